@@ -1,0 +1,34 @@
+"""Fair step times: every variant is timed in turn, round after round: a slow moment of the machine hits all of them."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Times(NamedTuple):
+    """Seconds of one step: the median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median * 1e3:.2f} ms ({self.low * 1e3:.2f}–{self.high * 1e3:.2f})"
+
+
+def interleaved(steps: dict[str, Callable[[], object]], rounds: int = 30, warm: int = 3) -> dict[str, Times]:
+    """Times of every step after `warm` unmeasured calls of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for done in range(-warm, rounds):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if done >= 0:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: summary(values) for name, values in seconds.items()}
+
+
+def summary(seconds: list[float]) -> Times:
+    low, median, high = statistics.quantiles(seconds, n=4)
+    return Times(median, low, high)

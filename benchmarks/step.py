@@ -1,0 +1,91 @@
+"""Training steps of the example model: eager, dynfix.compile and torch.compile, interleaved in one process.
+
+`python benchmarks/step.py [--threads N] [--rounds N] [--width N] [--layers N] [--inference]`
+"""
+
+import argparse
+import copy
+import sys
+import time
+from pathlib import Path
+
+import dynfix
+import torch
+from interleave import interleaved
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from train_text import TextModel
+
+COMPILERS = {"eager": lambda model: model, "dynfix.compile": dynfix.compile, "torch.compile": torch.compile}
+
+
+def training_step(model, tokens, targets):
+    """A closure over one model and its optimizer: forward, backward, AdamW; the loss stays a tensor."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    def step():
+        optimizer.zero_grad()
+        _, loss = model(tokens, targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def inference_step(model, tokens, targets):
+    model.eval()
+
+    def step():
+        with torch.no_grad():
+            return model(tokens)
+
+    return step
+
+
+def steps(arguments, make=training_step):
+    """Name -> step, each on a copy of one model and the same batch; and the seconds of each first call."""
+    torch.manual_seed(0)
+    model = TextModel(64, arguments.width, 4, arguments.layers, arguments.context)
+    batch = torch.randint(64, (2, arguments.batch, arguments.context))
+    made, first = {}, {}
+    for name, compiler in COMPILERS.items():
+        made[name] = make(compiler(copy.deepcopy(model)), *batch)
+        start = time.perf_counter()
+        made[name]()
+        first[name] = time.perf_counter() - start
+    return made, first
+
+
+def table(times, first, title):
+    """Step times with the ratio to each compiler: above 1 means faster than it."""
+    page = Table(title=title, title_justify="left")
+    for heading in ("", "median step (quartiles)", "eager / it", "torch.compile / it", "first call"):
+        page.add_column(heading, justify="right" if heading else "left")
+    for name, one in times.items():
+        ratios = [f"{times[peer].median / one.median:.2f}x" for peer in ("eager", "torch.compile")]
+        page.add_row(name, str(one), *ratios, f"{first[name]:.1f} s")
+    return page
+
+
+def add_sizes(parser):
+    for name, value in {"threads": 1, "rounds": 30, "batch": 16, "context": 64, "width": 64, "layers": 2}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_sizes(parser)
+    parser.add_argument("--inference", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    made, first = steps(arguments, inference_step if arguments.inference else training_step)
+    what = "inference" if arguments.inference else "training"
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(table(interleaved(made, arguments.rounds), first, f"{what}, {arguments.threads} thread(s)"))
+
+
+if __name__ == "__main__":
+    main()

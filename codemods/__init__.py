@@ -1,0 +1,1 @@
+"""The same patterns, for people: the `dynfix` command, its rules and formats."""

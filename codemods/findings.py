@@ -1,0 +1,35 @@
+"""What a rule found: the place, the message, and the fix or the reason why there is none."""
+
+from dataclasses import dataclass, replace
+
+from .edit import Fix
+
+ERROR, NOTE = "error", "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`line`, `column`, `end_line`, `end_column` count from 1, the end is exclusive. `help`: what to do by hand.
+    `kept`: why there is no fix. A note tells something and fails nothing."""
+
+    code: str
+    message: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    fix: Fix | None = None
+    help: str = ""
+    kept: str = ""
+    level: str = ERROR
+
+    @property
+    def place(self):
+        return f"{self.path}:{self.line}:{self.column}"
+
+    def without_fix(self, why):
+        return replace(self, fix=None, kept=why)
+
+    def sort_key(self):
+        return self.path, self.line, self.column, self.code

@@ -1,0 +1,232 @@
+"""What is printed: findings in the formats that people and programs expect."""
+
+import json
+from collections import Counter
+from html import escape
+
+from .cache import to_dict
+from .findings import ERROR, NOTE
+from .rules import BY_CODE
+
+_VERSION = "0.1.0"
+_URI = "docs/rules.md#{}"
+
+
+class Lines:
+    """The source lines of files, read once; `known` holds texts that are not on disk."""
+
+    def __init__(self, known):
+        self._texts = dict(known)
+
+    def get(self, path, number):
+        if path not in self._texts:
+            try:
+                with open(path, encoding="utf-8", errors="replace") as stream:
+                    self._texts[path] = stream.read()
+            except OSError:
+                self._texts[path] = ""
+        lines = self._texts[path].splitlines()
+        return lines[number - 1] if number <= len(lines) else ""
+
+
+def advice(finding):
+    """Lines on what can be done: the fix, why it was not made, what to do by hand."""
+    lines = []
+    if finding.fix is not None:
+        lines.append(f"fix ({finding.fix.safety.value}): {finding.fix.title}")
+        if finding.fix.why:
+            lines.append(f"unsafe: {finding.fix.why}")
+    if finding.kept:
+        lines.append(f"no fix: {finding.kept}")
+    if finding.fix is None and finding.help:
+        lines.append(f"help: {finding.help}")
+    return lines
+
+
+def full(found, lines, paint):
+    """With the source line and a caret."""
+    return "".join(_full_one(f, lines, paint) for f in found)
+
+
+def _full_one(finding, lines, paint):
+    text = lines.get(finding.path, finding.line).replace("\t", " ")
+    end = finding.end_column if finding.end_line == finding.line else len(text) + 1
+    gutter = " " * len(str(finding.line))
+    carets = " " * (finding.column - 1) + "^" * max(1, end - finding.column)
+    mark = " (note)" if finding.level == NOTE else ""
+    head = f"{paint(finding.code, 'bold red')}{mark} {paint(finding.message, 'bold')}\n"
+    body = f"{gutter}--> {finding.place}\n{gutter} |\n{finding.line} | {text}\n{gutter} | {paint(carets, 'red')}\n"
+    return head + body + "".join(f"{gutter} = {line}\n" for line in advice(finding)) + "\n"
+
+
+def concise(found, lines, paint):
+    return "".join(f"{f.place}: {paint(f.code, 'bold red')} {_mark(f)}{f.message}\n" for f in found)
+
+
+def _mark(finding):
+    if finding.fix is None:
+        return ""
+    return "[*] " if finding.fix.safety.value == "safe" else "[unsafe fix] "
+
+
+def grouped(found, lines, paint):
+    parts, last = [], None
+    for finding in found:
+        if finding.path != last:
+            parts.append(("\n" if last else "") + paint(finding.path, "underline") + ":\n")
+            last = finding.path
+        parts.append(
+            f"  {finding.line}:{finding.column} {paint(finding.code, 'bold red')} {_mark(finding)}{finding.message}\n"
+        )
+    return "".join(parts)
+
+
+def record(finding):
+    """A finding as the JSON formats give it."""
+    fix = to_dict(finding)["fix"]
+    return {
+        "code": finding.code,
+        "message": finding.message,
+        "filename": finding.path,
+        "location": {"row": finding.line, "column": finding.column},
+        "end_location": {"row": finding.end_line, "column": finding.end_column},
+        "level": finding.level,
+        "fix": fix,
+        "not_fixed_because": finding.kept or None,
+        "help": finding.help or None,
+    }
+
+
+def json_(found, lines, paint):
+    return json.dumps([record(f) for f in found], indent=2) + "\n"
+
+
+def json_lines(found, lines, paint):
+    return "".join(json.dumps(record(f)) + "\n" for f in found)
+
+
+def github(found, lines, paint):
+    return "".join(
+        f"::{'error' if f.level == ERROR else 'notice'} title=dynfix ({f.code}),file={f.path},"
+        f"line={f.line},col={f.column},endLine={f.end_line},endColumn={f.end_column}::{f.place}: {f.code} {f.message}\n"
+        for f in found
+    )
+
+
+def gitlab(found, lines, paint):
+    issues = [
+        {
+            "description": f"{f.code} {f.message}",
+            "check_name": f.code,
+            "severity": "major" if f.level == ERROR else "info",
+            "fingerprint": fingerprint(f),
+            "location": {"path": f.path, "lines": {"begin": f.line, "end": f.end_line}},
+        }
+        for f in found
+    ]
+    return json.dumps(issues, indent=2) + "\n"
+
+
+def fingerprint(finding):
+    """The same for the same finding at the same place of the same file."""
+    return _digest(f"{finding.path}:{finding.code}:{finding.line}:{finding.column}")
+
+
+def _digest(text):
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return f"{value:016x}"
+
+
+def sarif(found, lines, paint):
+    codes = sorted({f.code for f in found})
+    rules = [_sarif_rule(code) for code in codes]
+    results = [_sarif_result(f) for f in found]
+    driver = {"name": "dynfix", "version": _VERSION, "rules": rules}
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+    return json.dumps(log, indent=2) + "\n"
+
+
+def _sarif_rule(code):
+    rule = BY_CODE.get(code)
+    text = rule.message if rule else code
+    return {"id": code, "name": rule.name if rule else code, "shortDescription": {"text": text}}
+
+
+def _sarif_result(finding):
+    region = {
+        "startLine": finding.line,
+        "startColumn": finding.column,
+        "endLine": finding.end_line,
+        "endColumn": finding.end_column,
+    }
+    place = {"artifactLocation": {"uri": finding.path.replace("\\", "/")}, "region": region}
+    return {
+        "ruleId": finding.code,
+        "level": "error" if finding.level == ERROR else "note",
+        "message": {"text": "; ".join([finding.message, *advice(finding)])},
+        "locations": [{"physicalLocation": place}],
+    }
+
+
+def _quoted(text):
+    return f'"{escape(text)}"'
+
+
+def junit(found, lines, paint):
+    cases = "".join(
+        f"    <testcase name={_quoted(f.code)} classname={_quoted(f.path)} line={_quoted(str(f.line))}>\n"
+        f"      <failure message={_quoted(f.message)}>{escape(f'{f.place}: {f.code} {f.message}')}</failure>\n"
+        "    </testcase>\n"
+        for f in found
+    )
+    head = f'<testsuites name="dynfix" tests="{len(found)}" failures="{len(found)}">\n'
+    suite = f'  <testsuite name="dynfix" tests="{len(found)}" failures="{len(found)}">\n'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}{suite}{cases}  </testsuite>\n</testsuites>\n'
+
+
+def rdjson(found, lines, paint):
+    diagnostics = [
+        {
+            "message": f.message,
+            "code": {"value": f.code},
+            "severity": "ERROR" if f.level == ERROR else "INFO",
+            "location": {
+                "path": f.path,
+                "range": {
+                    "start": {"line": f.line, "column": f.column},
+                    "end": {"line": f.end_line, "column": f.end_column},
+                },
+            },
+        }
+        for f in found
+    ]
+    return json.dumps({"source": {"name": "dynfix"}, "severity": "ERROR", "diagnostics": diagnostics}, indent=2) + "\n"
+
+
+def statistics(found):
+    """One line a rule, the most frequent first."""
+    counts = Counter((f.code, BY_CODE[f.code].name if f.code in BY_CODE else "unused-noqa") for f in found)
+    fixable = Counter(f.code for f in found if f.fix is not None)
+    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    return "".join(f"{n:>6}  {code}  {'[*]' if fixable[code] else '   '}  {name}\n" for (code, name), n in rows)
+
+
+FORMATTERS = {
+    "full": full,
+    "concise": concise,
+    "grouped": grouped,
+    "json": json_,
+    "json-lines": json_lines,
+    "github": github,
+    "gitlab": gitlab,
+    "sarif": sarif,
+    "junit": junit,
+    "rdjson": rdjson,
+}
+FOR_PEOPLE = frozenset(["full", "concise", "grouped"])

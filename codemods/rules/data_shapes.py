@@ -1,0 +1,160 @@
+"""DYN501, DYN503, DYN504: shapes that depend on data."""
+
+import ast
+
+from ..edit import Safety
+from .base import Rule
+
+_ALWAYS = frozenset(["nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"])
+
+
+class DynamicShape(Rule):
+    """
+    The size of the result is known only when the operator has run, so the graph breaks there: `nonzero`, `unique`,
+    `masked_select`, one-argument `where`, an index with a bool tensor. Work on the full tensor with `torch.where` or a
+    mask, or pad to a fixed size.
+    """
+
+    code, name, message = "DYN501", "dynamic-shape", "the result's shape depends on data"
+    help = "work on the full tensor with torch.where or a mask"
+    dynamo = ("GB0036",)
+    nodes = (ast.Call, ast.Subscript)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x[x > 0].sum()
+"""
+
+    def check(self, node, context):
+        if isinstance(node, ast.Subscript):
+            if isinstance(node.ctx, ast.Load) and context.kind(node.value).is_tensor and _mask(node.slice, context):
+                yield context.finding(self, node, "an index with a bool tensor gives a shape that depends on data")
+            return
+        name = self._name(node, context)
+        if name in _ALWAYS or (name == "where" and len(node.args) == 1 and not node.keywords):
+            yield context.finding(self, node, f"the shape of `{name}`'s result depends on data")
+
+    def _name(self, node, context):
+        """The operator's name, of a function of torch or a method of a tensor."""
+        full = context.resolve(node.func) or ""
+        if full.startswith("torch.") and full.count(".") == 1:
+            return full[6:]
+        method = isinstance(node.func, ast.Attribute) and context.kind(node.func.value).is_tensor
+        return node.func.attr if method and node.func.attr != "where" else ""
+
+
+def _mask(index, context):
+    kind = context.kind(index)
+    return kind.is_tensor and kind.dtype == context.inference.tokens.bool
+
+
+class MissingSize(Rule):
+    """
+    With a size named, these know their output's shape before they run: `repeat_interleave(..., output_size=n)`,
+    `bincount(minlength=...)` alone is not enough (values may be larger), `one_hot(..., num_classes=n)`. The number
+    must be a Python int that is known without reading the tensor.
+    """
+
+    code, name, message = "DYN503", "missing-size", "without its size named, the result's shape depends on data"
+    help = "name the size: output_size= for repeat_interleave, num_classes= for one_hot"
+    dynamo = ("GB0036", "GB0246")
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor, counts: torch.Tensor):
+    return torch.repeat_interleave(x, counts, dim=0)
+"""
+
+    def check(self, node, context):
+        full = context.resolve(node.func) or ""
+        method = isinstance(node.func, ast.Attribute) and context.kind(node.func.value).is_tensor
+        name = node.func.attr if method else full.rpartition(".")[2] if full.startswith("torch.") else ""
+        named = {k.arg for k in node.keywords}
+        if name == "repeat_interleave" and "output_size" not in named and self._by_tensor(node, method, context):
+            yield context.finding(
+                self, node, "repeat_interleave without output_size: the result's shape depends on data"
+            )
+        elif name == "one_hot" and "num_classes" not in named and len(node.args) < 2:
+            yield context.finding(self, node, "one_hot without num_classes: the result's shape depends on data")
+
+    def _by_tensor(self, node, method, context):
+        """Whether the counts are a tensor."""
+        position = 0 if method else 1
+        counts = (
+            node.args[position]
+            if len(node.args) > position
+            else next((k.value for k in node.keywords if k.arg == "repeats"), None)
+        )
+        return counts is not None and context.kind(counts).is_tensor
+
+
+class MaskedWrite(Rule):
+    """
+    `y[mask] = x[mask]` gathers as many elements as the mask has, then scatters them: a shape that depends on data.
+    Where `x`, `y` and the mask surely have one shape, `y[...] = torch.where(mask, x, y)` writes the same values into
+    the same tensor, with the same gradients: safe.
+    """
+
+    code, name, message = "DYN504", "masked-write", "a masked write gathers as many elements as the mask has"
+    help = "write y[...] = torch.where(mask, x, y)"
+    safety = Safety.SAFE
+    dynamo = ("GB0036",)
+    nodes = (ast.Assign,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = torch.relu(x)
+    mask = y > 0
+    y[mask] = x[mask]
+    return y
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = torch.relu(x)
+    mask = y > 0
+    y[...] = torch.where(mask, x, y)
+    return y
+"""
+
+    def check(self, node, context):
+        target, value = node.targets[0], node.value
+        pair = isinstance(target, ast.Subscript) and isinstance(value, ast.Subscript) and len(node.targets) == 1
+        if not pair or ast.dump(target.slice) != ast.dump(value.slice) or not _mask(target.slice, context):
+            return
+        mask, into, other = target.slice, target.value, value.value
+        if not all(isinstance(n, ast.Name) and context.kind(n).is_tensor for n in (mask, into, other)):
+            yield context.finding(self, node, kept="the parts are no plain names")
+            return
+        found, why = context.torch(node), self._doubt([context.kind(n) for n in (mask, into, other)])
+        if found is None:
+            yield context.finding(self, node, kept="`torch` is hidden by a local name")
+            return
+        text = f"{into.id}[...] = {found[0]}.where({mask.id}, {other.id}, {into.id})"
+        safety = Safety.UNSAFE if why else Safety.SAFE
+        edit = context.replacement(node, text)
+        yield context.finding(
+            self, node, fix=context.fix("use torch.where", edit, safety=safety, why=why, imports=found[1])
+        )
+
+    def _doubt(self, kinds):
+        mask, into, other = kinds
+        if not mask.shape == into.shape == other.shape:
+            return "the mask and both tensors may differ in shape"
+        return (
+            ""
+            if into.dtype == other.dtype and into.device == other.device
+            else "the tensors may differ in dtype or device"
+        )

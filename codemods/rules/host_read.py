@@ -1,0 +1,221 @@
+"""DYN101 to DYN105: a tensor's value read on the host."""
+
+import ast
+
+from ..condition import condition, host_read
+from ..edit import Safety
+from .base import Rule
+from .guarded import is_log, is_print
+
+
+def in_test(node, context):
+    """Whether `node` stands in the test of a branch, which has a rule of its own."""
+    while isinstance(node, ast.expr):
+        parent = context.parent(node)
+        if isinstance(parent, (ast.If, ast.IfExp, ast.While, ast.Assert)) and parent.test is node:
+            return condition(node, context) is not None
+        node = parent
+    return False
+
+
+def told(node, context):
+    """Whether `node` stands in a print or a log call, which has a rule of its own."""
+    while node is not None and not isinstance(node, ast.stmt):
+        if is_print(node, context) or is_log(node, context):
+            return True
+        node = context.parent(node)
+    return isinstance(node, ast.Raise)
+
+
+class HostRead(Rule):
+    """
+    `.item()` waits for the device and hands the value to Python: the graph breaks there. Where the value is only kept
+    or logged, the tensor itself (`.detach()`) says the same, and can be read outside. The type changes from a Python
+    number to a tensor, so the fix is unsafe, as is a computation that goes on with the tensor in the tensor's own
+    precision.
+    """
+
+    code, name, message = "DYN101", "item", "`.item()` reads a tensor's value on the host"
+    help = "keep it a tensor, or read it outside the compiled code"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0124",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        m = x.mean().item()
+        self.last_mean = m
+        return torch.relu(x)
+"""
+    after = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        m = x.mean().detach()
+        self.last_mean = m
+        return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        inner = host_read(node, context)
+        if inner is None or not isinstance(node.func, ast.Attribute) or in_test(node, context) or told(node, context):
+            return
+        kept = kept_as_tensor(node, context)
+        if kept:
+            yield context.finding(self, node, kept=kept)
+            return
+        edit = context.replacement(node, f"{context.segment(inner)}.detach()")
+        why = "the value becomes a tensor where it was a Python number"
+        yield context.finding(self, node, fix=context.fix("keep the tensor", edit, safety=Safety.UNSAFE, why=why))
+
+
+_SIZED = frozenset(
+    [
+        "view",
+        "reshape",
+        "expand",
+        "repeat",
+        "range",
+        "zeros",
+        "ones",
+        "empty",
+        "full",
+        "arange",
+        "split",
+        "narrow",
+        "randn",
+        "rand",
+        "new_zeros",
+    ]
+)
+
+
+def kept_as_tensor(node, context):
+    """Why the value cannot stay a tensor; "" where it is only kept, returned, formatted or used in arithmetic."""
+    child, parent = node, context.parent(node)
+    while isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict, ast.keyword, ast.IfExp)):
+        child, parent = parent, context.parent(parent)
+    if isinstance(parent, (ast.Return, ast.AugAssign)):
+        return ""
+    if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+        return _kept_names(parent, context)
+    if isinstance(parent, ast.Call):
+        return _kept_call(parent, child)
+    if isinstance(parent, (ast.FormattedValue, ast.Expr)):
+        return ""
+    return "the number is needed as a Python number"
+
+
+def _kept_call(call, argument):
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name == "append":
+        return ""
+    return f"`{name}(...)` takes it as a Python number"
+
+
+def _kept_names(statement, context):
+    """A local name that holds the number must not be used as a size, an index or a condition."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    names = {t.id for t in targets if isinstance(t, ast.Name)}
+    function = context.function(statement)
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+            reason = _kept_use(node, context)
+            if reason:
+                return reason
+    return ""
+
+
+def _kept_use(node, context):
+    child, parent = node, context.parent(node)
+    while isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict)):
+        child, parent = parent, context.parent(parent)
+    if isinstance(parent, ast.Subscript) and parent.slice is child:
+        return f"`{node.id}` is used as an index"
+    if isinstance(parent, (ast.Compare, ast.If, ast.While, ast.BoolOp)):
+        return f"`{node.id}` decides a branch"
+    if isinstance(parent, ast.Slice):
+        return f"`{node.id}` bounds a slice"
+    if isinstance(parent, ast.Call) and not (is_print(parent, context) or is_log(parent, context)):
+        return _kept_call(parent, child)
+    return ""
+
+
+class HostNumber(Rule):
+    """
+    `float(t)`, `int(t)` and `bool(t)` read the tensor just as `.item()` does. Where the number is only kept, the
+    tensor can stay one: unsafe, for the type changes.
+    """
+
+    code, name, message = "DYN102", "host-number", "`float()`, `int()` or `bool()` reads a tensor's value on the host"
+    help = "keep it a tensor, or read it outside the compiled code"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0124",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.relu(x), float(x.float().sum())
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.relu(x), x.float().sum().detach()
+"""
+
+    def check(self, node, context):
+        inner = host_read(node, context)
+        if inner is None or not isinstance(node.func, ast.Name) or in_test(node, context) or told(node, context):
+            return
+        category = context.inference.tokens.category(context.kind(inner).dtype)
+        kept = kept_as_tensor(node, context)
+        if category != node.func.id:
+            kept = kept or "the conversion changes the value, and the tensor's dtype is not known to be the same"
+        if kept:
+            yield context.finding(self, node, kept=kept)
+            return
+        text = context.segment(inner)
+        text = text if isinstance(inner, (ast.Name, ast.Call, ast.Attribute, ast.Subscript)) else f"({text})"
+        edit = context.replacement(node, f"{text}.detach()")
+        why = "the value becomes a tensor where it was a Python number"
+        yield context.finding(self, node, fix=context.fix("keep the tensor", edit, safety=Safety.UNSAFE, why=why))
+
+
+class ToList(Rule):
+    """
+    `.tolist()` reads every element on the host and makes Python numbers of them; loops and indices over such a list
+    depend on data. There is no general rewriting: index with the tensor, or read the list before the compiled code and
+    pass it in.
+    """
+
+    code, name, message = "DYN103", "tolist", "`.tolist()` reads a tensor on the host"
+    help = "index with the tensor itself, or read the list before the compiled code and pass it in"
+    dynamo = ("GB0033",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor, lengths: torch.Tensor):
+    return [x[:n] for n in lengths.tolist()]
+"""
+
+    def check(self, node, context):
+        func = node.func
+        reads = isinstance(func, ast.Attribute) and func.attr == "tolist" and context.kind(func.value).is_tensor
+        if reads and not told(node, context):
+            yield context.finding(self, node)

@@ -1,0 +1,1 @@
+"""Graph to kernel source: joint graph, loop IR, fusion, targets."""

@@ -1,0 +1,21 @@
+"""The backend `aot_eager`: AOTAutograd's graphs, run as they are.
+
+It tells a fault of capture or of the joint graph from one of the lowering.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
+from ..runtime.options import Options
+
+
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor], options: Options) -> Callable[..., Any]:
+    """As `joint.compile_graph`, without decompositions, lowering or kernels."""
+    return aot_module_simplified(gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is)
+
+
+def _as_it_is(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+    return make_boxed_func(gm.forward)

@@ -1,0 +1,77 @@
+"""Which ATen operators AOTAutograd decomposes, and which reach the lowering whole."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+aten = torch.ops.aten
+
+# Lowered here as pointwise functions and reductions after their decomposition.
+_EXTRA = (
+    aten._softmax,
+    aten._log_softmax,
+    aten._softmax_backward_data,
+    aten._log_softmax_backward_data,
+    aten.native_layer_norm,
+    aten.native_layer_norm_backward,
+    aten.native_group_norm,
+    aten.native_group_norm_backward,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
+    aten._native_batch_norm_legit_no_training,
+    aten.native_batch_norm,
+    aten.native_batch_norm_backward,
+    aten.gelu,
+    aten.gelu_backward,
+    aten.silu,
+    aten.silu_backward,
+    aten.elu,
+    aten.elu_backward,
+    aten.hardtanh,
+    aten.leaky_relu,
+    aten.leaky_relu_backward,
+    aten.sigmoid_backward,
+    aten.tanh_backward,
+    aten.threshold_backward,
+    aten.nll_loss_forward,
+    aten.nll_loss_backward,
+    aten.native_dropout_backward,
+    aten._fused_rms_norm,
+    aten._fused_rms_norm_backward,
+    aten.addcmul,
+    aten.addcdiv,
+    aten.lerp,
+)
+
+# Kept whole: the library's kernel is the better one, or its order of sums or random numbers is what eager's users see.
+_KEEP = (
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten.embedding_dense_backward,
+    aten.linear_backward,
+    aten.index_add,
+    aten.index_copy,
+    aten.upsample_bilinear2d,
+    aten.upsample_bicubic2d,
+    aten.grid_sampler_2d,
+    aten.convolution_backward,
+    aten.baddbmm,
+    aten.addmv,
+    aten.mv,
+    aten.dot,
+)
+
+
+def _is_random(overload: Any) -> bool:
+    return isinstance(overload, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in overload.tags
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for AOTAutograd: core ATen's and the above, without anything random (eager's stream of random numbers is kept)."""
+    table = dict(core_aten_decompositions())
+    table.update(get_decompositions(list(_EXTRA)))
+    kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]
+    return {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}

@@ -1,0 +1,80 @@
+"""From scheduled, stored groups to a program."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..runtime.program import Alloc, Arena, Free, InArena, Kernel, Name, Program, Return, Step
+from .ir import Buffer, Group
+from .storage import Storage, given_buffers, written
+from .targets.extern import common_layouts, convert, exact_layouts, extern_step
+from .unit import ExternCall, Item, Layout, Ref, Symbol, Unit
+
+Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
+
+
+class Target(Protocol):
+    """Builds kernels. arena: whether its kernels take addresses."""
+
+    arena: bool
+
+    def build(self, unit: Unit, groups: list[Group]) -> dict[Group, Launch]:
+        """For each group a function and the buffers that it takes, in order."""
+
+
+def emit(unit: Unit, storage: Storage, launches: dict[Group, Launch]) -> Program:
+    unit = unit.replace(layouts=common_layouts(unit))
+    steps = _Emitter(unit, storage, launches).steps()
+    constants = {buffer.name: value for buffer, value in unit.constants.items()}
+    inputs = [_input_name(ref, number) for number, ref in enumerate(unit.inputs)]
+    return Program(unit.name, inputs, steps, constants)
+
+
+def _input_name(ref: Any, number: int) -> str:
+    return ref.buffer.name if isinstance(ref, Ref) else ref.name if isinstance(ref, Symbol) else f"unused{number}"
+
+
+class _Emitter:
+    def __init__(self, unit: Unit, storage: Storage, launches: dict[Group, Launch]) -> None:
+        self.unit, self.storage, self.launches = unit, storage, launches
+        self.ready = given_buffers(unit)
+        self.kept = set(storage.reuse.values())
+        self.exact = exact_layouts(unit)
+        self.made: list[Step] = []
+
+    def steps(self) -> list[Step]:
+        if self.storage.arena_size:
+            self.made.append(Arena(self.storage.arena_size))
+        for item, dies in zip(self.unit.items, self.storage.dies, strict=True):
+            self._item(item)
+            names = tuple(b.name for b in dies if b not in self.kept)
+            if names:
+                self.made.append(Free(names))
+        self.made.append(Return(tuple(convert(value, self.layout) for value in self.unit.outputs)))
+        return self.made
+
+    def layout(self, ref: Ref) -> Layout:
+        return self.unit.layouts[ref.buffer]
+
+    def _item(self, item: Item) -> None:
+        if isinstance(item, ExternCall):
+            self.made.append(extern_step(item, self.layout, self.exact))
+            self.ready.update(item.writes())
+            return
+        assert isinstance(item, Group)
+        for buffer in sorted(written(item) - self.ready - set(self.storage.arena), key=lambda b: b.name):
+            self._allocate(buffer)
+        launch, buffers = self.launches[item]
+        origins = tuple(dict.fromkeys(origin for nest in item.nests for origin in nest.origins))
+        self.made.append(Kernel(item.name, launch, tuple(self._argument(b) for b in buffers), origins))
+
+    def _allocate(self, buffer: Buffer) -> None:
+        layout = self.unit.layouts[buffer]
+        old = self.storage.reuse.get(buffer)
+        self.made.append(
+            Alloc(buffer.name, layout.shape, layout.strides, buffer.dtype, layout.device, old.name if old else None)
+        )
+        self.ready.add(buffer)
+
+    def _argument(self, buffer: Buffer) -> Name | InArena:
+        offset = self.storage.arena.get(buffer)
+        return Name(buffer.name) if offset is None else InArena(offset)

@@ -1,0 +1,331 @@
+"""The loop IR. A `Group` becomes one kernel; it runs its `Nest`s in order for every point of their shared `space`.
+
+    Group(space, nests)
+      Nest(space, inner, stores)          for each point of space: for each point of inner: ...
+        Store(buffer, index, value)
+          value = Const | Load | Op | Cast | Select | IndexValue | Reduced
+
+* Axis numbers count `space` first, then `inner`. Points of `space` are independent of each other and may run in any
+  order or at once.
+* A nest is *pointwise* when its values hold no `Reduced`: each store runs at every point of space x inner. It is a
+  *reduction* when they do: every `Reduced` folds over all of `inner`, what stands inside a `Reduced` is the prologue
+  and runs at every point of inner, what stands outside is the epilogue and runs once a point of space, and store
+  indices use space axes alone. Several reductions of one nest share one pass.
+* Within a point of space, a nest sees what earlier nests of its group stored. A buffer of scope "local" lives in a
+  register: one value a point of space, stored and loaded with index 0 (which every target ignores), gone when the point
+  is done.
+* Indices are flat element offsets from the buffer's first element. Views are index maps and cost nothing.
+* Types are explicit: the operands of an `Op` have its dtype (comparisons: each other's, result bool; `where` is
+  `Select`), there is no arithmetic in float16 and bfloat16 (`Cast` to float32 before, `Cast` back after, which rounds),
+  a store's value has its buffer's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from . import sizes
+from .nodes import Node, node
+from .sizes import Atom, Axis, Index, Size
+
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
+
+
+@node
+class Buffer(Node):
+    """`size` elements of `dtype`. Scope "global": memory, passed to the kernel as a pointer; "local": one value in a register."""
+
+    name: str
+    dtype: torch.dtype
+    size: Size
+    scope: str = "global"
+
+
+class Value(Node):
+    """An expression of one element."""
+
+    dtype: torch.dtype
+
+    def children(self) -> tuple[Value, ...]:
+        return ()
+
+
+@node
+class Const(Value):
+    """A Python bool, int or float of `dtype` (floats told apart by their bits: -0.0, NaN)."""
+
+    value: bool | int | float
+    dtype: torch.dtype
+
+    def _key(self) -> tuple[object, ...]:
+        exact = self.value.hex() if isinstance(self.value, float) else self.value
+        return type(self.value), exact, self.dtype
+
+
+@node
+class Load(Value):
+    """An element of `buffer`. Where `mask` (a bool value) is false the value is 0 and memory is not touched."""
+
+    buffer: Buffer
+    index: Index
+    mask: Value | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.buffer.dtype
+
+    def children(self) -> tuple[Value, ...]:
+        return (self.mask,) if self.mask is not None else ()
+
+
+@node
+class Op(Value):
+    """A pointwise function; `ops.OPS` lists the names, their arity and result type."""
+
+    name: str
+    args: tuple[Value, ...]
+    dtype: torch.dtype
+
+    def children(self) -> tuple[Value, ...]:
+        return self.args
+
+
+@node
+class Cast(Value):
+    """Conversion as `Tensor.to(dtype)`: rounds to float16/bfloat16, truncates float to int, `!= 0` to bool."""
+
+    value: Value
+    dtype: torch.dtype
+
+    def children(self) -> tuple[Value, ...]:
+        return (self.value,)
+
+
+@node
+class Select(Value):
+    """`then if condition else orelse`; both sides may be evaluated."""
+
+    condition: Value
+    then: Value
+    orelse: Value
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.then.dtype
+
+    def children(self) -> tuple[Value, ...]:
+        return self.condition, self.then, self.orelse
+
+
+@node
+class IndexValue(Value):
+    """An index as an int64 value (`arange`, masks)."""
+
+    index: Index
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return torch.int64
+
+
+@node
+class Reduced(Value):
+    """`value` folded over the inner axes. max, min, argmax, argmin propagate NaN; argmax and argmin give the first row-major
+    position within `inner` (int64); any and all take and give bool. sum and prod fold in `dtype`, the value's own."""
+
+    kind: str
+    value: Value
+    dtype: torch.dtype
+
+    def children(self) -> tuple[Value, ...]:
+        return (self.value,)
+
+
+@node
+class Indirect(Atom):
+    """An integer from memory inside an index. A negative one counts from `bound`; one outside [-bound, bound) is an error
+    that the graph's guards or an extern check have to report: targets clamp it, so that memory stays safe."""
+
+    value: Value
+    bound: Size
+
+    @property
+    def text(self) -> str:
+        return f"[{show(self.value)} < {self.bound}]"
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, max(self.bound - 1, 0)
+
+    def replace(self, rewrite: Callable[[Atom], Index]) -> Index:
+        return sizes.atom_index(Indirect(rewrite_axes(self.value, rewrite), self.bound))
+
+
+@node
+class Store(Node):
+    """`combine` None overwrites; "sum" adds atomically to what is there."""
+
+    buffer: Buffer
+    index: Index
+    value: Value
+    combine: str | None = None
+
+
+@node
+class Nest(Node):
+    space: tuple[Size, ...]
+    inner: tuple[Size, ...]
+    stores: tuple[Store, ...]
+    origins: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return sizes.make_axes(self.space + self.inner)
+
+    @property
+    def is_reduction(self) -> bool:
+        return any(isinstance(value, Reduced) for store in self.stores for value in walk(store.value))
+
+
+@node
+class Group(Node):
+    """One kernel."""
+
+    name: str
+    space: tuple[Size, ...]
+    nests: tuple[Nest, ...]
+
+
+def indices_of(value: Value) -> tuple[Index, ...]:
+    """Indices that the node itself holds."""
+    return (value.index,) if isinstance(value, Load | IndexValue) else ()
+
+
+def walk(*roots: Value) -> Iterator[Value]:
+    """Every node below the roots once, values inside indirect indices included, parents first."""
+    seen: set[Value] = set()
+    stack = list(reversed(roots))
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        yield value
+        stack.extend(reversed(value.children()))
+        for index in indices_of(value):
+            stack.extend(indirect_values(index))
+
+
+def atoms(index: Index) -> Iterator[Atom]:
+    """Every atom below the index, parents first; not those inside the value of an `Indirect`."""
+    for atom, _ in index.terms:
+        yield atom
+        if isinstance(atom, sizes.FloorDiv | sizes.Mod):
+            yield from atoms(atom.base)
+
+
+def indirect_values(index: Index) -> Iterator[Value]:
+    return (atom.value for atom in atoms(index) if isinstance(atom, Indirect))
+
+
+def store_values(nest: Nest) -> Iterator[Value]:
+    """Every value of the nest once, those in store indices included."""
+    roots = [store.value for store in nest.stores]
+    return walk(*roots, *(v for store in nest.stores for v in indirect_values(store.index)))
+
+
+def nest_loads(nest: Nest) -> Iterator[Load]:
+    return (value for value in store_values(nest) if isinstance(value, Load))
+
+
+def accesses(nest: Nest) -> Iterator[Load | Store]:
+    """Every load and store of the nest."""
+    yield from nest_loads(nest)
+    yield from nest.stores
+
+
+def rebuild(value: Value, visit: Callable[[Value], Value], index: Callable[[Index], Index]) -> Value:
+    """The node with its children replaced by `visit(child)` and its indices by `index(i)`."""
+    if isinstance(value, Load):
+        return Load(value.buffer, index(value.index), None if value.mask is None else visit(value.mask))
+    if isinstance(value, IndexValue):
+        return IndexValue(index(value.index))
+    if isinstance(value, Op):
+        return Op(value.name, tuple(visit(arg) for arg in value.args), value.dtype)
+    if isinstance(value, Cast):
+        return Cast(visit(value.value), value.dtype)
+    if isinstance(value, Select):
+        return Select(visit(value.condition), visit(value.then), visit(value.orelse))
+    if isinstance(value, Reduced):
+        return Reduced(value.kind, visit(value.value), value.dtype)
+    return value
+
+
+def map_indirect(index: Index, visit: Callable[[Value], Value]) -> Index:
+    """The index with the values inside of it replaced by `visit(value)`."""
+    if not any(isinstance(atom, Indirect) for atom in atoms(index)):
+        return index
+    parts = [sizes.scale(_map_atom(atom, visit), factor) for atom, factor in index.terms]
+    return sizes.add(sizes.const(index.offset), *parts)
+
+
+def _map_atom(atom: Atom, visit: Callable[[Value], Value]) -> Index:
+    if isinstance(atom, Indirect):
+        return sizes.atom_index(Indirect(visit(atom.value), atom.bound))
+    if isinstance(atom, sizes.FloorDiv):
+        return sizes.floordiv(map_indirect(atom.base, visit), atom.divisor)
+    if isinstance(atom, sizes.Mod):
+        return sizes.mod(map_indirect(atom.base, visit), atom.divisor)
+    return sizes.atom_index(atom)
+
+
+class Rewriter:
+    """Rewrites values bottom-up, each shared node once. Subclasses override `leave` and `index`."""
+
+    def __init__(self) -> None:
+        self._done: dict[Value, Value] = {}
+
+    def __call__(self, value: Value) -> Value:
+        if value not in self._done:
+            self._done[value] = self.leave(rebuild(value, self, self.index))
+        return self._done[value]
+
+    def index(self, index: Index) -> Index:
+        return map_indirect(index, self)
+
+    def leave(self, value: Value) -> Value:
+        return value
+
+
+class AxisRewriter(Rewriter):
+    def __init__(self, rewrite: Callable[[Atom], Index]) -> None:
+        super().__init__()
+        self.rewrite = rewrite
+
+    def index(self, index: Index) -> Index:
+        return sizes.replace(index, self.rewrite)
+
+
+def rewrite_axes(value: Value, rewrite: Callable[[Atom], Index]) -> Value:
+    return AxisRewriter(rewrite)(value)
+
+
+def show(value: Value) -> str:
+    """One value as text."""
+    if isinstance(value, Const):
+        return repr(value.value)
+    if isinstance(value, Load):
+        mask = f" if {show(value.mask)}" if value.mask is not None else ""
+        return f"{value.buffer.name}[{value.index.text}{mask}]"
+    if isinstance(value, IndexValue):
+        return f"({value.index.text})"
+    if isinstance(value, Cast):
+        return f"{dtype_name(value.dtype)}({show(value.value)})"
+    name = value.name if isinstance(value, Op) else value.kind if isinstance(value, Reduced) else "where"
+    brackets = "<>" if isinstance(value, Reduced) else "()"
+    return f"{name}{brackets[0]}{', '.join(show(child) for child in value.children())}{brackets[1]}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

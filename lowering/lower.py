@@ -1,0 +1,183 @@
+"""From a core-ATen graph to loop nests and extern calls."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..runtime.errors import LoweringError
+from . import lower_index, lower_pointwise, lower_reduction
+from .context import Context
+from .ir import Buffer
+from .registry import LOWERINGS, Unsupported
+from .unit import ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
+
+aten = torch.ops.aten
+TABLES = (lower_pointwise, lower_reduction, lower_index)  # imported for the lowerings that they register
+_VIEWS = frozenset({aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default})
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def lower_graph(gm: GraphModule, name: str) -> Unit:
+    """The unit of a functional core-ATen graph whose nodes carry fake values in `meta["val"]`."""
+    lowering = GraphLowering(gm, name)
+    for node in gm.graph.nodes:
+        lowering.visit(node)
+    return lowering.unit()
+
+
+def origin(node: Node) -> str:
+    """Where the node comes from: "model.py:41  y = x.relu()", or the operator's name."""
+    trace = node.meta.get("origin") or node.meta.get("stack_trace")
+    if not trace:
+        return str(node.target)
+    lines = [line.strip() for line in str(trace).strip().splitlines() if line.strip()]
+    if len(lines) >= 2 and lines[-2].startswith("File "):
+        place = lines[-2].split(",")
+        file = place[0].removeprefix("File ").strip('"').rsplit("/", 1)[-1]
+        return f"{file}:{place[1].strip().removeprefix('line ')}  {lines[-1]}"
+    return lines[-1]
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(n, _SYMBOLIC) for n in (*value.shape, *value.stride(), value.storage_offset()))
+    return isinstance(value, _SYMBOLIC)
+
+
+class GraphLowering:
+    def __init__(self, gm: GraphModule, name: str) -> None:
+        self.gm, self.name, self.ctx = gm, name, Context()
+        self.values: dict[Node, Any] = {}
+        self.inputs: list[Any] = []
+        self.outputs: tuple[Any, ...] = ()
+        self.constants: dict[Buffer, torch.Tensor] = {}
+
+    def unit(self) -> Unit:
+        ctx = self.ctx
+        return Unit(self.name, tuple(self.inputs), self.outputs, tuple(ctx.items), ctx.layouts, self.constants)
+
+    def visit(self, node: Node) -> None:
+        self.ctx.origin = origin(node)
+        try:
+            getattr(self, "visit_" + node.op)(node)
+        except (LoweringError, Unsupported):
+            raise
+        except Exception as error:
+            raise LoweringError(f"{node.target} could not be lowered ({self.ctx.origin}): {error}") from error
+
+    def visit_placeholder(self, node: Node) -> None:
+        value = node.meta.get("val")
+        made = None if value is None else self._variable(f"arg{len(self.inputs)}", value)
+        self.values[node] = made
+        self.inputs.append(made)
+
+    def _variable(self, name: str, value: Any) -> Ref | Symbol:
+        """A tensor with known sizes as a `Ref`; a number, or a tensor with symbolic sizes, as a name that extern calls pass on."""
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided and not _is_symbolic(value):
+            return self._named(name, value)
+        return Symbol(name)
+
+    def visit_get_attr(self, node: Node) -> None:
+        value = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = value
+            return
+        ref = self._named(f"const{len(self.constants)}", value)
+        self.constants[ref.buffer] = value
+        self.values[node] = ref
+
+    def _named(self, name: str, value: torch.Tensor) -> Ref:
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        buffer = Buffer(name, value.dtype, extent(shape, strides))
+        self.ctx.layouts[buffer] = Layout(shape, strides, value.device)
+        return Ref(buffer, shape, strides)
+
+    def visit_output(self, node: Node) -> None:
+        self.outputs = tuple(self.resolve(arg) for arg in node.args[0])  # type: ignore[union-attr]
+
+    def resolve(self, arg: Any) -> Any:
+        """An fx argument with nodes replaced by what they were lowered to."""
+        if isinstance(arg, Node):
+            return self.values[arg]
+        if isinstance(arg, list | tuple):
+            return (
+                type(arg)(self.resolve(item) for item in arg)
+                if type(arg) in (list, tuple)
+                else [*map(self.resolve, arg)]
+            )
+        if isinstance(arg, dict):
+            return {key: self.resolve(item) for key, item in arg.items()}
+        return slice(*map(self.resolve, (arg.start, arg.stop, arg.step))) if isinstance(arg, slice) else arg
+
+    def visit_call_function(self, node: Node) -> None:
+        target: Any = node.target
+        if getattr(target, "__name__", "") == "getitem" and isinstance(self.values.get(node.args[0]), tuple):  # type: ignore[arg-type]
+            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        static = not any(_is_symbolic(leaf) for leaf in leaves(self._examples(node)))
+        view = self._view(node) if static and self._is_view(target) else None
+        self.values[node] = view or (static and self._loops(node)) or self._extern(node, target)
+
+    def _examples(self, node: Node) -> list[Any]:
+        return [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
+
+    @staticmethod
+    def _is_view(target: Any) -> bool:
+        return target in _VIEWS or (isinstance(target, torch._ops.OpOverload) and target.is_view)
+
+    def _view(self, node: Node) -> Any:
+        """A view of a strided tensor: what the fake tensors say of its strides, over the same buffer."""
+        base_node = node.args[0]
+        base = self.values.get(base_node)  # type: ignore[arg-type]
+        if not isinstance(base, Ref):
+            return None
+        base_value, value = base_node.meta["val"], node.meta["val"]  # type: ignore[union-attr]
+        if isinstance(value, list | tuple):
+            views = [_view_of(base, base_value, item) for item in value]
+            return tuple(views) if all(view is not None for view in views) else None
+        return _view_of(base, base_value, value)
+
+    def _loops(self, node: Node) -> Any:
+        """The node as loop nests, or None if it has no such form."""
+        lowering = LOWERINGS.get(node.target)
+        if lowering is None or not self._one_device(node):
+            return None
+        mark = len(self.ctx.items)
+        try:
+            return lowering(self.ctx, node, *self.resolve(node.args), **self.resolve(node.kwargs))
+        except Unsupported:
+            del self.ctx.items[mark:]
+            return None
+
+    def _one_device(self, node: Node) -> bool:
+        return len({leaf.device for leaf in leaves(self._examples(node)) if isinstance(leaf, torch.Tensor)}) == 1
+
+    def _extern(self, node: Node, target: Callable[..., Any]) -> Any:
+        args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
+        schema = getattr(target, "_schema", None)
+        aliases = schema is not None and any(result.alias_info is not None for result in schema.returns)
+        result = self._extern_result(node.meta.get("val"))
+        self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
+        return result
+
+    def _extern_result(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return tuple(self._extern_result(item) for item in value)
+        if value is None:
+            return None
+        return self._variable(self.ctx.fresh("ext" if isinstance(value, torch.Tensor) else "sym"), value)
+
+
+def _view_of(base: Ref, base_value: torch.Tensor, value: torch.Tensor) -> Ref | None:
+    if value.dtype != base.dtype or value.layout != torch.strided:
+        return None
+    if value.is_conj() != base_value.is_conj() or value.is_neg() != base_value.is_neg():
+        return None
+    if base.strides != tuple(base_value.stride()) and base.numel:
+        return None
+    offset = base.offset + value.storage_offset() - base_value.storage_offset()
+    return Ref(base.buffer, tuple(value.shape), tuple(value.stride()), int(offset))

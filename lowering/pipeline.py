@@ -1,0 +1,93 @@
+"""The stages from a core-ATen graph to a program, in order."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.fx import GraphModule
+
+from ..runtime.errors import LoweringError
+from ..runtime.options import Options
+from ..runtime.program import Program
+from . import storage, verify
+from .emit import Target, emit
+from .inline import inline
+from .ir import Group, Nest
+from .lower import lower_graph
+from .schedule import schedule, schedule_unfused
+from .simplify import simplify
+from .storage import given_buffers
+from .targets.cpp_build import CppTarget
+from .targets.triton_build import TritonTarget
+from .unit import Unit
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """`run` maps a unit to a unit. fusion: left out when fusion is off."""
+
+    name: str
+    run: Callable[[Unit], Unit]
+    fusion: bool = False
+    unfused: Callable[[Unit], Unit] | None = None
+
+
+STAGES = (
+    Stage("simplify", simplify),  # before scheduling, so that equal loops compare equal
+    Stage("inline", inline, fusion=True),
+    Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
+)
+
+
+def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
+    """The program of a functional core-ATen graph. Raises LoweringError or BuildError."""
+    unit = lower_graph(graph, name)
+    _check(unit, "lower", options)
+    for stage in STAGES:
+        run = stage.run if options.fusion or not stage.fusion else stage.unfused
+        if run is not None:
+            unit = run(unit)
+            _check(unit, stage.name, options)
+    return finish(unit, target_of(unit, options), options)
+
+
+def finish(unit: Unit, target: Target, options: Options) -> Program:
+    """Storage, kernels, program."""
+    planned = storage.plan(unit, target.arena)
+    if options.verify_ir and (found := storage.overlaps(unit, planned)):
+        raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
+    groups = [item for item in unit.items if isinstance(item, Group)]
+    return emit(unit, planned, target.build(unit, groups))
+
+
+def target_of(unit: Unit, options: Options) -> Target:
+    """The target that the options name, or the device's."""
+    on_gpu = any(layout.device.type == "cuda" for layout in unit.layouts.values())
+    if options.target == "triton" or (options.target is None and on_gpu):
+        return TritonTarget(tune=options.max_autotune, interpret=options.target == "triton")
+    if on_gpu:
+        raise LoweringError("the C++ target cannot run on tensors of a GPU")
+    return CppTarget()
+
+
+def _check(unit: Unit, stage: str, options: Options) -> None:
+    if not options.verify_ir:
+        return
+    groups = [
+        item if isinstance(item, Group) else Group("nest", item.space, (item,))
+        for item in unit.items
+        if isinstance(item, Group | Nest)
+    ]
+    verify.check(groups, stage)
+    nests = [nest for group in groups for nest in group.nests]
+    missing = list(verify.coverage_problems(nests, _needed(unit)))
+    if missing:
+        raise LoweringError(f"after {stage}: {'; '.join(missing[:5])}")
+
+
+def _needed(unit: Unit) -> Iterator[Any]:
+    """Buffers that the nests have to fill: those allocated here and read or returned, which no extern call makes."""
+    given = given_buffers(unit)
+    made = {b for item in unit.items if not isinstance(item, Group | Nest) for b in item.writes()}
+    used = {b for item in unit.items for b in storage.touched(item)} | unit.outputs_buffers()
+    return (b for b in used if b not in given and b not in made)

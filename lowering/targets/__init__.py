@@ -1,0 +1,1 @@
+"""Printers of the loop IR: C++, Triton, and calls into torch's own library."""

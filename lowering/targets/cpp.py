@@ -1,0 +1,211 @@
+"""The C++ target: one function a kernel, all kernels of a graph in one shared library.
+
+    extern "C" int64_t kernel(void **p, int64_t threads)
+
+`p` holds a pointer for each buffer in the order of `Kernel.buffers`. Returns nonzero if an indirect load was out of range.
+"""
+
+import dataclasses
+import platform
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from ..ir import Buffer, Group, Nest, Op, Reduced, accesses, nest_loads, store_values
+from ..sizes import coefficient
+from .cpp_expr import Lines
+from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
+from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, library_calls
+
+PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
+# integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves unused on many processors
+WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
+FLAGS = ("-fwrapv", "-ffp-contract=off", *WIDE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A printed kernel. big: worth more than one thread."""
+
+    name: str
+    source: str
+    buffers: tuple[Buffer, ...]
+    big: bool
+
+
+def print_kernel(group: Group) -> Kernel:
+    return GroupPrinter(group).print()
+
+
+def library_source(kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]) -> str:
+    """The source of one library."""
+    parts = [_template("prelude.h"), *_declarations(groups, vector_math)]
+    return "\n\n".join([*parts, *(kernel.source for kernel in kernels)]) + "\n"
+
+
+@cache
+def _template(name: str) -> str:
+    return (Path(__file__).parent.parent / "templates" / name).read_text()
+
+
+def _declarations(groups: Sequence[Group], vector_math: frozenset[str]) -> list[str]:
+    values = [value for group in groups for nest in group.nests for value in store_values(nest)]
+    ops = [value for value in values if isinstance(value, Op)]
+    names = {library_calls(v.name, v.args[0].dtype): v for v in ops}
+    lines = [declare(name, vector_math) for name in sorted(name for name in names if name)]
+    divided = {v.args[0].dtype for v in ops if v.name in FMOD_USERS and v.args[0].dtype.is_floating_point}
+    if divided:
+        lines.append(_template("fmod.h"))
+        lines.extend(_division(dtype) for dtype in sorted(divided, key=str))
+    extrema = {v.value.dtype for v in values if isinstance(v, Reduced) and v.kind in ("max", "min")}
+    lines.extend(_extremum_reductions(TYPES[dtype], dtype) for dtype in sorted(extrema, key=str))
+    return lines
+
+
+def declare(name: str, vector_math: frozenset[str]) -> str:
+    kind = "float" if name.endswith("f") and name != "erf" else "double"
+    stem = name.removesuffix("f") if kind == "float" else name
+    parameters = f"{kind}, {kind}" if stem in (*BINARY_LIBRARY, "fmod") else kind
+    vector = '__attribute__((simd("notinbranch"), const, nothrow)) ' if name in vector_math else ""
+    return f'extern "C" {vector}{kind} {name}({parameters}) noexcept;'
+
+
+def _division(dtype: torch.dtype) -> str:
+    f = "f" if dtype == torch.float32 else ""
+    return f"FLOAT_DIVISION({TYPES[dtype]}, fmod{f}, __builtin_floor{f}, __builtin_copysign{f})"
+
+
+def _extremum_reductions(name: str, dtype: torch.dtype) -> str:
+    low, high = ("-__builtin_inf()", "__builtin_inf()")
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        low, high = f"({name})({info.min + 1}LL - 1)", f"({name}){info.max}LL"
+    return "\n".join(
+        f"#pragma omp declare reduction(op_{kind} : {name} : omp_out = op_{kind}imum<{name}>(omp_in, omp_out)) "
+        f"initializer(omp_priv = ({name})({start}))"
+        for kind, start in (("max", low), ("min", high))
+    )
+
+
+class GroupPrinter:
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.lines = Lines()
+        self.nests = NestPrinter(self.lines)
+        touched = [x.buffer for nest in group.nests for x in accesses(nest)]
+        self.buffers = tuple(b for b in dict.fromkeys(touched) if b.scope == "global")
+        self.locals = [b for b in dict.fromkeys(touched) if b.scope == "local"]
+        self.written = {store.buffer for nest in group.nests for store in nest.stores}
+        self.big = sum(work(nest) for nest in group.nests) >= PARALLEL_WORK
+
+    def print(self) -> Kernel:
+        lines = self.lines
+        for origin in dict.fromkeys(o for nest in self.group.nests for o in nest.origins):
+            lines.add(f"// {origin.replace(chr(92), '/')}")
+        lines.open(f'extern "C" int64_t {self.group.name}(void **p, int64_t threads)')
+        for number, buffer in enumerate(self.buffers):
+            constness = "" if buffer in self.written else "const "
+            kind = constness + ("uint8_t" if buffer.dtype == torch.bool else TYPES[buffer.dtype])
+            lines.add(f"{kind} *__restrict__ {buffer.name} = ({kind} *)p[{number}];")
+        lines.add("int64_t bad = 0;")
+        self._body()
+        lines.add("return bad;")
+        lines.close()
+        return Kernel(self.group.name, "\n".join(lines.text), self.buffers, self.big)
+
+    def _body(self) -> None:
+        if 0 in self.group.space:
+            return
+        if not self.group.space:
+            self._point()
+        elif all(not nest.inner and not nest.is_reduction for nest in self.group.nests):
+            self._flat()
+        elif prefers_tile(self.group):
+            self._tiles()
+        else:
+            self._rows()
+
+    def _parallel(self, loops: int, simd: bool = False) -> None:
+        """The pragma before `loops` nested loops, which may be none: then only the vector loop follows."""
+        found = any(has_indirect(nest) for nest in self.group.nests)
+        clauses = (f" collapse({loops})" if loops > 1 else "") + (" reduction(|:bad)" if found else "")
+        if self.big and loops:
+            words = "parallel for simd" if simd else "parallel for"
+            self.lines.add(
+                f"#pragma omp {words} num_threads(threads) if(parallel : threads > 1) schedule(static){clauses}"
+            )
+        elif simd:
+            self.lines.add(f"#pragma omp simd{clauses}")
+
+    def _declare_locals(self, suffix: str = "") -> None:
+        for buffer in self.locals:
+            self.lines.add(f"{TYPES[buffer.dtype]} {buffer.name}{suffix};")
+
+    def _point(self) -> None:
+        self._declare_locals()
+        for nest in self.group.nests:
+            if len(self.group.nests) > 1:
+                self.lines.open("")
+            self.nests.at_point(nest)
+            if len(self.group.nests) > 1:
+                self.lines.close()
+
+    def _flat(self) -> None:
+        """Pointwise only: one vector loop over the last axis."""
+        axes = self.group.nests[0].axes
+        if len(axes) > 1:
+            self._parallel(len(axes) - 1)
+            for axis in axes[:-1]:
+                self.lines.open(loop(axis))
+            self.nests.simd_of(self.group.nests)
+        else:
+            self._parallel(1, simd=True)
+        self.lines.open(loop(axes[-1]))
+        self._point()
+        self.lines.close(len(axes))
+
+    def _rows(self) -> None:
+        axes = self.group.nests[0].axes[: len(self.group.space)]
+        self._parallel(len(axes))
+        for axis in axes:
+            self.lines.open(loop(axis))
+        self._point()
+        self.lines.close(len(axes))
+
+    def _tiles(self) -> None:
+        axes = self.group.nests[0].axes[: len(self.group.space)]
+        self._parallel(len(axes))
+        for axis in axes[:-1]:
+            self.lines.open(loop(axis))
+        size = axes[-1].size
+        self.lines.open(f"for (int64_t base = 0; base < {size}; base += {TILE})")
+        self.lines.add(f"const int64_t width = base + {TILE} < {size} ? {TILE} : {size} - base;")
+        self._declare_locals(f"[{TILE}]")
+        for nest in self.group.nests:
+            self.lines.open("")
+            self.nests.at_tile(nest)
+            self.lines.close()
+        self.lines.close(len(axes))
+
+
+def prefers_tile(group: Group) -> bool:
+    """Whether neighbouring points of the last space axis are neighbours in memory while those of the last inner axis are not."""
+    if group.space[-1] < 4 or any(nest.inner and not nest.is_reduction for nest in group.nests):
+        return False
+    score = 0
+    for nest in group.nests:
+        if nest.is_reduction:
+            if not nest.inner or any(isinstance(v, Reduced) and v.kind.startswith("arg") for v in store_values(nest)):
+                return False
+            score += _tile_score(nest)
+    return score > 0
+
+
+def _tile_score(nest: Nest) -> int:
+    across, along = nest.axes[len(nest.space) - 1], nest.axes[-1]
+    return sum(
+        (abs(coefficient(load.index, across)) == 1) - (abs(coefficient(load.index, along)) == 1)
+        for load in nest_loads(nest)
+    )

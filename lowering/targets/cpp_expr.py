@@ -1,0 +1,144 @@
+"""C++ expressions of loop IR values: one method a node."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from .. import sizes
+from ..ir import (
+    Buffer,
+    Cast,
+    Const,
+    IndexValue,
+    Indirect,
+    Load,
+    Op,
+    Reduced,
+    Select,
+    Value,
+    atoms,
+    indices_of,
+    indirect_values,
+)
+from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+from .cpp_ops import TYPES, conversion, literal, operation
+
+
+class Lines:
+    """Indented lines of C++."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.depth = 0
+
+    def add(self, line: str) -> None:
+        self.text.append("  " * self.depth + line)
+
+    def open(self, head: str) -> None:
+        self.add(head + " {")
+        self.depth += 1
+
+    def close(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.depth -= 1
+            self.add("}")
+
+
+class ExpressionPrinter:
+    """Prints values as single assignments into `lines`, each once; `names` are the values that stand in variables."""
+
+    def __init__(self, lines: Lines, local: Callable[[Buffer], str], names: dict[Value, str] | None = None) -> None:
+        self.lines = lines
+        self.local = local
+        self.names = dict(names or {})
+
+    def nested(self) -> "ExpressionPrinter":
+        """A printer for an inner scope: what it names is forgotten with it."""
+        return ExpressionPrinter(self.lines, self.local, self.names)
+
+    def __call__(self, value: Value) -> str:
+        """The value's variable or literal, after printing whatever it needs."""
+        if value not in self.names:
+            text = getattr(self, "print_" + type(value).__name__)(value)
+            self.names[value] = text if isinstance(value, Const) else self._assign(value, text)
+        return self.names[value]
+
+    def _assign(self, value: Value, text: str) -> str:
+        name = f"t{len(self.names)}"
+        self.lines.add(f"const {TYPES[value.dtype]} {name} = {text};")
+        return name
+
+    def print_Const(self, value: Const) -> str:
+        return literal(value.value, value.dtype)
+
+    def print_Load(self, value: Load) -> str:
+        if value.buffer.scope == "local":
+            return self.local(value.buffer)
+        mask = self(value.mask) if value.mask is not None else None
+        element = f"{value.buffer.name}[{self.index(value.index)}]"
+        if value.dtype == torch.bool:
+            element = f"({element} != 0)"  # memory holds bytes: GCC does not vectorise loads of bool
+        return element if mask is None else f"({mask} ? {element} : ({TYPES[value.dtype]})0)"
+
+    def print_Op(self, value: Op) -> str:
+        return operation(value.name, value.args[0].dtype, [self(arg) for arg in value.args])
+
+    def print_Cast(self, value: Cast) -> str:
+        return conversion(self(value.value), value.value.dtype, value.dtype)
+
+    def print_Select(self, value: Select) -> str:
+        return f"({self(value.condition)} ? {self(value.then)} : {self(value.orelse)})"
+
+    def print_IndexValue(self, value: IndexValue) -> str:
+        return f"(int64_t)({self.index(value.index)})"
+
+    def print_Reduced(self, value: Reduced) -> str:
+        raise AssertionError("a reduction is printed by its nest")
+
+    def index(self, index: Index) -> str:
+        parts = [self._term(atom, factor) for atom, factor in index.terms]
+        return " + ".join(parts + [f"{index.offset}"] * (index.offset != 0 or not parts))
+
+    def _term(self, atom: Atom, factor: int) -> str:
+        text = self.atom(atom)
+        return text if factor == 1 else f"{text} * {factor}" if factor > 0 else f"{text} * ({factor})"
+
+    def atom(self, atom: Atom) -> str:
+        if isinstance(atom, Axis):
+            return atom.text
+        if isinstance(atom, FloorDiv):
+            return self._divided(atom.base, "/", atom.divisor)
+        if isinstance(atom, Mod):
+            return self._divided(atom.base, "%", atom.divisor)
+        assert isinstance(atom, Indirect)
+        return f"pick({self(atom.value)}, {atom.bound}, bad)"
+
+    def _divided(self, base: Index, sign: str, divisor: int) -> str:
+        """Division of 32 bits where the operand fits: several times faster than of 64. A negative operand must round down."""
+        low, high = sizes.bounds(base)
+        if low >= 0 and high < 2**31:
+            return f"(int64_t)((uint32_t)({self.index(base)}) {sign} {divisor}u)"
+        if low >= 0:
+            return f"(({self.index(base)}) {sign} {divisor})"
+        shift = -(low // divisor) * divisor
+        quotient = f"(({self.index(base)} + {shift}) {sign} {divisor})"
+        return quotient if sign == "%" else f"({quotient} - {shift // divisor})"
+
+
+def axes_of(value: Value, memo: dict[Value, frozenset[Axis]]) -> frozenset[Axis]:
+    """Axes that the value depends on; those that a `Reduced` folds over included."""
+    if value not in memo:
+        own = {atom for index in indices_of(value) for atom in atoms(index) if isinstance(atom, Axis)}
+        below = list(value.children()) + [v for index in indices_of(value) for v in indirect_values(index)]
+        memo[value] = frozenset(own).union(*(axes_of(child, memo) for child in below))
+    return memo[value]
+
+
+def outermost(value: Value, hoistable: Callable[[Value], bool]) -> Iterator[Value]:
+    """The largest hoistable values below `value` that are no constants."""
+    if hoistable(value):
+        if not isinstance(value, Const):
+            yield value
+        return
+    for child in (*value.children(), *(v for index in indices_of(value) for v in indirect_values(index))):
+        yield from outermost(child, hoistable)

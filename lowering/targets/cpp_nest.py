@@ -1,0 +1,275 @@
+"""C++ of one nest at one point of its space, or at `TILE` neighbouring points at once."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+
+from .. import sizes
+from ..ir import Buffer, Indirect, Nest, Reduced, Store, Value, atoms, indices_of, store_values
+from ..sizes import Axis
+from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost
+from .cpp_ops import TYPES, highest, lowest
+
+BLOCK = 512  # elements summed in float before they go to a double
+ROW_BLOCK = 32  # the same for sums of columns
+TILE = 64
+SIMD_KINDS = {"sum": "+", "prod": "*", "max": "op_max", "min": "op_min", "any": "|", "all": "&"}
+COMBINE = {
+    "sum": "{0} += {1};",
+    "prod": "{0} *= {1};",
+    "max": "{0} = op_maximum<{t}>({1}, {0});",
+    "min": "{0} = op_minimum<{t}>({1}, {0});",
+    "any": "{0} |= {1};",
+    "all": "{0} &= {1};",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulator:
+    """Variables of one reduction: `name` of `kind`; `wide`: a double that float sums are flushed into."""
+
+    reduced: Reduced
+    name: str
+
+    @property
+    def kind(self) -> str:
+        return self.reduced.kind
+
+    @property
+    def type(self) -> str:
+        if self.kind in ("any", "all"):
+            return "int32_t"
+        return TYPES[self.reduced.value.dtype if self.is_position else self.reduced.dtype]
+
+    @property
+    def is_position(self) -> bool:
+        return self.kind.startswith("arg")
+
+    @property
+    def wide(self) -> bool:
+        return self.kind == "sum" and self.reduced.dtype == torch.float32
+
+    @property
+    def start(self) -> str:
+        dtype = self.reduced.value.dtype
+        if self.kind in ("sum", "any"):
+            return "0"
+        return "1" if self.kind in ("prod", "all") else lowest(dtype) if "max" in self.kind else highest(dtype)
+
+    def combine(self, into: str, value: str) -> str:
+        return COMBINE[self.kind].format(into, value, t=self.type)
+
+
+class NestPrinter:
+    """Prints nests of one group. `lane` is "" or "[t]": the suffix of variables that exist once for each point of a tile."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.lane = ""
+        self._accumulators = 0
+
+    def local(self, buffer: Buffer) -> str:
+        return buffer.name + self.lane
+
+    def expressions(self) -> ExpressionPrinter:
+        return ExpressionPrinter(self.lines, self.local)
+
+    # a single point
+
+    def at_point(self, nest: Nest) -> None:
+        printer = self.expressions()
+        if nest.is_reduction:
+            self._reduce_point(nest, printer)
+            return
+        if nest.inner:
+            self._hoist(nest, [store.value for store in nest.stores], printer)
+            self._loops(nest, "", lambda inner: self.stores(nest, inner), printer)
+            return
+        self.stores(nest, printer)
+
+    def stores(self, nest: Nest, printer: ExpressionPrinter) -> None:
+        for store in nest.stores:
+            self.store(store, printer)
+
+    def store(self, store: Store, printer: ExpressionPrinter) -> None:
+        value = printer(store.value)
+        if store.buffer.scope == "local":
+            self.lines.add(f"{self.local(store.buffer)} = {value};")
+        elif store.combine is None:
+            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] = {value};")
+        else:
+            self.lines.add("#pragma omp atomic")
+            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] += {value};")
+
+    def _hoist(self, nest: Nest, roots: Sequence[Value], printer: ExpressionPrinter) -> None:
+        """Print what does not depend on inner axes before their loops."""
+        if 0 in nest.inner:
+            return
+        inner, memo = frozenset(nest.axes[len(nest.space) :]), dict[Value, frozenset[Axis]]()
+        for root in roots:
+            for value in outermost(root, lambda v: not isinstance(v, Reduced) and not axes_of(v, memo) & inner):
+                printer(value)
+
+    def _loops(
+        self, nest: Nest, clauses: str, body: Callable[[ExpressionPrinter], None], printer: ExpressionPrinter
+    ) -> None:
+        """The loops over inner axes, the last one vectorised."""
+        axes = nest.axes[len(nest.space) :]
+        for axis in axes[:-1]:
+            self.lines.open(loop(axis))
+        self.simd(nest, clauses)
+        self.lines.open(loop(axes[-1]))
+        body(printer.nested())
+        self.lines.close(len(axes))
+
+    def simd(self, nest: Nest, clauses: str = "") -> None:
+        more = " reduction(|:bad)" if has_indirect(nest) else ""
+        self.lines.add(f"#pragma omp simd{clauses}{more}")
+
+    def simd_of(self, nests: Sequence[Nest]) -> None:
+        self.lines.add("#pragma omp simd" + " reduction(|:bad)" * any(has_indirect(nest) for nest in nests))
+
+    # reductions at a single point
+
+    def accumulators(self, nest: Nest) -> list[Accumulator]:
+        found = [value for value in store_values(nest) if isinstance(value, Reduced)]
+        self._accumulators += len(found)
+        return [Accumulator(v, f"r{self._accumulators - i}") for i, v in enumerate(found)]
+
+    def _reduce_point(self, nest: Nest, printer: ExpressionPrinter) -> None:
+        accumulators = self.accumulators(nest)
+        self._hoist(nest, [a.reduced.value for a in accumulators], printer)
+        self._declare(accumulators)
+        simple = [a for a in accumulators if not a.is_position]
+        if simple:
+            self._sweep(nest, simple, printer)
+        for accumulator in accumulators:
+            if accumulator.is_position:
+                self._position_loops(nest, accumulator, printer)
+            printer.names[accumulator.reduced] = self._outcome(accumulator)
+        self.stores(nest, printer)
+
+    def _declare(self, accumulators: Sequence[Accumulator]) -> None:
+        for a in accumulators:
+            self.lines.add(f"{'double' if a.wide else a.type} {a.name} = {a.start};")
+            if a.is_position:
+                self.lines.add(f"int64_t {a.name}_at = 0;")
+
+    def _outcome(self, a: Accumulator) -> str:
+        if a.is_position:
+            return f"{a.name}_at"
+        return (
+            f"(float){a.name}"
+            if a.wide
+            else f"({a.name} != 0)"
+            if a.type == "int32_t" and a.kind in ("any", "all")
+            else a.name
+        )
+
+    def _sweep(self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter) -> None:
+        """All reductions in one pass: the innermost loop in blocks, each summed by vector lanes, then added to the whole."""
+        axes = nest.axes[len(nest.space) :] or (Axis(len(nest.space), 1),)
+        for axis in axes[:-1]:
+            self.lines.open(loop(axis))
+        last = axes[-1]
+        blocked = last.size > BLOCK
+        low, high = ("0", str(last.size))
+        if blocked:
+            self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
+            self.lines.add(f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};")
+            low, high = "b", "e"
+        for a in accumulators:
+            self.lines.add(f"{a.type} {a.name}_part = {a.start};")
+        self.simd(nest, "".join(f" reduction({SIMD_KINDS[a.kind]}:{a.name}_part)" for a in accumulators))
+        self.lines.open(f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})")
+        inner = printer.nested()
+        for a in accumulators:
+            self.lines.add(a.combine(f"{a.name}_part", inner(a.reduced.value)))
+        self.lines.close()
+        for a in accumulators:
+            self.lines.add(a.combine(a.name, f"{a.name}_part"))
+        self.lines.close(len(axes) - 1 + blocked)
+
+    def _position_loops(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
+        axes = nest.axes[len(nest.space) :]
+        place = sizes.linear(axes, sizes.contiguous_strides(nest.inner))
+        for axis in axes:
+            self.lines.open(loop(axis))
+        inner = printer.nested()
+        value = inner(a.reduced.value)
+        sign = ">" if a.kind == "argmax" else "<"
+        self.lines.open(f"if ({value} {sign} {a.name} || ({value} != {value} && {a.name} == {a.name}))")
+        self.lines.add(f"{a.name} = {value};")
+        self.lines.add(f"{a.name}_at = {inner.index(place)};")
+        self.lines.close(len(axes) + 1)
+
+    # a tile of points along the last space axis
+
+    def at_tile(self, nest: Nest) -> None:
+        self.lane = "[t]"
+        if nest.is_reduction:
+            self._reduce_tile(nest)
+        else:
+            self.tile_loop(nest, lambda printer: self.stores(nest, printer))
+        self.lane = ""
+
+    def tile_loop(self, nest: Nest, body: Callable[[ExpressionPrinter], None]) -> None:
+        axis = nest.axes[len(nest.space) - 1]
+        self.simd(nest)
+        self.lines.open("for (int64_t t = 0; t < width; ++t)")
+        self.lines.add(f"const int64_t {axis.text} = base + t;")
+        body(self.expressions())
+        self.lines.close()
+
+    def _reduce_tile(self, nest: Nest) -> None:
+        accumulators = self.accumulators(nest)
+        for a in accumulators:
+            self.lines.add(f"{'double' if a.wide else a.type} {a.name}[{TILE}];")
+            self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}[t] = {a.start};")
+        self._tile_sweep(nest, accumulators)
+
+        def finish(printer: ExpressionPrinter) -> None:
+            printer.names.update(
+                {a.reduced: self._outcome(dataclasses.replace(a, name=a.name + "[t]")) for a in accumulators}
+            )
+            self.stores(nest, printer)
+
+        self.tile_loop(nest, finish)
+
+    def _tile_sweep(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
+        axes = nest.axes[len(nest.space) :]
+        first = axes[0]
+        self.lines.open(f"for (int64_t b = 0; b < {first.size}; b += {ROW_BLOCK})")
+        self.lines.add(f"const int64_t e = b + {ROW_BLOCK} < {first.size} ? b + {ROW_BLOCK} : {first.size};")
+        for a in accumulators:
+            self.lines.add(f"{a.type} {a.name}_part[{TILE}];")
+            self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}_part[t] = {a.start};")
+        self.lines.open(f"for (int64_t {first.text} = b; {first.text} < e; ++{first.text})")
+        for axis in axes[1:]:
+            self.lines.open(loop(axis))
+
+        def body(printer: ExpressionPrinter) -> None:
+            for a in accumulators:
+                self.lines.add(a.combine(f"{a.name}_part[t]", printer(a.reduced.value)))
+
+        self.tile_loop(nest, body)
+        self.lines.close(len(axes))
+        for a in accumulators:
+            self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.combine(a.name + '[t]', a.name + '_part[t]')}")
+        self.lines.close()
+
+
+def loop(axis: Axis) -> str:
+    return f"for (int64_t {axis.text} = 0; {axis.text} < {axis.size}; ++{axis.text})"
+
+
+def has_indirect(nest: Nest) -> bool:
+    indices = [store.index for store in nest.stores]
+    indices += [index for value in store_values(nest) for index in indices_of(value)]
+    return any(isinstance(atom, Indirect) for index in indices for atom in atoms(index))
+
+
+def work(nest: Nest) -> int:
+    return prod(nest.space) * prod(nest.inner) * (1 + sum(1 for _ in store_values(nest)) // 4)

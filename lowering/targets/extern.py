@@ -1,0 +1,106 @@
+"""Extern calls as steps of a program."""
+
+from collections import Counter
+from collections.abc import Callable, Container
+from typing import Any
+
+import torch
+
+from ...runtime.program import Extern, Name, Shape, View
+from ..ir import Buffer
+from ..sizes import contiguous_strides
+from ..storage import given_buffers, touched
+from ..unit import ExternCall, Layout, Ref, Symbol, Unit, is_dense, leaves
+
+aten = torch.ops.aten
+
+# By their public names, which Python calls faster. Their one meta function, used for fake and for real tensors alike
+# (`structured_delegate` in native_functions.yaml), makes their results contiguous.
+PRODUCTS: dict[Any, Callable[..., Any]] = {
+    aten.mm.default: torch.mm,
+    aten.bmm.default: torch.bmm,
+    aten.addmm.default: torch.addmm,
+    aten.baddbmm.default: torch.baddbmm,
+}
+
+
+def tensor(ref: Ref, layout: Layout) -> Name | View:
+    """The variable of the buffer's tensor, or a view of it."""
+    if ref.shape == layout.shape and ref.strides == layout.strides and ref.offset == 0:
+        return Name(ref.buffer.name)
+    return View(ref.buffer.name, ref.shape, ref.strides, ref.offset)
+
+
+def convert(tree: Any, layout: Callable[[Ref], Layout]) -> Any:
+    """Arguments with `Ref` and `Symbol` replaced by what a program understands."""
+    if isinstance(tree, Ref):
+        return tensor(tree, layout(tree))
+    if isinstance(tree, Symbol):
+        return Name(tree.name)
+    if isinstance(tree, list | tuple):
+        return type(tree)(convert(item, layout) for item in tree)
+    if isinstance(tree, dict):
+        return {key: convert(item, layout) for key, item in tree.items()}
+    return (
+        slice(*(convert(part, layout) for part in (tree.start, tree.stop, tree.step)))
+        if isinstance(tree, slice)
+        else tree
+    )
+
+
+def extern_step(call: ExternCall, layout: Callable[[Ref], Layout], exact: Container[Buffer]) -> Extern:
+    """exact: buffers whose readers were compiled for their layout."""
+    args, kwargs = convert(call.args, layout), convert(call.kwargs, layout)
+    layouts = tuple(
+        (ref.buffer.name, ref.shape, ref.strides)
+        for ref in leaves(call.result)
+        if isinstance(ref, Ref) and ref.buffer in exact and not _known(call, ref)
+    )
+    target, names = PRODUCTS.get(call.target, call.target), _names(call.result)
+    return Extern(target, args, kwargs, names, layouts, (call.origin,), _is_pure(call))
+
+
+def _known(call: ExternCall, result: Ref) -> bool:
+    return call.target in PRODUCTS and result.strides == contiguous_strides(result.shape)
+
+
+def _is_pure(call: ExternCall) -> bool:
+    """Of ATen's operators alone is it known what they do with their arguments."""
+    schema = getattr(call.target, "_schema", None)
+    return schema is not None and schema.name.startswith("aten::") and not (schema.is_mutable or call.aliases)
+
+
+def _names(result: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(_names(item) for item in result)
+    return result.buffer.name if isinstance(result, Ref) else result.name if isinstance(result, Symbol) else None
+
+
+def exact_layouts(unit: Unit) -> set[Buffer]:
+    """Buffers whose layout something relies on: kernels and views read them by strides, and the graph's results have
+    strides of their own. An extern call alone takes what it is given, an undefined tensor included."""
+    found = set(unit.outputs_buffers())
+    for item in unit.items:
+        if isinstance(item, ExternCall):
+            refs = [ref for ref in leaves((item.args, item.kwargs)) if isinstance(ref, Ref)]
+            found |= {ref.buffer for ref in refs if isinstance(tensor(ref, unit.layouts[ref.buffer]), View)}
+        else:
+            found |= touched(item)
+    return found
+
+
+def common_layouts(unit: Unit) -> dict[Buffer, Layout]:
+    """The unit's layouts, with each buffer that is allocated here in the shape in which extern calls and the graph's
+    results use it most: these need no view of it then. Kernels take addresses alone."""
+    calls = [item for item in unit.items if isinstance(item, ExternCall)]
+    fixed = given_buffers(unit).union(*(call.writes() for call in calls))
+    uses: dict[Buffer, Counter[tuple[Shape, Shape]]] = {}
+    for ref in leaves([unit.outputs, *((call.args, call.kwargs) for call in calls)]):
+        if isinstance(ref, Ref) and ref.buffer not in fixed and _is_whole(ref):
+            uses.setdefault(ref.buffer, Counter())[ref.shape, ref.strides] += 1
+    best = {buffer: counter.most_common(1)[0][0] for buffer, counter in uses.items()}
+    return unit.layouts | {b: Layout(*layout, unit.layouts[b].device) for b, layout in best.items()}
+
+
+def _is_whole(ref: Ref) -> bool:
+    return ref.offset == 0 and ref.numel == ref.buffer.size and is_dense(ref.shape, ref.strides)

@@ -1,0 +1,83 @@
+"""Triton target: a group of the loop IR as one or more kernels, with their launch parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from math import prod
+
+from ...runtime.launch_triton import TritonGroup, TritonKernel
+from ..ir import Buffer, Group, Load, store_values
+from .triton_ops import POINTERS
+from .triton_print import KernelPrinter
+from .triton_split import cut
+from .triton_tile import Device, Tile, absorb_inner, pointwise_tiles, row_tiles
+
+NAME = "fused"
+HEADER = """\
+import triton
+import triton.language as tl
+
+from dynfix.lowering.targets import triton_math as m
+
+
+"""
+
+
+def global_buffers(group: Group) -> tuple[Buffer, ...]:
+    """Buffers in memory, in order of first use."""
+    found: dict[Buffer, None] = {}
+    for nest in group.nests:
+        loads = [value.buffer for value in store_values(nest) if isinstance(value, Load)]
+        for buffer in [*loads, *(store.buffer for store in nest.stores)]:
+            if buffer.scope == "global":
+                found.setdefault(buffer)
+    return tuple(found)
+
+
+def print_group(group: Group, device: Device | None = None, private: frozenset[Buffer] = frozenset()) -> TritonGroup:
+    """The kernels of a group. Raises LoweringError for what Triton cannot express.
+
+    Kernel arguments count the group's `global_buffers`, then its scratch. private: buffers that nothing else reads.
+    """
+    device = device or Device()
+    pieces = cut(group, device)
+    places = {buffer: k for k, buffer in enumerate((*global_buffers(group), *pieces.scratch))}
+    users = Counter(buffer for piece in pieces.groups for buffer in global_buffers(piece))
+    own = frozenset(buffer for buffer in private if users[buffer] == 1)
+    variants = tuple(_variants(piece, places, device, own) for piece in pieces.groups)
+    return TritonGroup(group.name, variants, tuple((b.dtype, b.size) for b in pieces.scratch), HEADER)
+
+
+def tiles(group: Group, device: Device) -> list[Tile]:
+    """What one program may hold, the likeliest best first."""
+    group = absorb_inner(group)
+    if any(nest.inner for nest in group.nests):
+        return row_tiles(group, device)
+    return pointwise_tiles(group, device)
+
+
+def _variants(
+    group: Group, places: dict[Buffer, int], device: Device, private: frozenset[Buffer]
+) -> tuple[TritonKernel, ...]:
+    printed = [print_kernel(group, tile, places, private) for tile in tiles(group, device)]
+    return tuple({(kernel.text, kernel.warps): kernel for kernel in printed}.values())
+
+
+def print_kernel(
+    group: Group, tile: Tile, places: dict[Buffer, int], private: frozenset[Buffer] = frozenset()
+) -> TritonKernel:
+    """One kernel, named after its text; `places`: each buffer's position among the group's buffers and scratch."""
+    printer = KernelPrinter(NAME, tile, private)
+    text = printer.print()
+    name = f"{NAME}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    params = tuple(printer.params)
+    return TritonKernel(
+        name=name,
+        text=text.replace(f"def {NAME}(", f"def {name}("),
+        arguments=tuple(places[buffer] for buffer in params),
+        types=tuple(POINTERS[buffer.dtype] for buffer in params),
+        sizes=tuple(max(buffer.size, 1) for buffer in params),
+        programs=tile.programs if prod(group.space) else 0,
+        warps=tile.warps,
+    )

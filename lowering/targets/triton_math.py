@@ -1,0 +1,283 @@
+# mypy: ignore-errors
+"""Device functions that printed Triton kernels call as `m.erf(x)`.
+
+Only names that Triton 3.6 and 3.7 both have are used. Under TRITON_INTERPRET=1 there is no libdevice; `triton_numpy`
+then stands in for it, while everything written out here (erf, tanh, division, …) is the same text in both.
+"""
+
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
+
+
+@triton.jit
+def _probe(x):
+    return x
+
+
+INTERPRETED = isinstance(_probe, InterpretedFunction)
+
+if INTERPRETED:
+    from . import triton_numpy as ext
+else:
+    from triton.language.extra import libdevice as ext
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+# ---- conversions
+
+
+if INTERPRETED:  # the interpreter truncates, and loses what is denormal; the device rounds to nearest even
+    to_bf16 = ext.to_bf16
+    from_bf16 = ext.from_bf16
+else:
+
+    @triton.jit
+    def from_bf16(x):
+        return x.to(tl.float32)
+
+    @triton.jit
+    def to_bf16(x):
+        return x.to(tl.bfloat16)
+
+
+# ---- functions with a cheaper form than libdevice's
+
+
+@triton.jit
+def exp_fast(x):
+    """One multiply and one ex2: relative error |x| * 1e-7. For values that are rounded to 16 bits."""
+    return tl.exp2(x * LOG2E)
+
+
+@triton.jit
+def erf_fast(x):
+    """erf with an absolute error of 7e-7 over float32, branch-free: 1 - exp2(P5(|x|)).
+
+    P5 is the minimax fit (Lawson's iteration) of log2(erfc) on [0, 4.2] under the weight erfc, without a constant
+    term so that erf(0) is 0; its leading coefficient is negative, so that the value goes to 1 beyond.
+    """
+    a = tl.abs(x)
+    p = -0.0029441577681800124
+    p = p * a + 0.029590042155975556
+    p = p * a - 0.148665629271988
+    p = p * a - 0.9185093646341644
+    p = p * a - 1.6278890060982647
+    y = 1.0 - tl.exp2(p * a)
+    return tl.where(x < 0, -y, y)
+
+
+@triton.jit
+def erf(x):
+    """erf to 4 ulp of float32: an odd polynomial (Maclaurin series) below 0.5, 1 - exp2(P8(|x|)) above; see
+    `erf_fast`."""
+    a = tl.abs(x)
+    p = -4.53607306337604e-05
+    p = p * a + 0.00044552262193031655
+    p = p * a - 0.001489482746551296
+    p = p * a - 0.0007745733727662548
+    p = p * a + 0.028253640491584166
+    p = p * a - 0.1484816001375986
+    p = p * a - 0.9184163957264432
+    p = p * a - 1.627908592932908
+    y = 1.0 - tl.exp2(p * a)
+    y = tl.where(x < 0, -y, y)
+    s = x * x
+    q = -0.0008548327023450852
+    q = q * s + 0.005223977625442188
+    q = q * s - 0.026866170645131252
+    q = q * s + 0.11283791670955126
+    q = q * s - 0.37612638903183754
+    q = q * s + 1.1283791670955126
+    return tl.where(a < 0.5, q * x, y)
+
+
+@triton.jit
+def tanh(x):
+    """tanh to 4 ulp: an odd polynomial below 0.625 (netlib.org/cephes, tanhf.c), 1 - 2 / (exp(2|x|) + 1) above."""
+    a = tl.abs(x)
+    y = 1.0 - 2.0 / (tl.exp2(a * (2.0 * LOG2E)) + 1.0)
+    y = tl.where(x < 0, -y, y)
+    s = x * x
+    q = -5.70498872745e-3
+    q = q * s + 2.06390887954e-2
+    q = q * s - 5.37397155531e-2
+    q = q * s + 1.33314422036e-1
+    q = q * s - 3.33332819422e-1
+    return tl.where(a < 0.625, (q * s + 1.0) * x, y)
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + ext.exp(-x))
+
+
+@triton.jit
+def sigmoid_fast(x):
+    return 1.0 / (1.0 + tl.exp2(x * -LOG2E))
+
+
+# ---- torch's integer and float division
+
+
+@triton.jit
+def div_floor_int(a, b):
+    """Rounds toward minus infinity, as torch does; Triton's `//` truncates."""
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+
+
+@triton.jit
+def remainder_int(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def remainder_float(a, b):
+    """fmod with the divisor's sign, as c10's `remainder` computes it."""
+    r = ext.fmod(a, b)
+    return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)
+
+
+@triton.jit
+def div_floor_float(a, b):
+    """c10::div_floor_floating: exact quotient by fmod, corrected to the nearest integer below."""
+    mod = ext.fmod(a, b)
+    div = (a - mod) / b
+    div = tl.where((mod != 0) & ((b < 0) != (mod < 0)), div - 1.0, div)
+    low = tl.floor(div)
+    low = tl.where(div - low > 0.5, low + 1.0, low)
+    signed_zero = tl.where((a < 0) != (b < 0), -0.0, 0.0)
+    out = tl.where(div != 0, low, signed_zero)
+    return tl.where(b == 0, a / b, out)
+
+
+@triton.jit
+def sign(x):
+    """0 for NaN, as torch."""
+    return ((x > 0).to(tl.int8) - (x < 0).to(tl.int8)).to(x.dtype)
+
+
+@triton.jit
+def invert(x):
+    return (x * 0 - 1) - x  # the interpreter's `~` fails for unsigned integers
+
+
+@triton.jit
+def shl(a, b):
+    """A shift outside [0, bits) gives 0."""
+    bits: tl.constexpr = a.dtype.primitive_bitwidth
+    inside = (b >= 0) & (b < bits)
+    return tl.where(inside, a << tl.where(inside, b, b * 0), a * 0)
+
+
+@triton.jit
+def shr(a, b):
+    """Arithmetic; a shift outside [0, bits) gives the sign (0 for unsigned)."""
+    bits: tl.constexpr = a.dtype.primitive_bitwidth
+    inside = (b >= 0) & (b < bits)
+    zero = a * 0
+    last = tl.where(a < 0, zero - 1, zero)
+    return tl.where(inside, a >> tl.where(inside, b, b * 0), last)
+
+
+@triton.jit
+def signbit(x):
+    kind: tl.constexpr = tl.int64 if x.dtype == tl.float64 else tl.int32
+    return x.to(kind, bitcast=True) < 0
+
+
+@triton.jit
+def digamma(x):
+    """Ten steps of the recurrence, then the asymptotic series; reflection below 0 (as ATen's calc_digamma)."""
+    pi = 3.141592653589793
+    negative = x < 0
+    y = tl.where(negative, 1.0 - x, x)
+    total = x * 0.0
+    for _ in tl.static_range(10):
+        small = y < 10.0
+        total = tl.where(small, total - 1.0 / y, total)
+        y = tl.where(small, y + 1.0, y)
+    z = 1.0 / (y * y)
+    series = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132)))))
+    total = total + ext.log(y) - 0.5 / y - series
+    fraction = x - ext.trunc(x)
+    reflected = total - pi / ext.tan(pi * fraction)
+    pole = negative & (fraction == 0)
+    return tl.where(pole, float("nan"), tl.where(negative, reflected, total))
+
+
+# ---- NaN-propagating extrema and reductions
+
+
+@triton.jit
+def maximum(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _mul(a, b):
+    return a * b
+
+
+@triton.jit
+def reduce_any(x, axis: tl.constexpr):
+    return tl.max(x.to(tl.int32), axis) > 0
+
+
+@triton.jit
+def reduce_all(x, axis: tl.constexpr):
+    return tl.min(x.to(tl.int32), axis) > 0
+
+
+@triton.jit
+def arg_max_step(v, i, w, j):
+    """The larger value, NaN above all, the smaller index among equals."""
+    vn = v != v
+    wn = w != w
+    left = (v > w) | (vn & (wn == 0)) | (((v == w) | (vn & wn)) & (i < j))
+    return tl.where(left, v, w), tl.where(left, i, j)
+
+
+@triton.jit
+def arg_min_step(v, i, w, j):
+    vn = v != v
+    wn = w != w
+    left = (v < w) | (vn & (wn == 0)) | (((v == w) | (vn & wn)) & (i < j))
+    return tl.where(left, v, w), tl.where(left, i, j)
+
+
+if INTERPRETED:
+    reduce_max = ext.reduce_max  # the interpreter runs a custom combine function one element at a time
+    reduce_min = ext.reduce_min
+    reduce_prod = ext.reduce_prod
+    argmax = ext.argmax
+    argmin = ext.argmin
+else:
+
+    @triton.jit
+    def reduce_max(x, axis: tl.constexpr):
+        return tl.reduce(x, axis, maximum)
+
+    @triton.jit
+    def reduce_min(x, axis: tl.constexpr):
+        return tl.reduce(x, axis, minimum)
+
+    @triton.jit
+    def reduce_prod(x, axis: tl.constexpr):
+        return tl.reduce(x, axis, _mul)
+
+    @triton.jit
+    def argmax(v, i, axis: tl.constexpr):
+        return tl.reduce((v, i), axis, arg_max_step)
+
+    @triton.jit
+    def argmin(v, i, axis: tl.constexpr):
+        return tl.reduce((v, i), axis, arg_min_step)

@@ -1,0 +1,327 @@
+"""What one Triton program of a group holds: flat axes, blocks, warps. Arithmetic on the IR; nothing is printed here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+
+from .. import sizes
+from ..ir import AxisRewriter, Buffer, Group, IndexValue, Load, Nest, Store, atoms, nest_loads, store_values
+from ..sizes import Atom, Axis, Index, Mod
+
+PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
+LOOPED = 2048  # elements of a row that one step of a loop takes
+INT32 = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What the heuristics know of a GPU. Defaults: H200."""
+
+    multiprocessors: int = 132
+    warp: int = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Dim:
+    """A flat axis and how many of its points one program holds at once (1: the axis is a scalar)."""
+
+    name: str
+    axis: Axis
+    block: int
+
+    @property
+    def programs(self) -> int:
+        return -(-self.axis.size // self.block)
+
+    @property
+    def exact(self) -> bool:
+        return self.axis.size % self.block == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """Parallel dims (outermost first), the inner block of each nest (None: no inner axes), and launch parameters.
+
+    `persistent`: an inner block covers its whole axis; otherwise the program loops over it.
+    """
+
+    dims: tuple[Dim, ...]
+    inner: tuple[Dim | None, ...]
+    nests: tuple[Nest, ...]
+    persistent: bool
+    warps: int
+    wide: bool
+
+    @property
+    def programs(self) -> int:
+        return prod(dim.programs for dim in self.dims)
+
+
+def pow2(n: int) -> int:
+    """Smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def accesses(nest: Nest) -> Iterator[tuple[Buffer, Index]]:
+    """Every global load and store of the nest."""
+    for load in nest_loads(nest):
+        if load.buffer.scope == "global":
+            yield load.buffer, load.index
+    for store in nest.stores:
+        if store.buffer.scope == "global":
+            yield store.buffer, store.index
+
+
+def needs_int64(group: Group) -> bool:
+    """Whether an offset, a point or an index value of the group can pass 2**31."""
+    reach = [buffer.size for nest in group.nests for buffer, _ in accesses(nest)]
+    reach += [prod(nest.space) * 2 for nest in group.nests] + [prod(nest.inner) * 2 for nest in group.nests]
+    for nest in group.nests:
+        for value in store_values(nest):
+            if isinstance(value, IndexValue | Load):
+                reach += [abs(end) for end in sizes.bounds(value.index)]
+    return max(reach, default=0) > INT32
+
+
+# ---- merging and reordering axes
+
+
+def rewrite_nest(nest: Nest, space: tuple[int, ...], inner: tuple[int, ...], axis: Callable[[Atom], Index]) -> Nest:
+    """The nest over new axes: `axis` gives each old axis as an index of the new ones."""
+    rewrite = AxisRewriter(axis)
+    stores = tuple(Store(s.buffer, sizes.replace(s.index, axis), rewrite(s.value), s.combine) for s in nest.stores)
+    return Nest(space, inner, stores, nest.origins)
+
+
+def _coordinates(flat: Axis, shape: tuple[int, ...]) -> tuple[Index, ...]:
+    return sizes.delinear(sizes.atom_index(flat), shape) if flat.size else (sizes.ZERO,) * len(shape)
+
+
+def flatten(nest: Nest) -> Nest:
+    """One space axis and one inner axis (none where there was none)."""
+    x = Axis(0, prod(nest.space))
+    r = Axis(1, prod(nest.inner))
+    places = _coordinates(x, nest.space) + _coordinates(r, nest.inner)
+    where = dict(zip(nest.axes, places, strict=True))
+    return rewrite_nest(nest, (x.size,), (r.size,) if nest.inner else (), lambda a: where.get(a, sizes.ZERO))  # type: ignore[call-overload]
+
+
+def permute_space(nest: Nest, order: tuple[int, ...]) -> Nest:
+    """The nest with its space axes in another order; points of space are independent, so that any order is right."""
+    space = tuple(nest.space[k] for k in order)
+    new = {nest.axes[k]: sizes.atom_index(Axis(i, nest.space[k])) for i, k in enumerate(order)}
+    return rewrite_nest(nest, space, nest.inner, lambda a: new.get(a) or sizes.atom_index(a))  # type: ignore[call-overload]
+
+
+def absorb_inner(group: Group) -> Group:
+    """A group without reductions over one inner space: its inner axes become parallel axes, if no element depends on
+    what
+    another point of inner stored."""
+    inner = {nest.inner for nest in group.nests}
+    if len(inner) != 1 or any(nest.is_reduction for nest in group.nests) or inner == {()} or _crosses(group):
+        return group
+    space = group.space + inner.pop()
+    return Group(group.name, space, tuple(Nest(space, (), n.stores, n.origins) for n in group.nests))
+
+
+def _crosses(group: Group) -> bool:
+    """Whether a nest loads what an earlier store of the group wrote at another index (or keeps in a local)."""
+    stored: dict[Buffer, Index] = {}
+    for nest in group.nests:
+        for store in nest.stores:
+            for value in store_values(Nest(nest.space, nest.inner, (store,))):
+                if isinstance(value, Load) and stored.get(value.buffer, value.index) is not value.index:
+                    return True
+            stored[store.buffer] = store.index if store.buffer.scope == "global" else sizes.const(-1)
+    return False
+
+
+def unit_axes(nests: Iterable[Nest]) -> Counter[Axis]:
+    """Bytes of the accesses that run along each axis with stride 1; an access of one axis alone asks for no order."""
+    weight: Counter[Axis] = Counter()
+    for nest in nests:
+        for buffer, index in set(accesses(nest)):
+            axes = {atom for atom in atoms(index) if isinstance(atom, Axis)}
+            for axis in _unit_terms(index):
+                if len(axes) > 1:
+                    weight[axis] += buffer.size * buffer.dtype.itemsize
+    return weight
+
+
+def _unit_terms(index: Index) -> Iterator[Axis]:
+    for atom, factor in index.terms:
+        if factor == 1 and isinstance(atom, Axis):
+            yield atom
+        elif factor == 1 and isinstance(atom, Mod):
+            yield from _unit_terms(atom.base)
+
+
+def _order_by_stride(group: Group) -> tuple[int, ...]:
+    """Space axes by falling stride of the largest access: flat order then follows memory."""
+    largest = max((a for n in group.nests for a in accesses(n)), key=lambda a: a[0].size, default=None)
+    if largest is None or any(not isinstance(atom, Axis) for atom, _ in largest[1].terms):
+        return tuple(range(len(group.space)))
+    axes = sizes.make_axes(group.space)
+    stride = [abs(sizes.coefficient(largest[1], axis)) or INT32 for axis in axes]
+    return tuple(sorted(range(len(axes)), key=lambda k: (-stride[k], k)))
+
+
+# ---- choices
+
+
+def pointwise_tiles(group: Group, device: Device) -> list[Tile]:
+    """Tiles for a group without inner axes, the likeliest best first."""
+    if len(group.space) > 1:
+        order = _order_by_stride(group)
+        group = Group(
+            group.name, tuple(group.space[k] for k in order), tuple(permute_space(n, order) for n in group.nests)
+        )
+    pair = _transposed_pair(group)
+    return _square_tiles(group, pair) if pair else _flat_tiles(group, device)
+
+
+def _flat_tiles(group: Group, device: Device) -> list[Tile]:
+    nests = tuple(flatten(nest) for nest in group.nests)
+    x = Axis(0, prod(group.space))
+    wide = needs_int64(group)
+    fair = pow2(x.size // (device.multiprocessors * 4))
+    blocks = [(min(1024, max(128, fair)), 4), (2048, 8), (512, 4), (1024, 8)]
+    inner: tuple[None, ...] = (None,) * len(nests)
+    return [Tile((Dim("x", x, min(block, pow2(x.size))),), inner, nests, True, warps, wide) for block, warps in blocks]
+
+
+def _transposed_pair(group: Group) -> tuple[Axis, Axis] | None:
+    """Two axes that different accesses run along, if a tile over both pays: (outer, innermost)."""
+    weight = unit_axes(group.nests)
+    longest = [axis for axis, _ in weight.most_common(2) if axis.size >= 16]
+    if len(longest) < 2:
+        return None
+    y, x = sorted(longest, key=lambda axis: axis.number)
+    return y, x
+
+
+def _square_tiles(group: Group, pair: tuple[Axis, Axis]) -> list[Tile]:
+    """Tiles of y by x; every other axis is a scalar z."""
+    others = tuple(axis for axis in sizes.make_axes(group.space) if axis not in pair)
+    z = Axis(0, prod(axis.size for axis in others))
+    y, x = Axis(1, pair[0].size), Axis(2, pair[1].size)
+    where = dict(zip(others, _coordinates(z, tuple(axis.size for axis in others)), strict=True))
+    where |= {pair[0]: sizes.atom_index(y), pair[1]: sizes.atom_index(x)}
+    space = (z.size, y.size, x.size)
+    nests = tuple(rewrite_nest(nest, space, (), where.__getitem__) for nest in group.nests)  # type: ignore[arg-type]
+    inner: tuple[None, ...] = (None,) * len(nests)
+    wide = needs_int64(group)
+    shapes = [(32, 64, 8), (64, 64, 8), (32, 32, 4), (16, 64, 4)]
+    return [
+        Tile(
+            (Dim("z", z, 1), Dim("y", y, min(h, pow2(y.size))), Dim("x", x, min(w, pow2(x.size)))),
+            inner,
+            nests,
+            True,
+            warps,
+            wide,
+        )
+        for h, w, warps in shapes
+    ]
+
+
+def row_tiles(group: Group, device: Device) -> list[Tile]:
+    """Tiles for a group with inner axes: rows in registers where they fit, loops otherwise, columns side by side."""
+    flat = tuple(flatten(nest) for nest in group.nests)
+    x = Axis(0, prod(group.space))
+    longest = max(prod(nest.inner) for nest in flat)
+    wide = needs_int64(group)
+    if runs_along_space(flat):
+        shapes = _column_shapes(x.size, longest)
+        return [_flat_tile(x, shape, flat, wide) for shape in shapes]
+    column = _column_axis(group)
+    if column is not None:
+        return _column_tiles(group, column, wide)
+    shapes = _row_shapes(x.size, longest, device)
+    return [_flat_tile(x, shape, flat, wide) for shape in shapes]
+
+
+def _flat_tile(x: Axis, shape: tuple[int, int, int], nests: tuple[Nest, ...], wide: bool) -> Tile:
+    """`shape`: (rows a program, elements a step, warps)."""
+    block, step, warps = shape
+    return _row_tile((Dim("x", x, min(block, pow2(x.size))),), nests, step, warps, wide)
+
+
+def _row_tile(dims: tuple[Dim, ...], nests: tuple[Nest, ...], step: int, warps: int, wide: bool) -> Tile:
+    number = len(dims)
+    inner = tuple(
+        Dim("r", Axis(number, nest.inner[0]), min(step, pow2(nest.inner[0]))) if nest.inner else None for nest in nests
+    )
+    persistent = all(dim is None or 0 < dim.axis.size <= dim.block for dim in inner)
+    return Tile(dims, inner, nests, persistent, warps, wide)
+
+
+def runs_along_space(nests: tuple[Nest, ...]) -> bool:
+    """Whether neighbours in memory are neighbours in the (flat) space rather than in inner."""
+    weight = unit_axes(nest for nest in nests if nest.inner)
+    along = {number: sum(w for axis, w in weight.items() if axis.number == number) for number in (0, 1)}
+    return along[0] > along[1]
+
+
+def _column_axis(group: Group) -> Axis | None:
+    """The space axis along which memory runs, if it is one of the space and not of inner."""
+    weight = unit_axes(nest for nest in group.nests if nest.inner)
+    best = weight.most_common(1)
+    axis = best[0][0] if best else None
+    return axis if axis is not None and axis.number < len(group.space) and axis.size >= 16 else None
+
+
+def _column_tiles(group: Group, column: Axis, wide: bool) -> list[Tile]:
+    """One space axis side by side, the others a scalar."""
+    others = tuple(axis for axis in sizes.make_axes(group.space) if axis is not column)
+    z, x = Axis(0, prod(axis.size for axis in others)), Axis(1, column.size)
+    where = dict(zip(others, _coordinates(z, tuple(axis.size for axis in others)), strict=True))
+    where[column] = sizes.atom_index(x)
+    nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
+    longest = max(prod(nest.inner) for nest in nests)
+    return [
+        _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
+        for block, step, warps in _column_shapes(x.size, longest)
+    ]
+
+
+def _over_two(nest: Nest, z: Axis, x: Axis, where: dict[Axis, Index]) -> Nest:
+    r = Axis(2, prod(nest.inner))
+    inner = dict(zip(nest.axes[len(nest.space) :], _coordinates(r, nest.inner), strict=True))
+    places = {**where, **inner}
+    return rewrite_nest(nest, (z.size, x.size), (r.size,) if nest.inner else (), lambda a: places.get(a, sizes.ZERO))  # type: ignore[call-overload]
+
+
+def _row_shapes(rows: int, longest: int, device: Device) -> list[tuple[int, int, int]]:
+    """(rows a program, elements a step, warps)."""
+    padded = pow2(longest)
+    if 0 < padded <= PERSISTENT:
+        share = max(1, pow2(rows // (device.multiprocessors * 4)))
+        block = min(max(1, 1024 // padded), share, 64)
+        warps = _warps(block * padded)
+        others = [
+            (block, padded, min(warps * 2, 16)),
+            (block, padded, max(warps // 2, 1)),
+            (min(block * 4, 128), padded, warps),
+        ]
+        looped = [(1, LOOPED, 4)] if padded > LOOPED else []
+        return [(block, padded, warps), *others, *looped]
+    return [(1, LOOPED, 4), (1, LOOPED, 8), (1, LOOPED * 2, 8), (1, LOOPED * 4, 16)]
+
+
+def _column_shapes(columns: int, longest: int) -> list[tuple[int, int, int]]:
+    block = min(64, pow2(columns))
+    step = min(pow2(max(longest, 1)), 2048 // block)
+    return [
+        (block, step, 4),
+        (block, min(step * 2, pow2(max(longest, 1))), 8),
+        (min(block * 2, pow2(columns)), step, 8),
+    ]
+
+
+def _warps(tile: int) -> int:
+    """About 8 elements a thread for short tiles, 16 to 32 for long ones."""
+    return next((warps for limit, warps in ((256, 1), (512, 2), (1024, 4), (4096, 8)) if tile <= limit), 16)

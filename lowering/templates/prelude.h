@@ -1,0 +1,97 @@
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short bf16;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT64_TYPE__ uint64_t;
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float from_bf16(bf16 x) {
+  uint32_t bits = (uint32_t)x << 16;
+  float made;
+  __builtin_memcpy(&made, &bits, 4);
+  return made;
+}
+
+// Round to nearest even; every NaN becomes 0x7fc0, as in c10.
+INLINE bf16 to_bf16(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return (bf16)(x != x ? 0x7fc0u : rounded);
+}
+
+INLINE bool op_signbit(float x) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return bits < 0;
+}
+INLINE bool op_signbit(double x) {
+  int64_t bits;
+  __builtin_memcpy(&bits, &x, 8);
+  return bits < 0;
+}
+
+// exp in float by range reduction and a polynomial (Cephes' expf, https://www.netlib.org/cephes/), within 2 ulp, denormal results included.
+// The library's vector exp takes a slow path for what underflows, and a masked softmax is half -inf.
+INLINE float op_exp(float x) {
+  bool vanishes = x < -103.98f;  // below half of the smallest denormal: no arithmetic on denormals, which is slow, for the many -inf
+  float bounded = vanishes ? 0.0f : (x > 89.0f ? 89.0f : x);  // NaN fails both and stays
+  float n = __builtin_rintf(bounded * 1.44269504088896341f);
+  float r = __builtin_fmaf(n, -0.693359375f, bounded);
+  r = __builtin_fmaf(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = __builtin_fmaf(p, r, 1.3981999507e-3f);
+  p = __builtin_fmaf(p, r, 8.3334519073e-3f);
+  p = __builtin_fmaf(p, r, 4.1665795894e-2f);
+  p = __builtin_fmaf(p, r, 1.6666665459e-1f);
+  p = __builtin_fmaf(p, r, 5.0000001201e-1f);
+  p = __builtin_fmaf(p, r * r, r) + 1.0f;
+  int32_t exponent = (int32_t)n;
+  int32_t half = exponent >> 1;  // two factors: one alone would overflow or lose a denormal
+  int32_t first_bits = (half + 127) << 23, second_bits = (exponent - half + 127) << 23;
+  float first, second;
+  __builtin_memcpy(&first, &first_bits, 4);
+  __builtin_memcpy(&second, &second_bits, 4);
+  return vanishes ? 0.0f : p * first * second;
+}
+
+template <typename T> INLINE T op_maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
+template <typename T> INLINE T op_minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+template <typename T> INLINE T op_sign(T x) { return (T)((T)(0 < x) - (T)(x < 0)); }
+
+template <typename T> INLINE T op_floordiv(T a, T b) {
+  if (b == (T)-1 && (T)-1 < 0) return (T)(0 - a);
+  T quotient = (T)(a / b);
+  return (T)(quotient - (T)((a % b != 0) && ((a < 0) != (b < 0))));
+}
+template <typename T> INLINE T op_truncdiv(T a, T b) {
+  if (b == (T)-1 && (T)-1 < 0) return (T)(0 - a);
+  return (T)(a / b);
+}
+template <typename T> INLINE T op_fmod(T a, T b) {
+  if (b == (T)-1 && (T)-1 < 0) return 0;
+  return (T)(a % b);
+}
+template <typename T> INLINE T op_remainder(T a, T b) {
+  T rest = op_fmod<T>(a, b);
+  return (T)(rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest);
+}
+template <typename T> INLINE T op_shl(T a, T b) {
+  return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((uint64_t)a << b);
+}
+template <typename T> INLINE T op_shr(T a, T b) {
+  const T most = (T)(8 * sizeof(T) - ((T)-1 < 0 ? 1 : 0));
+  if (b < 0 || b >= (T)(8 * sizeof(T))) return (T)-1 < 0 ? (T)(a >> most) : (T)0;
+  return (T)(a >> b);
+}
+
+// Position `i` of an axis of n elements; a negative one counts from the end. One out of range is noted and read at 0.
+INLINE int64_t pick(int64_t i, int64_t n, int64_t &bad) {
+  i += i < 0 ? n : 0;
+  bool outside = (uint64_t)i >= (uint64_t)n;
+  bad |= outside;
+  return outside ? 0 : i;
+}

@@ -1,0 +1,129 @@
+"""What the stages pass on: one graph as loop nests and extern calls over named buffers."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from . import sizes
+from .ir import Buffer, Group, Load, Nest, Value
+from .sizes import Index
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ref:
+    """A strided tensor over a buffer, as in torch: every view is one."""
+
+    buffer: Buffer
+    shape: Shape
+    strides: Shape
+    offset: int = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.buffer.dtype
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    def index(self, coordinates: Sequence[Index]) -> Index:
+        """Where the element at `coordinates` is; leading coordinates that the tensor lacks and sizes of 1 broadcast."""
+        own = coordinates[len(coordinates) - len(self.shape) :]
+        strides = [0 if size == 1 else stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        return sizes.linear(own, strides, self.offset)
+
+    def load(self, coordinates: Sequence[Index], mask: Value | None = None) -> Load:
+        return Load(self.buffer, self.index(coordinates), mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbol:
+    """A Python number known at run time only, by its variable's name."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ExternCall:
+    """`result = target(*args, **kwargs)`. Arguments nest lists and tuples; tensors in them are `Ref`s, run-time numbers `Symbol`s."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any  # Ref, Symbol, None or a tuple of them
+    origin: str
+    aliases: bool = False  # a result shares storage with an argument
+
+    def reads(self) -> Iterator[Buffer]:
+        return (ref.buffer for ref in leaves((self.args, self.kwargs)) if isinstance(ref, Ref))
+
+    def writes(self) -> Iterator[Buffer]:
+        return (ref.buffer for ref in leaves(self.result) if isinstance(ref, Ref))
+
+
+Item = Nest | Group | ExternCall
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a buffer is allocated: the shape and strides of the tensor that was computed into it."""
+
+    shape: Shape
+    strides: Shape
+    device: torch.device
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One graph. `items` are in an order that respects data flow. `inputs`: Ref, Symbol, or None for an unused input."""
+
+    name: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    items: tuple[Item, ...]
+    layouts: dict[Buffer, Layout]
+    constants: dict[Buffer, torch.Tensor]
+
+    def replace(self, **changes: Any) -> "Unit":
+        return dataclasses.replace(self, **changes)
+
+    def outputs_buffers(self) -> frozenset[Buffer]:
+        return frozenset(ref.buffer for ref in leaves(self.outputs) if isinstance(ref, Ref))
+
+    def extern_buffers(self) -> frozenset[Buffer]:
+        calls = [item for item in self.items if isinstance(item, ExternCall)]
+        return frozenset(buffer for call in calls for buffer in (*call.reads(), *call.writes()))
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Everything that is not a list, tuple, dict or slice below `tree`."""
+    if isinstance(tree, list | tuple):
+        for item in tree:
+            yield from leaves(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from leaves(item)
+    else:
+        yield tree
+
+
+def extent(shape: Shape, strides: Shape) -> int:
+    """Elements from the first to the last of a strided tensor."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether a strided tensor fills its extent exactly once, in some order of its axes."""
+    expected = 1
+    for stride, size in sorted((st, sz) for sz, st in zip(shape, strides, strict=True) if sz != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

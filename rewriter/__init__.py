@@ -1,0 +1,1 @@
+"""Source text to graph: parsing, rewriting, recording the first real call."""

@@ -1,0 +1,1 @@
+"""Recording of one real call: graph, guards, effects, breaks."""

@@ -1,0 +1,61 @@
+"""What the recorded call did to the outside in Python, as steps that every later call does again, in order."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from . import scalars
+from .recipes import Const, Env, Recipe, RecipeMaker
+
+
+@dataclasses.dataclass(eq=False)
+class Effect:
+    """`function(*arguments, **keywords)`, its arguments made anew at each call. Arguments stay live objects until `settle` makes recipes
+    of them at the end of the recording (a list that is stored and filled later is stored full); those that must be taken as they are
+    when the effect happens (what a print shows) are recipes from the start."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def settle(self, maker: RecipeMaker) -> "Effect":
+        return Effect(self.function, tuple(_recipe(part, maker) for part in self.arguments),
+                      {name: _recipe(part, maker) for name, part in self.keywords.items()})  # fmt: skip
+
+    def strip(self) -> None:
+        """A traced scalar that was stored, and is still there, becomes a plain number where it is."""
+        for part in self.arguments:
+            if not isinstance(part, Recipe):
+                scalars.strip(part)
+        value = self.arguments[-1] if self.arguments else None
+        made_plain = value if isinstance(value, Recipe) else scalars.strip(value)
+        if made_plain is not value and self.function in STORES:
+            *place, _ = (part.value if isinstance(part, Const) else part for part in self.arguments)
+            if STORES[self.function](*place) is value:
+                self.function(*place, made_plain)
+
+    def run(self, env: Env) -> None:
+        keywords = {name: recipe.make(env) for name, recipe in self.keywords.items()}
+        self.function(*(recipe.make(env) for recipe in self.arguments), **keywords)
+
+
+def set_cell(cell: Any, value: Any) -> None:
+    cell.cell_contents = value
+
+
+# What stores, and what reads the same place.
+STORES: dict[Any, Callable[..., Any]] = {
+    setattr: lambda obj, name: getattr(obj, name, None),
+    object.__setattr__: lambda obj, name: getattr(obj, name, None),
+    dict.__setitem__: lambda obj, key: obj.get(key),
+    set_cell: lambda cell: cell.cell_contents,
+}
+
+
+def _recipe(part: Any, maker: RecipeMaker) -> Recipe:
+    return part if isinstance(part, Recipe) else maker.recipe(part)
+
+
+def constant(value: Any) -> Recipe:
+    """A part of an effect that is the same at every call."""
+    return Const(value)

@@ -1,0 +1,282 @@
+"""Where objects come from: the access path of everything that the recorded call was given, and the guards on what it read there."""
+
+import copyreg
+import datetime
+import decimal
+import enum
+import functools
+import operator
+import pathlib
+import re
+import types
+import uuid
+import zoneinfo
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+from ...runtime.guard import Attr, Check, Equals, Guard, InstDict, Is, Item, Keys, Length, Members, Obj, Path, TypeIs
+from .scalars import plain
+
+CONSTANTS = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    range,
+)
+SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
+BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.MethodDescriptorType,
+               types.WrapperDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType, types.GenericAlias, enum.Enum,
+               torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._C.Generator)  # fmt: skip
+_NUMPY = () if np is None else (np.generic,)
+# Immutable: guarded by identity.
+BY_VALUE = (int, float, complex, str, bytes, re.Pattern, decimal.Decimal, operator.attrgetter, operator.itemgetter, operator.methodcaller,
+            datetime.date, datetime.timedelta, uuid.UUID, pathlib.PurePath, re.Match, zoneinfo.ZoneInfo, *_NUMPY)  # fmt: skip
+BY_PARTS = (functools.partial, slice)
+SEQUENCES = (list, tuple)
+MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
+CONTENT_LIMIT = 20_000
+
+
+class Unguardable(Exception):
+    """A read whose later change no guard would see; the message names it."""
+
+
+def is_constant(value: Any) -> bool:
+    return type(value) in CONSTANTS or type(value) in SINGLETONS
+
+
+def _is_followed(obj: Any) -> bool:
+    """Whether reads of `obj` are seen elsewhere: tensors by the mode, modules and classes by their attributes' loads."""
+    return isinstance(obj, (*BY_IDENTITY, torch.nn.Module, torch.Tensor))
+
+
+def _has_structure(obj: Any) -> bool:
+    """Whether the object holds state that C code keeps: a container, a value, or what only its maker knows."""
+    if isinstance(obj, SEQUENCES + MAPPINGS + BY_VALUE + (set, frozenset)):
+        return True
+    base = next(cls for cls in type(obj).__mro__ if not cls.__flags__ & _HEAP_TYPE)
+    return base is not object and not issubclass(base, BaseException)
+
+
+_HEAP_TYPE = (
+    1 << 9
+)  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C code that keeps nothing a subclass could not
+
+
+def _slots(cls: type) -> list[str]:
+    return [name for name in copyreg._slotnames(cls) if isinstance(name, str)]  # type: ignore[attr-defined]
+
+
+class Provenance:
+    """Paths by object identity (the objects are held while the recording lasts), guards in the order of the reads."""
+
+    def __init__(self, origin: Callable[[], str], moving: Callable[[Any, Path], Any]) -> None:
+        self.guards: dict[tuple[Path, Check], str] = {}
+        self.aliases: dict[tuple[Path, Path], None] = {}
+        self._origin, self._moving = origin, moving
+        self._paths: dict[int, Path] = {}
+        self._keep: list[Any] = []
+        self._touched: set[int] = set()
+        self._read: set[int] = set()
+        self._deep: set[int] = set()
+        self._dirty: set[tuple[int, Any]] = set()
+        self._before: dict[int, Any] = {}
+
+    def path_of(self, obj: Any) -> Path | None:
+        return self._paths.get(id(obj))
+
+    def register(self, obj: Any, path: Path) -> None:
+        """Remember how to reach `obj`; the first path stays."""
+        if id(obj) not in self._paths:
+            self._paths[id(obj)] = path
+            self._keep.append(obj)
+
+    def guard(self, path: Path, check: Check) -> None:
+        if (path, check) not in self.guards:
+            self.guards[path, check] = self._origin()
+
+    def guard_list(self) -> list[Guard]:
+        return [Guard(path, check, origin) for (path, check), origin in self.guards.items()]
+
+    # -- reads ---------------------------------------------------------------------------------------------------------------------
+
+    def loaded(self, value: Any, path: Path) -> Any:
+        """`value` was read at `path`: guard what a later call could find changed there. A number known to change comes back traced."""
+        moving = self._moving(value, path) if type(value) in (int, float) else None
+        if moving is not None:
+            self.guard(path, TypeIs(type(value)))
+            return moving
+        return self._fixed(value, path)
+
+    def _fixed(self, value: Any, path: Path) -> Any:
+        kind = type(value)
+        if kind in CONSTANTS:
+            self.guard(path, Equals(value))
+        elif kind in SINGLETONS:
+            self.guard(path, Is(value))
+        elif isinstance(value, BY_IDENTITY):
+            self.guard(path, Is(value))
+            self.register(value, Obj(value, path.source))
+        else:
+            self.guard(path, TypeIs(kind))
+            self._reached(value, path)
+        return value
+
+    def _reached(self, value: Any, path: Path) -> None:
+        known = self._paths.get(id(value))
+        if known is None:
+            self.register(value, path)
+            if isinstance(value, torch.nn.Module):
+                self.register_tree(value, path)
+        elif known is not path and not isinstance(known, Obj):
+            self.aliases[known, path] = None
+
+    def register_tree(self, module: torch.nn.Module, path: Path) -> None:
+        """Paths of all parameters, buffers and submodules (slicing a ModuleList makes a module that has no path of its own)."""
+        state = InstDict(path)
+        for group in ("_parameters", "_buffers"):
+            for name, tensor in module.__dict__.get(group, {}).items():
+                if tensor is not None:
+                    self.register(tensor, Item(Item(state, group), name))
+        for name, child in module.__dict__.get("_modules", {}).items():
+            if child is not None and id(child) not in self._paths:
+                self.register(child, Item(Item(state, "_modules"), name))
+                self.register_tree(child, Item(Item(state, "_modules"), name))
+
+    def touch(self, obj: Any) -> Path | None:
+        """The path of an object whose class is about to be relied upon."""
+        path = self._paths.get(id(obj))
+        if path is not None and id(obj) not in self._touched:
+            self._touched.add(id(obj))
+            if not isinstance(path, Obj):
+                self.guard(path, TypeIs(type(obj)))
+        return path
+
+    def structure(self, obj: Any) -> None:
+        """The elements of a container are about to be reached from rewritten code: guard its length or keys, and which elements it has."""
+        path = self._paths.get(id(obj))
+        if path is None or id(obj) in self._read or _is_followed(obj):
+            return
+        self._read.add(id(obj))
+        self.touch(obj)
+        held = self._before.get(id(obj), obj)
+        if isinstance(held, SEQUENCES):
+            self._sequence(held, path)
+        elif isinstance(held, MAPPINGS):
+            self._mapping(held, path)
+        elif isinstance(held, set | frozenset):
+            self.guard(path, Members(tuple(held)))
+        elif isinstance(held, BY_VALUE):
+            self.guard(path, Is(held))
+        else:
+            raise Unguardable(f"the content of {path.source}, a {type(obj).__name__}")
+
+    def content(self, obj: Any) -> None:
+        """Code that is not rewritten is about to get `obj`: guard everything below it that it could read."""
+        if isinstance(obj, BY_PARTS):
+            return self._parts(obj)
+        path = self._paths.get(id(obj))
+        if path is None or id(obj) in self._deep or _is_followed(obj):
+            return None
+        self._deep.add(id(obj))
+        if _has_structure(obj):
+            self.structure(obj)
+            for part in obj.values() if isinstance(obj, MAPPINGS) else obj if isinstance(obj, SEQUENCES) else ():
+                self.content(part)
+        return self._fields(obj, path)
+
+    def _parts(self, obj: Any) -> None:
+        """A partial or a slice: what it holds, by paths through it where it has one."""
+        path = self._paths.get(id(obj))
+        for name in ("start", "stop", "step") if isinstance(obj, slice) else ("func", "args", "keywords"):
+            value = getattr(obj, name)
+            self.content(value if path is None else self._fixed(value, Attr(path, name)))
+
+    def _fields(self, obj: Any, path: Path) -> None:
+        """The attributes of a Python object, in its `__dict__` and its slots."""
+        if _has_structure(obj) and type(obj).__module__ == "builtins":
+            return
+        self.touch(obj)
+        attributes = getattr(obj, "__dict__", None)
+        if isinstance(attributes, dict):
+            self.keys(attributes, InstDict(path))
+            for name, value in list(attributes.items()):
+                self.content(self._fixed(value, Item(InstDict(path), name)))
+        for name in _slots(type(obj)):
+            if hasattr(obj, name):
+                self.content(self._fixed(getattr(obj, name), Attr(path, name)))
+
+    def _sequence(self, held: Iterable[Any], path: Path) -> None:
+        values = list(held)
+        if len(values) > CONTENT_LIMIT:
+            raise Unguardable(f"{path.source} holds {len(values)} elements")
+        self.guard(path, Length(len(values)))
+        for index, value in enumerate(values):
+            self._fixed(value, Item(path, index))
+
+    def _mapping(self, held: Any, path: Path) -> None:
+        self.keys(held, path)
+        for key, value in dict(held).items():
+            self._fixed(value, Item(path, key))
+
+    def keys(self, held: Any, path: Path) -> None:
+        """Which keys a mapping has is about to be relied upon."""
+        keys = tuple(held)
+        if len(keys) > CONTENT_LIMIT:
+            raise Unguardable(f"{path.source} has {len(keys)} keys")
+        self.guard(path, Keys(keys))
+
+    def lacks(self, obj: Any) -> bool:
+        """A key was not found in a mapping from outside, or is asked for: guard the keys. False if `obj` is no such mapping."""
+        path = self._paths.get(id(obj))
+        if path is None or not isinstance(obj, MAPPINGS):
+            return path is None
+        self.touch(obj)
+        self.keys(self._before.get(id(obj), obj), path)
+        return True
+
+    def arguments(self, values: Iterable[Any]) -> None:
+        """Containers handed to code that is not rewritten are read as a whole."""
+        for value in values:
+            if id(value) in self._paths:
+                self.content(value)
+            elif isinstance(value, list | tuple | set | frozenset):
+                self.arguments(value)
+            elif type(value) is dict:
+                self.arguments(value.values())
+            elif isinstance(value, BY_PARTS):
+                self._parts(value)
+
+    # -- writes --------------------------------------------------------------------------------------------------------------------
+
+    def before_write(self, obj: Any) -> None:
+        """A container is about to change: keep what it held, for the guards on it."""
+        if id(obj) in self._paths and id(obj) not in self._before and isinstance(obj, SEQUENCES + MAPPINGS):
+            self._before[id(obj)] = list(obj) if isinstance(obj, SEQUENCES) else dict(obj)
+
+    def was_written(self, obj: Any) -> bool:
+        return id(obj) in self._before
+
+    def wrote(self, obj: Any, key: Any) -> None:
+        """Attribute or item `key` of `obj` was stored in this call: reading it back is no read of the outside."""
+        self._keep.append(obj)
+        self._dirty.add((id(obj), plain(key)))
+
+    def is_own(self, obj: Any, key: Any) -> bool:
+        return (id(obj), plain(key)) in self._dirty

@@ -1,0 +1,120 @@
+"""The end of a recording: from what the recorder wrote down to segments, guards, outcomes, effects and an output recipe."""
+
+import dataclasses
+import types
+from typing import Any
+
+import torch
+
+from ...runtime.guard import Guard, GuardSet, Obj
+from .. import reasons
+from . import scalars
+from .effects import Effect
+from .provenance import BY_IDENTITY, is_constant
+from .recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
+from .segments import Segment
+from .trace import Recorder
+from .values import CALL_INPUT, storage_of
+
+
+@dataclasses.dataclass(eq=False)
+class Recording:
+    """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`: pairs of inputs that were one object;
+    `sites`: its graph breaks."""
+
+    segments: tuple[Segment, ...]
+    outcomes: tuple[tuple[int, Recipe, Any], ...]
+    effects: tuple[Effect, ...]
+    output: Recipe
+    guard_set: GuardSet
+    guards: tuple[Guard, ...]
+    aliases: tuple[tuple[int, int], ...]
+    sites: tuple[reasons.Site, ...]
+    compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def graphs(self) -> list[torch.fx.GraphModule]:
+        return [segment.module for segment in self.segments if segment.ops]
+
+
+def finish(recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any) -> Recording | None:
+    """The Recording of a call that gave `result`, or None when it cannot be described: then `recorder.stopped` says why."""
+    _last_checks(recorder)
+    if not recorder.active:
+        return None
+    try:
+        return _assemble(recorder, result, nargs, kwnames, state)
+    except CannotRebuild as error:
+        recorder.stop(reasons.UNSUPPORTED, str(error))
+        return None
+
+
+def _last_checks(recorder: Recorder) -> None:
+    if recorder.tracker.strays():
+        recorder.stop(reasons.SLIPPED, "a tensor was written, or given a history, by code that is not recorded")
+    elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
+        recorder.stop(reasons.UNSUPPORTED, "the call leaves grad mode or autocast changed")
+    elif _overlaps(recorder):
+        recorder.stop(reasons.UNSUPPORTED, "an input is written whose memory another input shares")
+
+
+def _overlaps(recorder: Recorder) -> bool:
+    written = {value for segment in recorder.segments for value in segment.written if value.home == CALL_INPUT}
+    inputs = recorder.tracker.live_inputs()
+    homes: dict[int, set[Any]] = {}
+    for tensor, value in inputs:
+        homes.setdefault(storage_of(tensor), set()).add(value)
+    return any(len(values) > 1 and values & written for values in homes.values())
+
+
+def _assemble(recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any) -> Recording:
+    maker = RecipeMaker(lambda obj: leaf(recorder, obj))
+    output = maker.recipe(result)
+    effects = tuple(effect.settle(maker) for effect in recorder.effects)
+    aliases = tuple((recorder.input_index(a), recorder.input_index(b)) for a, b in recorder.known.aliases)
+    written = sorted({v.index for seg in recorder.segments for v in seg.written if v.home == CALL_INPUT})
+    segments = close(recorder)
+    guards = tuple(recorder.known.guard_list())
+    guard_set = GuardSet(guards, list(recorder.inputs), nargs, kwnames, disjoint=written, state=state)
+    return Recording(
+        segments, tuple(recorder.outcomes), effects, output, guard_set, guards, aliases, tuple(recorder.sites)
+    )
+
+
+def close(recorder: Recorder) -> tuple[Segment, ...]:
+    """Finish the graphs, last first, so that each knows what later ones import from it."""
+    feeds = [builder.imports_from(recorder.segments) for builder in recorder.segments]
+    return tuple(builder.finish(feed) for builder, feed in zip(recorder.segments, feeds, strict=True))
+
+
+def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
+    """The recipe of what is not made of parts: a tensor, a traced scalar, an object with an access path, a function or class."""
+    if isinstance(obj, torch.Tensor):
+        return _tensor(recorder, obj)
+    if type(obj) in scalars.TRACED:
+        return obj.recipe if scalars.live_in(recorder, obj) else Const(scalars.plain(obj))
+    if is_constant(obj):
+        return Const(obj)
+    path = recorder.known.path_of(obj)
+    if path is not None:
+        return Const(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
+    if type(obj) is types.MethodType:
+        return _method(recorder, obj)
+    if isinstance(obj, BY_IDENTITY) and not recorder.rewriter.made_in_call(obj):
+        return Const(obj)
+    return None
+
+
+def _method(recorder: Recorder, obj: Any) -> Recipe | None:
+    owner = leaf(recorder, obj.__self__)
+    return None if owner is None else Apply(types.MethodType, (Const(obj.__func__), owner))
+
+
+def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
+    tracked = recorder.tracker.get(tensor)
+    if tracked is not None:
+        return recorder.value_recipe(tracked.value)
+    path = recorder.known.path_of(tensor)
+    if path is None:
+        raise CannotRebuild("a tensor of unknown origin is returned or kept")
+    return Input(recorder.input_index(path))

@@ -1,0 +1,108 @@
+"""A later call: the compiled segments in order, outcomes compared, effects done again, the output made."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...runtime.dispatch import MISS
+from .recipes import Env
+from .recording import Recording
+from .segments import Segment
+from .values import CALL_INPUT
+
+
+class Undo:
+    """What must be put back when a call is not finished here: written inputs, the random generators."""
+
+    def __init__(self, random: bool, devices: tuple[torch.device, ...]) -> None:
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._cpu = torch.random.get_rng_state() if random else None
+        self._cuda = [(d, torch.cuda.get_rng_state(d)) for d in devices if d.type == "cuda"] if random else []
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        self._copies.append((tensor, tensor.detach().clone()))
+
+    def back(self) -> None:
+        with torch.no_grad():
+            for tensor, copy in reversed(self._copies):  # a tensor kept twice was written before the second time
+                tensor.detach().copy_(copy)
+        if self._cpu is not None:
+            torch.random.set_rng_state(self._cpu)
+        for device, rng in self._cuda:
+            torch.cuda.set_rng_state(rng, device)
+
+
+class Entry:
+    """A recording with its compiled segments. `eager` is the user's own function."""
+
+    def __init__(
+        self, recording: Recording, programs: tuple[Callable[..., Any], ...], eager: Callable[..., Any]
+    ) -> None:
+        self.recording, self.programs, self.eager = recording, programs, eager
+        self.guards = recording.guard_set
+        self.hits = 0
+        self._random = any(segment.random for segment in recording.segments)
+        self._devices = tuple({meta.device for segment in recording.segments for meta in segment.metas})
+        self._checks: dict[int, list[tuple[Any, Any]]] = {}
+        for after, recipe, expected in recording.outcomes:
+            self._checks.setdefault(after, []).append((recipe, expected))
+        self._redo_safe = not any(getattr(program, "may_write_first", False) and segment.writes
+                                  for program, segment in zip(programs, recording.segments, strict=True))  # fmt: skip
+
+    def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call's result, or MISS when an outcome is one that this recording has not seen; nothing was done to the outside then."""
+        if any(inputs[a] is not inputs[b] for a, b in self.recording.aliases):
+            return MISS
+        undo = Undo(self._random, self._devices)
+        env = Env(inputs, len(self.programs))
+        try:
+            finished = self._segments(env, undo)
+        except Exception:
+            if not self._redo_safe:
+                raise
+            undo.back()
+            return self.eager(*args, **kwargs)
+        if not finished:
+            undo.back()
+            return MISS
+        return self._epilogue(env)
+
+    def _segments(self, env: Env, undo: Undo) -> bool:
+        for index, (segment, program) in enumerate(zip(self.recording.segments, self.programs, strict=True)):
+            if not self._agrees(index, env):
+                return False
+            if segment.ops:
+                self._segment(index, segment, program, env, undo)
+        return self._agrees(len(self.programs), env)
+
+    def _agrees(self, index: int, env: Env) -> bool:
+        return all(same(recipe.make(env), expected) for recipe, expected in self._checks.get(index, ()))
+
+    def _segment(self, index: int, segment: Segment, program: Callable[..., Any], env: Env, undo: Undo) -> None:
+        tensors = [
+            env.inputs[f.index] if f.segment == CALL_INPUT else env.outputs[f.segment][f.index] for f in segment.feeds
+        ]
+        if len(self.programs) > 1:
+            for position in segment.writes:
+                undo.keep(tensors[position])
+        env.outputs[index] = program(*tensors)
+
+    def _epilogue(self, env: Env) -> Any:
+        result = self.recording.output.make(env)
+        for effect in self.recording.effects:
+            effect.run(env)
+        self.hits += 1
+        return result
+
+
+def same(value: Any, expected: Any) -> bool:
+    """Whether an outcome is the one that was recorded: exact type and value; NaN equals NaN, -0.0 differs from 0.0."""
+    if type(value) is not type(expected):
+        return False
+    if isinstance(value, list | tuple):
+        return len(value) == len(expected) and all(map(same, value, expected))
+    if isinstance(value, float):
+        return struct.pack("d", value) == struct.pack("d", expected) or (value != value and expected != expected)
+    return bool(value == expected)

@@ -1,0 +1,95 @@
+"""The recorded program while it grows: a chain of torch-level fx graphs, cut where Python needed a value."""
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.fx
+
+from .values import CALL_INPUT, Meta, Value
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """Where a segment's input comes from: a call input, or output `index` of `segment`."""
+
+    segment: int
+    index: int
+
+
+@dataclasses.dataclass(eq=False)
+class Segment:
+    """A finished piece: its graph, where its inputs come from, how they look. `eager`: never compiled (data-dependent shape)."""
+
+    module: torch.fx.GraphModule
+    feeds: tuple[Feed, ...]
+    metas: tuple[Meta, ...]
+    eager: bool
+    ops: int
+    writes: tuple[int, ...]
+    random: bool
+
+
+class SegmentBuilder:
+    """Grows one fx graph. Values of other segments and call inputs come in as placeholders when they are first used."""
+
+    def __init__(self, index: int, eager: bool = False) -> None:
+        self.index, self.eager = index, eager
+        self.graph = torch.fx.Graph()
+        self.outputs: list[Value] = []
+        self.written: set[Value] = set()
+        self.ops = 0
+        self.random = False
+        self._nodes: dict[Value, torch.fx.Node] = {}
+        self._imports: list[tuple[Value, Meta]] = []
+        self._last_placeholder: torch.fx.Node | None = None
+
+    def node(self, value: Value, meta: Meta) -> torch.fx.Node:
+        """The node of `value` here; an import is made if it comes from elsewhere, described by `meta`."""
+        if value.home == self.index:
+            return value.node
+        if value not in self._nodes:
+            self._imports.append((value, meta))
+            self._nodes[value] = self._placeholder(f"arg{len(self._imports) - 1}")
+        return self._nodes[value]
+
+    def _placeholder(self, name: str) -> torch.fx.Node:
+        first = next(iter(self.graph.nodes), None)
+        where = (
+            self.graph.inserting_after(self._last_placeholder)
+            if self._last_placeholder
+            else (self.graph.inserting_before(first) if first else self.graph.inserting_after(None))
+        )
+        with where:
+            self._last_placeholder = self.graph.placeholder(name)
+        return self._last_placeholder
+
+    def call(self, kind: str, target: Any, args: Any, kwargs: Any, origin: str) -> torch.fx.Node:
+        node = self.graph.create_node(kind, target, args, kwargs)
+        node.meta["origin"] = node.meta["stack_trace"] = origin
+        self.ops += 1
+        return node
+
+    def export(self, value: Value) -> int:
+        """Index of `value` among the segment's outputs."""
+        if value not in self.outputs:
+            self.outputs.append(value)
+        return self.outputs.index(value)
+
+    def imports_from(self, segments: "list[SegmentBuilder]") -> tuple[Feed, ...]:
+        """Where the placeholders' values come from; makes them outputs there."""
+        return tuple(
+            Feed(CALL_INPUT, value.index)
+            if value.home == CALL_INPUT
+            else Feed(value.home, segments[value.home].export(value))
+            for value, _ in self._imports
+        )
+
+    def finish(self, feeds: tuple[Feed, ...]) -> Segment:
+        """Close the graph. Call only after every later segment has asked for its imports."""
+        self.graph.output(tuple(value.node for value in self.outputs))
+        module = torch.fx.GraphModule({}, self.graph)
+        writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
+        return Segment(
+            module, feeds, tuple(meta for _, meta in self._imports), self.eager, self.ops, writes, self.random
+        )

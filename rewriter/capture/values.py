@@ -1,0 +1,115 @@
+"""What a recording knows of each tensor: the value it stands for, and whether anything touched it unseen."""
+
+import dataclasses
+import weakref
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+CALL_INPUT = -1
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`: its fx node there; `index`: which
+    call input it is. `meta` is noted when the tensor is first met, before any later write."""
+
+    home: int
+    node: Any
+    index: int
+    meta: "Meta"
+
+
+@dataclasses.dataclass(frozen=True)
+class Meta:
+    """Sizes and strides in elements, dtype, device and requires_grad of a tensor at one moment."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Meta":
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
+
+    def fake(self) -> torch.Tensor:
+        """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
+        tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        return tensor.requires_grad_(self.requires_grad)
+
+
+@dataclasses.dataclass(eq=False)
+class Tracked:
+    """A live tensor's value and the last state in which the recorder saw it."""
+
+    value: Value
+    version: int
+    grad: tuple[bool, str]
+    storage: int
+    readonly: bool = False
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:
+    fn = tensor.grad_fn
+    return tensor.requires_grad, fn.name() if fn is not None else ""
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a recording can describe the tensor: strided, no subclass but Parameter."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout == torch.strided
+
+
+class Tracker:
+    """Live tensors of one recording, held weakly, so that the recording keeps no memory that eager would free."""
+
+    def __init__(self) -> None:
+        self._tracked: Any = WeakTensorKeyDictionary()
+        self._by_storage: dict[int, list[weakref.ref[Any]]] = {}
+
+    def get(self, tensor: torch.Tensor) -> Tracked | None:
+        return self._tracked.get(tensor)
+
+    def add(self, tensor: torch.Tensor, value: Value, readonly: bool = False) -> Tracked:
+        tracked = Tracked(value, version_of(tensor), grad_of(tensor), storage_of(tensor), readonly)
+        self._tracked[tensor] = tracked
+        self._by_storage.setdefault(tracked.storage, []).append(weakref.ref(tensor))
+        return tracked
+
+    def sharing(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The live tracked tensors on the storage of `tensor`, itself included."""
+        live = [ref() for ref in self._by_storage.get(storage_of(tensor), ())]
+        return [other for other in live if other is not None and other in self._tracked]
+
+    def moved(self, tensor: torch.Tensor) -> bool:
+        """Whether something unseen wrote to the tensor or gave it another gradient history."""
+        tracked = self._tracked[tensor]
+        return tracked.version != version_of(tensor) or tracked.grad != grad_of(tensor)
+
+    def restamp(self, tensor: torch.Tensor) -> bool:
+        """Accept what a recorded operator did to the tensor and to those that share its storage; True if it was written."""
+        tracked = self._tracked[tensor]
+        written = tracked.version != version_of(tensor)
+        for other in self.sharing(tensor) if written else (tensor,):
+            entry = self._tracked[other]
+            entry.version, entry.grad = version_of(other), grad_of(other)
+        return written
+
+    def live_inputs(self) -> list[tuple[torch.Tensor, Value]]:
+        """The call inputs among the live tensors."""
+        pairs = [(tensor, tracked.value) for tensor, tracked in list(self._tracked.items())]
+        return [(tensor, value) for tensor, value in pairs if value.home == CALL_INPUT]
+
+    def strays(self) -> list[torch.Tensor]:
+        """Tensors that something unseen wrote to, or gave another history."""
+        return [tensor for tensor in list(self._tracked.keys()) if self.moved(tensor)]

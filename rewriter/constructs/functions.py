@@ -1,0 +1,43 @@
+"""Nested functions and lambdas: their bodies are converted in their own scope, defaults and decorators in the scope
+around.
+"""
+
+from typing import Any
+
+import libcst as cst
+
+from ..scope import Kind
+from .context import Context
+from .tree import swap
+
+
+def convert(node: cst.FunctionDef, cx: Context) -> Any:
+    _check_name(node.name.value, cx)
+    if node.asynchronous is not None:
+        return node  # rewriting it is refused when it is reached
+    return swap(
+        node,
+        decorators=[cx.inside(each) for each in node.decorators],
+        params=cx.inside(node.params),
+        body=cx.within(cx.scope.function(node)).convert(node.body),
+    )
+
+
+def convert_root(node: cst.FunctionDef | cst.Lambda, cx: Context) -> Any:
+    """The rewritten function itself: only its body runs in it."""
+    return swap(node, body=cx.within(cx.scope.function(node)).convert(node.body))
+
+
+def convert_lambda(node: cst.Lambda, cx: Context) -> Any:
+    return swap(node, params=cx.inside(node.params), body=cx.within(cx.scope.function(node)).convert(node.body))
+
+
+def convert_class(node: cst.ClassDef, cx: Context) -> Any:
+    """Left alone: its names resolve in ways of their own, and its methods are rewritten when they are called."""
+    _check_name(node.name.value, cx)
+    return node
+
+
+def _check_name(name: str, cx: Context) -> None:
+    if cx.scope.resolve(name) is not Kind.LOCAL:
+        raise cx.unsupported(f"a definition of the global or nonlocal name {name!r}")

@@ -1,0 +1,67 @@
+"""Item loads: `obj[key]` -> `__df.item(obj, key)`; a slice in the key is `slice(a, b, c)`."""
+
+from typing import Any
+
+import libcst as cst
+
+from ..scope import Kind
+from .context import Context
+from .form import Part, argument, around, gap, template
+
+
+def convert(node: cst.Subscript, cx: Context) -> Any:
+    return template("__df.item(", *place(node, cx), ")", like=node)
+
+
+def place(node: cst.Subscript, cx: Context) -> tuple[Part, ...]:
+    """`obj, key`."""
+    return (
+        argument(cx.convert(node.value)),
+        *gap(node.whitespace_after_value, ",", node.lbracket.whitespace_after),
+        *_key(node.slice, cx),
+        node.rbracket.whitespace_before,
+    )
+
+
+def _key(elements: Any, cx: Context) -> list[Part]:
+    parts: list[Part] = []
+    for element in elements:
+        parts.extend(_element(element.slice, cx))
+        if isinstance(element.comma, cst.Comma):
+            parts.append(element.comma)
+    is_tuple = (
+        isinstance(elements[-1].comma, cst.Comma) or len(elements) > 1 or getattr(elements[0].slice, "star", None)
+    )
+    if not is_tuple:
+        return parts
+    # `x[*a]` is a tuple of one starred element, which needs its comma in parentheses.
+    closing = ")" if len(elements) > 1 or isinstance(elements[-1].comma, cst.Comma) else ",)"
+    return ["(", *parts, closing]
+
+
+def _element(element: cst.BaseSlice, cx: Context) -> list[Part]:
+    if isinstance(element, cst.Index):
+        value = argument(cx.convert(element.value))
+        return [element.star, value] if element.star else [value]
+    assert isinstance(element, cst.Slice)
+    if cx.scope.resolve("slice") is not Kind.GLOBAL:
+        raise cx.unsupported("a slice where the name `slice` is shadowed")
+    parts: list[Part] = [
+        "slice(",
+        _bound(element.lower, cx),
+        *_comma(element.first_colon),
+        _bound(element.upper, cx),
+    ]
+    if isinstance(element.second_colon, cst.Colon):
+        parts += [*_comma(element.second_colon), _bound(element.step, cx)]
+    else:
+        parts += [", None"]
+    return [*parts, ")"]
+
+
+def _bound(node: Any, cx: Context) -> Part:
+    return "None" if node is None else argument(cx.convert(node))
+
+
+def _comma(colon: cst.Colon) -> tuple[Part, ...]:
+    return around(colon, ",")

@@ -1,0 +1,140 @@
+"""The command `dynrun script.py [args]`: run an unchanged script with its models compiled.
+
+Calls of outermost `nn.Module`s, and functions given to `torch.compile`, go through `dynfix.compile`. Everything else is
+as under `python`: `sys.argv`, `__main__`, `sys.path[0]`, the exit status, the output and the tracebacks. This module
+loads no torch: the script does, and `intercept` is installed at that moment.
+"""
+
+import argparse
+import atexit
+import builtins
+import io
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import SourceFileLoader
+from typing import Any
+
+from .. import __version__
+from ..runtime.errors import OptionError
+from . import emit_source
+from .intercept import install
+from .session import Session
+from .tracebacks import without_own_frames
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dynrun",
+        usage="dynrun [options] script.py [args]\n       dynrun [options] -m module [args]",
+        description="Run an unchanged PyTorch script with its models captured and compiled.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--backend", default="native", metavar="NAME", help="native (default), eager, aot_eager, inductor")
+    add("--mode", metavar="NAME", help="a mode of dynfix.compile, as reduce-overhead or max-autotune")
+    add("--dynamic", action=argparse.BooleanOptionalAction, help="symbolic sizes from the start, or never")
+    add("--fullgraph", action="store_true", help="a graph break is an error")
+    add("--eager-calls", type=int, metavar="N", help="eager calls of a module before it is compiled (1; --explain: 0)")
+    add("--emit-source", metavar="DIR", help="write the rewritten source of every captured function to DIR")
+    add("--explain", action="store_true", help="print at exit, to stderr, what was captured and where it broke")
+    add("--disable", action="store_true", help="run the script as it is")
+    add("--version", action="version", version=f"dynrun {__version__}")
+    return parser
+
+
+def _split(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """Our own options, and the script (or `-m module`) with everything that follows it."""
+    takes_value = {name for action in parser._actions if action.nargs is None for name in action.option_strings}
+    at = 0
+    while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "-"):
+        at += 2 if argv[at] in takes_value else 1
+    return list(argv[:at]), list(argv[at:])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script. Returns 0; leaves by the script's own SystemExit or exception."""
+    parser = _parser()
+    own, script = _split(sys.argv[1:] if argv is None else argv, parser)
+    arguments = parser.parse_args(own)
+    if not script or script == ["-m"]:
+        parser.error("no script given")
+    try:
+        session = _session(arguments)
+    except OptionError as error:
+        parser.error(str(error))
+    if arguments.emit_source:
+        emit_source.install(arguments.emit_source)
+    if not arguments.disable:
+        default = 0 if arguments.explain else 1
+        install(session, default if arguments.eager_calls is None else arguments.eager_calls)
+    _run_as_python_does(lambda: _run_module(script[1:]) if script[0] == "-m" else _run_script(script))
+    return 0
+
+
+def _session(arguments: argparse.Namespace) -> Session:
+    """Raises OptionError for an unknown backend or mode."""
+    names = ("fullgraph", "dynamic", "backend", "mode")
+    session = Session(arguments.explain, **{name: getattr(arguments, name) for name in names})
+    if arguments.explain:
+        atexit.register(session.print_report)
+    return session
+
+
+def _run_as_python_does(run: Callable[[], None]) -> None:
+    """Show an uncaught exception without our frames, then let it end the process, as the interpreter would."""
+    try:
+        run()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        without_own_frames(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook = lambda *shown: None
+        raise
+
+
+def _run_script(argv: list[str]) -> None:
+    path = argv[0]
+    sys.argv[:] = argv
+    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
+        sys.path[0] = os.path.abspath(path)
+        _new_main()
+        return runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined, no-any-return]
+    full = os.path.abspath(path)
+    code = _compiled_script(full)
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    exec(code, _new_main(__file__=full, __loader__=SourceFileLoader("__main__", full)))
+
+
+def _compiled_script(path: str) -> types.CodeType:
+    try:
+        with io.open_code(path) as file:
+            return compile(file.read(), path, "exec", dont_inherit=True)
+    except OSError as error:
+        print(f"dynrun: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _run_module(argv: list[str]) -> None:
+    sys.argv[:] = argv
+    sys.path[0] = os.getcwd()
+    _new_main()
+    runpy._run_module_as_main(argv[0])  # type: ignore[attr-defined]
+
+
+_own_main = sys.modules["__main__"]  # kept alive: the console script's frame still runs in it
+
+
+def _new_main(**names: Any) -> dict[str, Any]:
+    """A fresh `__main__`, as the interpreter makes it; its namespace."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update({"__annotations__": {}, "__builtins__": builtins, "__cached__": None, **names})
+    sys.modules["__main__"] = main
+    return main.__dict__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""`rewrite(fn, forms_factory)`: a function that does what `fn` does by asking an object of operators at every step.
+
+The code object is made once per code object (and kept on disk, see `rewrite_cache`); per function only the closure is
+new.
+"""
+
+import ast
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from types import CodeType, FunctionType
+from typing import Any
+
+from . import linetable, rewrite_cache, source
+from .source import NotRewritable
+
+OPERATORS = "__df"
+
+_lock = threading.Lock()
+# By identity: code objects compare by value, and equal ones may stand in different files.
+_done: dict[int, tuple["weakref.ref[CodeType]", CodeType | NotRewritable]] = {}
+_rewritten: dict[int, "weakref.ref[CodeType]"] = {}
+
+
+def rewrite(fn: FunctionType, forms_factory: Callable[[FunctionType], Any]) -> FunctionType:
+    """`fn` rewritten: the same globals dict, cells, defaults and line numbers, its operators from `forms_factory(fn)`.
+
+    Raises `NotRewritable` (no source, source that is not the live code, asynchronous, unsupported syntax).
+    """
+    if not isinstance(fn, FunctionType):
+        raise NotRewritable(f"not a Python function: {type(fn).__name__}", "?", 0)
+    if is_rewritten(fn.__code__):
+        return fn
+    code = _rewritten_code(fn)
+    if "slice" in fn.__globals__ and _uses(code, "slice"):
+        raise NotRewritable("the name `slice` is shadowed", code.co_filename, code.co_firstlineno)
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    if missing := set(code.co_freevars) - {*cells, OPERATORS}:
+        raise NotRewritable(f"unknown free variables {sorted(missing)}", code.co_filename, code.co_firstlineno)
+    operators = types.CellType(forms_factory(fn))
+    closure = tuple(cells.get(name, operators) for name in code.co_freevars)
+    return _dressed(FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure), fn)
+
+
+def is_rewritten(code: CodeType) -> bool:
+    """Whether a code object, outer or nested, came out of the rewriter."""
+    known = _rewritten.get(id(code))
+    return known is not None and known() is code
+
+
+def rewritten_source(fn: FunctionType) -> str:
+    """The rewritten text of `fn`, to read. Raises `NotRewritable`."""
+    found = source.find(fn)
+    return _convert(found)
+
+
+def _dressed(new: FunctionType, fn: FunctionType) -> FunctionType:
+    new.__kwdefaults__ = fn.__kwdefaults__
+    new.__qualname__, new.__module__, new.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
+    new.__annotations__ = fn.__annotations__
+    new.__dict__.update(fn.__dict__)
+    if sys.version_info >= (3, 12):
+        new.__type_params__ = fn.__type_params__
+    return new
+
+
+def _uses(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(isinstance(const, CodeType) and _uses(const, name) for const in code.co_consts)
+
+
+def _rewritten_code(fn: FunctionType) -> CodeType:
+    code = fn.__code__
+    with _lock:
+        known = _done.get(id(code))
+        if known is None or known[0]() is not code:
+            known = (weakref.ref(code, _forget(_done, id(code))), _load_or_make(fn))
+            _done[id(code)] = known
+    if isinstance(known[1], NotRewritable):
+        raise NotRewritable(*known[1].args)
+    return known[1]
+
+
+def _forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
+    def forget(dead: Any) -> None:
+        entry = table.get(key)
+        if entry is dead or (isinstance(entry, tuple) and entry[0] is dead):
+            del table[key]
+
+    return forget
+
+
+def _load_or_make(fn: FunctionType) -> CodeType | NotRewritable:
+    key = rewrite_cache.key(fn.__code__)
+    code = rewrite_cache.load(key)
+    if code is None:
+        try:
+            code = _make(fn)
+        except NotRewritable as refusal:
+            return NotRewritable(*refusal.args)
+        rewrite_cache.store(key, code)
+    _remember(code)
+    return code
+
+
+def _make(fn: FunctionType) -> CodeType:
+    found = source.find(fn)
+    text = _convert(found)
+    spelt = OPERATORS if found.owner is None else f"_{found.owner.lstrip('_')}{OPERATORS}"
+    try:
+        tree = linetable.at_attributes(ast.parse(source.padded(found, text)))
+        code = source.compile_inner(found, tree, (spelt,))
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise found.error(f"the rewritten text does not compile: {error}") from error
+    if code is None:
+        raise found.error("the rewritten function was not found")
+    return _finished(code, spelt)
+
+
+def _finished(code: CodeType, spelt: str) -> CodeType:
+    """`code`, and all nested in it, without columns, and with the operators' cell called `__df` though a class has
+    mangled it.
+    """
+    consts = tuple(_finished(const, spelt) if isinstance(const, CodeType) else const for const in code.co_consts)
+    free = tuple(OPERATORS if name == spelt else name for name in code.co_freevars)
+    return code.replace(co_consts=consts, co_freevars=free, co_linetable=linetable.without_columns(code))
+
+
+def _convert(found: source.Source) -> str:
+    # LibCST takes 0.2 s to import, and is needed only when the cache has no answer.
+    return import_module(".constructs.driver", __package__).convert(found)
+
+
+def _remember(code: CodeType) -> None:
+    """Note the code object and those nested in it as rewritten; class bodies, and what is in them, are not."""
+    _rewritten[id(code)] = weakref.ref(code, _forget(_rewritten, id(code)))
+    for const in code.co_consts:
+        if isinstance(const, CodeType) and const.co_flags & 0x1:  # CO_OPTIMIZED: not a class body
+            _remember(const)

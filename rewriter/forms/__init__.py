@@ -1,0 +1,1 @@
+"""Run-time operators that the rewritten source calls."""

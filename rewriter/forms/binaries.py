@@ -1,0 +1,124 @@
+"""Operators and comparisons while recording: special methods written in Python run rewritten, containers from outside are guarded."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...runtime.guard import Is
+from ..capture import scalars
+from ..capture.effects import Effect
+from ..capture.provenance import MAPPINGS, is_constant
+from ..capture.trace import Recorder
+from . import items
+from .lookup import PLAIN_TYPES, python_method
+
+_NAMES = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "<<": "lshift",
+          ">>": "rshift", "&": "and", "|": "or", "^": "xor"}  # fmt: skip
+_COMPARISONS = {"<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__", "==": "__eq__", "!=": "__ne__"}
+_MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_UNARY = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
+
+
+def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    if _simple(a) and _simple(b):
+        return _formatted(op, function, a, b) if op == "%" else function(*_agreeing(a, b))
+    name = _NAMES[op]
+    for owner, method_name, other in ((a, f"__{name}__", b), (b, f"__r{name}__", a)):
+        method = python_method(rec, owner, method_name)
+        if method is not None:
+            result = rec.call(method, (owner, other), {})
+            if result is not NotImplemented:
+                return result
+    _contents(rec, a, b)
+    return function(*_agreeing(a, b))
+
+
+def _agreeing(a: Any, b: Any) -> tuple[Any, Any]:
+    """The operands; a traced scalar settles unless the other is a number or a tensor (`"ab" * n` takes a number without asking)."""
+    numbers = (int, float, torch.Tensor)
+    if type(a) in scalars.TRACED and not isinstance(b, numbers):
+        a = scalars.settle(a)
+    if type(b) in scalars.TRACED and not isinstance(a, numbers):
+        b = scalars.settle(b)
+    return a, b
+
+
+def _formatted(op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    if isinstance(a, str) and type(b) in scalars.TRACED:
+        return scalars.apply(function, a, b)
+    return function(*_agreeing(a, b))
+
+
+def _simple(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or is_constant(value) or type(value) in scalars.TRACED
+
+
+def _contents(rec: Recorder, *values: Any) -> None:
+    for value in values:
+        if not _simple(value):
+            items.guard_content(rec, value)
+
+
+def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    """`a op= b` for a local: a container from outside that grows in place is an effect."""
+    if _simple(a):
+        return binary(rec, op[:-1], function, a, b)
+    method = python_method(rec, a, f"__i{_NAMES[op[:-1]]}__")
+    if method is not None:
+        return rec.call(method, (a, b), {})
+    if type(a) in PLAIN_TYPES and rec.known.path_of(a) is not None and not isinstance(a, tuple | frozenset):
+        _contents(rec, b)
+        rec.known.before_write(a)
+        rec.effects.append(Effect(function, (a, type(b)(b) if type(b) in (list, set, dict) else b)))
+        return function(a, b)
+    return binary(rec, op[:-1], function, a, b)
+
+
+def unary(rec: Recorder, op: str, function: Callable[..., Any], a: Any) -> Any:
+    method = None if _simple(a) else python_method(rec, a, _UNARY[op])
+    return function(a) if method is None else rec.call(method, (a,), {})
+
+
+def unary_call(rec: Recorder, function: Callable[..., Any], name: str, a: Any) -> Any:
+    """A builtin that stands for one special method: `abs`."""
+    method = None if _simple(a) else python_method(rec, a, name)
+    return function(a) if method is None else rec.call(method, (a,), {})
+
+
+def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    if op in ("is", "is not"):
+        return _identity(rec, function, a, b)
+    if op in ("in", "not in"):
+        return _membership(rec, op, function, a, b)
+    if _simple(a) and _simple(b):
+        return function(a, b)
+    for owner, name, other in ((a, _COMPARISONS[op], b), (b, _COMPARISONS[_MIRROR[op]], a)):
+        method = python_method(rec, owner, name)
+        if method is not None:
+            result = rec.call(method, (owner, other), {})
+            if result is not NotImplemented:
+                return result
+    _contents(rec, a, b)
+    return function(a, b)
+
+
+def _identity(rec: Recorder, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    """Two objects from outside are compared: which objects they are becomes part of the guards."""
+    a, b = (scalars.settle(value) if type(value) in scalars.TRACED else value for value in (a, b))
+    if not is_constant(a) and not is_constant(b):
+        for value in (a, b):
+            path = rec.known.path_of(value)
+            if path is not None and not isinstance(value, torch.Tensor):
+                rec.known.guard(path, Is(value))
+    return function(a, b)
+
+
+def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    method = python_method(rec, b, "__contains__")
+    if method is not None:
+        found = bool(rec.call(method, (b, a), {}))
+        return found if op == "in" else not found
+    if not (isinstance(b, MAPPINGS) and items.lacks(rec, b)):
+        _contents(rec, b)
+    return function(scalars.settle(a) if type(a) in scalars.TRACED else a, b)

@@ -1,0 +1,24 @@
+"""Truth of a value while recording."""
+
+from typing import Any
+
+import torch
+
+from ..capture import scalars
+from ..capture.trace import Recorder
+from . import items
+from .lookup import python_method
+
+
+def truth(rec: Recorder, value: Any) -> bool:
+    """`bool(value)`; a tensor's or traced scalar's truth is an outcome, a container's depends on its length."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, torch.Tensor) or type(value) in scalars.TRACED:
+        return bool(value)
+    for name in ("__bool__", "__len__"):
+        method = python_method(rec, value, name)
+        if method is not None:
+            return bool(rec.call(method, (value,), {}))
+    items.guard_structure(rec, value)
+    return bool(value)

@@ -1,0 +1,229 @@
+"""Builtins that look into objects, call back, or turn tensors into numbers: each does while recording what it does in Python."""
+
+import builtins
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import reasons
+from ..capture import scalars
+from ..capture.trace import Recorder, settle_in
+from . import attributes, binaries, branches, items, iteration
+from .lookup import python_method
+
+
+def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return HANDLERS[function](rec, *args, **kwargs)
+
+
+def _getattr(rec: Recorder, obj: Any, name: str, *default: Any) -> Any:
+    try:
+        return attributes.load(rec, obj, settle_in(name))
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _setattr(rec: Recorder, obj: Any, name: str, value: Any) -> None:
+    attributes.store(rec, obj, settle_in(name), value)
+
+
+def _delattr(rec: Recorder, obj: Any, name: str) -> None:
+    attributes.delete(rec, obj, settle_in(name))
+
+
+def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
+    """Types are guarded when objects are loaded; traced scalars answer for the type that they stand for."""
+    return isinstance(obj, classes)
+
+
+def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
+    if more:
+        return type(obj, *more, **kwargs)
+    rec.known.touch(obj)
+    return type(scalars.plain(obj)) if type(obj) in scalars.TRACED else type(obj)
+
+
+def _len(rec: Recorder, obj: Any) -> int:
+    method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
+    if method is not None:
+        return int(rec.call(method, (obj,), {}))
+    items.guard_structure(rec, obj)
+    return len(obj)
+
+
+def _number(cls: Any) -> Callable[..., Any]:
+    """`float(t)`, `int(t)`: the traced scalar of a tensor, or of another traced scalar."""
+
+    def convert(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
+            return scalars.apply(cls, args[0].item())
+        if len(args) == 1 and type(args[0]) in scalars.TRACED:
+            return args[0] if isinstance(args[0], cls) else scalars.apply(cls, args[0])
+        method = python_method(rec, args[0], f"__{cls.__name__}__") if args else None
+        if method is not None:
+            made = rec.call(method, (args[0],), {})
+            return scalars.apply(cls, made) if type(made) in scalars.TRACED else cls(made)
+        items.guard_arguments(rec, args, kwargs)
+        return cls(*settle_in(args), **kwargs)
+
+    return convert
+
+
+def _bool(rec: Recorder, *args: Any) -> bool:
+    return branches.truth(rec, *args) if args else False
+
+
+def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
+    if len(args) == 1 and type(args[0]) in scalars.TRACED:
+        return scalars.apply(str, args[0])  # type: ignore[no-any-return]
+    items.guard_arguments(rec, args, kwargs)
+    method = (
+        python_method(rec, args[0], "__str__") or python_method(rec, args[0], "__repr__") if len(args) == 1 else None
+    )
+    if method is not None and not isinstance(args[0], torch.nn.Module | torch.Tensor | BaseException):
+        return str(rec.call(method, (args[0],), {}))
+    return str(*args, **kwargs)
+
+
+def _rounded(rec: Recorder, value: Any, *digits: Any) -> Any:
+    return round(value, *digits)
+
+
+def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
+    if sentinel:
+        rec.stop(reasons.UNSUPPORTED, "iter() with a sentinel")
+        return iter(obj, *sentinel)
+    return iter(iteration.over(rec, obj))
+
+
+def _over_all(function: Any) -> Callable[..., Any]:
+    """Builtins that iterate over all their positional arguments."""
+
+    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        return function(*(iteration.over(rec, arg) for arg in args), **settle_in(kwargs))
+
+    return run
+
+
+def _first_over(function: Any) -> Callable[..., Any]:
+    """Builtins that iterate over their first argument."""
+
+    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        return function(*(iteration.over(rec, arg) for arg in args[:1]), *settle_in(args[1:]), **kwargs)
+
+    return run
+
+
+def _reversed(rec: Recorder, value: Any) -> Any:
+    method = python_method(rec, value, "__reversed__")
+    if method is not None:
+        return rec.call(method, (value,), {})
+    if python_method(rec, value, "__getitem__") is not None:
+        size = _len(rec, value)
+        return iter([items.load(rec, value, index) for index in range(size - 1, -1, -1)])
+    items.guard_structure(rec, value)
+    return reversed(value)
+
+
+def _dict(rec: Recorder, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+    for arg in args:
+        if not isinstance(arg, dict):
+            arg = iteration.over(rec, arg) if python_method(rec, arg, "keys") is None else arg
+        items.guard_structure(rec, arg)
+    return dict(*args, **kwargs)
+
+
+def _any(rec: Recorder, iterable: Any) -> bool:
+    return any(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+
+
+def _all(rec: Recorder, iterable: Any) -> bool:
+    return all(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+
+
+def _with_callback(function: Any) -> Callable[..., Any]:
+    """Builtins that call their first argument back: it must run rewritten."""
+
+    def run(rec: Recorder, callback: Any, *iterables: Any) -> Any:
+        wrapped = None if callback is None else rec.rewriter.callback(rec, callback)
+        return function(wrapped, *(iteration.over(rec, part) for part in iterables))
+
+    return run
+
+
+def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
+    return functools.reduce(rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial)
+
+
+def _keyed(function: Any) -> Callable[..., Any]:
+    """`sorted`, `min`, `max`: a key function is called back; traced scalars are compared one by one."""
+
+    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("key") is not None:
+            kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
+        return function(*((iteration.over(rec, args[0]),) if len(args) == 1 else args), **kwargs)
+
+    return run
+
+
+def _super(rec: Recorder, *args: Any) -> Any:
+    return super(*args)
+
+
+def _id(rec: Recorder, obj: Any) -> int:
+    rec.stop(reasons.UNSUPPORTED, "id() of an object")
+    return id(obj)
+
+
+def _hash(rec: Recorder, obj: Any) -> int:
+    method = python_method(rec, obj, "__hash__")
+    return hash(obj) if method is None else int(rec.call(method, (obj,), {}))
+
+
+def _vars(rec: Recorder, *args: Any) -> Any:
+    rec.stop(reasons.UNSUPPORTED, "vars()")
+    return vars(*args)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    builtins.getattr: _getattr,
+    builtins.setattr: _setattr,
+    builtins.delattr: _delattr,
+    builtins.hasattr: attributes.exists,
+    builtins.isinstance: _isinstance,
+    builtins.type: _type,
+    builtins.len: _len,
+    builtins.float: _number(float),
+    builtins.int: _number(int),
+    builtins.bool: _bool,
+    builtins.str: _str,
+    builtins.round: _rounded,
+    builtins.abs: lambda rec, value: binaries.unary_call(rec, abs, "__abs__", value),
+    builtins.iter: _iter,
+    builtins.next: iteration.advance,
+    builtins.list: _over_all(list),
+    builtins.tuple: _over_all(tuple),
+    builtins.set: _over_all(set),
+    builtins.frozenset: _over_all(frozenset),
+    builtins.zip: _over_all(zip),
+    builtins.enumerate: _first_over(enumerate),
+    builtins.sum: _first_over(sum),
+    builtins.reversed: _reversed,
+    builtins.dict: _dict,
+    builtins.any: _any,
+    builtins.all: _all,
+    builtins.map: _with_callback(map),
+    builtins.filter: _with_callback(filter),
+    functools.reduce: _reduce,
+    builtins.sorted: _keyed(sorted),
+    builtins.min: _keyed(min),
+    builtins.max: _keyed(max),
+    builtins.super: _super,
+    builtins.id: _id,
+    builtins.hash: _hash,
+    builtins.vars: _vars,
+}

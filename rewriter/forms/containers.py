@@ -1,0 +1,86 @@
+"""Methods of lists, dicts and sets while recording: those that change one from outside are effects, the others read it."""
+
+import collections
+import types
+from typing import Any
+
+from ..capture.effects import Effect
+from ..capture.provenance import MAPPINGS
+from ..capture.trace import Recorder, settle_in
+from . import items
+
+_TYPES: tuple[type, ...] = (
+    list,
+    dict,
+    set,
+    tuple,
+    frozenset,
+    collections.deque,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    type(dict.__dict__),
+)
+_WRITES = frozenset("append extend insert remove clear sort reverse add discard update setdefault appendleft extendleft rotate __setitem__ "
+                    "__delitem__ move_to_end".split())  # fmt: skip
+_COPYING = ("extend", "extendleft", "update")  # they take the elements of now
+_READ_WRITES = frozenset("pop popitem popleft setdefault remove".split())
+
+
+def takes(function: Any) -> bool:
+    """A bound method, written in C, of a builtin container."""
+    return isinstance(getattr(function, "__self__", None), _TYPES) and type(function).__name__ in (
+        "builtin_function_or_method",
+        "method-wrapper",
+    )
+
+
+def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    owner, name = function.__self__, function.__name__
+    if name == "sort" and kwargs.get("key") is not None:
+        kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
+    if rec.known.touch(owner) is None:
+        return _internal(rec, function, args, kwargs)
+    if (
+        name in ("get", "__contains__", "__getitem__")
+        and isinstance(owner, MAPPINGS)
+        and args
+        and not rec.known.was_written(owner)
+    ):
+        return _looked_up(rec, function, owner, name, settle_in(args))
+    if name in _WRITES | _READ_WRITES:
+        return _write(rec, function, owner, name, args, kwargs)
+    items.guard_content(rec, owner)
+    return function(*settle_in(args), **settle_in(kwargs))
+
+
+def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+    if name == "__contains__" or args[0] not in owner:
+        items.lacks(rec, owner)
+        return function(*args)
+    return items.mapped(rec, owner, args[0])
+
+
+def _internal(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if function.__name__ in ("extend", "update", "union", "difference", "intersection"):
+        for arg in args:
+            items.guard_content(rec, arg)
+    return function(*args, **kwargs)
+
+
+def _write(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Done now, and again at every later call; a method that also reads makes the content part of the guards."""
+    if name not in ("append", "extend", "insert", "appendleft", "extendleft", "add", "clear", "update"):
+        items.guard_content(rec, owner)
+    for arg in args:
+        items.guard_content(rec, arg) if name in ("extend", "update", "extendleft") else None
+    rec.known.before_write(owner)
+    taken = (type(arg)(arg) if name in _COPYING and type(arg) in (list, set, dict) else arg for arg in args)
+    rec.effects.append(Effect(_c_method(owner, name), (owner, *taken), dict(kwargs)))
+    return function(*args, **kwargs)
+
+
+def _c_method(owner: Any, name: str) -> Any:
+    """The builtin's own method: a subclass's override has run rewritten already, and is what called it."""
+    kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
+    return next(cls.__dict__[name] for cls in type(owner).__mro__ if isinstance(cls.__dict__.get(name), kinds))

@@ -1,0 +1,72 @@
+"""`with` while recording: torch's grad-mode contexts pass by the recorder's mode, autocast becomes nodes, Python's own run rewritten."""
+
+import contextlib
+from typing import Any
+
+import torch
+
+from .. import reasons
+from ..capture.trace import Recorder
+from .lookup import python_method
+
+_GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+_HARMLESS = (contextlib.nullcontext, torch.profiler.record_function, torch.autograd.profiler.record_function)
+
+
+def enter(rec: Recorder, manager: Any) -> Any:
+    """The context manager that the `with` statement should enter."""
+    if isinstance(manager, _GRAD_MODES):
+        return manager
+    if isinstance(manager, torch.autocast):
+        return _Autocast(rec, manager)
+    if isinstance(manager, _HARMLESS):
+        return manager
+    if python_method(rec, manager, "__enter__") and python_method(rec, manager, "__exit__"):
+        return _Rewritten(rec, manager)
+    rec.stop(reasons.UNSUPPORTED, f"the context manager {type(manager).__name__}")
+    return manager
+
+
+class _Autocast:
+    """Enters the real autocast and records the pair of nodes that AOTAutograd knows."""
+
+    def __init__(self, rec: Recorder, manager: torch.autocast) -> None:
+        self._rec, self._manager = rec, manager
+        self._node: Any = None
+
+    def __enter__(self) -> Any:
+        manager = self._manager
+        if self._rec.active:
+            state = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
+            self._node = self._rec.segment.call(
+                "call_function", torch.amp.autocast_mode._enter_autocast, state, {}, self._rec.origin()
+            )
+            self._rec.open_contexts += 1
+        return manager.__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        result = self._manager.__exit__(*error)
+        if self._node is not None and self._rec.active:
+            self._rec.segment.call(
+                "call_function", torch.amp.autocast_mode._exit_autocast, (self._node,), {}, self._rec.origin()
+            )
+            self._rec.open_contexts -= 1
+        return result
+
+
+class _Rewritten:
+    """A context manager whose methods are Python: they run rewritten."""
+
+    def __init__(self, rec: Recorder, manager: Any) -> None:
+        self._rec, self._manager = rec, manager
+
+    def __enter__(self) -> Any:
+        return self._run("__enter__")
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._run("__exit__", *error)
+
+    def _run(self, name: str, *args: Any) -> Any:
+        if not self._rec.active:
+            return getattr(type(self._manager), name)(self._manager, *args)
+        return self._rec.call(getattr(type(self._manager), name), (self._manager, *args), {})

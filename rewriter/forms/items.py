@@ -1,0 +1,153 @@
+"""Subscripts while recording."""
+
+import collections
+from typing import Any
+
+import torch
+
+from ...runtime.guard import Item
+from .. import reasons
+from ..capture import scalars
+from ..capture.effects import Effect
+from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant
+from ..capture.trace import Recorder, settle_in
+from .lookup import python_method
+
+
+def load(rec: Recorder, obj: Any, key: Any) -> Any:
+    """`obj[key]`, guarded if the container is from outside."""
+    if isinstance(obj, torch.Tensor):
+        return obj[key]
+    if type(obj) in scalars.TRACED:
+        return scalars.settle(obj)[settle_in(key)]
+    method = python_method(rec, obj, "__getitem__")
+    if method is not None:
+        return rec.call(method, (obj, key), {})
+    key = settle_in(key)
+    if not is_constant(key):
+        guard_content(rec, key)
+    path = rec.known.touch(obj)
+    if isinstance(obj, MAPPINGS) and not isinstance(key, slice) and key not in obj:
+        return mapped(rec, obj, key)
+    if path is None or isinstance(obj, type) or rec.known.is_own(obj, _hashable(key)):
+        return obj[key]
+    if isinstance(obj, MAPPINGS) and not rec.known.was_written(obj):
+        return mapped(rec, obj, key)
+    if (
+        isinstance(key, slice)
+        or not is_constant(key)
+        or rec.known.was_written(obj)
+        or not isinstance(obj, SEQUENCES + MAPPINGS)
+    ):
+        return _whole(rec, obj, key)
+    value = obj[key]
+    return rec.known.loaded(value, Item(path, key))
+
+
+def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
+    """`obj[key]` of a mapping from outside: guards the element, or that there is none."""
+    if not is_constant(key):
+        guard_content(rec, key)
+    if key not in obj:
+        lacks(rec, obj)
+        return _missing(rec, obj, key)
+    path = rec.known.path_of(obj)
+    return obj[key] if path is None else rec.known.loaded(obj[key], Item(path, key))
+
+
+def _missing(rec: Recorder, obj: Any, key: Any) -> Any:
+    """A key that is not there: a defaultdict makes and stores it, `__missing__` is called."""
+    if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
+        value = rec.call(obj.default_factory, (), {})
+        store(rec, obj, key, value)
+        return value
+    method = python_method(rec, obj, "__missing__")
+    return obj[key] if method is None else rec.call(method, (obj, key), {})
+
+
+def lacks(rec: Recorder, obj: Any) -> bool:
+    try:
+        return rec.known.lacks(obj)
+    except Unguardable as error:
+        rec.stop(reasons.UNSUPPORTED, str(error))
+        return True
+
+
+def _hashable(key: Any) -> Any:
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key
+
+
+def _whole(rec: Recorder, obj: Any, key: Any) -> Any:
+    guard_structure(rec, obj)
+    return obj[key]
+
+
+def guard_structure(rec: Recorder, obj: Any) -> None:
+    """Rewritten code goes through a container; what no guard can watch stops the recording."""
+    try:
+        rec.known.structure(obj)
+    except Unguardable as error:
+        rec.stop(reasons.UNSUPPORTED, str(error))
+
+
+def guard_content(rec: Recorder, obj: Any) -> None:
+    """Code that is not rewritten gets the object; what no guard can watch stops the recording."""
+    try:
+        rec.known.content(obj)
+    except Unguardable as error:
+        rec.stop(reasons.UNSUPPORTED, str(error))
+
+
+def guard_arguments(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        rec.known.arguments(args)
+        rec.known.arguments(kwargs.values())
+    except Unguardable as error:
+        rec.stop(reasons.UNSUPPORTED, str(error))
+
+
+def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
+    if isinstance(obj, torch.Tensor):
+        obj[key] = value
+        return
+    method = python_method(rec, obj, "__setitem__")
+    if method is not None:
+        rec.call(method, (obj, key, value), {})
+        return
+    key = settle_in(key)
+    rec.known.before_write(obj)
+    obj[key] = value
+    kept = (
+        list(value) if isinstance(key, slice) and isinstance(value, list) else value
+    )  # a slice takes the elements of now
+    _after(rec, obj, key, Effect(set_item, (obj, key, kept)))
+
+
+def delete(rec: Recorder, obj: Any, key: Any) -> None:
+    method = python_method(rec, obj, "__delitem__")
+    if method is not None:
+        rec.call(method, (obj, key), {})
+        return
+    key = settle_in(key)
+    rec.known.before_write(obj)
+    del obj[key]
+    _after(rec, obj, key, Effect(_delete_item, (obj, key)))
+
+
+def _after(rec: Recorder, obj: Any, key: Any, effect: Effect) -> None:
+    if rec.known.touch(obj) is not None:
+        rec.effects.append(effect)
+    if not isinstance(key, slice) and isinstance(obj, MAPPINGS):
+        rec.known.wrote(obj, key)
+
+
+def set_item(obj: Any, key: Any, value: Any) -> None:
+    obj[key] = value
+
+
+def _delete_item(obj: Any, key: Any) -> None:
+    del obj[key]

@@ -1,0 +1,63 @@
+"""Iteration while recording: what a loop reads from outside is guarded, what it would use up stops the recording."""
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .. import reasons
+from ..capture.trace import Recorder
+from . import items
+from .lookup import python_method
+
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+def over(rec: Recorder, iterable: Any) -> Any:
+    """What a `for`, a comprehension or an unpacking should iterate over."""
+    if isinstance(iterable, torch.Tensor | str | bytes | range | torch.Size):
+        return iterable
+    if isinstance(iterable, _VIEWS):
+        return iterable
+    method = python_method(rec, iterable, "__iter__")
+    if method is not None:
+        made = rec.call(method, (iterable,), {})
+        return _advanced(rec, made) if python_method(rec, made, "__next__") else over(rec, made)
+    if isinstance(iterable, Iterator):
+        return _iterator(rec, iterable)
+    items.guard_structure(rec, iterable)
+    return iterable
+
+
+def _advanced(rec: Recorder, iterator: Any) -> Any:
+    """An iterator whose `__next__` is Python: each step runs rewritten."""
+    while True:
+        try:
+            value = advance(rec, iterator)
+        except StopIteration:
+            return
+        yield value
+
+
+def _iterator(rec: Recorder, iterator: Any) -> Any:
+    """An iterator from outside is used up by reading it: only eager may do so."""
+    if isinstance(iterator, types.GeneratorType):
+        if not rec.rewriter.is_rewritten(iterator.gi_code):
+            rec.stop(reasons.UNSUPPORTED, f"generator {iterator.__name__} was not made in the call")
+    elif rec.known.path_of(iterator) is not None:
+        rec.stop(reasons.UNSUPPORTED, f"an iterator from outside ({type(iterator).__name__}) is advanced")
+    return iterator
+
+
+def advance(rec: Recorder, iterator: Any, *default: Any) -> Any:
+    """`next(iterator)`."""
+    method = python_method(rec, iterator, "__next__")
+    if method is not None:
+        try:
+            return rec.call(method, (iterator,), {}) if rec.active else method(iterator)
+        except StopIteration:
+            if default:
+                return default[0]
+            raise
+    return next(_iterator(rec, iterator), *default)

@@ -1,0 +1,88 @@
+"""Finding what Python would run: special methods written in Python, class attributes, without running anything."""
+
+import types
+from typing import Any
+
+import torch
+
+from ...runtime.guard import ABSENT, ClassAttr, Obj
+
+MISSING: Any = object()
+PLAIN_TYPES = frozenset({int, float, bool, str, bytes, complex, type(None), list, tuple, dict, set, frozenset, range, slice, type(Ellipsis),
+                         torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device, types.FunctionType, type,
+                         types.ModuleType})  # fmt: skip
+
+
+def on_class(cls: type, name: str) -> Any:
+    """What `name` is bound to in the MRO of `cls`, unbound, or MISSING."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def python_method(rec: Any, obj: Any, name: str) -> Any:
+    """The Python function behind a special method of `obj`, or None if there is none or it is written in C. With a recorder, what the class
+    of an object from outside has there is guarded."""
+    if type(obj) in PLAIN_TYPES:
+        return None
+    found = on_class(type(obj), name)
+    path = (
+        None
+        if rec is None or type(obj).__module__.partition(".")[0] in ("torch", "builtins")
+        else rec.known.path_of(obj)
+    )
+    if path is not None and not isinstance(path, Obj):
+        rec.known.guard(path, ClassAttr(name, ABSENT if found is MISSING else found))
+    return found if isinstance(found, types.FunctionType) and not is_torch_internal(found) else None
+
+
+DIRECT = ("torch.nn.functional", "torch.functional", "torch._tensor", "torch.overrides", "torch._C", "torch._ops", "torch._jit_internal",
+          "torch.jit", "torch.cuda", "torch.autograd", "torch.special", "torch.fft", "torch.linalg", "torch.backends", "torch.random",
+          "torch._utils", "torch.serialization", "torch.storage", "torch.types", "torch.version", "torch.library", "torch._library",
+          "torch.utils.dlpack", "torch._prims_common", "torch._refs", "torch._decomp", "torch.return_types", "torch.masked", "torch.sparse",
+          "torch.nn.parameter", "torch.nn.grad", "torch._higher_order_ops", "torch._functorch", "torch.func", "torch.fx",
+          "torch.distributed",
+          "torch._vmap_internals", "torch._meta_registrations", "torch._subclasses", "torch._numpy", "torch._lowrank")  # fmt: skip
+
+
+def module_name(fn: types.FunctionType) -> str:
+    """The module whose globals the function uses: wrappers made by functools.wraps carry another one's `__module__`."""
+    return str(fn.__globals__.get("__name__", ""))
+
+
+def is_torch_internal(fn: types.FunctionType) -> bool:
+    """Whether torch's own Python code is called as it is: its tensor work dispatches through the recorder's mode."""
+    name = module_name(fn)
+    return name == "torch" or (
+        name.startswith("torch.") and any(name == part or name.startswith(part + ".") for part in DIRECT)
+    )
+
+
+def is_stable(obj: Any) -> bool:
+    """torch's and the standard library's own namespaces of functions are taken as they are: nobody rebinds `torch.relu` between calls."""
+    name = (
+        obj.__name__
+        if isinstance(obj, types.ModuleType)
+        else module_name(obj)
+        if isinstance(obj, types.FunctionType)
+        else obj.__module__
+    )
+    return str(name).partition(".")[0] in (
+        "torch",
+        "math",
+        "operator",
+        "builtins",
+        "typing",
+        "functools",
+        "itertools",
+        "collections",
+        "contextlib",
+        "abc",
+        "dataclasses",
+        "enum",
+        "os",
+        "re",
+        "copy",
+        "inspect",
+    )

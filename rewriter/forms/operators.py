@@ -1,0 +1,197 @@
+"""The object `__df` of rewritten source: one method for each construct.
+
+With no recording at work each method does exactly what Python does; else it hands over to the recorder's side of the construct.
+"""
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ..capture.state import recorder
+from . import attributes, binaries, branches, calls, contexts, items, iteration, names, texts
+
+_BINARY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
+           "**": operator.pow, "@": operator.matmul, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_,
+           "|": operator.or_, "^": operator.xor}  # fmt: skip
+_INPLACE = {"+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv,
+            "%=": operator.imod, "**=": operator.ipow, "@=": operator.imatmul, "<<=": operator.ilshift, ">>=": operator.irshift,
+            "&=": operator.iand, "|=": operator.ior, "^=": operator.ixor}  # fmt: skip
+_UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+            "is": operator.is_, "is not": operator.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}  # fmt: skip
+
+
+class Target:
+    """Storing to `.value` calls the store that was given."""
+
+    __slots__ = ("_store", "_where")
+
+    def __init__(self, store: Callable[..., None], where: tuple[Any, ...]) -> None:
+        self._store, self._where = store, where
+
+    value = property(None, lambda self, value: self._store(*self._where, value))
+
+
+class Forms:
+    """Operators for one rewritten function; `fn` is the user's own function, whose globals and cells the names come from."""
+
+    __slots__ = ("fn",)
+    slice = slice
+
+    def __init__(self, fn: types.FunctionType) -> None:
+        self.fn = fn
+
+    # -- names -----------------------------------------------------------------------------------------------------------------------
+
+    def glob(self, name: str, value: Any) -> Any:
+        rec = recorder()
+        return value if rec is None else rec.safely(lambda: names.load_global(rec, self.fn, name, value), lambda: value)
+
+    def free(self, name: str, value: Any) -> Any:
+        rec = recorder()
+        return value if rec is None else rec.safely(lambda: names.load_free(rec, self.fn, name, value), lambda: value)
+
+    def set_glob(self, name: str, value: Any) -> Any:
+        rec = recorder()
+        return value if rec is None else names.store_global(rec, self.fn, name, value)
+
+    def set_free(self, name: str, value: Any) -> Any:
+        rec = recorder()
+        return value if rec is None else names.store_free(rec, self.fn, name, value)
+
+    # -- attributes and items --------------------------------------------------------------------------------------------------------
+
+    def attr(self, obj: Any, name: str) -> Any:
+        rec = recorder()
+        return (
+            getattr(obj, name)
+            if rec is None
+            else rec.safely(lambda: attributes.load(rec, obj, name), lambda: getattr(obj, name))
+        )
+
+    def set_attr(self, obj: Any, name: str, value: Any) -> None:
+        rec = recorder()
+        if rec is None:
+            setattr(obj, name, value)
+        else:
+            rec.safely(lambda: attributes.store(rec, obj, name, value), lambda: setattr(obj, name, value))
+
+    def del_attr(self, obj: Any, name: str) -> None:
+        rec = recorder()
+        delattr(obj, name) if rec is None else attributes.delete(rec, obj, name)
+
+    def target(self, store: Callable[..., None], *where: Any) -> "Target":
+        """`target(set_attr, obj, "x").value = v` is `store(obj, "x", v)`, at the moment when Python would store."""
+        return Target(store, where)
+
+    def aug_attr(self, obj: Any, name: str, op: str, value: Any) -> None:
+        self.set_attr(obj, name, self.inplace(op, self.attr(obj, name), value))
+
+    def item(self, obj: Any, key: Any) -> Any:
+        rec = recorder()
+        return obj[key] if rec is None else rec.safely(lambda: items.load(rec, obj, key), lambda: obj[key])
+
+    def set_item(self, obj: Any, key: Any, value: Any) -> None:
+        rec = recorder()
+        if rec is None:
+            obj[key] = value
+        else:
+            rec.safely(lambda: items.store(rec, obj, key, value), lambda: items.set_item(obj, key, value))
+
+    def del_item(self, obj: Any, key: Any) -> None:
+        rec = recorder()
+        if rec is None:
+            del obj[key]
+        else:
+            items.delete(rec, obj, key)
+
+    def aug_item(self, obj: Any, key: Any, op: str, value: Any) -> None:
+        self.set_item(obj, key, self.inplace(op, self.item(obj, key), value))
+
+    # -- calls -----------------------------------------------------------------------------------------------------------------------
+
+    def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        rec = recorder()
+        return (
+            fn(*args, **kwargs)
+            if rec is None
+            else rec.safely(lambda: calls.call(rec, fn, args, kwargs), lambda: fn(*args, **kwargs))
+        )
+
+    # -- operators -------------------------------------------------------------------------------------------------------------------
+
+    def binary(self, op: str, a: Any, b: Any) -> Any:
+        rec = recorder()
+        return (
+            _BINARY[op](a, b)
+            if rec is None
+            else rec.safely(lambda: binaries.binary(rec, op, _BINARY[op], a, b), lambda: _BINARY[op](a, b))
+        )
+
+    def inplace(self, op: str, a: Any, b: Any) -> Any:
+        rec = recorder()
+        return _INPLACE[op](a, b) if rec is None else binaries.inplace(rec, op, _INPLACE[op], a, b)
+
+    def unary(self, op: str, a: Any) -> Any:
+        rec = recorder()
+        return (
+            _UNARY[op](a)
+            if rec is None
+            else rec.safely(lambda: binaries.unary(rec, op, _UNARY[op], a), lambda: _UNARY[op](a))
+        )
+
+    def compare(self, a: Any, op: str, b: Any) -> Any:
+        rec = recorder()
+        return (
+            _COMPARE[op](a, b)
+            if rec is None
+            else rec.safely(lambda: binaries.compare(rec, op, _COMPARE[op], a, b), lambda: _COMPARE[op](a, b))
+        )
+
+    def chain(self, a: Any, *links: Any) -> Any:
+        result: Any = True
+        for op, right in zip(links[::2], links[1::2], strict=True):
+            b = right()
+            result = self.compare(a, op, b)
+            if right is not links[-1] and not self.truth(result):
+                return result
+            a = b
+        return result
+
+    # -- branches --------------------------------------------------------------------------------------------------------------------
+
+    def truth(self, test: Any) -> Any:
+        rec = recorder()
+        return test if rec is None else rec.safely(lambda: branches.truth(rec, test), lambda: bool(test))
+
+    def not_(self, value: Any) -> bool:
+        return not self.truth(value)
+
+    def and_(self, a: Any, b: Callable[[], Any]) -> Any:
+        return b() if self.truth(a) else a
+
+    def or_(self, a: Any, b: Callable[[], Any]) -> Any:
+        return a if self.truth(a) else b()
+
+    def select(self, test: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
+        return then() if self.truth(test) else orelse()
+
+    # -- iteration, contexts, text ---------------------------------------------------------------------------------------------------
+
+    def iter(self, iterable: Any) -> Any:
+        rec = recorder()
+        return iterable if rec is None else rec.safely(lambda: iteration.over(rec, iterable), lambda: iterable)
+
+    def context(self, manager: Any) -> Any:
+        rec = recorder()
+        return manager if rec is None else rec.safely(lambda: contexts.enter(rec, manager), lambda: manager)
+
+    def fstring(self, *pieces: Any) -> str:
+        """Texts, and (value, conversion, spec) for each `{value!conversion:spec}`, joined."""
+        rec = recorder()
+        if rec is None:
+            return "".join(piece if isinstance(piece, str) else texts.formatted(*piece) for piece in pieces)
+        return texts.traced_join(
+            tuple(piece if isinstance(piece, str) else texts.traced_format(rec, *piece) for piece in pieces)
+        )

@@ -1,0 +1,93 @@
+"""f-strings and printed text while recording: text made of tensors' values is made again at every later call."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import reasons
+from ..capture import scalars
+from ..capture.effects import Effect
+from ..capture.provenance import is_constant
+from ..capture.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
+from ..capture.recording import leaf
+from ..capture.trace import Recorder
+from . import items
+
+_CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
+
+
+def formatted(value: Any, conversion: str | None, spec: str) -> str:
+    """The text of one `{value!conversion:spec}`."""
+    return format(_CONVERSIONS[conversion](value), spec)
+
+
+def traced_format(rec: Recorder, value: Any, conversion: str | None, spec: Any) -> Any:
+    """As `formatted`, with a recipe if the value or the spec comes from a tensor."""
+    if not _is_traced(value) and not _is_traced(spec):
+        items.guard_arguments(rec, (value,), {})
+        return formatted(value, conversion, spec)
+    recipe = Apply(formatted, (text_recipe(rec, value), Const(conversion), text_recipe(rec, spec)))
+    with rec.paused():
+        text = formatted(scalars.plain(value), conversion, scalars.plain(spec))
+    return scalars.traced(text, recipe)
+
+
+def traced_join(pieces: tuple[str, ...]) -> Any:
+    return scalars.apply(lambda *texts: "".join(texts), *pieces)
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or type(value) in scalars.TRACED
+
+
+def text_recipe(rec: Recorder, value: Any) -> Recipe:
+    """The recipe of a value as a print shows it now, whatever happens to it later."""
+    if isinstance(value, torch.Tensor):
+        return _tensor_recipe(rec, value)
+    if type(value) in scalars.TRACED:
+        return scalars.recipe_of(value)
+    if is_constant(value):
+        return Const(value)
+    try:
+        return RecipeMaker(lambda part: _shown_leaf(rec, part)).recipe(value)
+    except CannotRebuild as error:
+        rec.stop(reasons.UNSUPPORTED, f"text of what cannot be made again: {error}")
+        return Const(value)
+
+
+def _shown_leaf(rec: Recorder, value: Any) -> Recipe | None:
+    """Tensors as they are now; objects from outside as they will be."""
+    return _tensor_recipe(rec, value) if isinstance(value, torch.Tensor) else leaf(rec, value)
+
+
+def _tensor_recipe(rec: Recorder, tensor: torch.Tensor) -> Recipe:
+    with rec.paused():
+        history = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
+    return Apply(lambda shown: _Shown(shown, history), (rec.snapshot(tensor),))
+
+
+class _Shown:
+    """A tensor that is shown as eager shows it: with the name of its own gradient function, not of the compiled one."""
+
+    def __init__(self, tensor: torch.Tensor, history: str) -> None:
+        self._tensor, self._history = tensor, history
+
+    def __repr__(self) -> str:
+        text = repr(self._tensor)
+        return re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self._history}>", text) if self._history else text
+
+    def __format__(self, spec: str) -> str:
+        if self._tensor.dim() == 0:
+            return format(self._tensor.item(), spec)
+        return format(str(self), spec)
+
+
+def show(rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`print`, a log call, a warning: done now, and again at every later call, with the values of that call."""
+    arguments = tuple(text_recipe(rec, value) for value in args)
+    keywords = {name: text_recipe(rec, value) for name, value in kwargs.items()}
+    rec.effects.append(Effect(function, arguments, keywords))
+    with rec.paused():
+        return function(*map(scalars.strip, args), **{name: scalars.strip(value) for name, value in kwargs.items()})

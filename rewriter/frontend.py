@@ -1,0 +1,292 @@
+"""From a call with new guards to a compiled entry: the stage list, and the object that a compiled function is."""
+
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..lowering import joint
+from ..lowering.aot_eager import aot_eager
+from ..runtime import backends, report
+from ..runtime.dispatch import Dispatcher
+from ..runtime.errors import RecompileLimitError
+from ..runtime.guard import Arg, Equals, GuardState, Kwarg, Obj, Path
+from ..runtime.options import Options
+from . import emit, reasons
+from .capture import places, state
+from .capture.recording import Recording, finish
+from .capture.replay import Entry
+from .capture.segments import Segment
+from .capture.trace import Recorder
+from .forms import calls, purity
+from .forms.operators import Forms
+from .source import NotRewritable
+
+_recording_lock = threading.RLock()
+_live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
+FAILURES_KEPT = 2
+
+
+class Rewriter:
+    """What the recorder needs of the rewriter: calls, rewritten functions, callbacks."""
+
+    NotRewritable = NotRewritable
+    call = staticmethod(calls.call)
+    construct = staticmethod(calls.construct)
+    is_rewritten = staticmethod(emit.is_rewritten)
+
+    @staticmethod
+    def rewrite(fn: types.FunctionType) -> types.FunctionType:
+        return emit.rewrite(fn, Forms)
+
+    @staticmethod
+    def made_in_call(obj: Any) -> bool:
+        """Whether a function is a closure or lambda that rewritten code made."""
+        return isinstance(obj, types.FunctionType) and emit.is_rewritten(obj.__code__)
+
+    @staticmethod
+    def callback(rec: Recorder, fn: Any) -> Callable[..., Any]:
+        """`fn` for C code that calls back: it runs as called from rewritten source."""
+        return lambda *args, **kwargs: calls.call(rec, fn, args, kwargs)
+
+
+places.use(emit.is_rewritten)
+
+
+class CompiledFunction:
+    """A function with its recordings. Calls try the entries' guards; one that none serves is recorded, in eager, and compiled at its end.
+
+    `recordings`: what was captured, in order; a call that could not be captured is there with its sites and no segments.
+    """
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        self.fn, self.options = fn, options
+        self.recordings: list[Recording | Failed] = []
+        self._stays_eager = False
+        self._failures = 0
+        self._limit_told = False
+        self._moving: set[Path] = set()
+        self._dispatcher = Dispatcher(self._record, options.recompile_limit)
+        _tell_missing(options)
+        _live.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        active = state.recorder()
+        if active is not None:
+            active.stop(reasons.OPAQUE_CALL, "a compiled function is called by code that is not rewritten")
+        if self._stays_eager and not self._dispatcher.entries:
+            return self.fn(*args, **kwargs)
+        return self._dispatcher(args, kwargs)
+
+    def reset(self) -> None:
+        """Forget every recording."""
+        self._dispatcher.clear()
+        self.recordings.clear()
+        self._stays_eager, self._failures, self._limit_told = False, 0, False
+        self._moving.clear()
+
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Serve the call in eager while recording it; at its end, compile."""
+        if self._stays_eager or self._at_limit(args, kwargs) or not _recording_lock.acquire(blocking=False):
+            return self.fn(*args, **kwargs)
+        try:
+            return self._recorded(args, kwargs)
+        finally:
+            _recording_lock.release()
+
+    def _at_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if len(self._dispatcher.entries) < self.options.recompile_limit:
+            return False
+        if self._limit_told and not self.options.fullgraph:
+            return True
+        self._limit_told = True
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        why = "; ".join(str(failure) for failure in self._dispatcher.explain_miss(args, kwargs)[:2])
+        message = f"{name} was compiled {self.options.recompile_limit} times (recompile_limit); new variants run in eager. Last: {why}"
+        if self.options.fullgraph:
+            raise RecompileLimitError(message)
+        report.warn_once("recompile_limit", message, name)
+        return True
+
+    def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        start = time.perf_counter()
+        self._note_moving(args, kwargs)
+        ambient = GuardState.now()
+        recorder = Recorder(self.options, Rewriter, self._moving)
+        try:
+            result = self._run(recorder, args, kwargs)
+        except Exception:
+            recorder.strip(None)
+            self._raised()
+            raise
+        if recorder.failure is not None:
+            raise recorder.failure
+        recording = self._finished(recorder, result, args, kwargs, ambient)
+        result = recorder.strip(result)
+        if recording is None:
+            self._failed(recorder)
+            return result
+        recording.compile_times["capture"] = time.perf_counter() - start
+        self._compile(recording)
+        return result
+
+    def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = state.install(recorder)
+        try:
+            with recorder:
+                return recorder.safely(
+                    lambda: self._traced_call(recorder, args, kwargs), lambda: self.fn(*args, **kwargs)
+                )
+        finally:
+            state.install(before)
+
+    def _traced_call(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder.known.register(self.fn, Obj(self.fn, getattr(self.fn, "__qualname__", "fn")))
+        given = tuple(recorder.known.loaded(value, Arg(i)) for i, value in enumerate(args))
+        named = {name: recorder.known.loaded(value, Kwarg(name)) for name, value in kwargs.items()}
+        return calls.call_root(recorder, self.fn, given, named)
+
+    def _note_moving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Numbers that an entry took for constants and that are others now: the next recording traces them."""
+        for guard in (failure.guard for failure in self._dispatcher.explain_miss(args, kwargs)):
+            if guard is not None and isinstance(guard.check, Equals) and type(guard.check.arg) in (int, float):
+                self._moving.add(guard.path)
+
+    def _finished(
+        self, recorder: Recorder, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any
+    ) -> Recording | None:
+        try:
+            return finish(recorder, result, len(args), tuple(kwargs), ambient) if recorder.active else None
+        except Exception as error:
+            self._internal(error, "finishing the recording")
+            return None
+
+    def _raised(self) -> None:
+        """The user's own error: nothing to compile. A function that raises again and again is not recorded for ever."""
+        self._failures += 1
+        self._stays_eager = self._failures >= 4 * FAILURES_KEPT
+
+    def _failed(self, recorder: Recorder) -> None:
+        """This call ran in eager. The next may be recordable (lazy initialisation); after a few the function stays eager."""
+        self._failures += 1
+        sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
+        self.recordings.append(Failed(sites))
+        if recorder.stopped is not None:
+            name = getattr(self.fn, "__qualname__", repr(self.fn))
+            report.warn_once(
+                "stopped",
+                f"{name} runs in eager: {recorder.stopped}",
+                f"{recorder.stopped.file}:{recorder.stopped.line}",
+            )
+        self._stays_eager = self._failures >= FAILURES_KEPT
+
+    def _compile(self, recording: Recording) -> None:
+        start = time.perf_counter()
+        try:
+            programs = tuple(compile_segment(segment, self.options) for segment in recording.segments)
+        except Exception as error:
+            self._internal(error, "compiling")
+            self.recordings.append(Failed(recording.sites))
+            return
+        recording.compile_times["backend"] = time.perf_counter() - start
+        self.recordings.append(recording)
+        self._dispatcher.add(Entry(recording, programs, self.fn))
+
+    def _internal(self, error: Exception, doing: str) -> None:
+        if self.options.strict:
+            raise error
+        self._stays_eager = True
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        report.log.debug("%s of %s failed", doing, name, exc_info=error)
+        report.warn_once("internal", f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}", name)
+
+
+def _tell_missing(options: Options) -> None:
+    """What was asked for and is not there is said, once."""
+    if options.cudagraphs:
+        report.warn_once("cudagraphs", "CUDA graphs are not used yet: kernels are launched one by one")
+    if options.dynamic:
+        report.warn_once(
+            "dynamic", "dynamic=True: sizes are static yet; each new shape is compiled anew, up to recompile_limit"
+        )
+
+
+class Failed:
+    """A call that was not captured: its sites, and nothing else."""
+
+    segments: tuple[Segment, ...] = ()
+    guards: tuple[Any, ...] = ()
+    graphs: tuple[Any, ...] = ()
+
+    def __init__(self, sites: tuple[reasons.Site, ...]) -> None:
+        self.sites = sites
+        self.compile_times: dict[str, float] = {}
+
+
+def compile_segment(segment: Segment, options: Options) -> Callable[..., Any]:
+    """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it is."""
+    if segment.eager or not segment.ops:
+        return segment.module
+    with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
+        example_inputs = [meta.fake() for meta in segment.metas]
+    program = backends.lookup(options.backend)(segment.module, example_inputs, options)
+    if options.backend != "native" and options.backend != "aot_eager":
+        return _Foreign(program)
+    return program
+
+
+class _Foreign:
+    """A program of another backend: it may write its inputs before it raises, so a call that fails is not redone."""
+
+    may_write_first = True
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        self._program = program
+
+    def __call__(self, *tensors: Any) -> Any:
+        return self._program(*tensors)
+
+
+def _eager_backend(gm: torch.fx.GraphModule, example_inputs: Any, options: Options) -> Callable[..., Any]:
+    return gm
+
+
+backends.register_builtin("native", joint.compile_graph)
+backends.register_builtin("aot_eager", aot_eager)
+backends.register_builtin("eager", _eager_backend)
+
+
+def make_compiled(fn: Callable[..., Any], options: Options) -> CompiledFunction:
+    """A compiled function over `fn`, a Python function that takes everything as arguments."""
+    return CompiledFunction(fn, options)
+
+
+def reset_all() -> None:
+    """Forget every recording of every compiled function."""
+    for compiled in list(_live):
+        compiled.reset()
+
+
+def graph_break() -> None:
+    """End the current segment of the recording at work, if any."""
+    recorder = state.recorder()
+    if recorder is not None:
+        recorder.breaks(reasons.EXPLICIT, "")
+        recorder.cut()
+
+
+def disable(fn: Any) -> Any:
+    """Keep calls of `fn` out of every recording."""
+    purity.DISABLED.add(fn)
+    return fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Record a call of `fn` as one node, without looking inside."""
+    purity.INLINED.add(fn)
+    return fn

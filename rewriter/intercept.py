@@ -1,0 +1,204 @@
+"""What `dynrun` puts into torch when the script loads it: compiled outermost module calls, and `torch.compile`.
+
+`nn.Module.__call__` itself is not replaced. Its code asks `self._compiled_call_impl` first, a class attribute that is
+None; here it becomes a descriptor that answers with a compiled call for outermost modules, and with None while anything
+is being captured. This module loads no torch either: it is given torch by the import.
+"""
+
+import functools
+import importlib.abc
+import importlib.util
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ..runtime import backends, report
+from ..runtime.options import list_mode_options
+from .capture import state
+from .session import Session
+
+KEPT = 256  # modules remembered; the one unused for longest is forgotten first
+MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
+WRAPPERS = ("torch.nn.parallel.", "torch.distributed.")  # stay eager: the module that they wrap is the outermost one
+
+
+def install(session: Session, eager_calls: int) -> None:
+    """Put the hooks into torch, now or when it is imported. `eager_calls`: see `ModuleCalls`."""
+
+    def into(torch: Any) -> None:
+        calls = ModuleCalls(torch, session, eager_calls)
+        torch.nn.Module._compiled_call_impl = calls
+        torch.compile = torch_compile(torch.compile, session, calls)
+
+    if "torch" in sys.modules:
+        into(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, AfterImport("torch", into))
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `then(module)` once `name` has been imported, and takes itself out."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name, self.then = name, then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            self._wrap(spec.loader)
+        return spec
+
+    def _wrap(self, loader: Any) -> None:
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            original(module)
+            self.then(module)
+
+        loader.exec_module = exec_module
+
+
+class Known:
+    """What is remembered of one module: the signatures that it was called with while eager, then its compiled entry."""
+
+    def __init__(self, module: Any) -> None:
+        self.ref = weakref.ref(module)
+        self.signatures: list[Any] = []
+        self.entry: Callable[..., Any] | None = None
+        self.excluded = False
+        self.used = 0
+
+    def is_due(self, signature: Any, eager_calls: int) -> bool:
+        """Whether to compile now: this signature was seen often enough, or many different ones were."""
+        due = self.signatures.count(signature) >= eager_calls or len(self.signatures) >= MANY_SHAPES
+        self.signatures.append(signature)
+        return due
+
+
+class ModuleCalls:
+    """The descriptor in the place of `nn.Module._compiled_call_impl`. It has no `__set__`, so `module.compile()` wins.
+
+    A module is compiled after `eager_calls` eager calls of the same signature: one that is called once, or once with
+    each of a few shapes, costs nothing.
+    """
+
+    def __init__(self, torch: Any, session: Session, eager_calls: int) -> None:
+        self._session, self._eager_calls = session, eager_calls
+        self._grad_enabled, self._tensor = torch.is_grad_enabled, torch.Tensor
+        self._captured_already = (torch.jit.ScriptModule, torch.fx.GraphModule)
+        self._somebody_elses = _somebody_elses(torch)
+        self._known: dict[int, Known] = {}
+        self._clock = itertools.count()
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+
+    def __get__(self, module: Any, owner: Any = None) -> Any:
+        if module is None or getattr(self._thread, "busy", False) or self._passes_by(module):
+            return None
+        return functools.partial(self._call, module)
+
+    def exclude(self, module: Any) -> None:
+        """Its own calls are compiled elsewhere, by an explicit `torch.compile`."""
+        self._find(module).excluded = True
+
+    def _passes_by(self, module: Any) -> bool:
+        return self._somebody_elses() or type(module).__module__.startswith(WRAPPERS)
+
+    def _call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        entry = self._entry(module, args, kwargs)
+        self._thread.busy = True
+        try:
+            return module._call_impl(*args, **kwargs) if entry is None else entry(module, *args, **kwargs)
+        finally:
+            self._thread.busy = False
+
+    def _entry(self, module: Any, args: Any, kwargs: Any) -> Callable[..., Any] | None:
+        """The compiled call, or None: this one runs eager, with everything inside it."""
+        known = self._find(module)
+        if known.excluded or isinstance(module, self._captured_already):
+            return None
+        if known.entry is None and known.is_due(self._signature(module, args, kwargs), self._eager_calls):
+            known.entry = self._session.compile(module)._dynfix_entry
+        return known.entry
+
+    def _find(self, module: Any) -> Known:
+        known = self._known.get(id(module))
+        if known is None or known.ref() is not module:
+            known = self._remember(module)
+        known.used = next(self._clock)
+        return known
+
+    def _remember(self, module: Any) -> Known:
+        with self._lock:
+            if len(self._known) >= KEPT:
+                del self._known[min(self._known, key=lambda key: self._known[key].used)]
+            known = self._known[id(module)] = Known(module)
+        return known
+
+    def _signature(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Types, shapes and dtypes of the arguments, and the modes that choose the code that runs."""
+        values = [(value.shape, value.dtype) if isinstance(value, self._tensor) else type(value) for value in args]
+        named = [(name, getattr(value, "shape", None), type(value)) for name, value in kwargs.items()]
+        return (*values, *named, module.training, self._grad_enabled())
+
+
+def _somebody_elses(torch: Any) -> Callable[[], bool]:
+    """Whether torch is in a state in which a module call belongs to somebody else: captured, traced or recomputed."""
+    C, is_compiling = torch._C, torch.compiler.is_compiling
+    in_backward, saved_hooks = C._current_graph_task_id, C._autograd._top_saved_tensors_default_hooks
+    dispatch_modes, functorch = C._len_torch_dispatch_stack, C._functorch.peek_interpreter_stack
+    tracing, symbolic = C._get_tracing_state, torch.fx._symbolic_trace.is_fx_symbolic_tracing
+
+    def somebody_elses() -> bool:
+        return (
+            state.recorder() is not None
+            or is_compiling()
+            or in_backward() != -1  # recomputed: it must save what the first run saved
+            or saved_hooks(True) is not None
+            or dispatch_modes() > 0
+            or functorch() is not None
+            or tracing() is not None
+            or symbolic()
+        )
+
+    return somebody_elses
+
+
+def torch_compile(original: Callable[..., Any], session: Session, calls: ModuleCalls) -> Callable[..., Any]:
+    """`torch.compile` as the script sees it. Backends that only torch knows are left to torch."""
+
+    @functools.wraps(original)
+    def compile(model: Any = None, **arguments: Any) -> Any:
+        if model is None:
+            return functools.partial(compile, **arguments)
+        if not _is_known(arguments.get("backend")):
+            return original(model, **arguments)
+        compiled = session.compile(model, **_translated(arguments))
+        if hasattr(compiled, "_orig_mod"):
+            calls.exclude(compiled._orig_mod)
+        return compiled
+
+    return compile
+
+
+def _is_known(backend: Any) -> bool:
+    return backend is None or callable(backend) or backend in backends.list_backends()
+
+
+def _translated(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of torch.compile in our terms; `inductor`, its default, means whatever dynrun was asked to use."""
+    kept: dict[str, Any] = {name: arguments[name] for name in ("fullgraph", "dynamic", "disable") if name in arguments}
+    backend, mode = arguments.get("backend"), arguments.get("mode")
+    if backend not in (None, "inductor"):
+        return {**kept, "backend": backend, "mode": mode, "options": arguments.get("options")}
+    if arguments.get("options"):
+        report.warn_once("inductor-options", "options of torch.compile are Inductor's own: dynrun leaves them out")
+    return {**kept, "mode": mode} if mode in list_mode_options() else kept

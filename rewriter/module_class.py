@@ -1,0 +1,90 @@
+"""A compiled module: a new object of a dynamic subclass of the module's class, sharing the original's `__dict__`.
+
+Sharing the dict is what keeps `state_dict` keys, attributes, hooks, `.to()` and `.train()` as they were, with no
+wrapper between. The original object stays eager, and it is the original that runs inside: `type(self)` in the user's
+`forward` is the user's own class.
+"""
+
+import copy
+import copyreg
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+CompileFn = Callable[[Any], Any]  # compiles a module again, with the arguments of the first time
+
+
+def module_call_entry(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """What is compiled for a module: its call, hooks included. Argument 0 is the eager original."""
+    return module(*args, **kwargs)
+
+
+def module_entry(cls: type) -> Callable[..., Any]:
+    """`module_call_entry` under the name of the module's class, which messages show; the code is the same object."""
+    entry = types.FunctionType(module_call_entry.__code__, module_call_entry.__globals__, cls.__name__)
+    entry.__qualname__, entry.__module__ = cls.__qualname__, module_call_entry.__module__
+    return entry
+
+
+class CompiledModule:
+    """Mixed into the dynamic subclass, whose slots hold our own state: the shared `__dict__` stays the user's."""
+
+    __slots__ = ()
+    _dynfix_original: torch.nn.Module
+    _dynfix_entry: Callable[..., Any]
+    _dynfix_again: CompileFn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._dynfix_entry(self._dynfix_original, *args, **kwargs)
+
+    @property
+    def _orig_mod(self) -> torch.nn.Module:
+        """The eager original, under the name that torch.compile's result has for it."""
+        return self._dynfix_original
+
+    def __copy__(self) -> Any:
+        return self._dynfix_again(copy.copy(self._dynfix_original))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self._dynfix_again(copy.deepcopy(self._dynfix_original, memo))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (self._dynfix_original, self._dynfix_again)
+
+
+def _rebuild(original: torch.nn.Module, again: CompileFn) -> Any:
+    return again(original)
+
+
+def compiled_module(original: torch.nn.Module, entry: Callable[..., Any], again: CompileFn) -> Any:
+    """A compiled twin of `original`: calls go to `entry(original, ...)`; `again`, which pickles, compiles a copy."""
+    twin: Any = object.__new__(_subclass(type(original)))
+    object.__setattr__(twin, "__dict__", original.__dict__)
+    for name in copyreg._slotnames(type(original)):  # type: ignore[attr-defined]
+        if hasattr(original, name):
+            object.__setattr__(twin, name, getattr(original, name))
+    for name, value in {"original": original, "entry": entry, "again": again}.items():
+        object.__setattr__(twin, f"_dynfix_{name}", value)
+    return twin
+
+
+def eager_original(module: torch.nn.Module) -> torch.nn.Module:
+    """The module itself, or the eager one behind a compiled twin."""
+    return module._dynfix_original if isinstance(module, CompiledModule) else module
+
+
+_classes: "weakref.WeakKeyDictionary[type, weakref.ref[type]]" = weakref.WeakKeyDictionary()
+
+
+def _subclass(base: type) -> type:
+    """The compiled class of `base`: one while objects of it live, with the name, module and documentation of `base`."""
+    known = _classes.get(base, lambda: None)()
+    if known is None:
+        slots = ("_dynfix_original", "_dynfix_entry", "_dynfix_again")
+        body = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+        known = type(base)(base.__name__, (CompiledModule, base), {**body, "__slots__": slots})
+        _classes[base] = weakref.ref(known)
+    return known

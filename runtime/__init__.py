@@ -1,0 +1,1 @@
+"""Kernel source to call: build, cache, guards, programs. Knows no compiler."""

@@ -1,0 +1,288 @@
+"""From C++ source to a shared library in the cache: finds the compiler, probes what it can do, builds, also several at once.
+
+Flags are those of strict IEEE arithmetic: never -ffast-math, which flushes denormals in the whole process that loads the library.
+"""
+
+import dataclasses
+import functools
+import importlib.machinery
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+from . import cache
+from .errors import BuildError
+from .report import log
+
+_SHARED = ("-std=c++17", "-shared", "-fPIC")
+_KERNEL = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+_FORBIDDEN = frozenset(("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only"))
+_NATIVE = Path(__file__).with_name("native")
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: the command's words, and the first line of its --version."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Probed:
+    """What the compiler and the C library can do.
+
+    flags: for kernels. vector_math: functions of libmvec ('expf', 'tanhf', …) that may be declared
+    `__attribute__((simd("notinbranch"), const, nothrow))`. link: what stands at the end of the command.
+    """
+
+    flags: tuple[str, ...]
+    openmp: bool
+    vector_math: frozenset[str]
+    link: tuple[str, ...]
+
+
+def _version_of(command: tuple[str, ...]) -> str | None:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else None
+
+
+@functools.lru_cache(maxsize=8)
+def _search(chosen: str | None, path: str | None) -> Compiler | None:
+    candidates = [tuple(shlex.split(chosen))] if chosen else []
+    for command in (*candidates, ("g++",), ("clang++",), ("c++",)):
+        version = _version_of(command)
+        if version is not None:
+            return Compiler(command, version)
+    return None
+
+
+def find_compiler() -> Compiler | None:
+    """The first of $CXX, g++, clang++ and c++ that runs, or None."""
+    return _search(os.environ.get("CXX"), os.environ.get("PATH"))
+
+
+def _need_compiler() -> Compiler:
+    found = find_compiler()
+    if found is None:
+        raise BuildError("no C++ compiler was found: install g++ or clang++, or set $CXX")
+    return found
+
+
+@functools.cache
+def isa() -> str:
+    """The instruction sets of this machine's processor and its C library's version, for cache keys."""
+    libc = "-".join(platform.libc_ver())
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()} {libc}"
+    wanted = ("flags", "Features", "model name", "CPU part")
+    seen = {line.split(":")[0].strip(): line for line in lines if line.startswith(wanted)}
+    return " ".join((platform.machine(), libc, *sorted(seen.values())))
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
+
+
+def _first_errors(stderr: str, count: int = 6) -> str:
+    lines = stderr.splitlines()
+    wrong = [line for line in lines if "error" in line or "undefined reference" in line]
+    return "\n".join((wrong or lines)[:count])
+
+
+def _try(source: str, flags: Sequence[str], link: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Build `source` into nothing kept."""
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=cache.root()) as folder:
+        file = Path(folder, "probe.cpp")
+        file.write_text(source)
+        return _run(
+            [*_need_compiler().command, *_SHARED, *flags, str(file), "-o", str(Path(folder, "probe.so")), *link]
+        )
+
+
+_UNARY = tuple(
+    "cbrt exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc".split()
+)
+_BINARY = ("pow", "atan2", "hypot")
+
+
+def _vector_source(names: Sequence[str]) -> str:
+    lines = []
+    for name in names:
+        kind, stem = ("float", name[:-1]) if name.endswith("f") and name[:-1] in _UNARY + _BINARY else ("double", name)
+        two = stem in _BINARY
+        parameters, call = (f"{kind}, {kind}", "(a[i], b[i])") if two else (kind, "(a[i])")
+        lines.append(f'extern "C" __attribute__((simd("notinbranch"), const, nothrow)) {kind} {name}({parameters});')
+        lines.append(
+            f"void loop_{name}({kind}* a, {kind}* b) {{ for (int i = 0; i < 1024; i++) b[i] = {name}{call}; }}"
+        )
+    return "\n".join(lines)
+
+
+def _probe_vector_math(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The libmvec functions that link, and the link flags: one link names all that are missing, a second proves the rest."""
+    link = ("-Wl,--no-undefined", "-lmvec", "-lm")
+    flags = (*flags, "-Werror=attributes")  # a compiler without the simd attribute would call the scalar function
+    names = tuple(stem + kind for stem in _UNARY + _BINARY for kind in ("f", ""))
+    first = _try(_vector_source(names), flags, link)
+    lacking = set(re.findall(r"undefined reference to [`']_ZGV\w+?_(\w+)'", first.stderr))
+    names = tuple(name for name in names if name not in lacking)
+    if first.returncode != 0 and _try(_vector_source(names), flags, link).returncode != 0:
+        return (), ("-lm",)
+    return names, ("-lmvec", "-lm")
+
+
+def _probe() -> dict[str, list[str]]:
+    flags: list[str] = []
+    for flag in _KERNEL:
+        if _try("int f() { return 1; }", [*flags, flag]).returncode == 0:
+            flags.append(flag)
+    names, link = _probe_vector_math(flags)
+    return {"flags": flags, "vector_math": list(names), "link": list(link)}
+
+
+_probe_lock = threading.Lock()
+
+
+@functools.lru_cache(maxsize=8)
+def _probed(compiler: Compiler) -> Probed:
+    name = cache.key("probe-1", compiler.version, *compiler.command, isa())
+    stored = cache.read(name, ".json")
+    found = json.loads(stored) if stored is not None else _probe()
+    if stored is None:
+        cache.put(name, ".json", json.dumps(found).encode())
+    flags = tuple(found["flags"])
+    return Probed(flags, "-fopenmp" in flags, frozenset(found["vector_math"]), tuple(found["link"]))
+
+
+def probe_flags() -> Probed:
+    """What can be used here, remembered in the cache. Raises BuildError without a compiler."""
+    with _probe_lock:
+        return _probed(_need_compiler())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """One library to build. `link` stands after the source on the command line."""
+
+    source: str
+    name: str
+    flags: tuple[str, ...]
+    link: tuple[str, ...] = ()
+    salt: tuple[str, ...] = ()
+
+    def key(self, compiler: Compiler) -> str:
+        salt = ("shared-1", compiler.version, *compiler.command, isa(), *self.salt)
+        return cache.key(*salt, "flags", *self.flags, "link", *self.link, "source", self.source)
+
+    @property
+    def stem(self) -> str:
+        return "." + re.sub(r"\W+", "_", self.name)[:60]
+
+
+_building: dict[str, threading.Lock] = {}
+_building_lock = threading.Lock()
+
+
+def _compile(job: _Job, key: str, compiler: Compiler) -> Path:
+    source = cache.put(key, job.stem + ".cpp", job.source.encode())
+    with tempfile.TemporaryDirectory(prefix="build-", dir=cache.root()) as folder:
+        made = Path(folder, "made.so")
+        done = _run([*compiler.command, *_SHARED, *job.flags, str(source), "-o", str(made), *job.link])
+        if done.returncode != 0:
+            raise BuildError(
+                f"{source} could not be built by {shlex.join(compiler.command)}:\n{_first_errors(done.stderr)}"
+            )
+        return cache.put(key, job.stem + ".so", made.read_bytes())
+
+
+def _build(job: _Job) -> Path:
+    bad = _FORBIDDEN.intersection(job.flags)
+    if bad:
+        raise BuildError(f"{', '.join(sorted(bad))}: kernels are built with IEEE arithmetic only")
+    compiler = _need_compiler()
+    key = job.key(compiler)
+    with _building_lock:
+        own = _building.setdefault(key, threading.Lock())
+    with own:  # the same library asked for twice at once is built once
+        return cache.get(key, job.stem + ".so") or _compile(job, key, compiler)
+
+
+def build_shared(source: str, *, flags: tuple[str, ...] = (), name: str) -> Path:
+    """Build kernel source with the kernel flags and `flags` after them; the library's path in the cache.
+
+    Raises BuildError, with the compiler's first error lines and the path of the source. Calls from several threads build in parallel.
+    """
+    probed = probe_flags()
+    return _build(_Job(source, name, (*probed.flags, *flags), probed.link))
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ThreadPoolExecutor(max_workers=usable, thread_name_prefix="dynfix-build")
+
+
+def build_shared_later(source: str, *, flags: tuple[str, ...] = (), name: str) -> "Future[Path]":
+    """`build_shared` on a pool of as many threads as this process may use processors."""
+    return _pool().submit(build_shared, source, flags=flags, name=name)
+
+
+def _extension_job(name: str, flags: tuple[str, ...], link: tuple[str, ...], salt: tuple[str, ...]) -> _Job:
+    include = sysconfig.get_paths()["include"]
+    if not Path(include, "Python.h").exists():
+        version = sys.version.split()[0]
+        raise BuildError(f"{include}/Python.h is missing: install the development headers of Python {version}")
+    headers = "".join(path.read_text() for path in sorted(_NATIVE.glob("*.h")))
+    salt = (*salt, headers, sys.version, str(sysconfig.get_config_var("SOABI")))
+    source = (_NATIVE / f"{name}.cpp").read_text()
+    return _Job(source, name, ("-O2", f"-I{include}", f"-I{_NATIVE}", *flags), link, salt)
+
+
+def find_extension(
+    name: str, *, flags: tuple[str, ...] = (), link: tuple[str, ...] = (), salt: tuple[str, ...] = ()
+) -> Path | None:
+    """What `build_extension` built before, or None. Raises BuildError without compiler or Python.h."""
+    job = _extension_job(name, flags, link, salt)
+    return cache.get(job.key(_need_compiler()), job.stem + ".so")
+
+
+def build_extension(
+    name: str, *, flags: tuple[str, ...] = (), link: tuple[str, ...] = (), salt: tuple[str, ...] = ()
+) -> Path:
+    """Build `runtime/native/<name>.cpp` as a CPython extension for this interpreter.
+
+    salt: further parts of the cache key (versions of headers that the source includes). Raises BuildError without compiler or Python.h.
+    """
+    return _build(_extension_job(name, flags, link, salt))
+
+
+def load_extension(name: str, path: Path) -> ModuleType:
+    """Import the extension built at `path` as `dynfix.runtime.native.<name>`. Raises ImportError."""
+    full = f"{__package__}.native.{name}"
+    loader = importlib.machinery.ExtensionFileLoader(full, str(path))
+    spec = importlib.util.spec_from_file_location(full, str(path), loader=loader)
+    if spec is None:
+        raise ImportError(f"{path} is no extension module", name=full)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    log.debug("loaded %s from %s", full, path)
+    return module

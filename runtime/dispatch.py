@@ -1,0 +1,77 @@
+"""From a call to the program that stands for it: the first entry whose guards match runs, or the miss is handed to who can record."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .guard import GuardFailure, GuardSet
+
+MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
+"""What `Entry.run` gives when it finds that it does not stand for the call after all. Nothing was done to the outside then."""
+
+
+class Entry(Protocol):
+    """One recording that can stand for a call."""
+
+    @property
+    def guards(self) -> GuardSet:
+        """What must hold."""
+        ...
+
+    def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the program on what the guards fetched; MISS if only running it showed that another is needed."""
+        ...
+
+
+class Dispatcher:
+    """The entries of one function, most recent hit first.
+
+    Calls read an immutable tuple and take no lock, so threads may call at once; a change makes a new tuple. on_miss(args, kwargs): its
+    result is the call's. limit: entries kept; one more takes the place of the one that was not hit for longest.
+    """
+
+    def __init__(self, on_miss: Callable[[tuple[Any, ...], dict[str, Any]], Any], limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"a dispatcher keeps at least one entry, not {limit}")
+        self._on_miss = on_miss
+        self._limit = limit
+        self._entries: tuple[Entry, ...] = ()
+        self._lock = threading.Lock()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        entries = self._entries
+        for entry in entries:
+            inputs = entry.guards.match(args, kwargs)
+            if inputs is not None:
+                result = entry.run(inputs, args, kwargs)
+                if result is not MISS:
+                    if entry is not entries[0]:
+                        self._promote(entry)
+                    return result
+        return self._on_miss(args, kwargs)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries, most recent hit first."""
+        return self._entries
+
+    def add(self, entry: Entry) -> None:
+        """Put `entry` first; one that is there already is moved."""
+        with self._lock:
+            others = tuple(other for other in self._entries if other is not entry)
+            self._entries = (entry, *others)[: self._limit]
+
+    def clear(self) -> None:
+        """Drop every entry. Calls that are under way finish with theirs."""
+        with self._lock:
+            self._entries = ()
+
+    def explain_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[GuardFailure]:
+        """Why each entry does not stand for this call, in the order of `entries`; an entry that does is left out."""
+        failures = (entry.guards.explain(args, kwargs) for entry in self._entries)
+        return [failure for failure in failures if failure is not None]
+
+    def _promote(self, entry: Entry) -> None:
+        with self._lock:
+            if any(other is entry for other in self._entries):  # it may have been cleared meanwhile
+                self._entries = (entry, *(other for other in self._entries if other is not entry))

@@ -1,0 +1,25 @@
+"""The errors that users meet. Each message says what, where (`file.py:41`) and how to mend it."""
+
+
+class DynfixError(Exception):
+    """Base of every error that dynfix raises on purpose."""
+
+
+class OptionError(DynfixError, ValueError):
+    """An unknown or ill-typed argument, option, mode or backend."""
+
+
+class GraphBreakError(DynfixError):
+    """`fullgraph=True` met something that cannot stay in one graph."""
+
+
+class LoweringError(DynfixError):
+    """A graph holds what a lowering, a schedule or a target cannot express."""
+
+
+class BuildError(DynfixError):
+    """Kernel source could not be built, or no compiler was found."""
+
+
+class RecompileLimitError(DynfixError):
+    """`fullgraph=True` met more variants of one function than `recompile_limit` allows."""

@@ -1,0 +1,53 @@
+"""Callables for compiled loops: native ones, or ctypes where no extension can be built."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import build
+from .errors import BuildError
+from .report import log
+
+
+class CtypesKernel:
+    """What the native `Kernel` does, in Python."""
+
+    def __init__(self, address: int, name: str, threads: Callable[[], int] | None) -> None:
+        self.name = name
+        self._threads = threads
+        maker = ctypes.PYFUNCTYPE if threads is None else ctypes.CFUNCTYPE  # CFUNCTYPE releases the GIL
+        self._loop = maker(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(address)
+
+    def __call__(self, *args: Any) -> None:
+        pointers = [arg if type(arg) is int else arg.data_ptr() for arg in args]
+        array = (ctypes.c_void_p * len(pointers))(*pointers)
+        threads = 1 if self._threads is None else self._threads()
+        if self._loop(ctypes.addressof(array), threads):
+            raise IndexError(f"index out of range in self (kernel {self.name})")
+
+
+@functools.cache
+def kernel_type() -> Callable[[int, str, Callable[[], int] | None], Callable[..., None]]:
+    """The native kernel class, or `CtypesKernel`."""
+    try:
+        module = build.load_extension("launch", build.build_extension("launch"))
+        return module.Kernel  # type: ignore[no-any-return]
+    except (BuildError, ImportError) as error:
+        log.info("kernels are launched through ctypes: %s", error)
+        return CtypesKernel
+
+
+class Library:
+    """A loaded library of kernels; `kernel(name, big)` gives a callable that takes tensors or addresses."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+
+    def kernel(self, name: str, big: bool) -> Callable[..., None]:
+        address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
+        assert address is not None
+        return kernel_type()(address, name, torch.get_num_threads if big else None)

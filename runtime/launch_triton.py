@@ -1,0 +1,282 @@
+"""From printed Triton kernels to launches: source into the cache, binaries ahead of time, calls without Triton's JIT
+binder.
+
+A kernel takes pointers alone; every size is a number in its text. So one binary serves every call, but for pointers
+that are not 16-byte aligned, which get a binary of their own when they first come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import statistics
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import cache
+from .errors import BuildError
+from .report import log
+
+ALIGNMENT = 16
+TOOL = "triton-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class TritonKernel:
+    """One printed kernel: `text` defines `name` and takes one pointer for each of `arguments`.
+
+    arguments: positions in the group's buffers (then its scratch); types: Triton pointer types ("*fp32"); sizes:
+    elements of each; programs: the grid; warps: of one program.
+    """
+
+    name: str
+    text: str
+    arguments: tuple[int, ...]
+    types: tuple[str, ...]
+    sizes: tuple[int, ...]
+    programs: int
+    warps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TritonGroup:
+    """Kernels to launch in order.
+
+    variants[k]: the candidates for kernel k, the likeliest best first; scratch: dtype and number of elements of
+    buffers that only these kernels see; header: stands before the kernel in its file.
+    """
+
+    name: str
+    variants: tuple[tuple[TritonKernel, ...], ...]
+    scratch: tuple[tuple[torch.dtype, int], ...]
+    header: str
+
+
+Launch = Callable[..., None]
+
+
+def interpreted() -> bool:
+    """Whether Triton was loaded under TRITON_INTERPRET=1: kernels then run on CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+@functools.cache
+def _triton() -> ModuleType:
+    try:
+        return importlib.import_module("triton")
+    except ImportError as error:
+        raise BuildError("the Triton target needs triton: pip install 'dynfix[torch]'") from error
+
+
+_modules: dict[str, ModuleType] = {}
+_modules_lock = threading.Lock()
+
+
+def load_source(text: str, name: str) -> ModuleType:
+    """Import kernel source from its file in the cache (Triton reads a kernel's source from its file)."""
+    key = cache.key(TOOL, text)
+    with _modules_lock:
+        if key not in _modules:
+            path = cache.put(key, ".py", text.encode())
+            spec = importlib.util.spec_from_file_location(f"dynfix_kernels.{name}_{key[:12]}", path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[module.__name__] = module
+            spec.loader.exec_module(module)
+            _modules[key] = module
+        return _modules[key]
+
+
+# ---- building
+
+
+_OPTIONS = {"enable_reflect_ftz": False}  # libdevice keeps denormals, as eager's functions do
+
+
+def build(kernel: TritonKernel, function: Any, target: Any = None, aligned: bool = True) -> Any:
+    """The `triton.compiler.CompiledKernel` for `target`, or for the current device. Raises BuildError."""
+    triton = _triton()
+    names = list(function.arg_names)
+    attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in range(len(names))} if aligned else {}
+    source = triton.compiler.ASTSource(
+        fn=function, signature=dict(zip(names, kernel.types, strict=True)), constexprs={}, attrs=attributes
+    )
+    try:
+        return triton.compile(source, target=target, options={"num_warps": kernel.warps, **_OPTIONS})
+    except Exception as error:
+        raise BuildError(f"Triton could not build {kernel.name}: {error}\n{kernel.text}") from error
+
+
+class _Kernel:
+    """One kernel on one device: its binaries, and the launch."""
+
+    def __init__(self, kernel: TritonKernel, module: ModuleType, device: torch.device) -> None:
+        self.kernel, self.device = kernel, device
+        self.function = getattr(module, kernel.name)
+        self.binaries: dict[bool, Any] = {}
+        self.lock = threading.Lock()
+
+    def prepare(self, aligned: bool = True) -> Any:
+        with self.lock, torch.cuda.device(self.device):
+            if aligned not in self.binaries:
+                binary = build(self.kernel, self.function, aligned=aligned)
+                binary.run  # noqa: B018  loads the module; raises OutOfResources
+                self.binaries[aligned] = binary
+            return self.binaries[aligned]
+
+    def launch(self, pointers: Sequence[int], stream: int) -> None:
+        together = 0
+        for pointer in pointers:
+            together |= pointer
+        aligned = together % ALIGNMENT == 0
+        binary = self.binaries.get(aligned) or self.prepare(aligned)
+        binary.run(
+            self.kernel.programs, 1, 1, stream, binary.function, binary.packed_metadata, None, None, None, *pointers
+        )
+
+
+# ---- launching
+
+
+def load_groups(groups: Sequence[TritonGroup], device: torch.device, tune: bool = False) -> list[Launch]:
+    """A function for each group that takes its buffers and runs its kernels on the device's current stream.
+
+    tune: time every variant on buffers of its own and keep the fastest. Under TRITON_INTERPRET=1 `device` may be the
+    CPU. Raises BuildError if Triton rejects a kernel.
+    """
+    if device.type == "cpu":
+        if not interpreted():
+            raise BuildError("Triton kernels for CPU tensors run under TRITON_INTERPRET=1 only")
+        return [_interpreter_launch(group) for group in groups]
+    pick = _fastest if tune else _likeliest
+    chosen = [[pick(group, kernels, device) for kernels in group.variants] for group in groups]
+    _prepare_all([kernel for kernels in chosen for _, kernel in kernels])
+    return [_device_launch(group, kernels, device) for group, kernels in zip(groups, chosen, strict=True)]
+
+
+Chosen = tuple[TritonKernel, _Kernel]  # a group's own variant, and what runs it (shared by equal kernels)
+_kernels: dict[tuple[object, ...], _Kernel] = {}
+
+
+def _load(group: TritonGroup, kernel: TritonKernel, device: torch.device) -> Chosen:
+    module = load_source(group.header + kernel.text, kernel.name)
+    key = (kernel.text, kernel.types, kernel.programs, kernel.warps, device)
+    return kernel, _kernels.setdefault(key, _Kernel(kernel, module, device))
+
+
+def _likeliest(group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.device) -> Chosen:
+    return _load(group, kernels[0], device)
+
+
+def _prepare_all(kernels: Sequence[_Kernel]) -> None:
+    """Build in parallel: much of it is ptxas, a process of its own."""
+    wanted = list({kernel: None for kernel in kernels if kernel.kernel.programs})
+    if not wanted:
+        return
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        list(pool.map(_Kernel.prepare, wanted))
+
+
+def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.device) -> Launch:
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    steps = [(kernel, own.arguments) for own, kernel in kernels if own.programs]
+    current, stream_of = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream  # half of torch.cuda's cost
+
+    def run(buffers: Sequence[torch.Tensor]) -> None:
+        scratch = [torch.empty(size, dtype=dtype, device=device) for dtype, size in group.scratch]
+        pointers = [buffer.data_ptr() for buffer in (*buffers, *scratch)]
+        stream = stream_of(index)
+        for kernel, arguments in steps:
+            kernel.launch([pointers[k] for k in arguments], stream)
+
+    def launch(*buffers: torch.Tensor) -> None:
+        if current() == index:
+            return run(buffers)
+        with torch.cuda.device(index):
+            run(buffers)
+
+    return launch
+
+
+def _interpreter_launch(group: TritonGroup) -> Launch:
+    first = [kernels[0] for kernels in group.variants]
+    functions = [getattr(load_source(group.header + kernel.text, kernel.name), kernel.name) for kernel in first]
+
+    def launch(*buffers: torch.Tensor) -> None:
+        every = [*buffers, *(torch.empty(size, dtype=dtype) for dtype, size in group.scratch)]
+        for kernel, function in zip(first, functions, strict=True):
+            if kernel.programs:
+                function[(kernel.programs,)](*(every[k] for k in kernel.arguments))
+
+    return launch
+
+
+# ---- choosing by time
+
+
+def _fastest(group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.device) -> Chosen:
+    """The variant that runs fastest on zeroed buffers of its own (zeros are valid indices)."""
+    if len(kernels) == 1 or not kernels[0].programs:
+        return _load(group, kernels[0], device)
+    times: dict[int, float] = {}
+    loaded = [_load(group, kernel, device) for kernel in kernels]
+    buffers = zeroed(kernels[0], device)
+    for k, (_, kernel) in enumerate(loaded):
+        try:
+            times[k] = _time(kernel, [buffer.data_ptr() for buffer in buffers], device)
+        except BuildError as error:
+            log.info("variant %d of %s does not build: %s", k, kernel.kernel.name, error)
+        except _triton().runtime.errors.OutOfResources as error:
+            log.info("variant %d of %s does not fit: %s", k, kernel.kernel.name, error)
+    if not times:
+        raise BuildError(f"no variant of {kernels[0].name} could be built")
+    return loaded[min(times, key=times.__getitem__)]
+
+
+def zeroed(kernel: TritonKernel, device: torch.device) -> list[torch.Tensor]:
+    """Real memory for every argument of the kernel. Compiling goes on under AOTAutograd's fake tensor mode, in which
+    new tensors are fakes without memory: a kernel would write through null pointers."""
+    with _disable_current_modes(), torch._C._DisablePythonDispatcher():
+        return [
+            torch.zeros(size, dtype=_DTYPES[kind], device=device)
+            for size, kind in zip(kernel.sizes, kernel.types, strict=True)
+        ]
+
+
+_DTYPES = {
+    "*fp64": torch.float64,
+    "*fp32": torch.float32,
+    "*fp16": torch.float16,
+    "*bf16": torch.bfloat16,
+    "*i64": torch.int64,
+    "*i32": torch.int32,
+    "*i16": torch.int16,
+    "*i8": torch.int8,
+    "*u8": torch.uint8,
+    "*i1": torch.bool,
+}
+
+
+def _time(kernel: _Kernel, pointers: Sequence[int], device: torch.device, repeats: int = 20) -> float:
+    """Median milliseconds of a launch."""
+    kernel.prepare()
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.launch(pointers, stream)
+        event: Any = torch.cuda.Event  # its constructor has no types
+        pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(repeats)]
+        for start, end in pairs:
+            start.record()
+            kernel.launch(pointers, stream)
+            end.record()
+        torch.cuda.synchronize()
+    return statistics.median(float(start.elapsed_time(end)) for start, end in pairs)

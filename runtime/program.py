@@ -1,0 +1,281 @@
+"""A compiled graph as a flat list of steps, run as straight-line Python that is made from them."""
+
+import dataclasses
+import itertools
+import linecache
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Name:
+    """A variable of the program."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """A strided view of the tensor in variable `name`, `offset` elements after its first."""
+
+    name: str
+    shape: Shape
+    strides: Shape
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class InArena:
+    """A byte offset in the arena, passed to kernels as an address."""
+
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Alloc:
+    """`name` = a new tensor, or the memory of the dead tensor `reuses`."""
+
+    name: str
+    shape: Shape
+    strides: Shape
+    dtype: torch.dtype
+    device: torch.device
+    reuses: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Arena:
+    """One block of `size` bytes for buffers that kernels alone touch."""
+
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """Calls `launch` with tensors or addresses."""
+
+    name: str
+    launch: Callable[..., None]
+    args: tuple[Name | InArena, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Extern:
+    """Calls `target`. In args and kwargs `Name` and `View` stand for tensors and numbers. `results`: a name, None, or a
+    tuple of them (nested); `layouts`: (name, shape, strides) of results that must have these strides; `pure`: the
+    target neither writes nor returns nor keeps its arguments."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: Any
+    layouts: tuple[tuple[str, Shape, Shape], ...] = ()
+    origins: tuple[str, ...] = ()
+    pure: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Free:
+    """The variables are not needed any more."""
+
+    names: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Return:
+    values: tuple[Any, ...]
+
+
+Step = Alloc | Arena | Kernel | Extern | Free | Return
+_numbers = itertools.count()
+
+
+def expect(tensor: torch.Tensor | None, shape: Shape, strides: Shape) -> torch.Tensor:
+    """An extern call's result in the layout that its readers were compiled for: copied if the operator chose another one.
+
+    Raises RuntimeError if it is no tensor of that shape.
+    """
+    if tensor is None:
+        raise RuntimeError(f"an operator gave None, a tensor of shape {shape} was expected")
+    if tensor.shape != shape:
+        raise RuntimeError(f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected")
+    if tensor.stride() == strides or tensor.numel() == 0:
+        return tensor
+    if all(size == 1 or a == b for size, a, b in zip(shape, tensor.stride(), strides, strict=True)):
+        return tensor
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _alias(tensor: torch.Tensor, shape: Shape, strides: Shape, offset: int) -> torch.Tensor:
+    return torch.as_strided(tensor, shape, strides, tensor.storage_offset() + offset)
+
+
+def _empty(shape: Shape, strides: Shape, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+
+
+# Without the dispatcher, in half the time. An alias has a version counter of its own: it must not be written or returned.
+_fast = torch._C._dynamo.guards
+FAST = {
+    "alias": getattr(_fast, "_reinterpret_tensor", _alias),
+    "empty_cpu": getattr(_fast, "_empty_strided_cpu", _empty),
+}
+
+
+class Program:
+    """Runs its steps. `program(args)` takes the inputs as one list, which it empties, and returns the results as a
+    list.
+
+    Nothing of a call is kept: threads may call at once. `source` is the code that runs.
+    """
+
+    _boxed_call = True
+
+    def __init__(
+        self, name: str, inputs: Sequence[str], steps: Sequence[Step], constants: dict[str, torch.Tensor]
+    ) -> None:
+        self.name = name
+        self.steps = tuple(steps)
+        self.namespace: dict[str, Any] = {
+            "empty": torch.empty,
+            "empty_strided": torch.empty_strided,
+            "view": torch.as_strided,
+            "expect": expect,
+            "uint8": torch.uint8,
+            **FAST,
+            **constants,
+        }
+        self.source = _Writer(self.namespace).write(inputs, steps)
+        file = f"<dynfix program {name} {next(_numbers)}>"
+        linecache.cache[file] = (len(self.source), None, self.source.splitlines(keepends=True), file)
+        exec(compile(self.source, file, "exec"), self.namespace)
+        self._run: Callable[[list[Any]], list[Any]] = self.namespace["call"]
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        return self._run(args)
+
+
+class _Writer:
+    """Source text of a program: one method a kind of step."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.lines: list[str] = []
+        self.layouts: dict[str, tuple[Shape, Shape]] = {}
+        self.aliases = False  # whether the arguments being written may be aliases
+
+    def write(self, inputs: Sequence[str], steps: Sequence[Step]) -> str:
+        self.lines.append("def call(args):")
+        if inputs:
+            self.add(f"{', '.join(inputs)}, = args")
+        self.add("args.clear()")
+        for step in steps:
+            getattr(self, "write_" + type(step).__name__)(step)
+        return "\n".join(self.lines) + "\n"
+
+    def add(self, line: str) -> None:
+        self.lines.append("    " + line)
+
+    def origins(self, origins: Sequence[str]) -> None:
+        for origin in origins:
+            self.add("# " + " ".join(origin.split()))
+
+    def constant(self, value: Any, stem: str) -> str:
+        """A name in the namespace that is bound to `value`."""
+        for name, known in self.namespace.items():
+            if known is value:
+                return name
+        name = stem if stem not in self.namespace else f"{stem}_{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def write_Alloc(self, step: Alloc) -> None:
+        if step.reuses is None:
+            self.add(f"{step.name} = {self.allocation(step)}")
+        elif self.layouts.get(step.reuses) == (step.shape, step.strides):
+            self.add(f"{step.name} = {step.reuses}; del {step.reuses}")
+        else:
+            self.add(f"{step.name} = alias({step.reuses}, {step.shape}, {step.strides}, 0); del {step.reuses}")
+        self.layouts[step.name] = step.shape, step.strides
+
+    def allocation(self, step: Alloc) -> str:
+        dtype = self.constant(step.dtype, str(step.dtype).split(".")[-1])
+        if step.device.type == "cpu":
+            return f"empty_cpu({step.shape}, {step.strides}, {dtype})"
+        return f"empty_strided({step.shape}, {step.strides}, dtype={dtype}, device={str(step.device)!r})"
+
+    def write_Arena(self, step: Arena) -> None:
+        self.add(f"arena_memory = empty({step.size}, dtype=uint8, device='cpu')")
+        self.add("arena = arena_memory.data_ptr()")
+
+    def write_Kernel(self, step: Kernel) -> None:
+        self.origins(step.origins)
+        self.add(f"{self.constant(step.launch, step.name)}({', '.join(map(self.value, step.args))})")
+
+    def write_Extern(self, step: Extern) -> None:
+        self.origins(step.origins)
+        target = self.constant(step.target, _identifier(step.target))
+        self.aliases = step.pure
+        args = [self.value(arg) for arg in step.args]
+        args += [f"{key}={self.value(arg)}" for key, arg in step.kwargs.items()]
+        self.aliases = False
+        self.results(step.results, f"{target}({', '.join(args)})")
+        for name, shape, strides in step.layouts:
+            self.add(f"{name} = expect({name}, {shape}, {strides})")
+
+    def write_Free(self, step: Free) -> None:
+        self.add(f"del {', '.join(step.names)}")
+
+    def write_Return(self, step: Return) -> None:
+        self.add(f"return [{', '.join(self.value(value) for value in step.values)}]")
+
+    def results(self, results: Any, call: str) -> None:
+        """The call, and its results bound to their names. One without a name is let go at once: it may be large."""
+        named = [k for k, item in enumerate(results) if _named(item)] if isinstance(results, tuple) else []
+        if not _named(results):
+            self.add(call)
+        elif not isinstance(results, tuple):
+            self.add(f"{results} = {call}")
+        elif len(named) == 1:
+            self.results(results[named[0]], f"{call}[{named[0]}]")
+        else:
+            pattern = self.pattern(results)
+            self.add(f"{pattern} = {call}" + "; del _" * ("_, " in pattern))
+
+    def pattern(self, results: Any) -> str:
+        if isinstance(results, tuple) and _named(results):
+            return "(" + "".join(self.pattern(item) + ", " for item in results) + ")"
+        return results if isinstance(results, str) else "_"
+
+    def value(self, value: Any) -> str:
+        """Python source of an argument."""
+        if isinstance(value, Name):
+            return value.name
+        if isinstance(value, View) and self.aliases:
+            return f"alias({value.name}, {value.shape}, {value.strides}, {value.offset})"
+        if isinstance(value, View):
+            return f"view({value.name}, {value.shape}, {value.strides}, {value.name}.storage_offset() + {value.offset})"
+        if isinstance(value, InArena):
+            return f"arena + {value.offset}"
+        if isinstance(value, list | tuple):
+            inside = "".join(self.value(item) + ", " for item in value)
+            return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+        if isinstance(value, slice):
+            return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+        if value is None or type(value) in (bool, int, str):
+            return repr(value)
+        return self.constant(value, type(value).__name__ + "_constant")
+
+
+def _named(results: Any) -> bool:
+    return any(map(_named, results)) if isinstance(results, tuple) else results is not None
+
+
+def _identifier(target: Any) -> str:
+    text = str(target) if hasattr(target, "_schema") else getattr(target, "__name__", "target")
+    return "".join(c if c.isalnum() else "_" for c in text)

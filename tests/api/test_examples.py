@@ -1,0 +1,43 @@
+"""The examples run, from start to end, as a reader would run them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dynfix
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
+
+
+def run(*command):
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_quickstart():
+    out = run(EXAMPLES / "quickstart.py").stdout
+    assert "Graph Break Count: 1" in out and "fullgraph: fullgraph=True, but the graph breaks here" in out
+
+
+@pytest.mark.slow
+def test_training_script_under_dynrun_follows_python(tmp_path):
+    losses = {}
+    for name, command in {"python": [], "dynrun": ["-c", DYNRUN, "--explain"]}.items():
+        out = tmp_path / f"{name}.json"
+        done = run(*command, EXAMPLES / "train_text.py", "--steps", "6", "--json", out)
+        losses[name] = json.loads(out.read_text())["losses"]
+    torch.testing.assert_close(losses["dynrun"], losses["python"], rtol=0, atol=1e-4)
+    assert "dynrun: 1 captured" in done.stderr and ", 0 breaks" in done.stderr
+
+
+def test_every_public_name_loads():
+    for name in dynfix.__all__:
+        assert getattr(dynfix, name) is not None
+    assert set(dynfix.__all__) == {"__version__", *dynfix._PUBLIC}

@@ -1,0 +1,217 @@
+"""A failure planted at each stage, at the first, second and third call: results and effects stay as eager has them, with one warning."""
+
+import warnings
+
+import dynfix
+import pytest
+import torch
+from dynfix.lowering import joint
+from dynfix.rewriter import emit, frontend
+from dynfix.rewriter.capture import provenance, recipes, recording, replay, segments, trace
+from dynfix.rewriter.forms import attributes, binaries, calls, items, texts
+from dynfix.runtime import backends
+from helpers import Case, Fresh, X, Y, same, tensor
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin = torch.nn.Linear(3, 3)
+        self.register_buffer("total", torch.zeros(3))
+        self.log, self.n, self.it = [], 0, iter(range(100))
+
+    def forward(self, x, it=None):
+        print("start", len(self.log))
+        self.log.append(x.shape[0])
+        first = next(it) if it is not None else 0
+        y = self.lin(x) + first
+        self.total.add_(y.detach())
+        x.add_(1)
+        self.last = {"y": y}
+        print("end", f"{self.log}"[:9])
+        return y.relu() + torch.rand(3)
+
+
+STAGES = [
+    (emit, "rewrite"),
+    (trace.Recorder, "operate"),
+    (trace.Recorder, "_record"),
+    (trace.Recorder, "value"),
+    (trace.Recorder, "_bind_tensor"),
+    (trace.Recorder, "origin"),
+    (trace.Recorder, "place"),
+    (provenance.Provenance, "loaded"),
+    (provenance.Provenance, "touch"),
+    (provenance.Provenance, "content"),
+    (attributes, "load"),
+    (attributes, "store"),
+    (items, "load"),
+    (binaries, "binary"),
+    (texts, "show"),
+    (calls, "_python"),
+    (frontend, "finish"),
+    (recording, "_assemble"),
+    (recording, "close"),
+    (recipes.RecipeMaker, "recipe"),
+    (segments.SegmentBuilder, "finish"),
+    (segments.SegmentBuilder, "call"),
+    (frontend, "compile_segment"),
+    (recording, "GuardSet"),
+    (frontend, "Entry"),
+    (backends, "lookup"),
+    (replay.Entry, "run"),
+    (replay.Entry, "_segment"),
+    (replay.Entry, "_agrees"),
+]
+
+
+class Planted(Exception):
+    pass
+
+
+def plant(monkeypatch, owner, name, at):
+    """`owner.name` raises whenever it is used while `state["call"] == at`, after it did so `skip` times."""
+    original, state = getattr(owner, name), {"call": 0, "uses": 0}
+
+    def failing(*args, **kwargs):
+        if state["call"] == at:
+            state["uses"] += 1
+            raise Planted(f"{name} failed")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, failing)
+    return state
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize(
+    "stage", STAGES, ids=lambda stage: f"{getattr(stage[0], '__name__', '').rpartition('.')[2]}.{stage[1]}"
+)
+def test_planted(monkeypatch, stage, at):
+    state = plant(monkeypatch, *stage, at)
+
+    def step(_):
+        state["call"] += 0.5
+
+    shapes = [X, Y, tensor(1, 2, 4)]
+    steps = [part for x in shapes for part in (step, (x, Fresh(lambda: iter([5, 6]))))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        same(Net, *steps, step, (X,), step, (Y,))
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("backend", ["build", "call"])
+def test_failing_backend(backend, at):
+    calls_ = {"n": 0, "built": 0}
+
+    def failing(gm, inputs):
+        calls_["built"] += 1
+        if backend == "build":
+            raise Planted("no build")
+
+        def run(*args):
+            calls_["n"] += 1
+            if calls_["n"] == at and backend == "call":
+                raise Planted("no run")
+            return gm(*args)
+
+        return run
+
+    def make():
+        net = Net()
+        return Case(fn=net, watch=lambda: vars(net)["log"])
+
+    same(make, (X,), (X,), (Y,), (X,), (X,), backend=failing)
+
+
+def test_failing_native_program():
+    original = joint.compile_graph
+
+    def compile_graph(gm, inputs, options):
+        program = original(gm, inputs, options)
+        n = {"n": 0}
+
+        def run(*args):
+            n["n"] += 1
+            if n["n"] in (1, 3):
+                raise Planted("program")
+            return program(*args)
+
+        return run
+
+    backends.register_builtin("native", compile_graph)
+    try:
+        same(Net, (X,), (X,), (Y,), (X,), (X,), backend="native", tolerance=(1e-5, 1e-6))
+    finally:
+        backends.register_builtin("native", original)
+
+
+def test_one_warning():
+    def broken(*args):
+        raise Planted("no build")
+
+    fn = dynfix.compile(lambda x: x + 1, backend=broken)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = [fn(X) for _ in range(4)]
+    assert all(torch.equal(result, X + 1) for result in results)
+    texts_ = [str(w.message) for w in caught]
+    assert len(texts_) == 1 and "no build" in texts_[0] and "<lambda>" in texts_[0]
+
+
+def test_fullgraph_names_everything():
+    def f(x):
+        y = x * 2
+        if y.sum() > 0:  # the line
+            return y
+        return -y
+
+    fn = dynfix.compile(f, backend="eager", fullgraph=True)
+    with pytest.raises(dynfix.GraphBreakError if hasattr(dynfix, "GraphBreakError") else Exception) as caught:
+        fn(X)
+    text = str(caught.value)
+    line = f.__code__.co_firstlineno + 2
+    assert "test_failures.py" in text and f":{line}" in text and "if y.sum() > 0:  # the line" in text
+    assert "DYN201" in text and "torch.where" in text
+
+
+@pytest.mark.parametrize("body", [
+    lambda x: x * __import__("random").random(), lambda x: x.nonzero(), lambda x: torch.from_numpy(x.numpy()),
+    lambda x: (dynfix.graph_break(), x)[1], lambda x: x + next(_outer),
+])  # fmt: skip
+def test_fullgraph_refuses(body):
+    fn = dynfix.compile(body, backend="eager", fullgraph=True)
+    for _ in range(2):
+        with pytest.raises(Exception, match="fullgraph=True") as caught:
+            fn(X)
+        assert "test_failures.py" in str(caught.value)
+    assert torch.equal(torch.get_default_dtype() and X + 1, X + 1)
+
+
+_outer = iter(range(10**6))
+
+
+def test_fullgraph_accepts_plain_models():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    fn = dynfix.compile(net, backend="eager", fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(fn(X), net(X))
+
+
+def test_fullgraph_error_inside_users_try():
+    """The user's own `except Exception` must not swallow the error for good."""
+
+    def f(x):
+        try:
+            if x.sum() > 0:
+                return x + 1
+        except Exception:
+            return "swallowed"
+        return x
+
+    fn = dynfix.compile(f, backend="eager", fullgraph=True)
+    for _ in range(2):
+        with pytest.raises(Exception, match="fullgraph=True"):
+            fn(X)

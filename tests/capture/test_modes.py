@@ -1,0 +1,391 @@
+"""Grad mode, inference mode, autocast, default dtype and device: inside a call, around it, and changed between two calls."""
+
+import contextlib
+
+import pytest
+import torch
+from helpers import Case, Fresh, X, Y, call, one_graph, same, tensor
+
+G = tensor(1, 2, 3, grad=True)
+LIN = [(torch.ones(2, 3),), (torch.arange(6.0).view(2, 3),)]
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+
+
+def _no_grad(x):
+    y = x * 2
+    with torch.no_grad():
+        z = y * 3
+    return y + z, z
+
+
+def _enable(x):
+    with torch.no_grad():
+        y = x * 2
+        with torch.enable_grad():
+            z = x * 3
+        w = z + y
+    return y, z, w
+
+
+def _set_grad(x):
+    torch.set_grad_enabled(False)
+    y = x * 2
+    torch.set_grad_enabled(True)
+    return y, x * 3
+
+
+@torch.no_grad()
+def _decorated(x):
+    return x * 2, torch.is_grad_enabled()
+
+
+def _inner_decorated(x):
+    return _decorated(x)[0] + x, torch.is_grad_enabled()
+
+
+@torch.inference_mode()
+def _inference_inner(x):
+    return x * 2
+
+
+def _inference(x):
+    with torch.inference_mode():
+        y = x * 2
+    return y, y.is_inference()
+
+
+def _autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        b = a.sum() * 2
+        with torch.autocast("cpu", enabled=False):
+            c = a.float() @ x
+    return a, b, c, x @ x
+
+
+def _autocast_entered(x):
+    context = torch.autocast("cpu", dtype=torch.bfloat16)
+    context.__enter__()
+    try:
+        a = x @ x
+    finally:
+        context.__exit__(None, None, None)
+    return a, x @ x
+
+
+def _autocast_stack(x):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autocast("cpu", dtype=torch.bfloat16))
+        stack.enter_context(torch.no_grad())
+        a = x @ x
+    return a, x @ x
+
+
+def _autocast_set(x):
+    torch.set_autocast_enabled("cpu", True)
+    try:
+        a = x @ x
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+    return a, x @ x
+
+
+@torch.autocast("cpu", dtype=torch.bfloat16)
+def _autocast_decorated(x):
+    return x @ x
+
+
+def _autocast_break(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        if a.sum() > 3:
+            a = a + x @ x
+    return a @ a
+
+
+def _no_grad_break(x):
+    with torch.no_grad():
+        a = x @ x
+        if a.sum() > 3:
+            a = a + x @ x
+        b = x * 2
+    return a @ x, b
+
+
+def _early_exit(x):
+    for _ in range(2):
+        with torch.no_grad():
+            if x.shape[0] == 2:
+                return x * 2
+    return x
+
+
+def _raise_in_context(x):
+    try:
+        with torch.no_grad():
+            raise KeyError("out")
+    except KeyError:
+        y = x * 2
+    return y, torch.is_grad_enabled()
+
+
+def _default_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return x + torch.ones(2), torch.ones(2)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def _device_context(x):
+    with torch.device("meta"):
+        y = torch.ones(2)
+    return y.device, x
+
+
+def _saved(x):
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(1), t * 2)[1], lambda t: t):
+        y = x * x
+    return y, len(seen)
+
+
+def _state(x):
+    return (
+        x + 1,
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.tensor(1.0),
+        torch.arange(2.0).dtype,
+    )
+
+
+def _detect(x):
+    with torch.autograd.detect_anomaly(check_nan=False), torch.autograd.profiler.record_function("mine"):
+        return x * x
+
+
+def _sdpa(x):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        q = x.view(1, 1, *x.shape)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+
+BODIES = [
+    _no_grad,
+    _enable,
+    _set_grad,
+    _decorated,
+    _inner_decorated,
+    _inference_inner,
+    _inference,
+    _autocast,
+    _autocast_entered,
+    _autocast_stack,
+    _autocast_set,
+    _autocast_decorated,
+    _autocast_break,
+    _no_grad_break,
+    _early_exit,
+    _raise_in_context,
+    _default_dtype,
+    _device_context,
+    _saved,
+    _state,
+    _detect,
+    _sdpa,
+]
+MATRICES = [torch.ones(2, 2), torch.eye(2) - 2, torch.ones(2, 2), torch.arange(4.0).view(2, 2)]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
+def test_inside(body, grad):
+    same(lambda: lambda x: body(x), *[(m.clone().requires_grad_(grad),) for m in MATRICES])
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+AROUND = [
+    torch.no_grad,
+    torch.inference_mode,
+    lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    lambda: torch.autocast("cpu", dtype=torch.float16),
+    lambda: default_dtype(torch.float64),
+    deterministic,
+    lambda: torch.device("meta"),
+    torch.enable_grad,
+]
+
+
+@pytest.mark.parametrize("first", range(len(AROUND) + 1))
+def test_around(first):
+    """The state at a call is not that of the call that was recorded."""
+    orders = [None, *AROUND]
+    contexts = [orders[first], *orders, orders[first]]
+
+    def make():
+        model = net()
+
+        def body(x):
+            y = model(x)
+            return y + torch.ones(2, device="cpu"), torch.is_grad_enabled(), torch.zeros(1).dtype
+
+        return Case(fn=body, model=model)
+
+    import dynfix
+    from helpers import Describer
+
+    eager, other = make(), make()
+    compiled = dynfix.compile(other.fn, backend="eager")
+    for context in [*contexts, *contexts]:
+        for args in LIN:
+            with (context or contextlib.nullcontext)():
+                expected, got = eager.fn(*args), compiled(*args)
+            assert Describer()(got) == Describer()(expected), context
+
+
+def test_compiled_under_no_grad_then_trained():
+    fn = same(net, *[LIN[0]] * 2)
+    with torch.no_grad():
+        assert not fn(*LIN[0]).requires_grad
+    assert fn(*LIN[0]).requires_grad
+    one_graph(fn)
+
+
+def test_function_mode_of_the_user():
+    from torch.overrides import TorchFunctionMode
+
+    class Doubling(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func in (torch.relu, torch.Tensor.relu) else result
+
+    def make():
+        def f(x):
+            y = torch.relu(x)
+            with Doubling():
+                z = torch.relu(x)
+            return y, z
+
+        return f
+
+    same(make, (X,), (Y,), (X,))
+    import dynfix
+
+    f = lambda x: torch.relu(x)  # noqa: E731
+    compiled = dynfix.compile(f, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(X), f(X))
+        with Doubling():
+            assert torch.equal(compiled(X), f(X))
+
+
+def test_dispatch_mode_of_the_user():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Log(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    import dynfix
+
+    compiled = dynfix.compile(lambda x: torch.relu(x) + 1, backend="eager")
+    for _ in range(3):
+        compiled(X)
+        with Log() as log:
+            compiled(X)
+        assert any("relu" in name for name in log.seen)
+    seen = []
+
+    def f(x):
+        with Log() as inner:
+            y = x * 2
+        seen.append(len(inner.seen))
+        return y
+
+    inside = dynfix.compile(f, backend="eager")
+    for _ in range(3):
+        inside(X)
+    assert len(seen) == 3 and len(set(seen)) == 1
+
+
+def test_tensor_subclass():
+    class Tagged(torch.Tensor):
+        count = 0
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            cls.count += 1
+            return super().__torch_function__(func, types, args, kwargs)
+
+    def make():
+        return lambda x: (x * 2 + 1, type(x).__name__, isinstance(x, torch.nn.Parameter))
+
+    same(
+        make,
+        (X,),
+        (Fresh(lambda: X.clone().as_subclass(Tagged)),),
+        (X,),
+        (torch.nn.Parameter(X),),
+        (torch.nn.Parameter(X, requires_grad=False),),
+        (Fresh(lambda: X.clone().as_subclass(Tagged)),),
+    )
+    same(make, (Fresh(lambda: X.clone().as_subclass(Tagged)),), (X,), (Y,))
+
+
+def test_strange_tensors():
+    def make():
+        return lambda x: (x + x, x.shape, x.dtype)
+
+    strange = [
+        X.to_sparse(),
+        torch.empty(3, device="meta"),
+        X.to(torch.complex64),
+        X.to(torch.complex64).conj(),
+        torch.quantize_per_tensor(X, 0.1, 0, torch.qint8).dequantize(),
+        torch.ones(3, dtype=torch.bool),
+        X.half(),
+        X.to(torch.bfloat16),
+        torch.zeros(0),
+        X[None].expand(4, 3),
+        torch.tensor(3.0),
+    ]
+    same(make, (X,), *[(s,) for s in strange], (X,))
+    for s in strange:
+        same(make, (s,), (s,), (X,))
+    same(
+        lambda: lambda x: (x.shape, x.to_dense().sum() if x.is_sparse else x.sum()),
+        (X,),
+        (X.to_sparse(),),
+        (X,),
+        call(X.to_sparse()),
+    )

@@ -1,0 +1,520 @@
+"""Whatever changes between two calls is seen: attributes, classes, globals, cells, hooks, modes. Never a stale answer."""
+
+import functools
+import operator
+import types
+
+import torch
+from helpers import Case, X, Y, module_from, one_graph, same, tensor
+
+F = torch.nn.functional
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin = torch.nn.Linear(3, 3)
+        self.drop = torch.nn.Dropout(0.5)
+        self.scale, self.names, self.table = 2.0, ["a"], {"k": 1.0}
+        self.act, self.none = F.relu, None
+        self.register_buffer("shift", torch.ones(3))
+
+    def helper(self, x):
+        return x * self.scale
+
+    def forward(self, x):
+        y = self.drop(self.act(self.lin(x)))
+        if self.none is not None:
+            y = y + self.none
+        return self.helper(y) + len(self.names) + self.table["k"] + self.shift
+
+
+def change(**attributes):
+    def step(net):
+        for name, value in attributes.items():
+            setattr(net, name, value)
+
+    return step
+
+
+def test_module_attributes():
+    fn = same(
+        Net,
+        (X,),
+        (X,),
+        change(scale=3.0),
+        (X,),
+        change(act=torch.tanh),
+        (X,),
+        change(none=5),
+        (X,),
+        change(none=tensor(1, 2, 3)),
+        (X,),
+        change(names=["a", "b"]),
+        (X,),
+        change(table={"k": 7.0}),
+        (X,),
+    )
+    one_graph(fn)
+
+
+def test_containers_grown():
+    same(
+        Net,
+        (X,),
+        lambda m: m.names.append("z"),
+        (X,),
+        lambda m: m.table.update(k=9.0),
+        (X,),
+        lambda m: m.names.clear(),
+        (X,),
+    )
+
+
+def test_train_eval():
+    same(
+        Net,
+        (X,),
+        lambda m: m.eval(),
+        (X,),
+        lambda m: m.train(),
+        (X,),
+        lambda m: m.drop.eval(),
+        (X,),
+        lambda m: setattr(m.drop, "p", 0.9),
+        lambda m: m.train(),
+        (X,),
+    )
+
+
+def test_sequential_train_eval():
+    def make():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(4), torch.nn.ReLU()
+        )
+
+    batch = torch.randn(5, 3)
+    fn = same(
+        make,
+        (batch,),
+        lambda m: m.eval(),
+        (batch,),
+        lambda m: m.train(),
+        (batch,),
+        lambda m: setattr(m[2], "momentum", 0.5),
+        (batch,),
+        lambda m: m.append(torch.nn.Tanh()),
+        (batch,),
+        lambda m: m.__setitem__(3, torch.nn.GELU()),
+        (batch,),
+    )
+    one_graph(fn)
+
+
+def test_requires_grad_toggled():
+    def frozen(net):
+        net.lin.weight.requires_grad_(False)
+
+    same(Net, (X,), frozen, (X,), lambda m: m.requires_grad_(True), (X,), (tensor(1, 2, 3, grad=True),), (X,))
+
+
+def test_half_double_data():
+    same(Net, (X,), lambda m: m.double(), (X.double(),), lambda m: m.half(), (X.half(),), lambda m: m.float(), (X,))
+    same(
+        Net,
+        (X,),
+        lambda m: setattr(m.lin.weight, "data", torch.ones(3, 3) * 2),
+        (X,),
+        lambda m: setattr(m.lin.bias, "data", torch.ones(3)),
+        (X,),
+    )
+
+
+def test_parameter_replaced():
+    def replaced(net):
+        net.lin.weight = torch.nn.Parameter(torch.full((3, 3), 0.25))
+
+    def removed(net):
+        net.lin.register_parameter("bias", None)
+
+    same(
+        Net,
+        (X,),
+        replaced,
+        (X,),
+        removed,
+        (X,),
+        lambda m: setattr(m, "shift", torch.zeros(3)),
+        (X,),
+        lambda m: setattr(m, "lin", torch.nn.Identity()),
+        (X,),
+    )
+
+
+def test_hooks_added_later():
+    handles = []  # outside of the modules: a handle's id counts up in the whole process
+
+    def add(net):
+        net.lin.register_forward_hook(lambda mod, args, out: out * 10)
+
+    def add_pre(net):
+        handles.append(net.lin.register_forward_pre_hook(lambda mod, args: (args[0] + 1,)))
+
+    def global_hook(net):
+        handles.append(torch.nn.modules.module.register_module_forward_hook(lambda mod, args, out: out + 1))
+
+    same(Net, (X,), add, (X,), add_pre, (X,), lambda m: handles[-1].remove(), (X,))
+    same(Net, (X,), global_hook, (X,), lambda m: handles[-1].remove(), (X,))
+
+
+def test_hook_with_kwargs_added_later():
+    import dynfix
+
+    net = torch.nn.Linear(3, 2)
+    compiled = dynfix.compile(net, backend="eager")
+    before = [compiled(X), compiled(X)]
+    net.register_forward_hook(lambda mod, args, kwargs, out: out - 1 - len(kwargs), with_kwargs=True)
+    for given in ({"input": X}, {"input": -X}):
+        torch.testing.assert_close(compiled(**given), net(**given), rtol=0, atol=0)
+    torch.testing.assert_close(compiled(X), before[1] - 1, rtol=0, atol=0)
+
+
+def test_backward_hook_added_later():
+    def make():
+        net = Net()
+        net.seen = []
+        return net
+
+    def add(net):
+        net.lin.weight.register_hook(lambda g: g * 3)
+
+    def full(net):
+        net.lin.register_full_backward_hook(lambda mod, gi, go: net.seen.append(len(go)))
+
+    same(make, (X,), add, (X,), full, (X,), (X,))
+
+
+def test_method_replaced():
+    def make():
+        class Own(Net):
+            pass
+
+        return Own()
+
+    def on_instance(net):
+        net.helper = lambda x: x - 100
+
+    def on_class(net):
+        type(net).helper = lambda self, x: x + 50
+
+    def forward_on_instance(net):
+        net.forward = lambda x: x * 0
+
+    def on_child_class(net):
+        net.lin.forward = types.MethodType(lambda self, x: x, net.lin)
+
+    same(
+        make,
+        (X,),
+        on_class,
+        (X,),
+        on_instance,
+        (X,),
+        lambda m: delattr(m, "helper"),
+        (X,),
+        on_child_class,
+        (X,),
+        forward_on_instance,
+        (X,),
+    )
+
+
+def test_base_method_replaced():
+    def make():
+        class Base(torch.nn.Module):
+            def forward(self, x):
+                return x + 1
+
+            def __call__(self, x):
+                return super().__call__(x)
+
+        class Child(Base):
+            def forward(self, x):
+                return super().forward(x) * 2
+
+        return Child()
+
+    def base(net):
+        type(net).__mro__[1].forward = lambda self, x: x + 10
+
+    def entry(net):
+        type(net).__mro__[1].__call__ = lambda self, x: x - 7
+
+    same(make, (X,), (X,), base, (X,), entry, (X,))
+
+
+def test_special_methods_replaced_on_class():
+    def make():
+        class Box:
+            def __init__(self):
+                self.v = 2.0
+
+            def __call__(self, x):
+                return x * self.v
+
+            def __getitem__(self, i):
+                return self.v + i
+
+            def __len__(self):
+                return 3
+
+            def __add__(self, other):
+                return other + self.v
+
+            def __bool__(self):
+                return True
+
+            def __eq__(self, other):
+                return True
+
+            def __contains__(self, v):
+                return True
+
+            @property
+            def prop(self):
+                return 1.0
+
+            @staticmethod
+            def static(x):
+                return x
+
+        box = Box()
+
+        def f(x):
+            y = (box + box(x)) * box[1] + len(box) + box.prop
+            y = y + 1 if box else y - 1
+            y = y + 2 if box == 3 else y - 2
+            y = y + 4 if 5 in box else y - 4
+            return box.static(y)
+
+        return Case(fn=f, cls=Box)
+
+    for name, value in {
+        "__call__": lambda s, x: x - 3,
+        "__getitem__": lambda s, i: 7.0,
+        "__len__": lambda s: 9,
+        "__add__": lambda s, o: o - 1,
+        "__bool__": lambda s: False,
+        "__eq__": lambda s, o: False,
+        "__contains__": lambda s, v: False,
+        "prop": property(lambda s: 4.0),
+        "static": staticmethod(lambda x: -x),
+    }.items():
+        same(make, (X,), (X,), lambda case, n=name, v=value: setattr(case.cls, n, v), (X,))
+
+
+def test_cells_rebound():
+    def make():
+        k, gain = 2.0, torch.ones(3)
+
+        def inner(x):
+            return x * k
+
+        class M(torch.nn.Module):
+            def forward(self, x):
+                return inner(x) + gain * k
+
+            @property
+            def p(self):
+                return k
+
+        def setk(v):
+            nonlocal k, gain
+            k, gain = v, gain + 1
+
+        m = M()
+        return Case(fn=lambda x: m(x) + m.p, setk=setk)
+
+    same(make, (X,), (X,), lambda c: c.setk(3.0), (X,), lambda c: c.setk(None or 4), (X,))
+
+
+def test_cell_of_a_method_rebound():
+    def make():
+        k = 2.0
+
+        class M(torch.nn.Module):
+            def forward(self, x):
+                return x * k
+
+        def setk(v):
+            nonlocal k
+            k = v
+
+        m = M()
+        m.__dict__["setk"] = setk
+        return m
+
+    same(make, (X,), lambda m: m.setk(3.0), (X,), lambda m: m.setk(4.0), (X,))
+
+
+def test_counting_decorator_on_a_method():
+    def make():
+        n = 0
+
+        def counted(fn):
+            @functools.wraps(fn)
+            def wrapper(*args, **kwargs):
+                nonlocal n
+                n += 1
+                return fn(*args, **kwargs)
+
+            return wrapper
+
+        class M(torch.nn.Module):
+            @counted
+            def forward(self, x):
+                return x + 1
+
+        m = M()
+        return Case(fn=lambda x: m(x), watch=lambda: n)
+
+    same(make, (X,), (X,), (Y,), (X,))
+
+
+def test_globals_rebound(tmp_path):
+    text = """
+import torch
+K, T, LIMITS = 2.0, torch.ones(3), [1, 2]
+class Config: gain = 1.0
+cfg = Config()
+def helper(x): return x * K
+def f(x): return helper(x) + T + len(LIMITS) + cfg.gain + Config.gain + abs(-3) + sum([1, 2])
+"""
+
+    def make():
+        module = module_from(tmp_path, text)
+        return Case(fn=module.f, m=module)
+
+    def set_(**kw):
+        return lambda c: vars(c.m).update(kw)
+
+    same(
+        make,
+        (X,),
+        set_(K=5.0),
+        (X,),
+        set_(T=torch.zeros(3)),
+        (X,),
+        set_(T=3),
+        (X,),
+        lambda c: c.m.LIMITS.append(1),
+        (X,),
+        set_(helper=lambda x: x - 1),
+        (X,),
+        lambda c: setattr(c.m.cfg, "gain", 3.0),
+        (X,),
+        lambda c: setattr(c.m.Config, "gain", 8.0),
+        (X,),
+        set_(abs=lambda v: 100),
+        (X,),
+        set_(sum=lambda v: 1000),
+        (X,),
+        lambda c: delattr(c.m, "K"),
+        (X,),
+    )
+
+
+def test_function_code_and_defaults_replaced():
+    def make():
+        def helper(x, k=2.0, *, j=1.0):
+            return x * k + j
+
+        return Case(fn=lambda x: helper(x), helper=helper)
+
+    def code(c):
+        c.helper.__code__ = (lambda x, k=2.0, *, j=1.0: x - k).__code__
+
+    same(
+        make,
+        (X,),
+        lambda c: setattr(c.helper, "__defaults__", (5.0,)),
+        (X,),
+        lambda c: c.helper.__kwdefaults__.update(j=7.0),
+        (X,),
+        code,
+        (X,),
+    )
+
+
+def test_partials_and_getters_replaced():
+    def make():
+        def scale(x, k, bias=0.0):
+            return x * k + bias
+
+        state = types.SimpleNamespace(
+            p=functools.partial(scale, k=2.0),
+            g=operator.attrgetter("v"),
+            i=operator.itemgetter("k"),
+            v=1.0,
+            d={"k": 1.0},
+        )
+        return Case(fn=lambda x: state.p(x) + state.g(state) + state.i(state.d), s=state, scale=scale)
+
+    same(
+        make,
+        (X,),
+        lambda c: setattr(c.s, "p", functools.partial(c.scale, k=3.0)),
+        (X,),
+        lambda c: setattr(c.s, "p", functools.partial(c.scale, k=3.0, bias=1.0)),
+        (X,),
+        lambda c: setattr(c.s, "v", 5.0),
+        (X,),
+        lambda c: setattr(c.s, "g", operator.attrgetter("w")),
+        lambda c: setattr(c.s, "w", 77.0),
+        (X,),
+        lambda c: c.s.d.update(k=6.0),
+        (X,),
+        lambda c: c.s.p.keywords.update(k=9.0),
+        (X,),
+    )
+
+
+def test_config_object_inherited_values():
+    def make():
+        class Base:
+            width, flags = 2.0, ("a",)
+
+        class Config(Base):
+            __slots__ = ("deep",)
+
+            def __getattr__(self, name):
+                if name == "lazy":
+                    return 3.0
+                raise AttributeError(name)
+
+        cfg = Config()
+        cfg.deep = {"x": {"y": [1.0, 2.0]}}
+        return Case(
+            fn=lambda x: x * cfg.width + cfg.lazy + cfg.deep["x"]["y"][1] + len(cfg.flags) + getattr(cfg, "nope", 5),
+            cfg=cfg,
+            base=Base,
+        )
+
+    same(
+        make,
+        (X,),
+        lambda c: setattr(c.base, "width", 4.0),
+        (X,),
+        lambda c: setattr(c.cfg, "width", 6.0),
+        (X,),
+        lambda c: setattr(c.cfg, "lazy", 8.0),
+        (X,),
+        lambda c: c.cfg.deep["x"]["y"].__setitem__(1, 9.0),
+        (X,),
+        lambda c: setattr(c.cfg, "nope", 1.0),
+        (X,),
+        lambda c: setattr(c.base, "flags", ()),
+        (X,),
+    )

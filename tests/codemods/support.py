@@ -1,0 +1,47 @@
+"""What the codemod tests share: fixtures on disk, fixing a text, running the command."""
+
+import contextlib
+import io
+from pathlib import Path
+
+from dynfix.codemods import check, dynfix
+from dynfix.codemods.settings import Settings
+from dynfix.codemods.source import Source
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def fixed(text, unsafe=False, **settings):
+    """The Fixed of a text."""
+    return check.fix(Source(text, "model.py"), Settings(unsafe_fixes=unsafe, **settings))
+
+
+def found(text, **settings):
+    return check.findings(Source(text, "model.py"), Settings(**settings))
+
+
+def codes(text, **settings):
+    return [f.code for f in found(text, **settings)]
+
+
+def command(*argv):
+    """(exit code, stdout, stderr) of `dynfix argv`."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = dynfix.main([str(a) for a in argv])
+        except SystemExit as stop:
+            code = stop.code
+    return code, out.getvalue(), err.getvalue()
+
+
+def inputs():
+    """Every fixture's input file, with the folder's code."""
+    return sorted(FIXTURES.glob("DYN*/*.in.py"))
+
+
+def expected(path, kind):
+    """The file that holds what `path` becomes: kind "out" after safe fixes, "unsafe.out" after all; the input where
+    it stays."""
+    name = path.name.removesuffix(".in.py") + f".{kind}.py"
+    return path.with_name(name)

@@ -1,0 +1,60 @@
+"""Fixtures on disk: what safe fixes and all fixes make of each input, and that a second run changes nothing."""
+
+import ast
+
+import pytest
+from dynfix.codemods.rules import RULES
+
+from . import support
+
+CASES = [(path, kind) for path in support.inputs() for kind in ("out", "unsafe.out")]
+
+
+@pytest.mark.parametrize(("path", "kind"), CASES, ids=[f"{p.parent.name}-{p.name[:-6]}-{k}" for p, k in CASES])
+def test_fixture(path, kind, request):
+    """`.out.py` after safe fixes (absent: no change), `.unsafe.out.py` after all (absent: as after the safe ones)."""
+    text = path.read_text()
+    result = support.fixed(text, unsafe=kind != "out")
+    safe = support.fixed(text).source.text
+    unchanged = text if kind == "out" else safe
+    target = support.expected(path, kind)
+    if request.config.getoption("--regen", default=False):
+        target.unlink(missing_ok=True)
+        if result.source.text != unchanged:
+            target.write_text(result.source.text)
+    want = target.read_text() if target.exists() else unchanged
+    assert result.source.text == want
+    ast.parse(result.source.text)
+    again = support.fixed(result.source.text, unsafe=kind != "out")
+    assert again.source.text == result.source.text
+    assert not again.applied
+
+
+@pytest.mark.parametrize("path", support.inputs(), ids=lambda p: p.name)
+def test_fixture_is_about_its_rule(path):
+    """Every input makes its folder's rule speak, except those named `quiet_*` and `noqa*`, which must not."""
+    codes = {f.code for f in support.found(path.read_text())}
+    assert (path.parent.name in codes) is not path.name.startswith(("quiet_", "noqa"))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
+def test_documented_example(rule):
+    """The example in the documentation is what the rule does."""
+    assert rule.code in support.codes(rule.before)
+    unsafe = rule.safety is None or rule.safety.value == "unsafe"
+    result = support.fixed(rule.before, unsafe=unsafe)
+    if rule.after is None:
+        assert rule.code in {f.code for f in result.left}
+    else:
+        assert result.source.text == rule.after
+        assert rule.code not in {f.code for f in result.left}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
+def test_every_rule_is_complete(rule):
+    """Code, name, message, help and documentation are there, and fixtures have a suppressed case."""
+    assert rule.code.startswith("DYN")
+    assert all([rule.name, rule.message, rule.help, rule.__doc__])
+    texts = [p.read_text() for p in support.inputs() if p.parent.name == rule.code]
+    assert texts
+    assert any(f"noqa: {rule.code}" in t for t in texts)

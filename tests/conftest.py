@@ -1,0 +1,46 @@
+"""Shared set-up: a cache of its own for every run, and no torch tests where torch is not installed."""
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from importgraph import file_loads_torch
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def pytest_configure(config):
+    if "DYNFIX_CACHE_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="dynfix-tests-")
+        os.environ["DYNFIX_CACHE_DIR"] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
+def pytest_ignore_collect(collection_path: Path, config):
+    """Leave out what imports torch, directly or through dynfix, where it is not installed: test files, and folders whose
+    conftest.py does."""
+    file = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+    if HAS_TORCH or not file.exists() or file.suffix != ".py":
+        return None
+    return True if file_loads_torch(file) else None
+
+
+def pytest_report_header(config):
+    return [] if HAS_TORCH else ["torch is not installed: the tests that import it are left out"]
+
+
+def pytest_collection_modifyitems(items):
+    if any("gpu" in item.keywords for item in items) and not _has_cuda():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _has_cuda():
+    if not HAS_TORCH:
+        return False
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,252 @@
+import math
+
+import pytest
+import torch
+
+from .harness import UNFUSED, check, check_elements
+
+F = torch.nn.functional
+FLOAT_UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh erf erfc sigmoid sqrt "
+    "rsqrt reciprocal floor ceil trunc round frac neg abs sign sgn relu isnan isinf isfinite signbit logical_not square "
+    "erfinv lgamma digamma nan_to_num logit"
+).split()
+ACTIVATIONS = "gelu silu elu selu leaky_relu hardtanh hardswish hardsigmoid softplus mish relu6 celu logsigmoid".split()
+BINARY = "add sub mul div maximum minimum eq ne lt le gt ge atan2 fmod remainder floor_divide logical_and logical_xor pow".split()
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-40,
+    3e38,
+    -88.0,
+    89.0,
+    1e-7,
+]
+
+
+def values(dtype, count=67):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, generator=generator, dtype=torch.float64) * 3
+    x[: len(SPECIAL)] = torch.tensor(SPECIAL, dtype=torch.float64)
+    return x.to(dtype)
+
+
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("options", [None, UNFUSED], ids=["fused", "unfused"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_float_unary(dtype, options):
+    def fn(x):
+        return tuple(getattr(torch, name)(x) for name in FLOAT_UNARY)
+
+    check_elements(fn, values(dtype), names=FLOAT_UNARY, **({"options": options} if options else {}))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_activations(dtype):
+    def fn(x):
+        return (*tuple(getattr(F, name)(x) for name in ACTIVATIONS), F.gelu(x, approximate="tanh"))
+
+    check_elements(fn, values(dtype), names=[*ACTIVATIONS, "gelu tanh"])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_float_binary(dtype):
+    def fn(x, y):
+        return tuple(getattr(torch, name)(x, y) for name in BINARY)
+
+    x = values(dtype, 20)
+    check_elements(fn, x.repeat_interleave(20), x.repeat(20), names=BINARY)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_scalars(dtype):
+    def fn(x):
+        return (
+            x + 1,
+            x + 1.5,
+            2 - x,
+            x / 3,
+            7 / x,
+            x // 2,
+            x % 3,
+            x % -3,
+            x**2,
+            x**3,
+            x**-1,
+            x**0.5,
+            x**-0.5,
+            x**1.7,
+            2**x,
+            x.clamp(-1, 1),
+            x.clamp(min=0.3),
+            x.clamp_max(2),
+            x > 0.1,
+            x == 1,
+            torch.add(x, x, alpha=0.3),
+            torch.sub(x, 2, alpha=3),
+            torch.where(x > 0, x, 1.0),
+            torch.addcmul(x, x, x, value=0.5),
+            torch.lerp(x, x * 2, 0.3),
+            torch.threshold(x, 0.1, 20.0),
+            F.softshrink(x),
+        )
+
+    check_elements(fn, values(dtype))
+
+
+INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_integers_wrap_and_divide_as_eager(dtype):
+    info = torch.iinfo(dtype)
+    edge = torch.tensor([info.min, info.min + 1, -1 if info.min else 255, 0, 1, 2, 7, 8, 100, info.max], dtype=dtype)
+    x, y = edge.repeat_interleave(10), edge.repeat(10)
+
+    def fn(x, y):
+        return (
+            x + y,
+            x - y,
+            x * y,
+            -x,
+            abs(x),
+            torch.sign(x),
+            x & y,
+            x | y,
+            x ^ y,
+            ~x,
+            x << 3,
+            x >> 3,
+            x << (y % 7),
+            x // 3,
+            x // -3,
+            x % 5,
+            x % -5,
+            torch.div(x, 7, rounding_mode="trunc"),
+            torch.fmod(x, 3),
+            x / y,
+            x / 3,
+            x > y,
+            torch.maximum(x, y),
+            x.clamp(2, 50),
+            x**2,
+            x**3,
+            torch.sqrt(x),
+            torch.exp(x),
+            x + 1.5,
+            x * True,
+            x == 7,
+            torch.logical_and(x, y),
+            x.float(),
+            x.bool(),
+            x.to(torch.uint8),
+            x.to(torch.int8),
+            torch.floor(x),
+            torch.where(x > y, x, 3),
+        )
+
+    check(fn, x, y)
+
+
+def test_bool_arithmetic():
+    x = torch.tensor([True, False, True, False])
+    y = torch.tensor([True, True, False, False])
+
+    def fn(x, y):
+        return (
+            x & y,
+            x | y,
+            x ^ y,
+            ~x,
+            x + y,
+            x * y,
+            x == y,
+            x > y,
+            x + 1,
+            x * 2.5,
+            x.float(),
+            x.int() - y.int(),
+            x / y,
+            torch.maximum(x, y),
+        )
+
+    check(fn, x, y)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_casts(dtype):
+    x = values(dtype)
+    x = torch.cat([x[torch.isfinite(x)].clamp(-100, 100), torch.tensor([0.6, -0.6, 126.9, 1e-3], dtype=dtype)])
+
+    def fn(x):
+        kinds = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.bool)
+        return (*tuple(x.to(kind) for kind in kinds), x.abs().to(torch.uint8))
+
+    check(fn, x)
+
+
+def test_float_to_half_rounds_to_even_and_keeps_nan():
+    bits = torch.arange(0, 2**32, 65521, dtype=torch.int64).to(torch.int32)
+    x = bits.view(torch.float32)
+    check(lambda x: (x.bfloat16(), x.half(), x.double().bfloat16(), x.double().half()), x)
+
+
+@pytest.mark.parametrize("other", FLOATS + INTS + [torch.bool], ids=str)
+def test_promotion(other):
+    tensors = [values(torch.float32, 20).clamp(-9, 9).nan_to_num(), torch.arange(20) % 5]
+    y = (torch.arange(20) % 7).to(other)
+    zero_dim = torch.tensor(3).to(other)
+
+    def fn(x, n, y, s):
+        return (
+            x + y,
+            n + y,
+            x * s,
+            n * s,
+            y + 2,
+            y + 2.5,
+            s + x.half(),
+            torch.where(x > 0, x, s),
+            y / s,
+            s * 2,
+            x.bfloat16() * y,
+        )
+
+    check(fn, *tensors, y, zero_dim)
+
+
+SHAPES = [((5, 1, 7), (3, 1)), ((0, 3), (1, 3)), ((1,), (1, 1)), ((), (4,)), ((2, 0, 3), ()), ((17,), (17,))]
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_broadcast_and_empty_shapes(left, right):
+    check(lambda x, y: (x + y, (x * y).exp(), x.sin()), torch.randn(left), torch.randn(right))
+
+
+def test_layouts():
+    x = torch.randn(6, 5, 4)
+    layouts = [x, x.transpose(0, 2), x[::2, :, 1:], x[:1].expand(6, 5, 4), x.permute(1, 2, 0), x[:, ::5], x.flip(0)]
+    for one in layouts:
+        check(lambda x: (x + 1, (x * 2).sum(1), x.transpose(0, 1).exp(), x.reshape(-1) * 2), one)
+
+
+def test_channels_last():
+    x = torch.randn(2, 5, 3, 4).contiguous(memory_format=torch.channels_last)
+    check(lambda x: (x.relu() + 1, x.sum((2, 3)), (x * 2).mean(1)), x)
+
+
+def test_large_one_dimensional():
+    x = torch.rand(100_003) - 0.3
+    check(lambda x: (F.gelu(x), x.sum(), x.max(), (x > 0).any(), x.tanh() * x.sigmoid()), x)

@@ -1,0 +1,150 @@
+"""The file cache: addresses, damage, permissions, processes at once."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from dynfix.runtime import cache
+from dynfix.runtime.report import DynfixWarning
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+def test_put_and_get(folder):
+    key = cache.key("source", b"flags")
+    assert cache.get(key, ".so") is None
+    path = cache.put(key, ".so", b"content")
+    assert path == cache.get(key, ".so") == cache.path_for(key, ".so")
+    assert path.read_bytes() == cache.read(key, ".so") == b"content"
+    assert cache.get(key, ".cpp") is None and cache.read(key, ".cpp") is None
+    assert path.is_relative_to(folder)
+
+
+def test_keys_tell_parts_apart():
+    keys = [cache.key(*p) for p in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), (b"abc",), ("c", "ab"), ())]
+    assert len(set(keys)) == len(keys)
+    assert cache.key("ab", "c") == keys[0]
+
+
+def test_only_the_owner_may_read(folder):
+    path = cache.put(cache.key("x"), ".so", b"x")
+    for place, mode in ((folder, 0o700), (path.parent, 0o700), (path, 0o600)):
+        assert stat.S_IMODE(place.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("damage", [b"", b"conten", b"Content", b"content and more"])
+def test_a_damaged_file_is_removed_and_can_be_put_again(folder, damage):
+    key = cache.key("x")
+    path = cache.put(key, ".so", b"content")
+    path.write_bytes(damage)
+    assert cache.get(key, ".so") is None
+    assert not path.exists()
+    assert cache.put(key, ".so", b"content").read_bytes() == b"content"
+
+
+def test_a_file_without_its_hash_is_not_believed(folder):
+    key = cache.key("x")
+    path = cache.put(key, ".so", b"content")
+    path.with_name(path.name + ".sha256").unlink()
+    assert cache.get(key, ".so") is None
+    cache.put(key, ".so", b"content")
+    path.with_name(path.name + ".sha256").write_text("0" * 64)
+    assert cache.get(key, ".so") is None
+
+
+def test_an_undamaged_file_stays(folder):
+    key = cache.key("x")
+    path = cache.put(key, ".so", b"first")
+    before = path.stat().st_ino
+    assert cache.put(key, ".so", b"second").read_bytes() == b"first"
+    assert path.stat().st_ino == before
+
+
+def test_a_failed_write_leaves_nothing(folder, monkeypatch):
+    key = cache.key("x")
+    cache.root()
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        cache.put(key, ".so", b"content")
+    monkeypatch.undo()
+    monkeypatch.setenv("DYNFIX_CACHE_DIR", str(folder))
+    assert not [p for p in folder.rglob("*") if p.is_file()]
+
+
+def test_a_folder_that_others_can_write_is_not_used(folder):
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o777)
+    with pytest.warns(DynfixWarning, match="can be written by others"):
+        root = cache.root()
+    assert root != folder and stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert cache.put(cache.key("x"), ".so", b"x").is_relative_to(root)
+
+
+def test_a_folder_of_another_user_is_not_used(folder, monkeypatch):
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.warns(DynfixWarning, match="belongs to user"):
+        assert cache.root() != folder
+
+
+def test_a_folder_that_cannot_be_made_is_replaced(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / "file" / "kernels"))
+    with pytest.warns(DynfixWarning, match="cannot be made"):
+        assert cache.root().is_dir()
+
+
+def test_where_the_cache_lies(tmp_path, monkeypatch):
+    monkeypatch.delenv("DYNFIX_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.root() == tmp_path / "xdg" / "dynfix"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache.root() == tmp_path / "home" / ".cache" / "dynfix"
+
+
+def test_a_folder_that_was_deleted_is_made_again(folder):
+    cache.put(cache.key("x"), ".so", b"x")
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    assert cache.get(cache.key("x"), ".so") is None
+    assert cache.put(cache.key("x"), ".so", b"x").exists()
+
+
+def test_what_killed_builds_left_is_swept(folder):
+    for name, age in (("build-old", 100_000), ("probe-old", 100_000), ("build-new", 10)):
+        (folder / name).mkdir(parents=True)
+        os.utime(folder / name, (time.time() - age,) * 2)
+    folder.chmod(0o700)
+    cache.root()
+    assert [path.name for path in folder.iterdir()] == ["build-new"]
+
+
+WRITER = """
+import sys
+from dynfix.runtime import cache
+for i in range(150):
+    key = cache.key(str(i))
+    found = cache.read(key, ".bin")
+    assert found is None or found == str(i).encode() * 1000, i
+    cache.put(key, ".bin", str(i).encode() * 1000)
+    assert cache.read(key, ".bin") == str(i).encode() * 1000, i
+"""
+
+
+def test_processes_at_once(folder):
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER], stderr=subprocess.PIPE) for _ in range(3)]
+    for writer in writers:
+        _, stderr = writer.communicate(timeout=60)
+        assert writer.returncode == 0, stderr.decode()
+    assert not list(folder.rglob(".new-*"))

@@ -1,0 +1,125 @@
+"""The architecture as a test: import direction, no cycles, and the size of functions and files."""
+
+import ast
+import re
+import statistics
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+from importgraph import PACKAGES, graph, imports, loads_torch, sources, syntax
+
+# Modules that may import parts of torch's own compiler, and why.
+TORCH_COMPILER_USERS = {
+    "dynfix.runtime.guard": "TensorGuards, torch's native check of tensor metadata",
+    "dynfix.runtime.backends": "opt-in peer backends, looked up by name on request",
+    "dynfix.lowering.joint": "AOTAutograd's own helpers",
+    "dynfix.codemods.verify": "counts the graph breaks of torch.compile",
+}
+LONGEST_FILE = 500
+MEDIAN_FUNCTION = 8
+LONG_FUNCTION = 35  # the 95th percentile
+
+
+def place(edge):
+    return f"{edge.module}:{edge.line} imports {edge.target}"
+
+
+def rank(module):
+    """The place of a module's package in the one-way order; -1 for the root and for what is not ours."""
+    top, _, rest = module.partition(".")
+    package = rest.split(".")[0]
+    return PACKAGES.index(package) if top == "dynfix" and package in PACKAGES else -1
+
+
+def test_imports_point_one_way():
+    assert not [place(edge) for edge in graph() if rank(edge.target) > rank(edge.module) >= 0]
+
+
+def test_imports_of_our_own_modules_are_relative():
+    wrong = []
+    for module, path in sources().items():
+        for node in ast.walk(syntax(path)):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            wrong += [f"{module}:{node.lineno}" for name in names if name.split(".")[0] == "dynfix"]
+    assert not wrong
+
+
+def test_no_import_cycles():
+    ours = sources()
+    edges = {module: set() for module in ours}
+    for edge in graph():
+        if edge.target in ours and edge.target != edge.module and not edge.typing:
+            edges[edge.module].add(edge.target)
+    try:
+        list(TopologicalSorter(edges).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_function_local_import_of_our_own_modules():
+    assert not [place(edge) for edge in graph() if edge.local and edge.target.split(".")[0] == "dynfix"]
+
+
+def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
+    """The package's lazy table, which keeps torch out of `import dynfix`; and LibCST, which costs 0.2 s to load."""
+    by_name = re.compile(r"import_module\(f?[\"'](\.|\{__name__\}|dynfix)|import_module\([^)]*__package__")
+    users = {module for module, path in sources().items() if by_name.search(path.read_text(encoding="utf-8"))}
+    assert users == {"dynfix", "dynfix.rewriter.emit"}
+
+
+def test_only_listed_modules_touch_torchs_compiler():
+    private = ("torch._dynamo", "torch._inductor")
+    users = {edge.module for edge in graph() if edge.target.startswith(private)}
+    for module, path in sources().items():
+        text = path.read_text(encoding="utf-8")
+        if any(
+            re.search(rf"from torch import .*{name.split('.')[1]}|import_module\(\"{name}", text) for name in private
+        ):
+            users.add(module)
+    assert users <= TORCH_COMPILER_USERS.keys()
+
+
+def test_the_light_commands_load_no_torch():
+    light = [
+        "dynfix",
+        "dynfix.rewriter.dynrun",
+        "dynfix.rewriter.config",
+        "dynfix.runtime.options",
+        "dynfix.codemods.dynfix",
+    ]
+    assert not [module for module in light if loads_torch(module)]
+
+
+def test_files_are_short():
+    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in sources().items()}
+    assert not {module: length for module, length in lengths.items() if length > LONGEST_FILE}
+
+
+def test_functions_are_short():
+    lengths = sorted(
+        node.end_lineno - node.lineno + 1
+        for path in sources().values()
+        for node in ast.walk(syntax(path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+    assert statistics.median(lengths) <= MEDIAN_FUNCTION
+    assert lengths[int(len(lengths) * 0.95)] <= LONG_FUNCTION
+
+
+def test_the_reader_sees_imports_of_every_kind(tmp_path):
+    """The checks above rest on this: relative, local, aliased and typing-only imports are told apart."""
+    file = tmp_path / "fake.py"
+    file.write_text(
+        "from ..runtime import options\nimport torch._dynamo as d\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from . import reasons\ndef f():\n    from ..codemods import rules\n"
+    )
+    found = {(e.target, e.local, e.typing) for e in imports("dynfix.rewriter.fake", file)}
+    assert found == {
+        ("dynfix.runtime.options", False, False),
+        ("torch._dynamo", False, False),
+        ("typing", False, False),
+        ("dynfix.rewriter.reasons", False, True),
+        ("dynfix.codemods.rules", True, False),
+    }

@@ -1,0 +1,121 @@
+"""Builds every example kernel for an NVIDIA and an AMD GPU, which needs neither, and looks at what the assembler says of it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+import torch  # noqa: E402
+from dynfix.lowering.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, Reduced, Store  # noqa: E402
+from dynfix.lowering.ops import NUMBERS, OPS  # noqa: E402
+from dynfix.lowering.sizes import Axis, atom_index, linear  # noqa: E402
+from dynfix.lowering.targets.triton import print_group  # noqa: E402
+from dynfix.lowering.targets.triton_tile import Device  # noqa: E402
+from dynfix.runtime.errors import BuildError  # noqa: E402
+from dynfix.runtime.launch_triton import TritonGroup, TritonKernel, build, interpreted, load_source  # noqa: E402
+from kernel_examples import EXAMPLES, swiglu  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+
+pytestmark = pytest.mark.skipif(interpreted(), reason="the interpreter builds nothing")
+TARGETS = {"sm_90": GPUTarget("cuda", 90, 32), "gfx942": GPUTarget("hip", "gfx942", 64)}
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def made(group: TritonGroup, kernel: TritonKernel, target: str, aligned: bool = True):
+    function = getattr(load_source(group.header + kernel.text, kernel.name), kernel.name)
+    return build(kernel, function, TARGETS[target], aligned)
+
+
+def spilled(binary, target: str, folder: Path) -> int:
+    """Bytes or registers that the kernel keeps in memory for want of registers."""
+    if target == "gfx942":
+        return sum(int(n) for n in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", binary.asm["amdgcn"]))
+    file = folder / "kernel.cubin"
+    file.write_bytes(binary.asm["cubin"])
+    usage = subprocess.run(
+        [CUOBJDUMP, "--dump-resource-usage", file], capture_output=True, text=True, check=True
+    ).stdout
+    assert "REG:" in usage
+    return sum(int(n) for n in re.findall(r"(?:LOCAL|STACK):(\d+)", usage))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("make", EXAMPLES, ids=lambda make: make.__name__)
+def test_kernels_build_without_spills(make, target, tmp_path):
+    group = print_group(make()[0])
+    for kernels in group.variants:
+        binary = made(group, kernels[0], target)
+        assert binary.kernel, "no machine code"
+        assert spilled(binary, target, tmp_path) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", EXAMPLES, ids=lambda make: make.__name__)
+def test_every_variant_builds(make):
+    group = print_group(make()[0])
+    for kernels in group.variants:
+        for kernel in kernels:
+            assert made(group, kernel, "sm_90").asm["cubin"]
+
+
+def every_op(dtype):
+    """One kernel that applies every function of the loop IR to `dtype`."""
+    names = [name for name, signature in OPS.items() if dtype in signature.operands]
+    i = atom_index(Axis(0, 1024))
+    inputs = [Load(Buffer(f"in{k}", dtype, 1024), i) for k in range(3)]
+    stores = []
+    for k, name in enumerate(names):
+        result = OPS[name].result or dtype
+        stores.append(Store(Buffer(f"out{k}", result, 1024), i, Op(name, tuple(inputs[: OPS[name].arity]), result)))
+    return Group("every_op", (1024,), (Nest((1024,), (), tuple(stores)),))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [*sorted(NUMBERS, key=str), torch.bool], ids=str)
+def test_every_function_builds(dtype, target):
+    group = print_group(every_op(dtype))
+    assert made(group, group.variants[0][0], target).kernel
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [*sorted(NUMBERS, key=str), torch.bool], ids=str)
+def test_every_reduction_builds(dtype, target):
+    kinds = ("any", "all") if dtype == torch.bool else sorted(REDUCTIONS - {"any", "all"})
+    at, row = linear((Axis(0, 64), Axis(1, 100)), (100, 1)), atom_index(Axis(0, 64))
+    stores = []
+    for k, kind in enumerate(kinds):
+        result = torch.int64 if kind.startswith("arg") else dtype
+        value = Reduced(kind, Load(Buffer("x", dtype, 6400), at), result)
+        stores.append(Store(Buffer(f"out{k}", result, 64), row, value))
+    for inner in ((100,), (20000,)):
+        nests = (Nest((64,), inner, tuple(stores)),) if inner == (100,) else (_long(stores),)
+        group = print_group(Group("reductions", nests[0].space, nests), Device(multiprocessors=1))
+        assert made(group, group.variants[0][0], target).kernel
+
+
+def _long(stores):
+    """The same reductions over rows that need a loop."""
+    at, row = linear((Axis(0, 64), Axis(1, 20000)), (20000, 1)), atom_index(Axis(0, 64))
+    longer = []
+    for store in stores:
+        buffer = Buffer("x", store.value.value.dtype, 64 * 20000)
+        longer.append(Store(store.buffer, row, Reduced(store.value.kind, Load(buffer, at), store.value.dtype)))
+    return Nest((64,), (20000,), tuple(longer))
+
+
+def test_aligned_pointers_are_read_in_vectors():
+    group = print_group(swiglu(1 << 20)[0])
+    kernel = group.variants[0][0]
+    assert "ld.global.v" in made(group, kernel, "sm_90").asm["ptx"]
+    assert "ld.global.v" not in made(group, kernel, "sm_90", aligned=False).asm["ptx"]
+
+
+def test_what_triton_rejects_is_named():
+    group = print_group(EXAMPLES[0]()[0])
+    good = group.variants[0][0]
+    broken = TritonKernel(good.name, good.text.replace("tl.load", "tl.lode"), *list(vars(good).values())[2:])
+    with pytest.raises(BuildError, match=good.name):
+        made(group, broken, "sm_90")

@@ -1,0 +1,33 @@
+"""Runs the tests of `interpreted` under Triton's interpreter, one child process a file."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "interpreted"
+
+
+FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
+
+
+def run(file, chosen):
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, str(FOLDER / file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_file(file):
+    run(file, "not slow")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [file for file in FILES if "slow" in (FOLDER / file).read_text()])
+def test_rest_of_file(file):
+    run(file, "slow")
