@@ -165,8 +165,8 @@ def test_hooks_added_later():
     def global_hook(net):
         handles.append(torch.nn.modules.module.register_module_forward_hook(lambda mod, args, out: out + 1))
 
-    same(Net, (X,), add, (X,), add_pre, (X,), lambda m: handles[-1].remove(), (X,))
-    same(Net, (X,), global_hook, (X,), lambda m: handles[-1].remove(), (X,))
+    same(Net, (X,), add, (X,), add_pre, (X,), lambda m: handles.pop().remove(), (X,))
+    same(Net, (X,), global_hook, (X,), lambda m: handles.pop().remove(), (X,))
 
 
 def test_hook_with_kwargs_added_later():

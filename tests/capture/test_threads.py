@@ -11,9 +11,6 @@ import pytest
 import torch
 from helpers import Case, Counting, X, Y, outside, recordings, same, tensor
 
-# A thread that is stuck while it records keeps every later recording of the process from starting: in a process of their own.
-pytestmark = pytest.mark.slow
-
 
 def test_threads_call_at_once():
     log = []
