@@ -43,7 +43,8 @@ DIRECT = ("torch.nn.functional", "torch.functional", "torch._tensor", "torch.ove
           "torch.utils.dlpack", "torch._prims_common", "torch._refs", "torch._decomp", "torch.return_types", "torch.masked", "torch.sparse",
           "torch.nn.parameter", "torch.nn.grad", "torch._higher_order_ops", "torch._functorch", "torch.func", "torch.fx",
           "torch.distributed",
-          "torch._vmap_internals", "torch._meta_registrations", "torch._subclasses", "torch._numpy", "torch._lowrank")  # fmt: skip
+          "torch._vmap_internals", "torch._meta_registrations", "torch._subclasses", "torch._numpy", "torch._lowrank",
+          "torch._dynamo.mutation_guard")  # fmt: skip
 
 
 def module_name(fn: types.FunctionType) -> str:

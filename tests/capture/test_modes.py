@@ -389,3 +389,9 @@ def test_strange_tensors():
         (X,),
         call(X.to_sparse()),
     )
+
+
+def test_modules_made_in_a_call_once_torch_compile_was_used():
+    """torch.compile puts a wrapper of its own around `Module.__init__`, for the whole process."""
+    torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.rand(2, 2))
+    same(lambda: lambda x: torch.nn.ReLU()(x) * 2, (X,), (Y,), (X,), fullgraph=True)
