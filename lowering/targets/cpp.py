@@ -18,6 +18,7 @@ from ..sizes import coefficient
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, library_calls
+from .cpp_rows import kept_rows, uses_rows
 
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
 # integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves unused on many processors
@@ -41,7 +42,8 @@ def print_kernel(group: Group) -> Kernel:
 
 def library_source(kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]) -> str:
     """The source of one library."""
-    parts = [_template("prelude.h"), *_declarations(groups, vector_math)]
+    folds = [_template("rows.h")] if any(uses_rows(group.nests) for group in groups) else []
+    parts = [_template("prelude.h"), *folds, *_declarations(groups, vector_math)]
     return "\n\n".join([*parts, *(kernel.source for kernel in kernels)]) + "\n"
 
 
@@ -93,7 +95,8 @@ class GroupPrinter:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.lines = Lines()
-        self.nests = NestPrinter(self.lines)
+        self.rows = kept_rows(group.nests)
+        self.nests = NestPrinter(self.lines, self.rows)
         touched = [x.buffer for nest in group.nests for x in accesses(nest)]
         self.buffers = tuple(b for b in dict.fromkeys(touched) if b.scope == "global")
         self.locals = [b for b in dict.fromkeys(touched) if b.scope == "local"]
@@ -143,8 +146,14 @@ class GroupPrinter:
         for buffer in self.locals:
             self.lines.add(f"{TYPES[buffer.dtype]} {buffer.name}{suffix};")
 
+    def _declare_rows(self) -> None:
+        for axes, kept in self.rows.items():
+            for value, array in kept.items():
+                self.lines.add(f"{TYPES[value.dtype]} {array}[{axes[-1].size}];")
+
     def _point(self) -> None:
         self._declare_locals()
+        self._declare_rows()
         for nest in self.group.nests:
             if len(self.group.nests) > 1:
                 self.lines.open("")

@@ -8,11 +8,11 @@ import torch
 
 from .. import sizes
 from ..ir import Buffer, Indirect, Nest, Reduced, Store, Value, atoms, indices_of, store_values
-from ..sizes import Axis
+from ..sizes import Axis, Index
 from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost
 from .cpp_ops import TYPES, highest, lowest
+from .cpp_rows import BLOCK, Rows, fold, folds_row, in_memory
 
-BLOCK = 512  # elements summed in float before they go to a double
 ROW_BLOCK = 32  # the same for sums of columns
 TILE = 64
 SIMD_KINDS = {"sum": "+", "prod": "*", "max": "op_max", "min": "op_min", "any": "|", "all": "&"}
@@ -62,13 +62,36 @@ class Accumulator:
         return COMBINE[self.kind].format(into, value, t=self.type)
 
 
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Where the elements of a row fold stand. kept: in an array for later nests; computed: the nest's loop writes them."""
+
+    array: str
+    kept: bool
+    computed: bool
+    memory: tuple[Buffer, Index] | None = None
+
+    def folded(self, a: Accumulator, printer: ExpressionPrinter, low: str, high: str) -> str:
+        """The fold of elements `low` to `high`, which an array of one block holds from its start."""
+        if self.memory is None:
+            start = "" if low == "0" or not self.kept else f" + {low}"
+            return fold(a.reduced, self.array + start, high if low == "0" else f"{high} - {low}")
+        buffer, index = self.memory
+        start = "" if low == "0" else f" + {low}"
+        return fold(
+            a.reduced, f"{buffer.name} + {printer.index(index)}{start}", high if low == "0" else f"{high} - {low}"
+        )
+
+
 class NestPrinter:
     """Prints nests of one group. `lane` is "" or "[t]": the suffix of variables that exist once for each point of a tile."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Lines, rows: Rows) -> None:
         self.lines = lines
+        self.rows = rows
         self.lane = ""
         self._accumulators = 0
+        self._filled: set[str] = set()  # arrays of `rows` that a nest has written
 
     def local(self, buffer: Buffer) -> str:
         return buffer.name + self.lane
@@ -121,8 +144,16 @@ class NestPrinter:
             self.lines.open(loop(axis))
         self.simd(nest, clauses)
         self.lines.open(loop(axes[-1]))
-        body(printer.nested())
+        body(self._inside(nest, printer))
         self.lines.close(len(axes))
+
+    def _inside(self, nest: Nest, printer: ExpressionPrinter) -> ExpressionPrinter:
+        """A printer for the innermost loop: what earlier nests of the group keep is read from their arrays."""
+        inner = printer.nested()
+        for value, array in self.rows.get(nest.axes, {}).items():
+            if array in self._filled:
+                inner.names[value] = f"{array}[{nest.axes[-1].text}]"
+        return inner
 
     def simd(self, nest: Nest, clauses: str = "") -> None:
         more = " reduction(|:bad)" if has_indirect(nest) else ""
@@ -169,28 +200,59 @@ class NestPrinter:
         )
 
     def _sweep(self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter) -> None:
-        """All reductions in one pass: the innermost loop in blocks, each summed by vector lanes, then added to the whole."""
+        """All reductions in one pass: the innermost loop in blocks, each folded in vector lanes, then added to the whole."""
         axes = nest.axes[len(nest.space) :] or (Axis(len(nest.space), 1),)
         for axis in axes[:-1]:
             self.lines.open(loop(axis))
         last = axes[-1]
-        blocked = last.size > BLOCK
-        low, high = ("0", str(last.size))
+        rows = {a: self._row(nest, a, last) for a in accumulators if folds_row(a.reduced, last)}
+        looped = [a for a in accumulators if a not in rows or rows[a].computed]
+        blocked = bool(looped) and last.size > BLOCK and not all(row.kept for row in rows.values())
+        low, high = ("b", "e") if blocked else ("0", str(last.size))
         if blocked:
             self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
             self.lines.add(f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};")
-            low, high = "b", "e"
+        for a in looped:
+            if a not in rows:
+                self.lines.add(f"{a.type} {a.name}_part = {a.start};")
+            elif not rows[a].kept:
+                self.lines.add(f"{a.type} {rows[a].array}[{BLOCK if blocked else last.size}];")
+        if looped:
+            self._sweep_loop(nest, looped, rows, (low, high), printer)
         for a in accumulators:
-            self.lines.add(f"{a.type} {a.name}_part = {a.start};")
-        self.simd(nest, "".join(f" reduction({SIMD_KINDS[a.kind]}:{a.name}_part)" for a in accumulators))
-        self.lines.open(f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})")
-        inner = printer.nested()
-        for a in accumulators:
-            self.lines.add(a.combine(f"{a.name}_part", inner(a.reduced.value)))
-        self.lines.close()
-        for a in accumulators:
-            self.lines.add(a.combine(a.name, f"{a.name}_part"))
+            part = rows[a].folded(a, printer, low, high) if a in rows else f"{a.name}_part"
+            self.lines.add(a.combine(a.name, part))
         self.lines.close(len(axes) - 1 + blocked)
+        self._filled.update(row.array for row in rows.values() if row.kept)
+
+    def _sweep_loop(
+        self,
+        nest: Nest,
+        looped: Sequence[Accumulator],
+        rows: dict[Accumulator, "Row"],
+        limits: tuple[str, str],
+        printer: ExpressionPrinter,
+    ) -> None:
+        (low, high), last = limits, nest.axes[-1] if nest.inner else Axis(len(nest.space), 1)
+        parts = [a for a in looped if a not in rows]
+        self.simd(nest, "".join(f" reduction({SIMD_KINDS[a.kind]}:{a.name}_part)" for a in parts))
+        self.lines.open(f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})")
+        inner = self._inside(nest, printer)
+        for a in looped:
+            value = inner(a.reduced.value)
+            if a in rows:
+                offset = f" - {low}" if low != "0" and not rows[a].kept else ""
+                self.lines.add(f"{rows[a].array}[{last.text}{offset}] = {value};")
+            else:
+                self.lines.add(a.combine(f"{a.name}_part", value))
+        self.lines.close()
+
+    def _row(self, nest: Nest, a: Accumulator, last: Axis) -> "Row":
+        kept = self.rows.get(nest.axes, {}).get(a.reduced.value)
+        if kept is not None:
+            return Row(kept, True, computed=kept not in self._filled)
+        memory = in_memory(a.reduced.value, last)
+        return Row(f"{a.name}_row", False, computed=memory is None, memory=memory)
 
     def _position_loops(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
         axes = nest.axes[len(nest.space) :]

@@ -34,12 +34,13 @@ INLINE bool op_signbit(double x) {
   return bits < 0;
 }
 
-// exp in float by range reduction and a polynomial (Cephes' expf, https://www.netlib.org/cephes/), within 2 ulp, denormal results included.
-// The library's vector exp takes a slow path for what underflows, and a masked softmax is half -inf.
+// exp in float by range reduction and a polynomial (coefficients of Cephes' expf, https://www.netlib.org/cephes/), within 1 ulp, denormal results
+// included. The library's vector exp takes a slow path for what underflows, and a masked softmax is half -inf.
 INLINE float op_exp(float x) {
   bool vanishes = x < -103.98f;  // below half of the smallest denormal: no arithmetic on denormals, which is slow, for the many -inf
-  float bounded = vanishes ? 0.0f : (x > 89.0f ? 89.0f : x);  // NaN fails both and stays
-  float n = __builtin_rintf(bounded * 1.44269504088896341f);
+  float bounded = x > 89.0f ? 89.0f : x;  // NaN stays
+  float shifted = __builtin_fmaf(bounded, 1.44269504088896341f, 0x1.8p23f);  // its low bits are the rounded quotient
+  float n = shifted - 0x1.8p23f;
   float r = __builtin_fmaf(n, -0.693359375f, bounded);
   r = __builtin_fmaf(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
@@ -48,8 +49,11 @@ INLINE float op_exp(float x) {
   p = __builtin_fmaf(p, r, 4.1665795894e-2f);
   p = __builtin_fmaf(p, r, 1.6666665459e-1f);
   p = __builtin_fmaf(p, r, 5.0000001201e-1f);
-  p = __builtin_fmaf(p, r * r, r) + 1.0f;
-  int32_t exponent = (int32_t)n;
+  p = __builtin_fmaf(p, r, 1.0f);
+  p = __builtin_fmaf(p, r, 1.0f);
+  int32_t exponent;
+  __builtin_memcpy(&exponent, &shifted, 4);
+  exponent = vanishes ? 0 : exponent - 0x4b400000;
   int32_t half = exponent >> 1;  // two factors: one alone would overflow or lose a denormal
   int32_t first_bits = (half + 127) << 23, second_bits = (exponent - half + 127) << 23;
   float first, second;
