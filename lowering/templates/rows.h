@@ -1,0 +1,82 @@
+// Folds of n neighbouring elements in vector registers, one wide accumulator a lane: what stands in a loop with a reduction clause is
+// folded lane by lane at its end, in order for sums, and with extrema that propagate NaN as scalars.
+template <typename T> struct Row {
+  typedef T Wide __attribute__((vector_size(64)));
+  typedef T Half __attribute__((vector_size(32)));
+  typedef T Quarter __attribute__((vector_size(16)));
+  static const int lanes = 64 / sizeof(T);
+
+  INLINE Wide at(const T *p) {
+    Wide made;
+    __builtin_memcpy(&made, p, 64);
+    return made;
+  }
+  // The last few elements, then `rest` in the lanes that are left.
+  INLINE Wide tail(const T *p, int64_t count, T rest) {
+    T made[lanes];
+    for (int i = 0; i < lanes; ++i) made[i] = i < count ? p[i] : rest;
+    return at(made);
+  }
+  template <typename Part, typename Whole> INLINE Part part(const Whole &whole, int number) {
+    Part made;
+    __builtin_memcpy(&made, (const char *)&whole + number * sizeof(Part), sizeof(Part));
+    return made;
+  }
+  template <typename Fold> INLINE T across(Wide wide) {
+    Half half = Fold::of(part<Half>(wide, 0), part<Half>(wide, 1));
+    Quarter quarter = Fold::of(part<Quarter>(half, 0), part<Quarter>(half, 1));
+    if (lanes == 8) return Fold::of(quarter[0], quarter[1]);
+    return Fold::of(Fold::of(quarter[0], quarter[1]), Fold::of(quarter[lanes / 4 - 2], quarter[lanes / 4 - 1]));
+  }
+  template <typename Fold> INLINE Wide over(const T *p, int64_t n, T start) {
+    Wide a = start - (Wide){}, b = a, c = a, d = a;
+    int64_t i = 0;
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+      a = Fold::of(at(p + i), a);
+      b = Fold::of(at(p + i + lanes), b);
+      c = Fold::of(at(p + i + 2 * lanes), c);
+      d = Fold::of(at(p + i + 3 * lanes), d);
+    }
+    for (; i + lanes <= n; i += lanes) a = Fold::of(at(p + i), a);
+    if (i < n) b = Fold::of(tail(p + i, n - i, start), b);
+    return Fold::of(Fold::of(a, b), Fold::of(c, d));
+  }
+};
+
+struct Added {
+  template <typename V> INLINE V of(V a, V b) { return a + b; }
+};
+// Without NaN: a comparison with one is false, and the other side stays.
+struct Larger {
+  template <typename V> INLINE V of(V a, V b) { return a > b ? a : b; }
+};
+struct Smaller {
+  template <typename V> INLINE V of(V a, V b) { return a < b ? a : b; }
+};
+// Zero as long as nothing was NaN.
+struct Unordered {
+  template <typename V> INLINE V of(V a, V b) { return a == a ? b : a; }
+};
+
+const int64_t kRowBlock = 512;  // elements summed in T before they go to a double
+
+template <typename T> INLINE double op_row_sum(const T *p, int64_t n) {
+  double total = 0;
+  for (int64_t i = 0; i < n; i += kRowBlock)
+    total += Row<T>::template across<Added>(
+        Row<T>::template over<Added>(p + i, n - i < kRowBlock ? n - i : kRowBlock, 0));
+  return total;
+}
+template <typename T> INLINE T op_row_nan(const T *p, int64_t n) {
+  return Row<T>::template across<Added>(Row<T>::template over<Unordered>(p, n, 0));
+}
+template <typename T> INLINE T op_row_max(const T *p, int64_t n) {
+  T nan = op_row_nan(p, n);
+  T most = Row<T>::template across<Larger>(Row<T>::template over<Larger>(p, n, (T)-__builtin_inf()));
+  return nan != nan ? nan : most;
+}
+template <typename T> INLINE T op_row_min(const T *p, int64_t n) {
+  T nan = op_row_nan(p, n);
+  T least = Row<T>::template across<Smaller>(Row<T>::template over<Smaller>(p, n, (T)__builtin_inf()));
+  return nan != nan ? nan : least;
+}
