@@ -15,13 +15,15 @@ from ..lowering.aot_eager import aot_eager
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import RecompileLimitError
-from ..runtime.guard import Arg, Equals, GuardState, Kwarg, Obj, Path
+from ..runtime.guard import Arg, GuardState, Kwarg, Obj
 from ..runtime.options import Options
 from . import emit, reasons
 from .capture import places, state
+from .capture.moving import Moving
 from .capture.recording import Recording, finish
 from .capture.replay import Entry
 from .capture.segments import Segment
+from .capture.symbolic import Symbols
 from .capture.trace import Recorder
 from .forms import calls, purity
 from .forms.operators import Forms
@@ -70,7 +72,7 @@ class CompiledFunction:
         self._stays_eager = False
         self._failures = 0
         self._limit_told = False
-        self._moving: set[Path] = set()
+        self._moving = Moving()
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _tell_missing(options)
         _live.add(self)
@@ -152,10 +154,14 @@ class CompiledFunction:
         return calls.call_root(recorder, self.fn, given, named)
 
     def _note_moving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Numbers that an entry took for constants and that are others now: the next recording traces them."""
-        for guard in (failure.guard for failure in self._dispatcher.explain_miss(args, kwargs)):
-            if guard is not None and isinstance(guard.check, Equals) and type(guard.check.arg) in (int, float):
-                self._moving.add(guard.path)
+        """Numbers and sizes that an entry took for constants and that are others now: the next recording traces them."""
+        for failure in self._dispatcher.explain_miss(args, kwargs):
+            self._moving.note_number(failure.guard)
+        for recording in self._captured():
+            self._moving.note_sizes(recording.guards, args, kwargs)
+
+    def _captured(self) -> list[Recording]:
+        return [recording for recording in self.recordings if isinstance(recording, Recording)]
 
     def _finished(
         self, recorder: Recorder, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any
@@ -188,7 +194,7 @@ class CompiledFunction:
     def _compile(self, recording: Recording) -> None:
         start = time.perf_counter()
         try:
-            programs = tuple(compile_segment(segment, self.options) for segment in recording.segments)
+            programs = self._programs(recording)
         except Exception as error:
             self._internal(error, "compiling")
             self.recordings.append(Failed(recording.sites))
@@ -196,6 +202,30 @@ class CompiledFunction:
         recording.compile_times["backend"] = time.perf_counter() - start
         self.recordings.append(recording)
         self._dispatcher.add(Entry(recording, programs, self.fn))
+
+    def _programs(self, recording: Recording) -> tuple[Callable[..., Any], ...]:
+        """The compiled segments. A recording whose sizes cannot be symbols stands for one size."""
+        if recording.symbols is not None:
+            try:
+                return self._symbolic(recording, recording.symbols)
+            except Exception as error:
+                report.log.debug("%s is compiled for one size: %s", getattr(self.fn, "__qualname__", ""), error)
+                self._moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
+                recording.make_static()
+        return tuple(compile_segment(segment, self.options) for segment in recording.segments)
+
+    def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
+        recording.outcomes = symbols.analyse(recording.segments, recording.outcomes)
+        for other in self._captured():
+            if recording.reads_same(other):
+                symbols.check_against(other.segments, recording.segments)
+        programs = tuple(
+            compile_segment(segment, self.options, symbols.examples(number, segment))
+            for number, segment in enumerate(recording.segments)
+        )
+        symbols.close()
+        self._moving.fix(recording.guard_set.inputs, symbols.settled_dims())
+        return programs
 
     def _internal(self, error: Exception, doing: str) -> None:
         if self.options.strict:
@@ -210,10 +240,6 @@ def _tell_missing(options: Options) -> None:
     """What was asked for and is not there is said, once."""
     if options.cudagraphs:
         report.warn_once("cudagraphs", "CUDA graphs are not used yet: kernels are launched one by one")
-    if options.dynamic:
-        report.warn_once(
-            "dynamic", "dynamic=True: sizes are static yet; each new shape is compiled anew, up to recompile_limit"
-        )
 
 
 class Failed:
@@ -228,12 +254,15 @@ class Failed:
         self.compile_times: dict[str, float] = {}
 
 
-def compile_segment(segment: Segment, options: Options) -> Callable[..., Any]:
+def compile_segment(
+    segment: Segment, options: Options, example_inputs: list[torch.Tensor] | None = None
+) -> Callable[..., Any]:
     """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it is."""
     if segment.eager or not segment.ops:
         return segment.module
-    with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
-        example_inputs = [meta.fake() for meta in segment.metas]
+    if example_inputs is None:
+        with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
+            example_inputs = [meta.fake() for meta in segment.metas]
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
     if options.backend != "native" and options.backend != "aot_eager":
         return _Foreign(program)

@@ -17,6 +17,11 @@ METADATA = frozenset(
     broadcast_shapes __dir__ get_default_device _has_compatible_shallow_copy_type""".split()
 )
 
+# Those among them whose answers follow from sizes and strides.
+SIZED = frozenset(
+    "get:shape size numel nelement __len__ stride get:nbytes is_contiguous is_same_size dim_order".split()
+)
+
 # Calls whose Python result is the tensor's data.
 SCALAR_READS = frozenset({"item"})
 BOOL_READS = frozenset({"__bool__", "is_nonzero", "equal", "allclose", "__contains__"})

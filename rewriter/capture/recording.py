@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Guard, GuardSet, Obj
+from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
 from .. import reasons
 from . import scalars
 from .effects import Effect
 from .provenance import BY_IDENTITY, is_constant
 from .recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from .segments import Segment
+from .sizes import follows_from_sizes
+from .symbolic import Symbols, make_static
 from .trace import Recorder
 from .values import CALL_INPUT, storage_of
 
@@ -20,7 +22,7 @@ from .values import CALL_INPUT, storage_of
 @dataclasses.dataclass(eq=False)
 class Recording:
     """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`: pairs of inputs that were one object;
-    `sites`: its graph breaks."""
+    `sites`: its graph breaks; `symbols`: its symbolic sizes, if inputs have any; `static_metas`: what those inputs were in the recorded call."""
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
@@ -30,7 +32,32 @@ class Recording:
     guards: tuple[Guard, ...]
     aliases: tuple[tuple[int, int], ...]
     sites: tuple[reasons.Site, ...]
+    symbols: Symbols | None = None
+    static_metas: dict[Path, TensorMeta] = dataclasses.field(default_factory=dict)
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def make_static(self) -> None:
+        """Stand for calls with the sizes of the recorded one alone."""
+        make_static(self.segments)
+        self.outcomes = tuple(outcome for outcome in self.outcomes if not follows_from_sizes(outcome[1]))
+        self.guards = tuple(self._static(guard) for guard in self.guards)
+        plan = self.guard_set.plan
+        self.guard_set = GuardSet(self.guards, self.guard_set.inputs, plan.nargs, plan.kwnames, distinct=plan.distinct,
+                                  disjoint=plan.disjoint, state=plan.state)  # fmt: skip
+        self.symbols = None
+
+    def _static(self, guard: Guard) -> Guard:
+        if guard.path in self.static_metas and isinstance(guard.check, Tensor):
+            return Guard(guard.path, Tensor(self.static_metas[guard.path]), guard.origin)
+        return guard
+
+    def reads_same(self, other: "Recording") -> bool:
+        """Whether both rely on the same things, but for the metadata of tensors."""
+        mine, others = (
+            {(guard.path, guard.check) for guard in recording.guards if not isinstance(guard.check, Tensor)}
+            for recording in (self, other)
+        )
+        return mine == others
 
     @property
     def graphs(self) -> list[torch.fx.GraphModule]:
@@ -76,9 +103,9 @@ def _assemble(recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, .
     segments = close(recorder)
     guards = tuple(recorder.known.guard_list())
     guard_set = GuardSet(guards, list(recorder.inputs), nargs, kwnames, disjoint=written, state=state)
-    return Recording(
-        segments, tuple(recorder.outcomes), effects, output, guard_set, guards, aliases, tuple(recorder.sites)
-    )
+    symbols = Symbols(recorder.dynamic_inputs) if recorder.dynamic_inputs else None
+    return Recording(segments, tuple(recorder.outcomes), effects, output, guard_set, guards, aliases, tuple(recorder.sites), symbols,
+                     recorder.static_metas)  # fmt: skip
 
 
 def close(recorder: Recorder) -> tuple[Segment, ...]:
@@ -93,6 +120,8 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         return _tensor(recorder, obj)
     if type(obj) in scalars.TRACED:
         return obj.recipe if scalars.live_in(recorder, obj) else Const(scalars.plain(obj))
+    if type(obj) is torch.Size:
+        return Apply(lambda *sizes: torch.Size(sizes), tuple(leaf(recorder, size) or Const(size) for size in obj))
     if is_constant(obj):
         return Const(obj)
     path = recorder.known.path_of(obj)

@@ -34,6 +34,10 @@ class Undo:
             torch.cuda.set_rng_state(rng, device)
 
 
+def _always(inputs: list[Any]) -> bool:
+    return True
+
+
 class Entry:
     """A recording with its compiled segments. `eager` is the user's own function."""
 
@@ -48,12 +52,13 @@ class Entry:
         self._checks: dict[int, list[tuple[Any, Any]]] = {}
         for after, recipe, expected in recording.outcomes:
             self._checks.setdefault(after, []).append((recipe, expected))
+        self._sizes_hold = recording.symbols.holds if recording.symbols is not None else _always
         self._redo_safe = not any(getattr(program, "may_write_first", False) and segment.writes
                                   for program, segment in zip(programs, recording.segments, strict=True))  # fmt: skip
 
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result, or MISS when an outcome is one that this recording has not seen; nothing was done to the outside then."""
-        if any(inputs[a] is not inputs[b] for a, b in self.recording.aliases):
+        if any(inputs[a] is not inputs[b] for a, b in self.recording.aliases) or not self._sizes_hold(inputs):
             return MISS
         undo = Undo(self._random, self._devices)
         env = Env(inputs, len(self.programs))

@@ -43,7 +43,7 @@ def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
     if function not in _ARITHMETIC or not all(type(scalars.plain(arg)) is float or type(arg) is int for arg in args):
         return None
     parts = tuple(arg.form if scalars.is_live(arg) else arg for arg in args)
-    return None if any(part is None for part in parts) else Form(function, parts)
+    return None if any(part is None or scalars.size_form(arg) for part, arg in zip(parts, args, strict=True)) else Form(function, parts)
 
 
 def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
@@ -70,4 +70,4 @@ def fits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         or args[0].dtype not in (torch.float32, torch.float64)
     ):
         return False
-    return getattr(args[1], "form", None) is not None and (name in _OPERATIONS or name in _DIVISIONS)
+    return isinstance(getattr(args[1], "form", None), Form) and (name in _OPERATIONS or name in _DIVISIONS)

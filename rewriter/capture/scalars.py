@@ -4,6 +4,8 @@ import math
 import operator
 from typing import Any
 
+import torch
+
 from . import state
 from .recipes import Apply, Const, Recipe
 
@@ -30,10 +32,16 @@ def plain(value: Any) -> Any:
     return value if exact is None else exact(value)
 
 
-def traced(value: Any, recipe: Recipe, form: Any = None) -> Any:
+def size_form(value: Any) -> Any:
+    """The form (see `sizes`) of a traced number that follows from sizes, else None."""
+    form = getattr(value, "form", None) if type(value) in TRACED else None
+    return form if form is not None and hasattr(form, "seen") else None
+
+
+def traced(value: Any, recipe: Recipe, form: Any = None, recorder: Any = None) -> Any:
     """`value` with its recipe, and the form in which a graph can hold it, if a subclass can
     carry it (a bool cannot: its outcome is recorded instead)."""
-    recorder = state.recorder()
+    recorder = recorder or state.recorder()
     if type(value) is bool:
         return recorder.outcome(recipe, value)
     cls = {float: TracedFloat, int: TracedInt, str: TracedStr}.get(type(value))
@@ -166,8 +174,8 @@ def strip(obj: Any, seen: set[int] | None = None) -> Any:
     if id(obj) in seen:
         return obj
     seen.add(id(obj))
-    if type(obj) is tuple and obj:
-        parts = tuple(strip(part, seen) for part in obj)
+    if type(obj) in (tuple, torch.Size) and obj:
+        parts = type(obj)(strip(part, seen) for part in obj)
         return parts if any(a is not b for a, b in zip(parts, obj, strict=True)) else obj
     if type(obj) is list:
         _strip_items(obj, list(enumerate(obj)), seen)

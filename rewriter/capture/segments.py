@@ -40,6 +40,7 @@ class SegmentBuilder:
         self.written: set[Value] = set()
         self.ops = 0
         self.random = False
+        self.sizes: dict[Any, torch.fx.Node] = {}
         self._nodes: dict[Value, torch.fx.Node] = {}
         self._imports: list[tuple[Value, Meta]] = []
         self._last_placeholder: torch.fx.Node | None = None

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import operator
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from ...runtime.errors import GraphBreakError
 from ...runtime.guard import Path, Tensor, TensorMeta
 from ...runtime.options import Options
 from .. import reasons
-from . import opsets, scalar_forms, scalars, state
+from . import opsets, scalar_forms, scalars, sizes, state
+from .moving import Moving
+from .nested import plain_in, settle_but_sizes, tensors_in
 from .places import place_of
 from .provenance import Provenance, Unguardable
 from .recipes import Apply, Input, Output, Recipe, needs_graph
@@ -32,7 +34,7 @@ class Stopped(Exception):
 class Recorder(TorchFunctionMode):
     """A TorchFunctionMode for one call. `sites` are its breaks; `stopped` says why the recording ended early, if it did."""
 
-    def __init__(self, options: Options, rewriter: Any, moving: Collection[Path] = ()) -> None:
+    def __init__(self, options: Options, rewriter: Any, moving: "Moving | None" = None) -> None:
         super().__init__()
         self.options, self.rewriter = options, rewriter
         self.active = True
@@ -40,7 +42,9 @@ class Recorder(TorchFunctionMode):
         self.failure: GraphBreakError | None = None
         self.sites: list[reasons.Site] = []
         self.known = Provenance(self.origin, self._moving_number)
-        self.moving = moving
+        self.moving = moving or Moving()
+        self.dynamic_inputs: dict[int, frozenset[int]] = {}
+        self.static_metas: dict[Path, TensorMeta] = {}
         self.tracker = Tracker()
         self.segments = [SegmentBuilder(0)]
         self.outcomes: list[tuple[int, Recipe, Any]] = []
@@ -54,7 +58,7 @@ class Recorder(TorchFunctionMode):
 
     def _moving_number(self, value: Any, path: Path) -> Any:
         """A number that earlier calls saw change: traced, so that it is read anew at each call. None: take it for a constant."""
-        if path not in self.moving or state.recorder() is not self:
+        if path not in self.moving.numbers or state.recorder() is not self:
             return None
         return scalars.traced(value, Input(self.input_index(path)))
 
@@ -193,8 +197,14 @@ class Recorder(TorchFunctionMode):
                             f"{path.source} is a {type(tensor).__name__} ({tensor.layout})")  # fmt: skip
         assert path is not None
         index = self.input_index(path)
-        self.known.guard(path, Tensor(_needed(tensor)))
+        self._guard_meta(path, index, tensor)
         return self.tracker.add(tensor, Value(CALL_INPUT, None, index, Meta.of(tensor))).value
+
+    def _guard_meta(self, path: Path, index: int, tensor: torch.Tensor) -> None:
+        dims = self.moving.dims(path, tensor, self.options.dynamic)
+        if dims:
+            self.dynamic_inputs[index], self.static_metas[path] = dims, TensorMeta.of(tensor)
+        self.known.guard(path, Tensor(TensorMeta.of(tensor, dims) if dims else _needed(tensor)))
 
     def _path(self, tensor: torch.Tensor) -> Path:
         return list(self.inputs)[self.value(tensor).index]
@@ -216,17 +226,14 @@ class Recorder(TorchFunctionMode):
         try:
             return self._watched(func, opsets.name_of(func), args, kwargs)
         except Stopped:
-            return func(*args, **kwargs)
+            return func(*plain_in(args), **plain_in(kwargs))
         finally:
             if self.active:
                 state.install(before)
 
     def _watched(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in opsets.METADATA:
-            for tensor in tensors_in(args):
-                if self.value(tensor).home == CALL_INPUT and name == "stride":
-                    self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))
-            return func(*args, **kwargs)
+            return self._metadata(func, name, plain_in(args), plain_in(kwargs))
         if name in opsets.HOST_READS:
             return self._host_read(func, name, args, kwargs)
         if name in opsets.UNRECORDABLE:
@@ -234,6 +241,14 @@ class Recorder(TorchFunctionMode):
         if scalar_forms.fits(name, args, kwargs) and scalars.live_in(self, args[1]):
             return self._with_scalar(func, name, args)
         return self.operate(func, name, *self._settled(args, kwargs))
+
+    def _metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
+        if self.dynamic_inputs:
+            return sizes.watched(self, func, name, args, kwargs)
+        for tensor in inputs if name == "stride" else ():
+            self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))
+        return func(*args, **kwargs)
 
     def _with_scalar(self, func: Any, name: str, args: Any) -> Any:
         """A tensor and a traced scalar: the call runs with the number, the graph gets it as a tensor of the operand's dtype."""
@@ -246,13 +261,13 @@ class Recorder(TorchFunctionMode):
 
     def form_of_call(self, function: Any, args: Any) -> Any:
         """The graph's form of arithmetic on traced scalars, or None."""
-        return scalar_forms.of_call(function, args)
+        return sizes.of_call(function, args) or scalar_forms.of_call(function, args)
 
     def _settled(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Traced scalars become plain ones, their outcomes recorded."""
+        """Traced scalars become plain ones, their outcomes recorded; those that follow from sizes go into the graph."""
         state.install(self)
         try:
-            return settle_in(args), settle_in(kwargs)
+            return settle_but_sizes(args), settle_but_sizes(kwargs)
         finally:
             state.install(None)
 
@@ -330,6 +345,7 @@ class Recorder(TorchFunctionMode):
             self.breaks(reasons.DYNAMIC_SHAPE, name)
             self.cut(eager=True)
         call = self._prepared(func, name, args, kwargs, given or {})
+        args, kwargs = plain_in(args), plain_in(kwargs)
         try:
             result = func(*args, **kwargs)
         except Exception as error:
@@ -366,7 +382,7 @@ class Recorder(TorchFunctionMode):
         try:
             return self.operate(function, getattr(function, "__name__", "opaque"), *self._settled(args, kwargs))
         except Stopped:
-            return function(*args, **kwargs)
+            return function(*plain_in(args), **plain_in(kwargs))
 
     def _check_guardable(self, args: Any, kwargs: Any) -> None:
         try:
@@ -385,8 +401,9 @@ class Recorder(TorchFunctionMode):
         """Arguments for fx: tensors become nodes. Raises Stopped for what a graph cannot hold."""
         if isinstance(obj, torch.Tensor):
             return self.node(obj)
-        if isinstance(obj, torch.Size):
-            return tuple(obj)
+        form = scalars.size_form(obj)
+        if form is not None:
+            return sizes.node_of(form, self.segment, self._origin_text())
         if isinstance(obj, list | tuple):
             parts = [self._as_nodes(part) for part in obj]
             return parts if isinstance(obj, list) else tuple(parts)
@@ -467,30 +484,3 @@ def _exact(value: Any) -> Any:
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
-
-
-def tensors_in(obj: Any) -> list[torch.Tensor]:
-    """The tensors in nested lists, tuples and dicts."""
-    if isinstance(obj, torch.Tensor):
-        return [obj]
-    if isinstance(obj, list | tuple):
-        return [tensor for part in obj for tensor in tensors_in(part)]
-    if isinstance(obj, dict):
-        return [tensor for part in obj.values() for tensor in tensors_in(part)]
-    return []
-
-
-def settle_in(obj: Any) -> Any:
-    """`obj` with every traced scalar in it replaced by its plain value; `obj` itself where there is none."""
-    if type(obj) in scalars.TRACED:
-        return scalars.settle(obj)
-    if type(obj) in (list, tuple):
-        parts = [settle_in(part) for part in obj]
-        return type(obj)(parts) if any(a is not b for a, b in zip(parts, obj, strict=True)) else obj
-    if type(obj) is dict:
-        values = {key: settle_in(part) for key, part in obj.items()}
-        return values if any(values[key] is not obj[key] for key in obj) else obj
-    if isinstance(obj, slice):
-        ends = (obj.start, obj.stop, obj.step)
-        return slice(*map(settle_in, ends)) if any(type(end) in scalars.TRACED for end in ends) else obj
-    return obj

@@ -9,7 +9,8 @@ import torch
 
 from .. import reasons
 from ..capture import scalars
-from ..capture.trace import Recorder, settle_in
+from ..capture.nested import settle_in
+from ..capture.trace import Recorder
 from . import attributes, binaries, branches, items, iteration
 from .lookup import python_method
 
@@ -48,6 +49,8 @@ def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
 
 
 def _len(rec: Recorder, obj: Any) -> int:
+    if isinstance(obj, torch.Tensor) and obj.dim():
+        return obj.shape[0]
     method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
     if method is not None:
         return int(rec.call(method, (obj,), {}))
@@ -81,6 +84,7 @@ def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
     if len(args) == 1 and type(args[0]) in scalars.TRACED:
         return scalars.apply(str, args[0])  # type: ignore[no-any-return]
     items.guard_arguments(rec, args, kwargs)
+    args = settle_in(args)
     method = (
         python_method(rec, args[0], "__str__") or python_method(rec, args[0], "__repr__") if len(args) == 1 else None
     )

@@ -14,7 +14,8 @@ from .. import reasons
 from ..capture import state
 from ..capture.provenance import Unguardable, is_constant
 from ..capture.scalars import TRACED
-from ..capture.trace import Recorder, settle_in
+from ..capture.nested import settle_in
+from ..capture.trace import Recorder
 from . import attributes, builtin_calls, containers, contextmanagers, items, logs, modules, slots
 from .lookup import is_stable, is_torch_internal, module_name, on_class, python_method
 from .purity import COMPILING, DISABLED, EFFECTS, INLINED, PURE, PURE_PYTHON, STOPS, is_pure_module

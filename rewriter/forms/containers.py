@@ -4,9 +4,12 @@ import collections
 import types
 from typing import Any
 
+import torch
+
 from ..capture.effects import Effect
 from ..capture.provenance import MAPPINGS
-from ..capture.trace import Recorder, settle_in
+from ..capture.nested import settle_in
+from ..capture.trace import Recorder
 from . import items
 
 _TYPES: tuple[type, ...] = (
@@ -37,6 +40,8 @@ def takes(function: Any) -> bool:
 
 def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner, name = function.__self__, function.__name__
+    if isinstance(owner, torch.Size):
+        return getattr(settle_in(owner), name)(*settle_in(args), **settle_in(kwargs))
     if name == "sort" and kwargs.get("key") is not None:
         kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
     if rec.known.touch(owner) is None:

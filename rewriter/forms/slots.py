@@ -4,7 +4,8 @@ import types
 from typing import Any
 
 from ..capture.effects import Effect, constant
-from ..capture.trace import Recorder, settle_in
+from ..capture.nested import settle_in
+from ..capture.trace import Recorder
 from . import attributes
 
 _NAMES = ("__getattribute__", "__setattr__", "__delattr__", "__init__", "__init_subclass__")

@@ -9,6 +9,7 @@ import torch
 from .. import reasons
 from ..capture import scalars
 from ..capture.effects import Effect
+from ..capture.nested import settle_in
 from ..capture.provenance import is_constant
 from ..capture.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
 from ..capture.recording import leaf
@@ -27,7 +28,7 @@ def traced_format(rec: Recorder, value: Any, conversion: str | None, spec: Any) 
     """As `formatted`, with a recipe if the value or the spec comes from a tensor."""
     if not _is_traced(value) and not _is_traced(spec):
         items.guard_arguments(rec, (value,), {})
-        return formatted(value, conversion, spec)
+        return formatted(settle_in(value), conversion, spec)
     recipe = Apply(formatted, (text_recipe(rec, value), Const(conversion), text_recipe(rec, spec)))
     with rec.paused():
         text = formatted(scalars.plain(value), conversion, scalars.plain(spec))
@@ -48,7 +49,7 @@ def text_recipe(rec: Recorder, value: Any) -> Recipe:
         return _tensor_recipe(rec, value)
     if type(value) in scalars.TRACED:
         return scalars.recipe_of(value)
-    if is_constant(value):
+    if is_constant(value) and not isinstance(value, torch.Size):
         return Const(value)
     try:
         return RecipeMaker(lambda part: _shown_leaf(rec, part)).recipe(value)

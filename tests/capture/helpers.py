@@ -122,7 +122,7 @@ class Describer:
             place,
             history,
             t.detach().clone(),
-            getattr(t, "__dict__", {}) and self(t.__dict__),
+            {name: self(value) for name, value in getattr(t, "__dict__", {}).items() if name not in TORCHS_OWN},
         )
 
     def _parts(self, obj):
@@ -157,6 +157,10 @@ class Describer:
             ):
                 if hasattr(obj, name) and not name.startswith("_"):
                     yield (name, self(getattr(obj, name)))
+
+
+# What AOTAutograd leaves on the outputs of a graph with symbolic sizes.
+TORCHS_OWN = {"_dynamo_propagated_dynamic_indices", "_dynamo_weak_dynamic_indices"}
 
 
 class Shown:

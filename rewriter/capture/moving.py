@@ -1,0 +1,67 @@
+"""What earlier calls of a function saw change: numbers and sizes that the next recording must not take for constants."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...runtime.guard import Arg, Attr, Equals, Guard, Item, Kwarg, Path, Tensor
+
+
+@dataclasses.dataclass
+class Moving:
+    """`numbers`: paths of Python numbers. `sizes`: dims of tensors by path. `fixed`: dims that turned out to decide something, so that a
+    recording stands for one size all the same."""
+
+    numbers: set[Path] = dataclasses.field(default_factory=set)
+    sizes: dict[Path, set[int]] = dataclasses.field(default_factory=dict)
+    fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
+
+    def clear(self) -> None:
+        self.numbers.clear(), self.sizes.clear(), self.fixed.clear()
+
+    def note_number(self, guard: Guard | None) -> None:
+        """The guard failed: a number that a recording took for a constant is another one now."""
+        if guard is not None and isinstance(guard.check, Equals) and type(guard.check.arg) in (int, float):
+            self.numbers.add(guard.path)
+
+    def note_sizes(self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compare the sizes that a recording relies on with those of a call."""
+        for guard in guards:
+            if isinstance(guard.check, Tensor):
+                self._note_tensor(guard.path, guard.check.arg.sizes, _found(guard.path, args, kwargs))
+
+    def _note_tensor(self, path: Path, sizes: tuple[int | None, ...], tensor: Any) -> None:
+        if type(tensor) is torch.Tensor and tensor.dim() == len(sizes):
+            dims = {dim for dim, size in enumerate(sizes) if size is not None and size != tensor.shape[dim]}
+            self.sizes.setdefault(path, set()).update(dims)
+
+    def fix(self, paths: Sequence[Path], places: "Mapping[int, Iterable[int]] | Iterable[tuple[int, int]]") -> None:
+        """Dims of call inputs, by index, that no recording shall trace again."""
+        if isinstance(places, Mapping):
+            places = [(index, dim) for index, dims in places.items() for dim in dims]
+        self.fixed.update((paths[index], dim) for index, dim in places)
+
+    def dims(self, path: Path, tensor: torch.Tensor, dynamic: bool | None) -> frozenset[int]:
+        """The dims of an input whose sizes are traced. 0 and 1 are constants always: code broadcasts, or skips, on them."""
+        if dynamic is False or type(tensor) is not torch.Tensor:
+            return frozenset()
+        dims = set(range(tensor.dim())) if dynamic and _is_argument(path) else self.sizes.get(path, set())
+        dims = dims | set(getattr(tensor, "_dynamo_dynamic_indices", ()))
+        return frozenset(dim for dim in dims if tensor.shape[dim] > 1 and (path, dim) not in self.fixed)
+
+
+def _found(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return path.value(args, kwargs)
+    except Exception:  # the call has no such thing: another guard says so
+        return None
+
+
+def _is_argument(path: Path) -> bool:
+    """Whether the tensor is (in) an argument of the call, not the state of a module."""
+    node: Path | None = path
+    while isinstance(node, Item | Attr):
+        node = node.base
+    return isinstance(node, Arg | Kwarg)
