@@ -34,6 +34,9 @@ def _modes(group):
     group.add_argument(
         "--verify", metavar="MODULE:FACTORY", help="run original and fixed code, compare, count breaks (needs torch)"
     )
+    group.add_argument(
+        "--trace", metavar="'SCRIPT ARGS'", help="run a script once, and fix what it shows the code to be (needs torch)"
+    )
     group.add_argument("--explain", metavar="CODE", help="explain a rule")
     group.add_argument("--show-settings", action="store_true", help="show the settings in force")
 

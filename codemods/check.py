@@ -1,7 +1,7 @@
 """One file: findings, and the file with its fixes made. Fixing goes on until nothing changes, so that a second run
 finds nothing to do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .context import Context
 from .edit import Safety, apply, disjoint, import_edit
@@ -31,6 +31,14 @@ def findings(source, settings):
     """Every finding of a file, suppressed ones left out, in order."""
     if "torch" not in source.text:
         return []
+    found = _findings(source, settings)
+    if settings.facts_of(source.path) is None:
+        return found
+    proved = {(f.code, f.fix) for f in _findings(source, replace(settings, facts={}))}
+    return [f if (f.code, f.fix) in proved else replace(f, traced=True) for f in found]
+
+
+def _findings(source, settings):
     context = Context(source, settings)
     rules = enabled(settings, source.path)
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
@@ -48,7 +56,7 @@ def _without_muted(kept, found):
 
 def _captured(context, rules, scope):
     walk = Walk(context, _table([r for r in rules if not r.whole_file]))
-    functions = context.program.captured(scope)
+    functions = context.program.captured(scope, context.facts.captured if context.facts else frozenset())
     for function in sorted(functions, key=lambda f: f.node.lineno):
         walk.function(function)
     return walk.found

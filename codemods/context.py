@@ -8,6 +8,7 @@ from .infer import Inference
 from .kinds import ANY
 from .names import Names, by_type
 from .program import Program
+from .traced import qualified
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
@@ -21,8 +22,10 @@ class Context:
         self.source, self.settings = source, settings
         self.index = by_type(source.tree)
         self.names = Names(source.tree, self.index)
-        self.program = Program(source.tree, self.names, self.index)
-        self.inference = Inference(self.program, self.names)
+        self.facts = settings.facts_of(source.path)
+        named = qualified(source.tree) if self.facts else None
+        self.program = Program(source.tree, self.names, self.index, named)
+        self.inference = Inference(self.program, self.names, self.facts)
         self.parents, self.functions = {}, {}
         self._taken = {}
 

@@ -2,9 +2,10 @@
 
 import os
 import sys
+from dataclasses import replace
 
 from .. import __version__
-from . import arguments, formats, runner, suppress, verify
+from . import arguments, formats, runner, suppress, traced, verify
 from .findings import ERROR
 from .rules import BY_CODE
 from .settings import SettingsError
@@ -17,7 +18,7 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         return _main(argv)
-    except SettingsError as error:
+    except (SettingsError, traced.TraceError) as error:
         print(f"dynfix: {error}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
@@ -87,6 +88,8 @@ def _decoded(raw):
 
 def _files(options, settings):
     paths, missing = runner.files(options.paths or ["."], settings)
+    if options.trace:
+        settings = replace(settings, facts=traced.run(options.trace, paths), cache=False)
     fixing = not options.check and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.add_noqa:

@@ -76,6 +76,23 @@ def import_edit(source, module):
     return Edit(0, 0, line + source.newline) if not source.text.startswith("#") else _after_comments(source, line)
 
 
+def after_imports(source, statement, name):
+    """The edit that puts a statement below the run of imports in which the file's top level first imports a module as
+    `name`; None where it does not."""
+    body = source.tree.body
+    first = next((i for i, s in enumerate(body) if isinstance(s, ast.Import) and name in _bound(s)), None)
+    if first is None:
+        return None
+    last = first
+    while last + 1 < len(body) and isinstance(body[last + 1], (ast.Import, ast.ImportFrom)):
+        last += 1
+    return _after(source, body[last], f"{source.newline}{statement}{source.newline}")
+
+
+def _bound(statement):
+    return [alias.asname or alias.name.split(".")[0] for alias in statement.names]
+
+
 def _header(tree):
     return [s for s in tree.body if isinstance(s, (ast.Import, ast.ImportFrom))]
 

@@ -10,7 +10,8 @@ ERROR, NOTE = "error", "note"
 @dataclass(frozen=True)
 class Finding:
     """`line`, `column`, `end_line`, `end_column` count from 1, the end is exclusive. `help`: what to do by hand.
-    `kept`: why there is no fix. A note tells something and fails nothing."""
+    `kept`: why there is no fix. A note tells something and fails nothing. `traced`: only the
+    traced run justifies it."""
 
     code: str
     message: str
@@ -23,6 +24,7 @@ class Finding:
     help: str = ""
     kept: str = ""
     level: str = ERROR
+    traced: bool = False
 
     @property
     def place(self):

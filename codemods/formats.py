@@ -36,6 +36,8 @@ def advice(finding):
         lines.append(f"fix ({finding.fix.safety.value}): {finding.fix.title}")
         if finding.fix.why:
             lines.append(f"unsafe: {finding.fix.why}")
+        if finding.traced:
+            lines.append("justified by what the traced run showed, not by the text alone")
     if finding.kept:
         lines.append(f"no fix: {finding.kept}")
     if finding.fix is None and finding.help:
@@ -92,6 +94,7 @@ def record(finding):
         "end_location": {"row": finding.end_line, "column": finding.end_column},
         "level": finding.level,
         "fix": fix,
+        "traced": finding.traced,
         "not_fixed_because": finding.kept or None,
         "help": finding.help or None,
     }

@@ -9,6 +9,7 @@ from .kinds_tables import DTYPES
 
 _ROUNDS = 3
 _TYPE_TESTS = ("isinstance", "type", "hasattr", "callable")
+_TENSOR_TYPES = ("torch.Tensor", "torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.autograd.Variable")
 _SCALARS = {"int": INT, "float": "float", "bool": BOOL, "str": STR}
 
 
@@ -112,7 +113,7 @@ class Inference(Calls):
         name = self.names.resolve(node) or ""
         if name in _SCALARS:
             return SIMPLE[_SCALARS[name]]
-        if name in ("torch.Tensor", "torch.nn.Parameter", "torch.nn.parameter.Parameter"):
+        if name in _TENSOR_TYPES:
             return self.tokens.tensor()
         if name.startswith("torch.") and name.count(".") == 1:
             return self._legacy(name[6:])

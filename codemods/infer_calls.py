@@ -50,6 +50,8 @@ class Calls(Expressions):
         callee = self.expr(node.func)
         if callee.what == MODULE:
             return self._layer_call(node, callee)
+        if callee.what == "layer class" and callee.cls:
+            return self._construct(node, callee.cls, callee.cls.rpartition(".")[2])
         return self._named_call(node, self._name_of(node.func))
 
     def _name_of(self, func):
@@ -146,7 +148,7 @@ class Calls(Expressions):
     # Modules
 
     def _own_call(self, node, base, method):
-        attribute = self._own_attribute(base, method)
+        attribute = self.learnt(node.func, self._own_attribute(base, method))
         self.kinds[node.func] = attribute
         if attribute.what == MODULE:
             return self._layer_call(node, attribute)
@@ -204,13 +206,17 @@ class Calls(Expressions):
             return (
                 self.tokens.tensor(fresh=True) if last not in ("eigh", "qr", "svd", "slogdet", "eig") else Kind(TENSORS)
             )
+        if name == "torch.autograd.Variable":
+            kind = self.kind(node.args[0]) if node.args else ANY
+            return replace(kind, fresh=False, optional=False) if kind.is_tensor else self.tokens.tensor()
         if name.count(".") == 1:
             return self._legacy_or_function(node, last)
         return ANY
 
     def _legacy(self, last):
         if last in tables.LEGACY_TENSORS:
-            dtype = self.tokens.known(last, tables.LEGACY_TENSORS[last])
+            default = last == "Tensor"
+            dtype = self.tokens.default if default else self.tokens.known(last, tables.LEGACY_TENSORS[last])
             return replace(self.tokens.tensor(), dtype=dtype)
         return ANY
 

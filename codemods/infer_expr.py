@@ -23,6 +23,7 @@ from .kinds import (
     TENSOR,
     TENSORS,
     TUPLE,
+    UNKNOWN,
     Kind,
     Tokens,
     constant,
@@ -32,8 +33,8 @@ from .kinds import (
 class Expressions:
     """State of one file's inference, and the expression half of it."""
 
-    def __init__(self, program, names):
-        self.program, self.names, self.tokens = program, names, Tokens()
+    def __init__(self, program, names, facts=None):
+        self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None
@@ -58,8 +59,23 @@ class Expressions:
     def expr(self, node):
         handler = getattr(self, f"on_{type(node).__name__}", None)
         kind = handler(node) if handler else self._other(node)
+        kind = self.learnt(node, kind)
         self.kinds[node] = kind
         return kind
+
+    def learnt(self, node, kind):
+        """What inference does not know, the traced run may."""
+        fact = self.facts.of(self.current.qualified, node) if self.facts and self.current else None
+        seen = fact.kind(self.tokens) if fact else None
+        if seen is None:
+            return kind
+        if kind.what == UNKNOWN or (kind.what == NDARRAY and not seen.is_tensor):
+            return seen
+        if not (kind.is_tensor and seen.is_tensor):
+            return kind
+        rank = {"rank": seen.rank} if kind.rank is None and seen.rank is not None else {}
+        unknown = self.tokens.category(kind.dtype) is None and self.tokens.category(seen.dtype)
+        return replace(kind, optional=kind.optional and seen.optional, **rank, **({"dtype": seen.dtype} if unknown else {}))
 
     def _other(self, node):
         for child in ast.iter_child_nodes(node):
@@ -177,6 +193,8 @@ class Expressions:
         if base.what == "finfo":
             return SIMPLE[FLOAT]
         name = self.names.resolve(node) or ""
+        if name.startswith("torch.nn.") and tables.layer(name.rpartition(".")[2]):
+            return Kind("layer class", cls=name)
         return SIMPLE[FLOAT] if name in ("math.pi", "math.inf", "math.e") else ANY
 
     def _tensor_attribute(self, base, attr):

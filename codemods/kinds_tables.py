@@ -89,6 +89,7 @@ DTYPE_NAMES = {
     "short": "int16",
 }
 LEGACY_TENSORS = {
+    "Tensor": "float",
     "FloatTensor": "float",
     "LongTensor": "int",
     "BoolTensor": "bool",

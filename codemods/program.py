@@ -38,6 +38,7 @@ class Function:
     node: ast.AST
     cls: "Class | None" = None
     outer: "Function | None" = None
+    qualified: str = ""
 
     @property
     def name(self):
@@ -68,8 +69,8 @@ class Class:
 class Program:
     """Every function of the tree with its class, by node; `captured(scope)` gives those that run under capture."""
 
-    def __init__(self, tree, names, index):
-        self.tree, self.names = tree, names
+    def __init__(self, tree, names, index, qualified=None):
+        self.tree, self.names, self.qualified = tree, names, qualified or {}
         self.calls = index.get(ast.Call, [])
         self.functions, self.classes, self.top = [], {}, {}
         self._collect(tree.body, None, None)
@@ -87,7 +88,7 @@ class Program:
                     self._collect(getattr(node, name, None) or [], cls, outer)
 
     def _function(self, node, cls, outer):
-        function = Function(node, cls, outer)
+        function = Function(node, cls, outer, self.qualified.get(node, ""))
         self.functions.append(function)
         if cls is not None:
             cls.methods[node.name] = function
@@ -129,14 +130,15 @@ class Program:
                     return found
         return None
 
-    def captured(self, scope):
+    def captured(self, scope, seen=frozenset()):
         """The functions that run under capture: "forward" (reached from a module's forward or a compiled function),
-        "compiled" (from compiled ones alone) or "all"."""
+        "compiled" (from compiled ones alone) or "all". `seen`: names of functions that a traced run saw there."""
         allowed = [f for f in self.functions if f.name not in NEVER_CAPTURED and not self._disabled(f)]
         if scope == "all":
             return set(allowed)
         roots = self._compiled_roots()
         if scope == "forward":
+            roots |= {f for f in allowed if f.qualified in seen}
             roots |= {f for f in allowed if f.cls and f.cls.is_module and f.name == "forward"}
         return self._reach(roots & set(allowed), set(allowed))
 
@@ -203,7 +205,22 @@ class Program:
         owner = function
         while owner is not None and owner.cls is None:
             owner = owner.outer
-        if owner is not None and isinstance(node.value, ast.Name) and node.value.id == owner.self_name:
-            found = self.method(owner.cls, node.attr)
-            if found:
-                yield found
+        if owner is None:
+            return
+        classes = self._held(owner, node.value)
+        if isinstance(node.value, ast.Name) and node.value.id == owner.self_name:
+            classes = [owner.cls]
+        yield from filter(None, (self.method(cls, node.attr) for cls in classes))
+
+    def _held(self, owner, node):
+        """The classes of this file that `self.attribute` may be an instance of, by what `__init__` stores there;
+        modules are called, not asked for methods."""
+        own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == owner.self_name
+        init = self.method(owner.cls, "__init__") if own else None
+        for statement in ast.walk(init.node) if init else ():
+            if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+                continue
+            made = statement.value.func
+            stored = any(isinstance(t, ast.Attribute) and t.attr == node.attr for t in statement.targets)
+            if stored and isinstance(made, ast.Name) and made.id in self.classes:
+                yield self.classes[made.id]

@@ -3,7 +3,7 @@
 import configparser
 import fnmatch
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from .rules import RULES
@@ -54,6 +54,7 @@ class Settings:
     cache: bool = True
     root: str = "."
     source: str = "defaults"
+    facts: dict = field(default_factory=dict, compare=False, repr=False)  # {real path: Facts} of a traced run
 
     def selects(self, code, path):
         """Whether the rule `code` looks at the file at `path`; the longest matching prefix decides."""
@@ -73,6 +74,10 @@ class Settings:
     def excludes(self, path):
         return any(self.matches(path, pattern) for pattern in (*self.exclude, *self.extend_exclude))
 
+    def facts_of(self, path):
+        """The Facts of the file at `path`, or None."""
+        return self.facts.get(os.path.realpath(path)) if self.facts else None
+
     def key(self):
         """What results depend on."""
         names = ("select", "extend_select", "ignore", "per_file_ignores", "scope")
@@ -83,7 +88,7 @@ def _length(code, prefixes):
     return max((len(p) for p in prefixes if code.startswith(p)), default=0)
 
 
-_KINDS = {f.name: type(f.default) for f in fields(Settings) if f.name not in ("root", "source")}
+_KINDS = {f.name: type(f.default) for f in fields(Settings) if f.name not in ("root", "source", "facts")}
 
 
 def convert(name, value, where):

@@ -5,6 +5,7 @@ from math import prod
 
 from . import sizes
 from .ir import AxisRewriter, Nest, Reduced, Store, atoms, indices_of, nest_loads, store_values
+from .poly import divided, hint
 from .sizes import Atom, Axis, FloorDiv, Index, Mod, Size
 
 
@@ -36,7 +37,7 @@ def order(nest: Nest) -> Nest:
     count = len(nest.space)
     axes = nest.axes
     space = sorted(
-        (a for a in axes[:count] if a.size != 1), key=lambda a: -abs(sizes.coefficient(nest.stores[0].index, a))
+        (a for a in axes[:count] if a.size != 1), key=lambda a: -abs(hint(sizes.coefficient(nest.stores[0].index, a)))
     )
     inner = [a for a in axes[count:] if a.size != 1]
     if not _has_positions(nest):
@@ -58,8 +59,8 @@ def _has_positions(nest: Nest) -> bool:
 
 
 def _load_stride(nest: Nest, axis: Axis) -> int:
-    loads = sorted(nest_loads(nest), key=lambda load: -load.buffer.size)
-    return next((abs(c) for load in loads if (c := sizes.coefficient(load.index, axis))), 0)
+    loads = sorted(nest_loads(nest), key=lambda load: -hint(load.buffer.size))
+    return next((abs(hint(c)) for load in loads if (c := sizes.coefficient(load.index, axis)) != 0), 0)
 
 
 def merge(nest: Nest) -> Nest:
@@ -94,13 +95,16 @@ def align(nest: Nest, outer: tuple[Size, ...]) -> Nest | None:
     if nest.space == outer:
         return nest
     total, points = prod(nest.space), prod(outer)
-    if 0 in nest.space or points == 0 or total % points or (nest.is_reduction and total != points):
+    if 0 in nest.space or points == 0 or (nest.is_reduction and total != points):
+        return None
+    rest = divided(total, points)
+    if rest is None:
         return None
     if nest.is_reduction:
         return _resplit(nest, outer, ())
     if nest.space[: len(outer)] == outer:
         return Nest(outer, nest.space[len(outer) :] + nest.inner, nest.stores, nest.origins)
-    return _resplit(nest, outer, (total // points,))
+    return _resplit(nest, outer, (rest,))
 
 
 def _resplit(nest: Nest, outer: tuple[Size, ...], extra: tuple[Size, ...]) -> Nest | None:
@@ -127,5 +131,5 @@ def _divides(nest: Nest, axes: set[Axis]) -> bool:
     return False
 
 
-def points(nest: Nest) -> int:
+def points(nest: Nest) -> Size:
     return prod(nest.space) * prod(nest.inner)

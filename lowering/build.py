@@ -2,8 +2,10 @@
 
 import torch
 
-from .ir import Cast, Const, Op, Value
+from . import sizes
+from .ir import Cast, Const, IndexValue, Op, Value
 from .ops import OPS
+from .poly import Poly
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -12,8 +14,11 @@ def op(name: str, *args: Value) -> Op:
     return Op(name, args, OPS[name].result or args[0].dtype)
 
 
-def const(value: bool | int | float, dtype: torch.dtype) -> Value:
+def const(value: bool | int | float | Poly, dtype: torch.dtype) -> Value:
     """`value` converted to `dtype` (rounded, for float16 and bfloat16)."""
+    if isinstance(value, Poly):
+        number = IndexValue(sizes.const(value))  # type: ignore[arg-type]
+        return cast(cast(number, torch.float32), dtype) if dtype in HALVES else cast(number, dtype)
     if dtype == torch.bool:
         return Const(bool(value), dtype)
     if dtype.is_floating_point:

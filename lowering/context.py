@@ -8,8 +8,10 @@ import torch
 from . import sizes
 from .build import cast, const
 from .ir import Buffer, Nest, Store, Value
+from .poly import Poly, hint
 from .registry import Unsupported
 from .sizes import Index, Size
+from .symint import Symbols
 from .unit import Item, Layout, Ref, extent, is_dense
 
 Body = Callable[[tuple[Index, ...]], Value]
@@ -18,7 +20,8 @@ Body = Callable[[tuple[Index, ...]], Value]
 class Context:
     """Collects the items and buffers of one unit while its graph is lowered."""
 
-    def __init__(self) -> None:
+    def __init__(self, symbols: Symbols) -> None:
+        self.symbols = symbols
         self.items: list[Item] = []
         self.layouts: dict[Buffer, Layout] = {}
         self.origin = ""
@@ -35,9 +38,9 @@ class Context:
 
     def result(self, value: torch.Tensor) -> Ref:
         """A new buffer for a dense tensor like `value`."""
-        shape, strides = tuple(value.shape), tuple(value.stride())
         if value.layout != torch.strided or value.dtype.is_complex or value.is_quantized:
             raise Unsupported(f"a {value.dtype} tensor of layout {value.layout}")
+        shape, strides = self.symbols.shape(value), self.symbols.strides(value)
         if 0 in shape:
             raise Unsupported("an empty result")
         if not is_dense(shape, strides):
@@ -63,15 +66,17 @@ class Context:
         """A meta tensor or number that type promotion treats as it would the operand."""
         if isinstance(operand, Ref):
             return torch.empty((1,) * len(operand.shape), dtype=operand.dtype, device="meta")
+        if isinstance(operand, Poly):
+            return hint(operand)
         if isinstance(operand, bool | int | float):
             return operand
         raise Unsupported(f"an operand of type {type(operand).__name__}")
 
     def element(self, operand: Any, at: tuple[Index, ...], dtype: torch.dtype) -> Value:
-        """The operand's element for result coordinates `at`; a Python number becomes a constant of `dtype`."""
+        """The operand's element for result coordinates `at`; a number becomes a constant of `dtype`."""
         if isinstance(operand, Ref):
             return operand.load(at)
-        if isinstance(operand, bool | int | float):
+        if isinstance(operand, bool | int | float | Poly):
             return const(operand, dtype)
         raise Unsupported(f"an operand of type {type(operand).__name__}")
 

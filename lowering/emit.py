@@ -1,19 +1,25 @@
 """From scheduled, stored groups to a program."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from ..runtime.program import Alloc, Arena, Free, InArena, Kernel, Name, Program, Return, Step
-from .ir import Buffer, Group
+from ..runtime.program import Alloc, Arena, Define, Expression, Free, InArena, Kernel, Name, Program, Return, Step
+from .ir import Buffer, Group, group_variables
+from .poly import Var, variable, variables
 from .storage import Storage, given_buffers, written
-from .targets.extern import common_layouts, convert, exact_layouts, extern_step
+from .symint import Given
+from .targets.extern import common_layouts, convert, exact_layouts, extern_step, number, numbers
 from .unit import ExternCall, Item, Layout, Ref, Symbol, Unit
 
 Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
 
 
 class Target(Protocol):
-    """Builds kernels. arena: whether its kernels take addresses."""
+    """Builds kernels. arena: whether its kernels take addresses.
+
+    A kernel takes its buffers, then its `group_variables`.
+    """
 
     arena: bool
 
@@ -42,15 +48,32 @@ class _Emitter:
         self.made: list[Step] = []
 
     def steps(self) -> list[Step]:
-        if self.storage.arena_size:
-            self.made.append(Arena(self.storage.arena_size))
+        if self.storage.arena_size != 0:
+            self.made.append(Arena(number(self.storage.arena_size)))
         for item, dies in zip(self.unit.items, self.storage.dies, strict=True):
             self._item(item)
             names = tuple(b.name for b in dies if b not in self.kept)
             if names:
                 self.made.append(Free(names))
         self.made.append(Return(tuple(convert(value, self.layout) for value in self.unit.outputs)))
-        return self.made
+        return [*self._definitions(), *self.made]
+
+    def _definitions(self) -> list[Step]:
+        """The size variables that the steps use."""
+        used = set(_names(self.made))
+        steps: list[Step] = []
+        for given in reversed((*self.unit.variables, *self.storage.variables)):
+            var = given if isinstance(given, Var) else given.var
+            if var.name not in used:
+                continue
+            if isinstance(given, Given):
+                steps.append(Define(var.name, Expression(given.text, given.uses)))
+                used.update(given.uses)
+            else:
+                below = tuple(v.name for operand in given.formula[1] for v in variables(operand)) if given.formula else ()
+                steps.append(Define(var.name, Expression(given.definition, below)))
+                used.update(below)
+        return steps[::-1]
 
     def layout(self, ref: Ref) -> Layout:
         return self.unit.layouts[ref.buffer]
@@ -65,16 +88,33 @@ class _Emitter:
             self._allocate(buffer)
         launch, buffers = self.launches[item]
         origins = tuple(dict.fromkeys(origin for nest in item.nests for origin in nest.origins))
-        self.made.append(Kernel(item.name, launch, tuple(self._argument(b) for b in buffers), origins))
+        arguments = [*map(self._argument, buffers), *(number(variable(var)) for var in group_variables(item))]
+        self.made.append(Kernel(item.name, launch, tuple(arguments), origins))  # type: ignore[arg-type]
 
     def _allocate(self, buffer: Buffer) -> None:
         layout = self.unit.layouts[buffer]
         old = self.storage.reuse.get(buffer)
+        shape, strides = numbers(layout.shape), numbers(layout.strides)
         self.made.append(
-            Alloc(buffer.name, layout.shape, layout.strides, buffer.dtype, layout.device, old.name if old else None)
+            Alloc(buffer.name, shape, strides, buffer.dtype, layout.device, old.name if old else None)
         )
         self.ready.add(buffer)
 
     def _argument(self, buffer: Buffer) -> Name | InArena:
         offset = self.storage.arena.get(buffer)
-        return Name(buffer.name) if offset is None else InArena(offset)
+        return Name(buffer.name) if offset is None else InArena(number(offset))
+
+
+def _names(tree: Any) -> Iterator[str]:
+    """Variables in the expressions of steps and of what they hold."""
+    if isinstance(tree, Expression):
+        yield from tree.names
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from _names(item)
+    elif isinstance(tree, dict):
+        yield from _names(list(tree.values()))
+    elif isinstance(tree, slice):
+        yield from _names((tree.start, tree.stop, tree.step))
+    elif dataclasses.is_dataclass(tree):
+        yield from _names([getattr(tree, field.name) for field in dataclasses.fields(tree)])

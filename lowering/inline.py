@@ -12,6 +12,7 @@ from .axes import canonical, points
 from .build import const, op
 from .ir import Buffer, Load, Nest, Op, Rewriter, Select, Store, Value, nest_loads, rewrite_axes, store_values
 from .ops import OPS
+from .poly import hint
 from .sizes import Atom, Axis, Index
 from .unit import Item, Unit
 
@@ -59,11 +60,11 @@ def _inlinable(nest: Nest, readers: list[Nest]) -> bool:
     if nest.is_reduction or nest.inner or len(nest.stores) != 1 or nest.stores[0].combine is not None:
         return False
     loads = len(set(nest_loads(nest)))
-    evaluations = max((points(reader) for reader in readers), default=0)
+    evaluations = max((hint(points(reader)) for reader in readers), default=0)
     price = cost(nest)
     if price <= CHEAP and loads <= 2:
         return True
-    if evaluations > points(nest):
+    if evaluations > hint(points(nest)):
         return price <= CHEAP and loads <= 1
     return len(readers) == 1 or (len(readers) == 2 and price <= TWICE and loads <= 3)
 
@@ -127,7 +128,7 @@ def stored_at(store: Store, axes: tuple[Axis, ...], position: Index) -> dict[Ato
     """The axis values at which a dense store writes flat `position`."""
     places: dict[Atom, Index] = {}
     span = store.buffer.size
-    for axis in sorted(axes, key=lambda a: -sizes.coefficient(store.index, a)):
+    for axis in sorted(axes, key=lambda a: -hint(sizes.coefficient(store.index, a))):
         stride = sizes.coefficient(store.index, axis)
         quotient = sizes.floordiv(position, stride)
         places[axis] = quotient if stride * axis.size == span else sizes.mod(quotient, axis.size)

@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from . import sizes
+from . import poly, sizes
 from .nodes import Node, node
-from .sizes import Atom, Axis, Index, Size
+from .poly import Size, Var
+from .sizes import Atom, Axis, Index
 
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
 
@@ -155,8 +156,8 @@ class Indirect(Atom):
     def text(self) -> str:
         return f"[{show(self.value)} < {self.bound}]"
 
-    def bounds(self) -> tuple[int, int]:
-        return 0, max(self.bound - 1, 0)
+    def bounds(self) -> sizes.Bounds:
+        return 0, sizes.last(self.bound)
 
     def replace(self, rewrite: Callable[[Atom], Index]) -> Index:
         return sizes.atom_index(Indirect(rewrite_axes(self.value, rewrite), self.bound))
@@ -215,6 +216,26 @@ def walk(*roots: Value) -> Iterator[Value]:
         stack.extend(reversed(value.children()))
         for index in indices_of(value):
             stack.extend(indirect_values(index))
+
+
+def group_variables(group: Group) -> tuple[Var, ...]:
+    """The size variables that the group's loops use, by name: a kernel takes them after its buffers."""
+    found: set[Size] = set()
+    for nest in group.nests:
+        found.update(nest.space + nest.inner)
+        for index in (*(s.index for s in nest.stores), *(i for value in store_values(nest) for i in indices_of(value))):
+            found.update(number for part in parts(index) for number in part)
+    return tuple(sorted({var for size in found for var in poly.variables(size)}, key=lambda var: var.name))
+
+
+def parts(index: Index) -> Iterator[tuple[Size, ...]]:
+    """The numbers in an index."""
+    yield index.offset, *(factor for _, factor in index.terms)
+    for atom in atoms(index):
+        if isinstance(atom, sizes.FloorDiv | sizes.Mod):
+            yield atom.divisor, atom.base.offset, *(factor for _, factor in atom.base.terms)
+        elif isinstance(atom, Indirect):
+            yield (atom.bound,)
 
 
 def atoms(index: Index) -> Iterator[Atom]:

@@ -10,18 +10,20 @@ from ..runtime.errors import LoweringError
 from . import lower_index, lower_pointwise, lower_reduction
 from .context import Context
 from .ir import Buffer
+from .poly import is_known
 from .registry import LOWERINGS, Unsupported
+from .symint import Symbols
 from .unit import ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
 
 aten = torch.ops.aten
 TABLES = (lower_pointwise, lower_reduction, lower_index)  # imported for the lowerings that they register
 _VIEWS = frozenset({aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default})
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def lower_graph(gm: GraphModule, name: str) -> Unit:
-    """The unit of a functional core-ATen graph whose nodes carry fake values in `meta["val"]`."""
-    lowering = GraphLowering(gm, name)
+def lower_graph(gm: GraphModule, name: str, symbolic_loops: bool = True) -> Unit:
+    """The unit of a functional core-ATen graph whose nodes carry fake values in `meta["val"]`. symbolic_loops: whether the
+    target's kernels can have sizes that only a call knows; else such nodes are extern calls."""
+    lowering = GraphLowering(gm, name, symbolic_loops)
     for node in gm.graph.nodes:
         lowering.visit(node)
     return lowering.unit()
@@ -40,15 +42,12 @@ def origin(node: Node) -> str:
     return lines[-1]
 
 
-def _is_symbolic(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return any(isinstance(n, _SYMBOLIC) for n in (*value.shape, *value.stride(), value.storage_offset()))
-    return isinstance(value, _SYMBOLIC)
-
-
 class GraphLowering:
-    def __init__(self, gm: GraphModule, name: str) -> None:
-        self.gm, self.name, self.ctx = gm, name, Context()
+    def __init__(self, gm: GraphModule, name: str, symbolic_loops: bool) -> None:
+        self.gm, self.name, self.symbolic_loops = gm, name, symbolic_loops
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self.symbols = Symbols([(f"arg{k}", node.meta.get("val")) for k, node in enumerate(placeholders)])
+        self.ctx = Context(self.symbols)
         self.values: dict[Node, Any] = {}
         self.inputs: list[Any] = []
         self.outputs: tuple[Any, ...] = ()
@@ -56,7 +55,8 @@ class GraphLowering:
 
     def unit(self) -> Unit:
         ctx = self.ctx
-        return Unit(self.name, tuple(self.inputs), self.outputs, tuple(ctx.items), ctx.layouts, self.constants)
+        variables = tuple(self.symbols.variables)
+        return Unit(self.name, tuple(self.inputs), self.outputs, tuple(ctx.items), ctx.layouts, self.constants, variables)
 
     def visit(self, node: Node) -> None:
         self.ctx.origin = origin(node)
@@ -69,14 +69,20 @@ class GraphLowering:
 
     def visit_placeholder(self, node: Node) -> None:
         value = node.meta.get("val")
-        made = None if value is None else self._variable(f"arg{len(self.inputs)}", value)
+        name = f"arg{len(self.inputs)}"
+        made = None if value is None else self._variable(name, value)
         self.values[node] = made
-        self.inputs.append(made)
+        self.inputs.append(made if made is None or isinstance(made, Ref) else Symbol(name))
 
-    def _variable(self, name: str, value: Any) -> Ref | Symbol:
-        """A tensor with known sizes as a `Ref`; a number, or a tensor with symbolic sizes, as a name that extern calls pass on."""
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided and not _is_symbolic(value):
-            return self._named(name, value)
+    def _variable(self, name: str, value: Any) -> Any:
+        """A strided tensor as a `Ref`, a size as such; what has no known form as a name that extern calls pass on."""
+        try:
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                return self._named(name, value)
+            if isinstance(value, torch.SymInt):
+                return self.symbols.size(value)
+        except Unsupported:
+            pass
         return Symbol(name)
 
     def visit_get_attr(self, node: Node) -> None:
@@ -91,7 +97,7 @@ class GraphLowering:
         self.values[node] = ref
 
     def _named(self, name: str, value: torch.Tensor) -> Ref:
-        shape, strides = tuple(value.shape), tuple(value.stride())
+        shape, strides = self.symbols.shape(value), self.symbols.strides(value)
         buffer = Buffer(name, value.dtype, extent(shape, strides))
         self.ctx.layouts[buffer] = Layout(shape, strides, value.device)
         return Ref(buffer, shape, strides)
@@ -118,9 +124,16 @@ class GraphLowering:
         if getattr(target, "__name__", "") == "getitem" and isinstance(self.values.get(node.args[0]), tuple):  # type: ignore[arg-type]
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             return
-        static = not any(_is_symbolic(leaf) for leaf in leaves(self._examples(node)))
-        view = self._view(node) if static and self._is_view(target) else None
-        self.values[node] = view or (static and self._loops(node)) or self._extern(node, target)
+        made = self._number(node)
+        if made is None:
+            made = (self._view(node) if self._is_view(target) else None) or self._loops(node) or self._extern(node, target)
+        self.values[node] = made
+
+    def _number(self, node: Node) -> Any:
+        """The size that the node computes: nothing needs to run for it."""
+        value = node.meta.get("val")
+        made = self._variable("", value) if isinstance(value, torch.SymInt) else None
+        return None if isinstance(made, Symbol) else made
 
     def _examples(self, node: Node) -> list[Any]:
         return [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
@@ -136,22 +149,46 @@ class GraphLowering:
         if not isinstance(base, Ref):
             return None
         base_value, value = base_node.meta["val"], node.meta["val"]  # type: ignore[union-attr]
-        if isinstance(value, list | tuple):
-            views = [_view_of(base, base_value, item) for item in value]
-            return tuple(views) if all(view is not None for view in views) else None
-        return _view_of(base, base_value, value)
+        try:
+            if isinstance(value, list | tuple):
+                views = [self._view_of(base, base_value, item) for item in value]
+                return tuple(views) if all(view is not None for view in views) else None
+            return self._view_of(base, base_value, value)
+        except Unsupported:
+            return None
+
+    def _view_of(self, base: Ref, base_value: torch.Tensor, value: torch.Tensor) -> Ref | None:
+        if value.dtype != base.dtype or value.layout != torch.strided:
+            return None
+        if value.is_conj() != base_value.is_conj() or value.is_neg() != base_value.is_neg():
+            return None
+        if base.strides != self.symbols.strides(base_value) and base.numel != 0:
+            return None
+        moved = self.symbols.size(value.storage_offset()) - self.symbols.size(base_value.storage_offset())
+        return Ref(base.buffer, self.symbols.shape(value), self.symbols.strides(value), base.offset + moved)
 
     def _loops(self, node: Node) -> Any:
         """The node as loop nests, or None if it has no such form."""
         lowering = LOWERINGS.get(node.target)
         if lowering is None or not self._one_device(node):
             return None
+        args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
+        if any(isinstance(leaf, Symbol) for leaf in leaves((args, kwargs))):
+            return None
         mark = len(self.ctx.items)
         try:
-            return lowering(self.ctx, node, *self.resolve(node.args), **self.resolve(node.kwargs))
+            if not self.symbolic_loops and not self._is_static(node):
+                return None
+            return lowering(self.ctx, node, *args, **kwargs)
         except Unsupported:
             del self.ctx.items[mark:]
             return None
+
+    def _is_static(self, node: Node) -> bool:
+        values = [leaf for leaf in leaves(self._examples(node)) if isinstance(leaf, torch.Tensor | torch.SymInt)]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        numbers = [n for t in tensors for n in (*self.symbols.shape(t), *self.symbols.strides(t))]
+        return all(map(is_known, numbers)) and len(tensors) == len(values)
 
     def _one_device(self, node: Node) -> bool:
         return len({leaf.device for leaf in leaves(self._examples(node)) if isinstance(leaf, torch.Tensor)}) == 1
@@ -170,14 +207,3 @@ class GraphLowering:
         if value is None:
             return None
         return self._variable(self.ctx.fresh("ext" if isinstance(value, torch.Tensor) else "sym"), value)
-
-
-def _view_of(base: Ref, base_value: torch.Tensor, value: torch.Tensor) -> Ref | None:
-    if value.dtype != base.dtype or value.layout != torch.strided:
-        return None
-    if value.is_conj() != base_value.is_conj() or value.is_neg() != base_value.is_neg():
-        return None
-    if base.strides != tuple(base_value.stride()) and base.numel:
-        return None
-    offset = base.offset + value.storage_offset() - base_value.storage_offset()
-    return Ref(base.buffer, tuple(value.shape), tuple(value.stride()), int(offset))

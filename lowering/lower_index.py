@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from . import sizes
+from . import poly, sizes
 from .build import cast, const, op
 from .context import Context
 from .ir import IndexValue, Indirect, Nest, Select, Store, Value
+from .poly import Size, at_least, is_known
 from .registry import LOWERINGS, Unsupported, lowers
 from .sizes import Index
 from .unit import Ref
@@ -17,6 +18,7 @@ aten = torch.ops.aten
 LONG = torch.int64
 
 
+ENDLESS = 1 << 62  # no axis is as long
 FEW = 4  # parts of a join that are picked by comparisons instead of being copied one by one
 
 
@@ -25,11 +27,11 @@ def _cat(ctx: Context, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     value = ctx.value_of(node)
     axis = dim % value.dim()
     parts = [part for part in tensors if part.shape != (0,) or value.dim() == 1]
-    parts = [part for part in parts if part.shape[axis]]
+    parts = [part for part in parts if part.shape[axis] != 0]
     if len(parts) <= FEW and any(user.target in LOWERINGS for user in node.users):
         return ctx.pointwise(node, lambda at: _picked(parts, axis, at, value.dtype))
     target = ctx.result(value)
-    start = 0
+    start: Size = 0
     for part in parts:
         _store_part(ctx, target, part, axis, start)
         start += part.shape[axis]
@@ -50,7 +52,7 @@ def _picked(parts: Sequence[Ref], axis: int, at: tuple[Index, ...], dtype: torch
     return made
 
 
-def _store_part(ctx: Context, target: Ref, part: Ref, axis: int, start: int) -> None:
+def _store_part(ctx: Context, target: Ref, part: Ref, axis: int, start: Size) -> None:
     at = tuple(sizes.atom_index(a) for a in sizes.make_axes(part.shape))
     moved = tuple(sizes.add(index, sizes.const(start)) if d == axis else index for d, index in enumerate(at))
     store = Store(target.buffer, sizes.linear(moved, target.strides), cast(part.load(at), target.dtype))
@@ -75,14 +77,13 @@ def _pad(ctx: Context, node: Any, x: Ref, pad: Sequence[int], value: Any = 0) ->
     return ctx.pointwise(node, body)
 
 
-def _all_within(at: Sequence[Index], shape: Sequence[int]) -> Value | None:
+def _all_within(at: Sequence[Index], shape: Sequence[Size]) -> Value | None:
     """A bool value: every coordinate lies in its axis. None where that is always so."""
     conditions: list[Value] = []
     for index, size in zip(at, shape, strict=True):
-        low, high = sizes.bounds(index)
-        if low < 0:
+        if not sizes.nonnegative(index):
             conditions.append(op("ge", IndexValue(index), const(0, LONG)))
-        if high >= size:
+        if not sizes.within(index, size):
             conditions.append(op("lt", IndexValue(index), const(size, LONG)))
     return _conjunction(conditions)
 
@@ -99,7 +100,7 @@ def _slice_scatter(
     ctx: Context, node: Any, x: Ref, source: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Ref:
     dim, size = dim % len(x.shape), x.shape[dim]
-    first, last, _ = slice(start, end, 1).indices(size)
+    first, last = _limit(start, size, 0), _limit(end, size, size)
     if 0 in source.shape:
         return ctx.pointwise(node, x.load)
 
@@ -107,9 +108,8 @@ def _slice_scatter(
         shifted = sizes.add(at[dim], sizes.const(-first))
         source_at = [sizes.floordiv(shifted, step) if d == dim else index for d, index in enumerate(at)]
         value = IndexValue(at[dim])
-        tests = [op("ge", value, const(first, LONG))] * (first > 0) + [op("lt", value, const(last, LONG))] * (
-            last < size
-        )
+        tests = [op("ge", value, const(first, LONG))] * (first != 0)
+        tests += [op("lt", value, const(last, LONG))] * (last != size)
         tests += [op("eq", IndexValue(sizes.mod(shifted, step)), const(0, LONG))] * (step > 1)
         inside = _conjunction(tests)
         taken = cast(source.load(source_at, inside), x.dtype)
@@ -118,16 +118,42 @@ def _slice_scatter(
     return ctx.pointwise(node, body)
 
 
+def _limit(position: Any, size: Size, default: Size) -> Size:
+    """An end of a slice as a position in an axis of `size`; raises Unsupported where only a call can tell."""
+    if position is None:
+        return default
+    if is_known(position) and is_known(size):
+        return max(position + size, 0) if position < 0 else min(position, size)
+    if at_least(position, 0) and at_least(size, position):
+        return position  # type: ignore[no-any-return]
+    if at_least(position, min(poly.most(size) or ENDLESS, ENDLESS)):
+        return size
+    if at_least(-position, 1) and at_least(size + position, 0):
+        return position + size  # type: ignore[no-any-return]
+    raise Unsupported(f"a slice to {position} of an axis of {size}")
+
+
 @lowers(aten.select_scatter.default)
 def _select_scatter(ctx: Context, node: Any, x: Ref, source: Ref, dim: int, index: int) -> Ref:
     dim, size = dim % len(x.shape), x.shape[dim]
+    place = _position(index, size)
 
     def body(at: tuple[Index, ...]) -> Value:
-        here = op("eq", IndexValue(at[dim]), const(index % size, LONG))
+        here = op("eq", IndexValue(at[dim]), const(place, LONG))
         taken = cast(source.load(at[:dim] + at[dim + 1 :], here), x.dtype)
         return Select(here, taken, x.load(at))
 
     return ctx.pointwise(node, body)
+
+
+def _position(index: Size, size: Size) -> Size:
+    if is_known(index) and is_known(size):
+        return index % size
+    if at_least(index, 0):
+        return index
+    if at_least(-index, 1):
+        return index + size
+    raise Unsupported(f"position {index} in an axis of {size}")
 
 
 @lowers(aten.arange.start_step, torch.ops.prims.iota.default)
@@ -135,7 +161,7 @@ def _arange(ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1
     value = ctx.value_of(node)
     if node.target is torch.ops.prims.iota.default:
         first, step = kwargs["start"], kwargs["step"]
-    if any(not isinstance(number, int) for number in (first, step)) or value.dtype.is_floating_point:
+    if any(not isinstance(number, Size) for number in (first, step)) or value.dtype.is_floating_point:
         raise Unsupported("arange of floating point numbers")
 
     def body(at: tuple[Index, ...]) -> Value:
@@ -144,7 +170,9 @@ def _arange(ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1
     return ctx.pointwise(node, body)
 
 
-def indirect(position: Value, bound: int) -> Index:
+def indirect(position: Value, bound: Size) -> Index:
+    if not at_least(bound, 1):
+        raise Unsupported("picking from what may be nothing")
     return sizes.atom_index(Indirect(cast(position, LONG), bound))
 
 

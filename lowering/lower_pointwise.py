@@ -10,7 +10,8 @@ from torch._prims_common import elementwise_dtypes
 
 from .build import cast, const, op
 from .context import Context
-from .ir import Select, Value
+from .ir import IndexValue, Select, Value
+from .poly import Size, at_least
 from .registry import Unsupported, lowers
 from .unit import Ref
 
@@ -133,7 +134,9 @@ for _name, _kind in (("atan2", KIND.INT_TO_FLOAT), ("copysign", KIND.INT_TO_FLOA
 def _nonzero(divisor: Value) -> Value:
     """Integer division by zero raises in eager: only a divisor known not to be zero is lowered."""
     from_constant = getattr(divisor, "value", None)
-    if not divisor.dtype.is_floating_point and not (isinstance(from_constant, int) and from_constant != 0):
+    from_size = isinstance(divisor, IndexValue) and not divisor.index.terms and at_least(divisor.index.offset, 1)
+    known = from_size or (isinstance(from_constant, int) and from_constant != 0)
+    if not divisor.dtype.is_floating_point and not known:
         raise Unsupported("integer division by a tensor")
     return divisor
 
@@ -249,7 +252,7 @@ def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool 
 @lowers(aten.full.default, aten.full_like.default, aten.new_full.default, aten.scalar_tensor.default, aten.fill.Scalar)
 def _full(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
     fill = args[0] if node.target is aten.scalar_tensor.default else args[-1]
-    if not isinstance(fill, bool | int | float):
+    if not isinstance(fill, Number | Size):
         raise Unsupported("fill value known at run time")
     return ctx.pointwise(node, lambda at: const(fill, ctx.value_of(node).dtype))
 

@@ -9,8 +9,9 @@ import torch
 from .build import cast, compute_dtype, const, op
 from .context import Context
 from .ir import Load, Reduced, Value
+from .poly import at_least, is_known
 from .registry import Unsupported, lowers
-from .sizes import Index
+from .sizes import Index, Size
 from .unit import Ref
 
 aten = torch.ops.aten
@@ -82,8 +83,8 @@ def _extremum(ctx: Context, node: Any, x: Ref, dim: Any = (), keepdim: bool = Fa
 
 
 def _extremum_into(ctx: Context, target: Ref, dims: Dims, kind: str) -> Ref:
-    if dims.count == 0:
-        raise Unsupported("extremum of nothing")
+    if not at_least(dims.count, 1):
+        raise Unsupported("extremum of what may be nothing")
     if target.dtype == torch.bool:
         return fold(ctx, target, dims, {"max": "any", "min": "all"}[kind], torch.bool)
     return fold(ctx, target, dims, kind, compute_dtype(target.dtype))
@@ -109,8 +110,8 @@ def _extremum_with_position(ctx: Context, node: Any, x: Ref, dim: int, keepdim: 
 @lowers(aten.argmax.default, aten.argmin.default)
 def _position(ctx: Context, node: Any, x: Ref, dim: int | None = None, keepdim: bool = False) -> Ref:
     dims = Dims(x, dim, keepdim)
-    if dims.count == 0 or x.dtype == torch.bool:
-        raise Unsupported("position in nothing or in bool")
+    if not at_least(dims.count, 1) or x.dtype == torch.bool:
+        raise Unsupported("position in what may be nothing or in bool")
     kind = "argmax" if node.target is aten.argmax.default else "argmin"
     return fold(ctx, _result(ctx, node), dims, kind, compute_dtype(x.dtype))
 
@@ -130,7 +131,7 @@ def _moments(ctx: Context, x: Ref, dims: Dims, correction: Any, target: Ref, mea
     compute = compute_dtype(x.dtype)
     count = const(dims.count, compute)
     fold(ctx, mean, dims, "sum", compute, lambda total: op("div", total, count))
-    divisor = const(max(dims.count - (1 if correction is None else correction), 0), compute)
+    divisor = const(_degrees(dims.count, 1 if correction is None else correction), compute)
 
     def body(outer: tuple[Index, ...], inner: tuple[Index, ...]) -> Value:
         distance = op("sub", cast(dims.load(outer, inner), compute), cast(mean.load(outer), compute))
@@ -139,6 +140,15 @@ def _moments(ctx: Context, x: Ref, dims: Dims, correction: Any, target: Ref, mea
         return op("div", op("maximum", op("sub", squares, excess), const(0, compute)), divisor)
 
     ctx.reduce(target, dims.inner, body)
+
+
+def _degrees(count: Size, correction: float) -> float:
+    """What squared distances are divided by."""
+    if is_known(count):
+        return max(count - correction, 0)
+    if correction != int(correction) or not at_least(count, int(correction)):
+        raise Unsupported(f"variance of {count} elements with correction {correction}")
+    return count - int(correction)
 
 
 def _moment_mean(ctx: Context, x: Ref, target: Ref) -> Ref:

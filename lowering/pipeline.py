@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from ..runtime.errors import LoweringError
@@ -19,7 +20,7 @@ from .simplify import simplify
 from .storage import given_buffers
 from .targets.cpp_build import CppTarget
 from .targets.triton_build import TritonTarget
-from .unit import Unit
+from .unit import Unit, leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ STAGES = (
 
 def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
     """The program of a functional core-ATen graph. Raises LoweringError or BuildError."""
-    unit = lower_graph(graph, name)
+    unit = lower_graph(graph, name, options.target != "triton" and not _on_gpu(graph))
     _check(unit, "lower", options)
     for stage in STAGES:
         run = stage.run if options.fusion or not stage.fusion else stage.unfused
@@ -49,6 +50,11 @@ def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
             unit = run(unit)
             _check(unit, stage.name, options)
     return finish(unit, target_of(unit, options), options)
+
+
+def _on_gpu(graph: GraphModule) -> bool:
+    values = [leaf for node in graph.graph.nodes for leaf in leaves(node.meta.get("val"))]
+    return any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in values)
 
 
 def finish(unit: Unit, target: Target, options: Options) -> Program:

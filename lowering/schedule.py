@@ -13,6 +13,7 @@ from math import prod
 from . import sizes
 from .axes import align
 from .ir import Buffer, Group, Load, Nest, Rewriter, Store, Value, accesses, atoms, nest_loads
+from .poly import at_least, hint
 from .sizes import Axis, Index, Size
 from .unit import ExternCall, Item, Unit
 
@@ -123,18 +124,18 @@ def _share_rows(before: list[Nest], after: list[Nest]) -> bool:
     """Whether some memory is touched by both, at each point of space the same part of it."""
     outer = before[0].axes[: len(before[0].space)]
 
-    def parts(nests: list[Nest]) -> set[tuple[Buffer, tuple[int, ...]]]:
+    def parts(nests: list[Nest]) -> set[tuple[Buffer, tuple[Size, ...]]]:
         touched = [x for nest in nests for x in accesses(nest)]
         steps = [(x.buffer, tuple(sizes.coefficient(x.index, axis) for axis in outer)) for x in touched]
-        return {(buffer, step) for buffer, step in steps if any(step) or not outer}
+        return {(buffer, step) for buffer, step in steps if any(s != 0 for s in step) or not outer}
 
     return bool(parts(before) & parts(after))
 
 
 def _pays(space: tuple[Size, ...], nests: list[Nest]) -> bool:
     """Rows are worth sharing when there are enough of them to spread, or so little work that it does not matter."""
-    widest = max(prod(nest.inner) for nest in nests)
-    return widest <= 1 or prod(space) >= LEAST_ROWS or prod(space) * widest <= SMALL
+    widest, rows = max(hint(prod(nest.inner)) for nest in nests), hint(prod(space))
+    return widest <= 1 or rows >= LEAST_ROWS or rows * widest <= SMALL
 
 
 def _row_local(first: Nest, second: Nest) -> bool:
@@ -154,32 +155,25 @@ def _same_row(store: Store, load: Load, first: Nest, second: Nest) -> bool:
     outer = first.axes[: len(first.space)]
     if store.index is load.index and first.axes == second.axes:
         return True
-    steps = [(sizes.coefficient(store.index, a), a) for a in outer if a.size > 1]
-    if any(sizes.coefficient(load.index, a) != step or step <= 0 for step, a in steps):
+    steps = [(sizes.coefficient(store.index, a), a) for a in outer if a.size not in (0, 1)]
+    if any(sizes.coefficient(load.index, a) != step or not at_least(step, 1) for step, a in steps):
         return False
-    spans = [_span(index, set(outer)) for index in (store.index, load.index)]
-    return (
-        _mixed_radix(steps)
-        and None not in spans
-        and all(
-            span is not None and span[0] >= 0 and span[1] < min((s for s, _ in steps), default=1 << 62)
-            for span in spans
-        )
-    )
+    least = min((step for step, _ in steps), key=hint, default=1 << 62)
+    return _mixed_radix(steps) and all(_fits(index, set(outer), least) for index in (store.index, load.index))
 
 
-def _mixed_radix(steps: list[tuple[int, Axis]]) -> bool:
+def _mixed_radix(steps: list[tuple[Size, Axis]]) -> bool:
     """Whether different points of the axes never give the same sum, nor one less than the smallest step apart."""
-    steps = sorted(steps, key=lambda step: step[0])
-    return all(big >= small * axis.size for (small, axis), (big, _) in pairwise(steps))
+    steps = sorted(steps, key=lambda step: hint(step[0]))
+    return all(at_least(big, small * axis.size) for (small, axis), (big, _) in pairwise(steps))
 
 
-def _span(index: Index, outer: set[Axis]) -> tuple[int, int] | None:
-    """Bounds of the part of the index without the outer axes; None if they appear in other ways than as terms."""
+def _fits(index: Index, outer: set[Axis], step: Size) -> bool:
+    """Whether the part of the index without the outer axes, which appear as terms alone, lies in [0, step)."""
     rest = Index(tuple((a, f) for a, f in index.terms if a not in outer), index.offset)
     if any(isinstance(atom, Axis) and atom in outer for atom in atoms(rest)):
-        return None
-    return sizes.bounds(rest)
+        return False
+    return sizes.nonnegative(rest) and sizes.within(rest, step)
 
 
 def _locals_found(unit: Unit) -> Unit:

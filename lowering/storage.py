@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from .ir import Buffer, Group, Nest, accesses
+from .poly import Size, Var, at_least, divided, hint, is_known, variable
 from .unit import ExternCall, Item, Ref, Unit, leaves
 
 ALIGNMENT = 64
@@ -20,10 +21,11 @@ class Storage:
     over; `dies` lists, for each
     item, the tensors that are not needed after it."""
 
-    arena: dict[Buffer, int]
-    arena_size: int
+    arena: dict[Buffer, Size]
+    arena_size: Size
     reuse: dict[Buffer, Buffer]
     dies: tuple[tuple[Buffer, ...], ...]
+    variables: tuple[Var, ...] = ()  # of the arena's offsets
 
 
 def touched(item: Item) -> set[Buffer]:
@@ -47,7 +49,9 @@ def plan(unit: Unit, use_arena: bool) -> Storage:
     outputs, externs = unit.outputs_buffers(), unit.extern_buffers()
     own = {b for b in first if b not in given}
     shared = {b for b in own if use_arena and b not in outputs and b not in externs}
-    arena, size = pack([(first[b], last[b], bytes_of(b), b) for b in sorted(shared, key=lambda b: (first[b], b.name))])
+    wanted = [(first[b], last[b], bytes_of(b), b) for b in sorted(shared, key=lambda b: (first[b], b.name))]
+    arena, size = pack([entry for entry in wanted if is_known(entry[2])])
+    more, size, variables = pack_slots([entry for entry in wanted if not is_known(entry[2])], size)
     from_calls = {b for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
     reuse = reused(unit, [b for b in own if b not in shared and b not in outputs and b not in from_calls], first, last)
     dies: list[tuple[Buffer, ...]] = [()] * len(unit.items)
@@ -56,7 +60,7 @@ def plan(unit: Unit, use_arena: bool) -> Storage:
             b for b in last if last[b] == place and b not in shared and b not in outputs and b not in unit.constants
         ]
         dies[place] = tuple(sorted(ends, key=lambda b: b.name))
-    return Storage(arena, size, reuse, tuple(dies))
+    return Storage(arena | more, size, reuse, tuple(dies), variables)
 
 
 def given_buffers(unit: Unit) -> set[Buffer]:
@@ -83,7 +87,7 @@ def lifetimes(unit: Unit) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
     return first, last
 
 
-def bytes_of(buffer: Buffer) -> int:
+def bytes_of(buffer: Buffer) -> Size:
     return buffer.size * buffer.dtype.itemsize
 
 
@@ -100,6 +104,50 @@ def pack(wanted: Iterable[tuple[int, int, int, Buffer]]) -> tuple[dict[Buffer, i
             offset = max(offset, high)
         placed.append((first, last, offset, size, buffer))
     return {buffer: offset for *_, offset, _, buffer in placed}, max((o + s for *_, o, s, _ in placed), default=0)
+
+
+@dataclasses.dataclass
+class _Slot:
+    size: Size
+    free_after: int
+    buffers: list[Buffer]
+
+
+def pack_slots(
+    wanted: Iterable[tuple[int, int, Size, Buffer]], start: Size
+) -> tuple[dict[Buffer, Size], Size, tuple[Var, ...]]:
+    """As `pack` for (first, last, bytes, buffer) of sizes that a call knows, from offset `start` on: a buffer takes a
+    slot that is certain to be large enough, or one that can grow since it is certain to be no larger."""
+    slots: list[_Slot] = []
+    for first, last, size, buffer in wanted:
+        free = [slot for slot in slots if slot.free_after < first]
+        slot = next((s for s in free if s.size == size), None)
+        slot = slot or next((s for s in free if at_least(s.size, size) or at_least(size, s.size)), None)
+        if slot is None:
+            slot = _Slot(size, last, [])
+            slots.append(slot)
+        if at_least(size, slot.size):
+            slot.size = size
+        slot.free_after = last
+        slot.buffers.append(buffer)
+    places: dict[Buffer, Size] = {}
+    variables: list[Var] = []
+    for slot in slots:
+        places.update(dict.fromkeys(slot.buffers, start))
+        start += _aligned(slot.size, variables)
+    return places, start, tuple(variables)
+
+
+def _aligned(size: Size, variables: list[Var]) -> Size:
+    """The size rounded up, by a variable where that needs a division."""
+    if divided(size, ALIGNMENT) is not None:
+        return size
+    formula = ("//", (size + (ALIGNMENT - 1), ALIGNMENT))
+    known = next((var for var in variables if var.formula == formula), None)
+    if known is None:
+        known = Var(f"room{len(variables)}", -(-hint(size) // ALIGNMENT), 0, None, formula)
+        variables.append(known)
+    return variable(known) * ALIGNMENT
 
 
 def reused(
@@ -128,12 +176,13 @@ def _kind(unit: Unit, buffer: Buffer) -> tuple[object, ...]:
 def overlaps(unit: Unit, storage: Storage) -> list[str]:
     """Pairs of live arena buffers that share bytes: there must be none."""
     first, last = lifetimes(unit)
-    entries = [(o, o + bytes_of(b), b) for b, o in sorted(storage.arena.items(), key=lambda e: (e[1], e[0].name))]
+    places = sorted(storage.arena.items(), key=lambda entry: (hint(entry[1]), entry[0].name))
+    entries = [(hint(o), hint(o + bytes_of(b)), b) for b, o in places]
     found = []
     for i, (low, high, one) in enumerate(entries):
         for start, _, two in entries[i + 1 :]:
             if start >= high:
                 break
-            if start < high and low <= start and first[one] <= last[two] and first[two] <= last[one] and bytes_of(two):
+            if start < high and low <= start and first[one] <= last[two] and first[two] <= last[one] and hint(bytes_of(two)):
                 found.append(f"{one.name} and {two.name}")
     return found

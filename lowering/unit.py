@@ -9,9 +9,11 @@ import torch
 
 from . import sizes
 from .ir import Buffer, Group, Load, Nest, Value
+from .poly import Size, Var, hint
 from .sizes import Index
+from .symint import Given
 
-Shape = tuple[int, ...]
+Shape = tuple[Size, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,14 +23,14 @@ class Ref:
     buffer: Buffer
     shape: Shape
     strides: Shape
-    offset: int = 0
+    offset: Size = 0
 
     @property
     def dtype(self) -> torch.dtype:
         return self.buffer.dtype
 
     @property
-    def numel(self) -> int:
+    def numel(self) -> Size:
         return prod(self.shape)
 
     def index(self, coordinates: Sequence[Index]) -> Index:
@@ -43,14 +45,15 @@ class Ref:
 
 @dataclasses.dataclass(frozen=True)
 class Symbol:
-    """A Python number known at run time only, by its variable's name."""
+    """A number, or a tensor of sizes, that no size variable describes, by its variable's name."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class ExternCall:
-    """`result = target(*args, **kwargs)`. Arguments nest lists and tuples; tensors in them are `Ref`s, run-time numbers `Symbol`s."""
+    """`result = target(*args, **kwargs)`. Arguments nest lists and tuples; tensors in them are `Ref`s,
+    run-time numbers sizes or `Symbol`s."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -80,7 +83,8 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One graph. `items` are in an order that respects data flow. `inputs`: Ref, Symbol, or None for an unused input."""
+    """One graph. `items` are in an order that respects data flow. `inputs`: Ref, Symbol, or None for an unused input.
+    `variables`: of its sizes, in an order in which each can be computed."""
 
     name: str
     inputs: tuple[Any, ...]
@@ -88,6 +92,7 @@ class Unit:
     items: tuple[Item, ...]
     layouts: dict[Buffer, Layout]
     constants: dict[Buffer, torch.Tensor]
+    variables: tuple[Given | Var, ...] = ()
 
     def replace(self, **changes: Any) -> "Unit":
         return dataclasses.replace(self, **changes)
@@ -112,7 +117,7 @@ def leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def extent(shape: Shape, strides: Shape) -> int:
+def extent(shape: Shape, strides: Shape) -> Size:
     """Elements from the first to the last of a strided tensor."""
     if 0 in shape:
         return 0
@@ -121,8 +126,9 @@ def extent(shape: Shape, strides: Shape) -> int:
 
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether a strided tensor fills its extent exactly once, in some order of its axes."""
-    expected = 1
-    for stride, size in sorted((st, sz) for sz, st in zip(shape, strides, strict=True) if sz != 1):
+    expected: Size = 1
+    axes = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    for stride, size in sorted(axes, key=lambda axis: (hint(axis[0]), hint(axis[1]))):
         if stride != expected:
             return False
         expected *= size

@@ -26,7 +26,8 @@ from .ir import (
     walk,
 )
 from .ops import OPS
-from .sizes import Axis, Index
+from .poly import hint
+from .sizes import Axis, Index, Size
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
@@ -80,7 +81,9 @@ def _store_problems(nest: Nest, store: Store) -> Iterator[str]:
 
 def _bound_problems(buffer: Buffer, index: Index, nest: Nest) -> Iterator[str]:
     low, high = sizes.bounds(index)
-    if 0 not in nest.space + nest.inner and not (low >= 0 and high < buffer.size):
+    if 0 in nest.space + nest.inner or (sizes.nonnegative(index) and sizes.within(index, buffer.size)):
+        return
+    if (low is not None and hint(low) < 0) or (high is not None and hint(high) >= hint(buffer.size)):
         yield f"index {index.text} of {buffer.name} runs from {low} to {high}, size {buffer.size}"
 
 
@@ -161,18 +164,18 @@ def _uses(index: Index, axes: set[Axis]) -> bool:
 
 def coverage_problems(nests: Iterable[Nest], buffers: Iterable[Buffer]) -> Iterator[str]:
     """Every element of `buffers` must be stored: counts the points of all overwriting stores (exact when stores are one-to-one)."""
-    points: dict[Buffer, int] = {}
+    points: dict[Buffer, Size] = {}
     for nest in nests:
         for store in nest.stores:
             points[store.buffer] = points.get(store.buffer, 0) + _points(nest, store)
     for buffer in buffers:
-        if points.get(buffer, 0) < buffer.size:
+        if hint(points.get(buffer, 0)) < hint(buffer.size):
             yield f"{buffer.name} has {buffer.size} elements, {points.get(buffer, 0)} are stored"
 
 
-def _points(nest: Nest, store: Store) -> int:
+def _points(nest: Nest, store: Store) -> Size:
     used = {atom for atom in atoms(store.index) if isinstance(atom, Axis)}
-    count = 1
+    count: Size = 1
     for axis in nest.axes:
-        count *= axis.size if axis in used else min(axis.size, 1)
+        count *= axis.size if axis in used else int(axis.size != 0)
     return count

@@ -8,7 +8,22 @@ from typing import Any
 
 import torch
 
-Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Expression:
+    """An integer that each call computes: Python over the program's variables `names`. It may stand for any number of a
+    step, and inside of shapes."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+Size = int | Expression
+Shape = tuple[Size, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,14 +40,22 @@ class View:
     name: str
     shape: Shape
     strides: Shape
-    offset: int
+    offset: Size
 
 
 @dataclasses.dataclass(frozen=True)
 class InArena:
     """A byte offset in the arena, passed to kernels as an address."""
 
-    offset: int
+    offset: Size
+
+
+@dataclasses.dataclass(frozen=True)
+class Define:
+    """`name` = a number."""
+
+    name: str
+    value: Expression
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,22 +74,22 @@ class Alloc:
 class Arena:
     """One block of `size` bytes for buffers that kernels alone touch."""
 
-    size: int
+    size: Size
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """Calls `launch` with tensors or addresses."""
+    """Calls `launch` with tensors, addresses or numbers."""
 
     name: str
     launch: Callable[..., None]
-    args: tuple[Name | InArena, ...]
+    args: tuple[Name | InArena | Expression, ...]
     origins: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Extern:
-    """Calls `target`. In args and kwargs `Name` and `View` stand for tensors and numbers. `results`: a name, None, or a
+    """Calls `target`. In args and kwargs `Name`, `View` and `Expression` stand for tensors and numbers. `results`: a name, None, or a
     tuple of them (nested); `layouts`: (name, shape, strides) of results that must have these strides; `pure`: the
     target neither writes nor returns nor keeps its arguments."""
 
@@ -91,7 +114,7 @@ class Return:
     values: tuple[Any, ...]
 
 
-Step = Alloc | Arena | Kernel | Extern | Free | Return
+Step = Define | Alloc | Arena | Kernel | Extern | Free | Return
 _numbers = itertools.count()
 
 
@@ -194,6 +217,9 @@ class _Writer:
         self.namespace[name] = value
         return name
 
+    def write_Define(self, step: Define) -> None:
+        self.add(f"{step.name} = {step.value}")
+
     def write_Alloc(self, step: Alloc) -> None:
         if step.reuses is None:
             self.add(f"{step.name} = {self.allocation(step)}")
@@ -256,6 +282,8 @@ class _Writer:
         """Python source of an argument."""
         if isinstance(value, Name):
             return value.name
+        if isinstance(value, Expression):
+            return value.text
         if isinstance(value, View) and self.aliases:
             return f"alias({value.name}, {value.shape}, {value.strides}, {value.offset})"
         if isinstance(value, View):

@@ -2,12 +2,14 @@
 
 from .calls import Clock, DeepCopy, Dynamic, Files, ImplicitInt, PythonRandom, Seed, TruthFunction
 from .checks import RaiseIf
-from .data_shapes import DynamicShape, MaskedWrite, MissingSize
+from .data_shapes import DynamicShape, MissingSize
 from .debugger import Debugger
 from .foreign import Foreign
 from .host_read import HostNumber, HostRead, ToList
+from .legacy import LegacyVariable, RecurrentLayer
 from .logs import Logging
 from .loops import Accumulate, TensorWhile
+from .masked import MaskedWrite
 from .misuse import CompileInside, Deprecated, WrongMode
 from .prints import Print
 from .set_attribute import SetAttribute
@@ -44,5 +46,7 @@ RULES = (
     CompileInside(),
     WrongMode(),
     Deprecated(),
+    LegacyVariable(),
+    RecurrentLayer(),
 )
 BY_CODE = {rule.code: rule for rule in RULES}

@@ -1,8 +1,7 @@
-"""DYN501, DYN503, DYN504: shapes that depend on data."""
+"""DYN501, DYN503: shapes that depend on data."""
 
 import ast
 
-from ..edit import Safety
 from .base import Rule
 
 _ALWAYS = frozenset(["nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"])
@@ -30,7 +29,9 @@ def step(x: torch.Tensor):
 
     def check(self, node, context):
         if isinstance(node, ast.Subscript):
-            if isinstance(node.ctx, ast.Load) and context.kind(node.value).is_tensor and _mask(node.slice, context):
+            if isinstance(node.ctx, ast.Load) and context.kind(node.value).is_tensor and is_mask(node.slice, context):
+                if _written_under(node, context):
+                    return  # DYN504 speaks for the whole statement
                 yield context.finding(self, node, "an index with a bool tensor gives a shape that depends on data")
             return
         name = self._name(node, context)
@@ -46,7 +47,14 @@ def step(x: torch.Tensor):
         return node.func.attr if method and node.func.attr != "where" else ""
 
 
-def _mask(index, context):
+def _written_under(node, context):
+    """Whether `node` stands on the right of a write under the same mask."""
+    statement = context.statement(node)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+    return isinstance(target, ast.Subscript) and ast.dump(target.slice) == ast.dump(node.slice)
+
+
+def is_mask(index, context):
     kind = context.kind(index)
     return kind.is_tensor and kind.dtype == context.inference.tokens.bool
 
@@ -92,69 +100,3 @@ def step(x: torch.Tensor, counts: torch.Tensor):
             else next((k.value for k in node.keywords if k.arg == "repeats"), None)
         )
         return counts is not None and context.kind(counts).is_tensor
-
-
-class MaskedWrite(Rule):
-    """
-    `y[mask] = x[mask]` gathers as many elements as the mask has, then scatters them: a shape that depends on data.
-    Where `x`, `y` and the mask surely have one shape, `y[...] = torch.where(mask, x, y)` writes the same values into
-    the same tensor, with the same gradients: safe.
-    """
-
-    code, name, message = "DYN504", "masked-write", "a masked write gathers as many elements as the mask has"
-    help = "write y[...] = torch.where(mask, x, y)"
-    safety = Safety.SAFE
-    dynamo = ("GB0036",)
-    nodes = (ast.Assign,)
-    before = """
-import torch
-
-
-@torch.compile
-def step(x: torch.Tensor):
-    y = torch.relu(x)
-    mask = y > 0
-    y[mask] = x[mask]
-    return y
-"""
-    after = """
-import torch
-
-
-@torch.compile
-def step(x: torch.Tensor):
-    y = torch.relu(x)
-    mask = y > 0
-    y[...] = torch.where(mask, x, y)
-    return y
-"""
-
-    def check(self, node, context):
-        target, value = node.targets[0], node.value
-        pair = isinstance(target, ast.Subscript) and isinstance(value, ast.Subscript) and len(node.targets) == 1
-        if not pair or ast.dump(target.slice) != ast.dump(value.slice) or not _mask(target.slice, context):
-            return
-        mask, into, other = target.slice, target.value, value.value
-        if not all(isinstance(n, ast.Name) and context.kind(n).is_tensor for n in (mask, into, other)):
-            yield context.finding(self, node, kept="the parts are no plain names")
-            return
-        found, why = context.torch(node), self._doubt([context.kind(n) for n in (mask, into, other)])
-        if found is None:
-            yield context.finding(self, node, kept="`torch` is hidden by a local name")
-            return
-        text = f"{into.id}[...] = {found[0]}.where({mask.id}, {other.id}, {into.id})"
-        safety = Safety.UNSAFE if why else Safety.SAFE
-        edit = context.replacement(node, text)
-        yield context.finding(
-            self, node, fix=context.fix("use torch.where", edit, safety=safety, why=why, imports=found[1])
-        )
-
-    def _doubt(self, kinds):
-        mask, into, other = kinds
-        if not mask.shape == into.shape == other.shape:
-            return "the mask and both tensors may differ in shape"
-        return (
-            ""
-            if into.dtype == other.dtype and into.device == other.device
-            else "the tensors may differ in dtype or device"
-        )

@@ -3,7 +3,7 @@
 import ast
 
 from ..condition import condition, host_read
-from ..edit import Safety
+from ..edit import Edit, Safety, apply
 from .base import Rule
 from .guarded import is_log, is_print
 
@@ -67,34 +67,65 @@ class Model(nn.Module):
         inner = host_read(node, context)
         if inner is None or not isinstance(node.func, ast.Attribute) or in_test(node, context) or told(node, context):
             return
-        kept = kept_as_tensor(node, context)
-        if kept:
-            yield context.finding(self, node, kept=kept)
-            return
-        edit = context.replacement(node, f"{context.segment(inner)}.detach()")
-        why = "the value becomes a tensor where it was a Python number"
-        yield context.finding(self, node, fix=context.fix("keep the tensor", edit, safety=Safety.UNSAFE, why=why))
+        built = keep_tensor(node, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node, fix=fix, kept=kept)
 
 
-_SIZED = frozenset(
-    [
-        "view",
-        "reshape",
-        "expand",
-        "repeat",
-        "range",
-        "zeros",
-        "ones",
-        "empty",
-        "full",
-        "arange",
-        "split",
-        "narrow",
-        "randn",
-        "rand",
-        "new_zeros",
-    ]
-)
+def keep_tensor(node, context):
+    """The Fix that keeps the tensor whose value `node` reads, with the `max` and `min` around it as tensor operators;
+    or why there is none."""
+    found, top = context.torch(node), reduced(node, context)
+    kept = kept_as_tensor(top, context)
+    if kept or found is None:
+        return kept or "`torch` is hidden by a local name"
+    edit = context.replacement(top, shown_as_tensor(top, context, found[0]))
+    why = "the value becomes a tensor where it was a Python number"
+    imports = found[1] if top is not node else ()
+    return context.fix("keep the tensor", edit, safety=Safety.UNSAFE, why=why, imports=imports)
+
+
+def reduced(node, context):
+    """The outermost builtin `max` or `min` of two numbers that `node` goes into, by way of arithmetic; or `node`."""
+    top, child, parent = node, node, context.parent(node)
+    while isinstance(parent, (ast.BinOp, ast.UnaryOp)) or extreme(parent, context):
+        child, parent = parent, context.parent(parent)
+        if isinstance(child, ast.Call):
+            top = child
+    return top
+
+
+def extreme(node, context):
+    """Whether `node` is `max(a, b)` or `min(a, b)` of numbers."""
+    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("max", "min")
+    if not named or context.resolve(node.func) != node.func.id or len(node.args) != 2 or node.keywords:
+        return False
+    return all(context.kind(a).is_number for a in node.args)
+
+
+def shown_as_tensor(node, context, torch):
+    """The source of an expression with its host reads left as tensors."""
+    inner = host_read(node, context)
+    if inner is not None:
+        text = context.segment(inner)
+        text = text if isinstance(inner, (ast.Name, ast.Call, ast.Attribute, ast.Subscript)) else f"({text})"
+        scalar = context.kind(inner).rank == 0
+        return f"{text}.detach()" if scalar else f"{text}.detach().reshape(())"
+    if extreme(node, context):
+        return _extreme_of_tensors(node, context, torch)
+    start, end = context.source.span(node)
+    parts = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
+    spans = [(context.source.span(c), shown_as_tensor(c, context, torch)) for c in parts]
+    return apply(context.source.text[start:end], [Edit(a - start, b - start, text) for (a, b), text in spans])
+
+
+def _extreme_of_tensors(node, context, torch):
+    reads = [any(host_read(n, context) is not None for n in ast.walk(a)) for a in node.args]
+    shown = [shown_as_tensor(a, context, torch) for a in node.args]
+    if all(reads):
+        return f"{torch}.{'maximum' if node.func.id == 'max' else 'minimum'}({shown[0]}, {shown[1]})"
+    tensor, bound = (shown[0], shown[1]) if reads[0] else (shown[1], shown[0])
+    return f"{torch}.clamp({tensor}, {'min' if node.func.id == 'max' else 'max'}={bound})"
 
 
 def kept_as_tensor(node, context):
@@ -181,17 +212,12 @@ def step(x: torch.Tensor):
         if inner is None or not isinstance(node.func, ast.Name) or in_test(node, context) or told(node, context):
             return
         category = context.inference.tokens.category(context.kind(inner).dtype)
-        kept = kept_as_tensor(node, context)
+        kept = ""
         if category != node.func.id:
-            kept = kept or "the conversion changes the value, and the tensor's dtype is not known to be the same"
-        if kept:
-            yield context.finding(self, node, kept=kept)
-            return
-        text = context.segment(inner)
-        text = text if isinstance(inner, (ast.Name, ast.Call, ast.Attribute, ast.Subscript)) else f"({text})"
-        edit = context.replacement(node, f"{text}.detach()")
-        why = "the value becomes a tensor where it was a Python number"
-        yield context.finding(self, node, fix=context.fix("keep the tensor", edit, safety=Safety.UNSAFE, why=why))
+            kept = "the conversion changes the value, and the tensor's dtype is not known to be the same"
+        built = kept or keep_tensor(node, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node, fix=fix, kept=kept)
 
 
 class ToList(Rule):

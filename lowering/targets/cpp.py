@@ -2,7 +2,7 @@
 
     extern "C" int64_t kernel(void **p, int64_t threads)
 
-`p` holds a pointer for each buffer in the order of `Kernel.buffers`. Returns nonzero if an indirect load was out of range.
+`p` holds a pointer for each buffer in the order of `Kernel.buffers`, then a number for each size variable. Returns nonzero if an indirect load was out of range.
 """
 
 import dataclasses
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from ..ir import Buffer, Group, Nest, Op, Reduced, accesses, nest_loads, store_values
+from ..ir import Buffer, Group, Nest, Op, Reduced, accesses, group_variables, nest_loads, store_values
+from ..poly import hint
 from ..sizes import coefficient
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
@@ -112,6 +113,8 @@ class GroupPrinter:
             constness = "" if buffer in self.written else "const "
             kind = constness + ("uint8_t" if buffer.dtype == torch.bool else TYPES[buffer.dtype])
             lines.add(f"{kind} *__restrict__ {buffer.name} = ({kind} *)p[{number}];")
+        for number, var in enumerate(group_variables(self.group), len(self.buffers)):
+            lines.add(f"const int64_t {var.name} = (int64_t)p[{number}];")
         lines.add("int64_t bad = 0;")
         self._body()
         lines.add("return bad;")
@@ -201,7 +204,7 @@ class GroupPrinter:
 
 def prefers_tile(group: Group) -> bool:
     """Whether neighbouring points of the last space axis are neighbours in memory while those of the last inner axis are not."""
-    if group.space[-1] < 4 or any(nest.inner and not nest.is_reduction for nest in group.nests):
+    if hint(group.space[-1]) < 4 or any(nest.inner and not nest.is_reduction for nest in group.nests):
         return False
     score = 0
     for nest in group.nests:

@@ -20,6 +20,7 @@ from ..ir import (
     indices_of,
     indirect_values,
 )
+from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from .cpp_ops import TYPES, conversion, literal, operation
 
@@ -101,7 +102,8 @@ class ExpressionPrinter:
 
     def _term(self, atom: Atom, factor: int) -> str:
         text = self.atom(atom)
-        return text if factor == 1 else f"{text} * {factor}" if factor > 0 else f"{text} * ({factor})"
+        bare = not is_known(factor) or factor > 0
+        return text if factor == 1 else f"{text} * {factor}" if bare else f"{text} * ({factor})"
 
     def atom(self, atom: Atom) -> str:
         if isinstance(atom, Axis):
@@ -113,9 +115,11 @@ class ExpressionPrinter:
         assert isinstance(atom, Indirect)
         return f"pick({self(atom.value)}, {atom.bound}, bad)"
 
-    def _divided(self, base: Index, sign: str, divisor: int) -> str:
+    def _divided(self, base: Index, sign: str, divisor: Size) -> str:
         """Division of 32 bits where the operand fits: several times faster than of 64. A negative operand must round down."""
         low, high = sizes.bounds(base)
+        if not (is_known(divisor) and is_known(low) and is_known(high)) or low is None or high is None:
+            return self._divided_by_size(base, sign, divisor)
         if low >= 0 and high < 2**31:
             return f"(int64_t)((uint32_t)({self.index(base)}) {sign} {divisor}u)"
         if low >= 0:
@@ -123,6 +127,15 @@ class ExpressionPrinter:
         shift = -(low // divisor) * divisor
         quotient = f"(({self.index(base)} + {shift}) {sign} {divisor})"
         return quotient if sign == "%" else f"({quotient} - {shift // divisor})"
+
+    def _divided_by_size(self, base: Index, sign: str, divisor: Size) -> str:
+        """As above with limits that a call knows. A divisor that may be zero is that of loops that then do not run."""
+        by = f"{divisor}" if at_least(divisor, 1) else f"({divisor} + ({divisor} == 0))"
+        if not sizes.nonnegative(base):
+            return f"op_{'floordiv' if sign == '/' else 'remainder'}<int64_t>({self.index(base)}, {by})"
+        if sizes.within(base, 2**31) and below(divisor, 2**31):
+            return f"(int64_t)((uint32_t)({self.index(base)}) {sign} (uint32_t){by})"
+        return f"op_{'quotient' if sign == '/' else 'rest'}({self.index(base)}, {by})"
 
 
 def axes_of(value: Value, memo: dict[Value, frozenset[Axis]]) -> frozenset[Axis]:

@@ -8,6 +8,7 @@ import torch
 
 from .. import sizes
 from ..ir import Buffer, Indirect, Nest, Reduced, Store, Value, atoms, indices_of, store_values
+from ..poly import hint, is_known
 from ..sizes import Axis, Index
 from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost
 from .cpp_ops import TYPES, highest, lowest
@@ -207,7 +208,7 @@ class NestPrinter:
         last = axes[-1]
         rows = {a: self._row(nest, a, last) for a in accumulators if folds_row(a.reduced, last)}
         looped = [a for a in accumulators if a not in rows or rows[a].computed]
-        blocked = bool(looped) and last.size > BLOCK and not all(row.kept for row in rows.values())
+        blocked = bool(looped) and (not is_known(last.size) or last.size > BLOCK) and not all(row.kept for row in rows.values())
         low, high = ("b", "e") if blocked else ("0", str(last.size))
         if blocked:
             self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
@@ -334,4 +335,5 @@ def has_indirect(nest: Nest) -> bool:
 
 
 def work(nest: Nest) -> int:
-    return prod(nest.space) * prod(nest.inner) * (1 + sum(1 for _ in store_values(nest)) // 4)
+    """Values computed, in the recorded call."""
+    return hint(prod(nest.space) * prod(nest.inner)) * (1 + sum(1 for _ in store_values(nest)) // 4)

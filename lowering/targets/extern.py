@@ -1,13 +1,14 @@
 """Extern calls as steps of a program."""
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
 
-from ...runtime.program import Extern, Name, Shape, View
+from ...runtime.program import Expression, Extern, Name, Shape, Size, View
 from ..ir import Buffer
+from ..poly import Poly, variables
 from ..sizes import contiguous_strides
 from ..storage import given_buffers, touched
 from ..unit import ExternCall, Layout, Ref, Symbol, Unit, is_dense, leaves
@@ -24,19 +25,30 @@ PRODUCTS: dict[Any, Callable[..., Any]] = {
 }
 
 
+def number(size: Any) -> Size:
+    """The size as a program's number."""
+    return Expression(str(size), tuple(var.name for var in variables(size))) if isinstance(size, Poly) else size
+
+
+def numbers(sizes: Iterable[Any]) -> Shape:
+    return tuple(number(size) for size in sizes)
+
+
 def tensor(ref: Ref, layout: Layout) -> Name | View:
     """The variable of the buffer's tensor, or a view of it."""
     if ref.shape == layout.shape and ref.strides == layout.strides and ref.offset == 0:
         return Name(ref.buffer.name)
-    return View(ref.buffer.name, ref.shape, ref.strides, ref.offset)
+    return View(ref.buffer.name, numbers(ref.shape), numbers(ref.strides), number(ref.offset))
 
 
 def convert(tree: Any, layout: Callable[[Ref], Layout]) -> Any:
-    """Arguments with `Ref` and `Symbol` replaced by what a program understands."""
+    """Arguments with `Ref`, sizes and `Symbol` replaced by what a program understands."""
     if isinstance(tree, Ref):
         return tensor(tree, layout(tree))
     if isinstance(tree, Symbol):
         return Name(tree.name)
+    if isinstance(tree, Poly):
+        return number(tree)
     if isinstance(tree, list | tuple):
         return type(tree)(convert(item, layout) for item in tree)
     if isinstance(tree, dict):
@@ -52,7 +64,7 @@ def extern_step(call: ExternCall, layout: Callable[[Ref], Layout], exact: Contai
     """exact: buffers whose readers were compiled for their layout."""
     args, kwargs = convert(call.args, layout), convert(call.kwargs, layout)
     layouts = tuple(
-        (ref.buffer.name, ref.shape, ref.strides)
+        (ref.buffer.name, numbers(ref.shape), numbers(ref.strides))
         for ref in leaves(call.result)
         if isinstance(ref, Ref) and ref.buffer in exact and not _known(call, ref)
     )
@@ -94,7 +106,7 @@ def common_layouts(unit: Unit) -> dict[Buffer, Layout]:
     results use it most: these need no view of it then. Kernels take addresses alone."""
     calls = [item for item in unit.items if isinstance(item, ExternCall)]
     fixed = given_buffers(unit).union(*(call.writes() for call in calls))
-    uses: dict[Buffer, Counter[tuple[Shape, Shape]]] = {}
+    uses: dict[Buffer, Counter[tuple[Any, Any]]] = {}
     for ref in leaves([unit.outputs, *((call.args, call.kwargs) for call in calls)]):
         if isinstance(ref, Ref) and ref.buffer not in fixed and _is_whole(ref):
             uses.setdefault(ref.buffer, Counter())[ref.shape, ref.strides] += 1

@@ -79,6 +79,15 @@ template <typename T> INLINE T op_fmod(T a, T b) {
   if (b == (T)-1 && (T)-1 < 0) return 0;
   return (T)(a % b);
 }
+// Of numbers that are not negative: 32 bits are divided several times faster than 64.
+INLINE int64_t op_quotient(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+}
+
+INLINE int64_t op_rest(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a % (uint32_t)b) : a % b;
+}
+
 template <typename T> INLINE T op_remainder(T a, T b) {
   T rest = op_fmod<T>(a, b);
   return (T)(rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest);

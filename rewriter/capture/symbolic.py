@@ -206,7 +206,7 @@ def _equal(value: Any, expected: Any) -> bool:
     """Whether they are equal; for symbols this becomes a relation that later calls must fulfil."""
     if isinstance(expected, tuple):
         return len(value) == len(expected) and all(_equal(a, b) for a, b in zip(value, expected, strict=True))
-    return bool(value == expected)
+    return bool(value) is expected if isinstance(expected, bool) else bool(value == expected)
 
 
 def forms_in(segments: Iterable[Segment]) -> list[Form]:
