@@ -5,8 +5,8 @@ from math import prod
 
 from . import sizes
 from .ir import AxisRewriter, Nest, Reduced, Store, atoms, indices_of, nest_loads, store_values
-from .poly import divided, hint
-from .sizes import Atom, Axis, FloorDiv, Index, Mod, Size
+from .poly import Size, divided, hint
+from .sizes import Atom, Axis, FloorDiv, Index, Mod
 
 
 def rebuild(nest: Nest, space: Sequence[Size], inner: Sequence[Size], rewrite: Callable[[Atom], Index]) -> Nest:

@@ -8,9 +8,9 @@ import torch
 from . import sizes
 from .build import cast, const
 from .ir import Buffer, Nest, Store, Value
-from .poly import Poly, hint
+from .poly import Poly, Size, hint
 from .registry import Unsupported
-from .sizes import Index, Size
+from .sizes import Index
 from .symint import Symbols
 from .unit import Item, Layout, Ref, extent, is_dense
 
@@ -67,7 +67,7 @@ class Context:
         if isinstance(operand, Ref):
             return torch.empty((1,) * len(operand.shape), dtype=operand.dtype, device="meta")
         if isinstance(operand, Poly):
-            return hint(operand)
+            return hint(operand)  # type: ignore[arg-type]
         if isinstance(operand, bool | int | float):
             return operand
         raise Unsupported(f"an operand of type {type(operand).__name__}")

@@ -70,7 +70,9 @@ class _Emitter:
                 steps.append(Define(var.name, Expression(given.text, given.uses)))
                 used.update(given.uses)
             else:
-                below = tuple(v.name for operand in given.formula[1] for v in variables(operand)) if given.formula else ()
+                below = (
+                    tuple(v.name for operand in given.formula[1] for v in variables(operand)) if given.formula else ()
+                )
                 steps.append(Define(var.name, Expression(given.definition, below)))
                 used.update(below)
         return steps[::-1]
@@ -95,9 +97,7 @@ class _Emitter:
         layout = self.unit.layouts[buffer]
         old = self.storage.reuse.get(buffer)
         shape, strides = numbers(layout.shape), numbers(layout.strides)
-        self.made.append(
-            Alloc(buffer.name, shape, strides, buffer.dtype, layout.device, old.name if old else None)
-        )
+        self.made.append(Alloc(buffer.name, shape, strides, buffer.dtype, layout.device, old.name if old else None))
         self.ready.add(buffer)
 
     def _argument(self, buffer: Buffer) -> Name | InArena:

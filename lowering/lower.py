@@ -56,7 +56,9 @@ class GraphLowering:
     def unit(self) -> Unit:
         ctx = self.ctx
         variables = tuple(self.symbols.variables)
-        return Unit(self.name, tuple(self.inputs), self.outputs, tuple(ctx.items), ctx.layouts, self.constants, variables)
+        return Unit(
+            self.name, tuple(self.inputs), self.outputs, tuple(ctx.items), ctx.layouts, self.constants, variables
+        )
 
     def visit(self, node: Node) -> None:
         self.ctx.origin = origin(node)
@@ -126,7 +128,9 @@ class GraphLowering:
             return
         made = self._number(node)
         if made is None:
-            made = (self._view(node) if self._is_view(target) else None) or self._loops(node) or self._extern(node, target)
+            made = (
+                (self._view(node) if self._is_view(target) else None) or self._loops(node) or self._extern(node, target)
+            )
         self.values[node] = made
 
     def _number(self, node: Node) -> Any:

@@ -118,18 +118,18 @@ def _slice_scatter(
     return ctx.pointwise(node, body)
 
 
-def _limit(position: Any, size: Size, default: Size) -> Size:
+def _limit(position: Size | None, size: Size, default: Size) -> Size:
     """An end of a slice as a position in an axis of `size`; raises Unsupported where only a call can tell."""
     if position is None:
         return default
     if is_known(position) and is_known(size):
         return max(position + size, 0) if position < 0 else min(position, size)
     if at_least(position, 0) and at_least(size, position):
-        return position  # type: ignore[no-any-return]
+        return position
     if at_least(position, min(poly.most(size) or ENDLESS, ENDLESS)):
         return size
     if at_least(-position, 1) and at_least(size + position, 0):
-        return position + size  # type: ignore[no-any-return]
+        return position + size
     raise Unsupported(f"a slice to {position} of an axis of {size}")
 
 

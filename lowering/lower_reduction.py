@@ -9,9 +9,9 @@ import torch
 from .build import cast, compute_dtype, const, op
 from .context import Context
 from .ir import Load, Reduced, Value
-from .poly import at_least, is_known
+from .poly import Size, at_least, is_known
 from .registry import Unsupported, lowers
-from .sizes import Index, Size
+from .sizes import Index
 from .unit import Ref
 
 aten = torch.ops.aten

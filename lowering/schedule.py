@@ -13,8 +13,8 @@ from math import prod
 from . import sizes
 from .axes import align
 from .ir import Buffer, Group, Load, Nest, Rewriter, Store, Value, accesses, atoms, nest_loads
-from .poly import at_least, hint
-from .sizes import Axis, Index, Size
+from .poly import Size, at_least, hint
+from .sizes import Axis, Index
 from .unit import ExternCall, Item, Unit
 
 WINDOW = 12  # groups looked back at

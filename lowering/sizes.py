@@ -166,7 +166,7 @@ def bounds(index: Index) -> Bounds:
 def _scaled(ends: Bounds, factor: Size) -> Bounds:
     first, final = (None if end is None else end * factor for end in ends)
     if at_least(factor, 0):
-        return first, final  # type: ignore[return-value]
+        return first, final
     return (final, first) if at_least(-factor, 0) else (None, None)  # type: ignore[return-value]
 
 

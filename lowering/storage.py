@@ -183,6 +183,12 @@ def overlaps(unit: Unit, storage: Storage) -> list[str]:
         for start, _, two in entries[i + 1 :]:
             if start >= high:
                 break
-            if start < high and low <= start and first[one] <= last[two] and first[two] <= last[one] and hint(bytes_of(two)):
+            if (
+                start < high
+                and low <= start
+                and first[one] <= last[two]
+                and first[two] <= last[one]
+                and hint(bytes_of(two))
+            ):
                 found.append(f"{one.name} and {two.name}")
     return found

@@ -26,8 +26,8 @@ from .ir import (
     walk,
 )
 from .ops import OPS
-from .poly import hint
-from .sizes import Axis, Index, Size
+from .poly import Size, hint
+from .sizes import Axis, Index
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class Expression:
     """An integer that each call computes: Python over the program's variables `names`. It may stand for any number of a
@@ -24,6 +23,7 @@ class Expression:
 
 Size = int | Expression
 Shape = tuple[Size, ...]
+Ints = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ Step = Define | Alloc | Arena | Kernel | Extern | Free | Return
 _numbers = itertools.count()
 
 
-def expect(tensor: torch.Tensor | None, shape: Shape, strides: Shape) -> torch.Tensor:
+def expect(tensor: torch.Tensor | None, shape: Ints, strides: Ints) -> torch.Tensor:
     """An extern call's result in the layout that its readers were compiled for: copied if the operator chose another one.
 
     Raises RuntimeError if it is no tensor of that shape.
@@ -134,11 +134,11 @@ def expect(tensor: torch.Tensor | None, shape: Shape, strides: Shape) -> torch.T
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def _alias(tensor: torch.Tensor, shape: Shape, strides: Shape, offset: int) -> torch.Tensor:
+def _alias(tensor: torch.Tensor, shape: Ints, strides: Ints, offset: int) -> torch.Tensor:
     return torch.as_strided(tensor, shape, strides, tensor.storage_offset() + offset)
 
 
-def _empty(shape: Shape, strides: Shape, dtype: torch.dtype) -> torch.Tensor:
+def _empty(shape: Ints, strides: Ints, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
 
 

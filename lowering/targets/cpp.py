@@ -2,7 +2,8 @@
 
     extern "C" int64_t kernel(void **p, int64_t threads)
 
-`p` holds a pointer for each buffer in the order of `Kernel.buffers`, then a number for each size variable. Returns nonzero if an indirect load was out of range.
+`p` holds a pointer for each buffer in the order of `Kernel.buffers`, then a number for each size variable. Returns
+nonzero if an indirect load was out of range.
 """
 
 import dataclasses

@@ -208,7 +208,11 @@ class NestPrinter:
         last = axes[-1]
         rows = {a: self._row(nest, a, last) for a in accumulators if folds_row(a.reduced, last)}
         looped = [a for a in accumulators if a not in rows or rows[a].computed]
-        blocked = bool(looped) and (not is_known(last.size) or last.size > BLOCK) and not all(row.kept for row in rows.values())
+        blocked = (
+            bool(looped)
+            and (not is_known(last.size) or last.size > BLOCK)
+            and not all(row.kept for row in rows.values())
+        )
         low, high = ("b", "e") if blocked else ("0", str(last.size))
         if blocked:
             self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")

@@ -1,0 +1,171 @@
+"""torch's symbolic integers as sizes: which variables a call finds in its inputs, and what follows from them."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, ModularIndexing, PowByNatural, PythonMod
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from . import poly
+from .poly import Size, Var, at_least
+from .registry import Unsupported
+
+UNBOUNDED = -(2**63)
+OPERATIONS: dict[Any, tuple[str, Callable[..., int]]] = {
+    FloorDiv: ("//", lambda a, b: a // b),
+    Mod: ("%", lambda a, b: a % b),
+    PythonMod: ("%", lambda a, b: a % b),
+    Max: ("max", max),
+    Min: ("min", min),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A size variable and the Python expression that finds it in the inputs, by their names. uses: other variables in it."""
+
+    var: Var
+    text: str
+    uses: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """An input's number: sympy's expression for it, and how to read it."""
+
+    value: torch.SymInt
+    text: str
+
+    @property
+    def expr(self) -> sympy.Expr:
+        return self.value.node.expr
+
+
+class Symbols:
+    """The symbolic integers of one graph."""
+
+    def __init__(self, inputs: Sequence[tuple[str, Any]] = ()) -> None:
+        """inputs: names and example values of the graph's placeholders."""
+        self.variables: list[Given | Var] = []  # in an order in which each can be computed
+        self._known: dict[sympy.Expr, Size] = {}
+        sources = list(_sources(inputs))
+        for source in sources:
+            if source.expr.is_Symbol and source.expr not in self._known:
+                self._define(source, source.expr, source.value.node.hint, source.text)
+        while any(self._solve(source) for source in sources):
+            pass
+        for source in sources:
+            if not source.expr.is_Number and not self._expressible(source.expr):
+                self._define(source, source.expr, source.value.node.hint, source.text)
+
+    def size(self, value: Any) -> Size:
+        """The number as a size; raises Unsupported for one that no call can compute from its inputs."""
+        if isinstance(value, torch.SymInt):
+            return self._size(value.node.expr, value.node.shape_env)
+        if isinstance(value, int):
+            return value
+        raise Unsupported(f"a size of type {type(value).__name__}")
+
+    def shape(self, value: torch.Tensor) -> tuple[Size, ...]:
+        return tuple(self.size(size) for size in value.shape)
+
+    def strides(self, value: torch.Tensor) -> tuple[Size, ...]:
+        """The strides, as if no axis were empty: torch's `Max(1, size)` in a stride counts for an empty tensor alone."""
+        return tuple(
+            self._size(_no_empty(stride.node.expr), stride.node.shape_env)
+            if isinstance(stride, torch.SymInt)
+            else stride
+            for stride in value.stride()
+        )
+
+    def _define(self, source: _Source, expr: sympy.Expr, hint: int, text: str, uses: tuple[str, ...] = ()) -> None:
+        var = self._variable(expr, source.value.node.shape_env, hint, None)
+        self.variables.append(Given(var, text, uses))
+
+    def _variable(self, expr: sympy.Expr, env: Any, hint: int, formula: Any) -> Var:
+        low, high = _range(expr, env)
+        var = Var(f"n{len(self._known)}", hint, low, high, formula)
+        self._known[expr] = poly.variable(var)
+        return var
+
+    def _solve(self, source: _Source) -> bool:
+        """Whether the source gave a symbol that was not known: the one of a linear expression."""
+        unknown = [symbol for symbol in source.expr.free_symbols if symbol not in self._known]
+        if len(unknown) != 1 or not source.expr.is_polynomial(*source.expr.free_symbols):
+            return False
+        expr = sympy.expand(source.expr)
+        factor = expr.coeff(unknown[0])
+        rest = sympy.expand(expr - factor * unknown[0])
+        if unknown[0] in (factor.free_symbols | rest.free_symbols) or not self._expressible(factor):
+            return False
+        env = source.value.node.shape_env
+        by, less = self._size(factor, env), self._size(rest, env)
+        if not at_least(by, 1):
+            return False
+        hint = (source.value.node.hint - poly.hint(less)) // poly.hint(by)
+        uses = tuple(var.name for part in (by, less) for var in poly.variables(part))
+        self._define(source, unknown[0], hint, f"({source.text} - {less}) // {by}", uses)
+        return True
+
+    def _expressible(self, expr: sympy.Expr) -> bool:
+        return all(symbol in self._known for symbol in expr.free_symbols)
+
+    def _size(self, expr: sympy.Expr, env: Any) -> Size:
+        if expr in self._known:
+            return self._known[expr]
+        if expr.is_Integer:
+            return int(expr)
+        if isinstance(expr, sympy.Add | sympy.Mul):
+            parts = [self._size(arg, env) for arg in expr.args]
+            return sum(parts) if isinstance(expr, sympy.Add) else math.prod(parts)
+        if isinstance(expr, sympy.Pow | PowByNatural) and expr.args[1].is_Integer and 0 < expr.args[1] <= 8:
+            return math.prod([self._size(expr.args[0], env)] * int(expr.args[1]))
+        if isinstance(expr, ModularIndexing):
+            base, divisor, modulus = expr.args
+            return self._size(PythonMod(FloorDiv(base, divisor), modulus), env)
+        operation = next((OPERATIONS[kind] for kind in OPERATIONS if isinstance(expr, kind)), None)
+        if operation is None:
+            raise Unsupported(f"a size of the form {expr}")
+        return self._computed(expr, env, *operation)
+
+    def _computed(self, expr: sympy.Expr, env: Any, name: str, function: Callable[..., int]) -> Size:
+        """A variable for what is no polynomial, computed once a call."""
+        operands = tuple(self._size(arg, env) for arg in expr.args)
+        if name in ("//", "%"):
+            if not at_least(operands[1], 1):
+                raise Unsupported(f"division by {operands[1]}, which may be zero")
+            whole = poly.floor_divided(*operands)
+            if whole is not None:
+                return whole if name == "//" else operands[0] - whole * operands[1]
+        var = self._variable(expr, env, function(*poly.hints(operands)), (name, operands))
+        self.variables.append(var)
+        return self._known[expr]
+
+
+def _sources(inputs: Iterable[tuple[str, Any]]) -> Iterator[_Source]:
+    """Numbers first, which cost nothing to read, then sizes, then strides."""
+    tensors = [(name, value) for name, value in inputs if isinstance(value, torch.Tensor)]
+    numbers = [(name, value) for name, value in inputs if isinstance(value, torch.SymInt)]
+    found: list[tuple[Any, str]] = [(value, name) for name, value in numbers]
+    found += [(n, f"{name}.size({d})") for name, value in tensors for d, n in enumerate(value.shape)]
+    strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
+    found += [(n, f"{name}.stride({d})") for name, value in strided for d, n in enumerate(value.stride())]
+    return (_Source(n, text) for n, text in found if isinstance(n, torch.SymInt) and n.node.hint is not None)
+
+
+def _no_empty(expr: sympy.Expr) -> sympy.Expr:
+    return expr.replace(
+        lambda e: isinstance(e, Max) and len(e.args) == 2 and sympy.Integer(1) in e.args,
+        lambda e: next(arg for arg in e.args if arg != 1),
+    )
+
+
+def _range(expr: sympy.Expr, env: Any) -> tuple[int, int | None]:
+    """The least and the greatest value, as far as guards that are taken already say."""
+    bounds = bound_sympy(expr, env.var_to_range)
+    low, high = (int(end) if getattr(end, "is_Integer", False) else None for end in (bounds.lower, bounds.upper))
+    return UNBOUNDED if low is None else low, high
