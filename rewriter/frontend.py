@@ -255,7 +255,7 @@ class Failed:
 
 
 def compile_segment(
-    segment: Segment, options: Options, example_inputs: list[torch.Tensor] | None = None
+    segment: Segment, options: Options, example_inputs: list[Any] | None = None
 ) -> Callable[..., Any]:
     """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it is."""
     if segment.eager or not segment.ops:

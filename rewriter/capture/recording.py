@@ -22,7 +22,8 @@ from .values import CALL_INPUT, storage_of
 @dataclasses.dataclass(eq=False)
 class Recording:
     """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`: pairs of inputs that were one object;
-    `sites`: its graph breaks; `symbols`: its symbolic sizes, if inputs have any; `static_metas`: what those inputs were in the recorded call."""
+    `sites`: its graph breaks; `symbols`: its symbolic sizes, if inputs have any; `static_metas`: what those inputs were in the recorded call;
+    `numbers`: the integers among the inputs that graphs take, as they were."""
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
@@ -34,12 +35,14 @@ class Recording:
     sites: tuple[reasons.Site, ...]
     symbols: Symbols | None = None
     static_metas: dict[Path, TensorMeta] = dataclasses.field(default_factory=dict)
+    numbers: dict[int, int] = dataclasses.field(default_factory=dict)
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""
         make_static(self.segments)
-        self.outcomes = tuple(outcome for outcome in self.outcomes if not follows_from_sizes(outcome[1]))
+        kept = (outcome for outcome in self.outcomes if not follows_from_sizes(outcome[1]))
+        self.outcomes = (*kept, *((0, Input(index), seen) for index, seen in self.numbers.items()))
         self.guards = tuple(self._static(guard) for guard in self.guards)
         plan = self.guard_set.plan
         self.guard_set = GuardSet(self.guards, self.guard_set.inputs, plan.nargs, plan.kwnames, distinct=plan.distinct,
@@ -103,9 +106,10 @@ def _assemble(recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, .
     segments = close(recorder)
     guards = tuple(recorder.known.guard_list())
     guard_set = GuardSet(guards, list(recorder.inputs), nargs, kwnames, disjoint=written, state=state)
-    symbols = Symbols(recorder.dynamic_inputs) if recorder.dynamic_inputs else None
+    numbers = {index: given.seen for index, given in recorder.numbers.items()}
+    symbols = Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
     return Recording(segments, tuple(recorder.outcomes), effects, output, guard_set, guards, aliases, tuple(recorder.sites), symbols,
-                     recorder.static_metas)  # fmt: skip
+                     recorder.static_metas, numbers)  # fmt: skip
 
 
 def close(recorder: Recorder) -> tuple[Segment, ...]:

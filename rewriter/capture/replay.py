@@ -10,7 +10,7 @@ from ...runtime.dispatch import MISS
 from .recipes import Env
 from .recording import Recording
 from .segments import Segment
-from .values import CALL_INPUT
+from .values import CALL_INPUT, Meta
 
 
 class Undo:
@@ -48,7 +48,7 @@ class Entry:
         self.guards = recording.guard_set
         self.hits = 0
         self._random = any(segment.random for segment in recording.segments)
-        self._devices = tuple({meta.device for segment in recording.segments for meta in segment.metas})
+        self._devices = tuple({meta.device for segment in recording.segments for meta in segment.metas if isinstance(meta, Meta)})
         self._checks: dict[int, list[tuple[Any, Any]]] = {}
         for after, recipe, expected in recording.outcomes:
             self._checks.setdefault(after, []).append((recipe, expected))

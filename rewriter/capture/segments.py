@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from .values import CALL_INPUT, Meta, Value
+from .values import CALL_INPUT, Meta, Number, Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Segment:
 
     module: torch.fx.GraphModule
     feeds: tuple[Feed, ...]
-    metas: tuple[Meta, ...]
+    metas: tuple[Meta | Number, ...]
     eager: bool
     ops: int
     writes: tuple[int, ...]
@@ -42,10 +42,10 @@ class SegmentBuilder:
         self.random = False
         self.sizes: dict[Any, torch.fx.Node] = {}
         self._nodes: dict[Value, torch.fx.Node] = {}
-        self._imports: list[tuple[Value, Meta]] = []
+        self._imports: list[tuple[Value, Meta | Number]] = []
         self._last_placeholder: torch.fx.Node | None = None
 
-    def node(self, value: Value, meta: Meta) -> torch.fx.Node:
+    def node(self, value: Value, meta: Meta | Number) -> torch.fx.Node:
         """The node of `value` here; an import is made if it comes from elsewhere, described by `meta`."""
         if value.home == self.index:
             return value.node

@@ -1,4 +1,5 @@
-"""Sizes that may differ at the next call: numbers that remember which tensor they were read from and what was computed of them.
+"""Sizes that may differ at the next call: numbers that remember which tensor they were read from and what was computed of them. Integers that
+the call is given and that move are treated alike.
 
 A recording whose inputs have sizes that earlier calls saw change is *dynamic*. In it, what Python reads of a tensor's sizes is a traced
 number with a `Form`: the graph gets the number as a node (`node_of`), and after the call `symbolic` finds the expression in the inputs'
@@ -15,7 +16,7 @@ import torch.fx
 from . import opsets
 from .recipes import Apply, Const, Env, Recipe
 from .scalars import plain, size_form, traced
-from .values import CALL_INPUT, Meta, Value
+from .values import CALL_INPUT, Meta, Number, Value
 
 ARITHMETIC = frozenset(
     {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.truediv}
@@ -45,6 +46,17 @@ class Read(Form):
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
         tensor = segment.node(self.value, self.meta)
         return segment.call("call_method", self.method, (tensor, *self.arguments), {}, origin)
+
+
+class Given(Form):
+    """An integer that the call was given, call input `index`."""
+
+    def __init__(self, seen: int, index: int) -> None:
+        super().__init__(seen)
+        self.value = Value(CALL_INPUT, None, index, Number(seen))
+
+    def make(self, segment: Any, origin: str) -> torch.fx.Node:
+        return segment.node(self.value, self.value.meta)
 
 
 class Computed(Form):

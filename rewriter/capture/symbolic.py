@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv
@@ -18,8 +19,9 @@ from ...runtime.guard import TensorMeta
 from .recipes import Recipe
 from .segments import Segment
 from .sizes import Form, SymbolicEnv, follows_from_sizes
-from .values import CALL_INPUT, Meta
+from .values import CALL_INPUT, Meta, Number
 
+ITSELF = -1  # in the place of a dim: the input is a number
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -28,15 +30,17 @@ class Inconsistent(Exception):
 
 
 class Symbols:
-    """The symbolic sizes of one recording. `dynamic`: call input -> dims whose sizes are symbols."""
+    """The symbolic sizes of one recording. `dynamic`: call input -> dims whose sizes are symbols. `numbers`: call inputs that are symbols
+    themselves, with their values."""
 
-    def __init__(self, dynamic: dict[int, frozenset[int]]) -> None:
-        self.dynamic = dynamic
+    def __init__(self, dynamic: dict[int, frozenset[int]], numbers: dict[int, int]) -> None:
+        self.dynamic = {**dynamic, **dict.fromkeys(numbers, frozenset({ITSELF}))}
         self.env = ShapeEnv()
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
         self._symbols: dict[tuple[int, int], Any] = {}
+        self._made: dict[tuple[int, int], Any] = {}
         self._shapes: dict[int, tuple[Any, Any]] = {}
-        self._examples: list[list[torch.Tensor]] = []
+        self._examples: list[list[Any]] = []
         self._forms: list[Form] = []
         self._decided = False
         self.holds: Callable[[list[Any]], bool] = _undecided
@@ -47,7 +51,7 @@ class Symbols:
         """Run the graphs on symbols; the outcomes that no relation between sizes covers. Raises Inconsistent, and what torch raises for
         an operator that symbols cannot pass."""
         results: list[Any] = []
-        with torch.inference_mode(False), self.mode, torch.no_grad():
+        with torch.inference_mode(False), self.mode, torch.no_grad(), enable_python_dispatcher():
             for segment in segments:
                 fakes = [self._fed(feed, meta, results) for feed, meta in zip(segment.feeds, segment.metas, strict=True)]
                 self._examples.append([_same_layout(fake, False) for fake in fakes])
@@ -56,7 +60,9 @@ class Symbols:
             drop_unused(segments)
             return [outcome for outcome in outcomes if not self._covered(*outcome[1:])]
 
-    def _fed(self, feed: Any, meta: Meta, results: list[Any]) -> torch.Tensor:
+    def _fed(self, feed: Any, meta: Meta | Number, results: list[Any]) -> Any:
+        if isinstance(meta, Number):
+            return self._symbol(feed.index, ITSELF, meta.seen)
         if feed.segment == CALL_INPUT:
             sizes, strides = self._input_shape(feed.index, meta)
             return torch.empty_strided(sizes, strides, dtype=meta.dtype, device=meta.device)
@@ -86,10 +92,12 @@ class Symbols:
         return sizes, tuple(strides)
 
     def _symbol(self, index: int, dim: int, size: int) -> Any:
+        if (index, dim) in self._made:
+            return self._made[index, dim]
         source = ConstantSource(f"_input{index}_{dim}")
         symbol = self.env.create_symbol(size, source, DimDynamic.DYNAMIC)
         made = self.env.create_symintnode(symbol, hint=size, source=source)
-        self._symbols[index, dim] = symbol
+        self._symbols[index, dim], self._made[index, dim] = symbol, made
         return made
 
     def _run(self, segment: Segment, fakes: list[torch.Tensor]) -> Any:
@@ -115,7 +123,7 @@ class Symbols:
 
     # -- compiling -------------------------------------------------------------------------------------------------------------------
 
-    def examples(self, number: int, segment: Segment) -> list[torch.Tensor]:
+    def examples(self, number: int, segment: Segment) -> list[Any]:
         """Fake inputs for compiling segment `number`."""
         with torch.inference_mode(False), self.mode:
             pairs = zip(self._examples[number], segment.metas, strict=True)
@@ -178,13 +186,15 @@ def _undecided(inputs: list[Any]) -> bool:
     raise AssertionError("the symbols are not closed")
 
 
-def _same_layout(fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+def _same_layout(fake: Any, requires_grad: bool) -> Any:
+    if not isinstance(fake, torch.Tensor):
+        return fake
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     return made.requires_grad_(requires_grad)
 
 
 def _read(index: int, dim: int) -> str:
-    return f"I[{index}].shape[{dim}]"
+    return f"I[{index}]" if dim == ITSELF else f"I[{index}].shape[{dim}]"
 
 
 def _text(expression: Any) -> str:
@@ -218,7 +228,7 @@ def drop_unused(segments: Iterable[Segment]) -> None:
     """Remove the nodes of sizes that no operator takes."""
     for segment in segments:
         for node in reversed(segment.module.graph.nodes):
-            if "size" in node.meta and not node.users:
+            if "size" in node.meta and not node.users and node.op != "placeholder":
                 segment.module.graph.erase_node(node)
         segment.module.recompile()
 

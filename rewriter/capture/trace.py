@@ -44,6 +44,7 @@ class Recorder(TorchFunctionMode):
         self.known = Provenance(self.origin, self._moving_number)
         self.moving = moving or Moving()
         self.dynamic_inputs: dict[int, frozenset[int]] = {}
+        self.numbers: dict[int, sizes.Given] = {}
         self.static_metas: dict[Path, TensorMeta] = {}
         self.tracker = Tracker()
         self.segments = [SegmentBuilder(0)]
@@ -60,7 +61,10 @@ class Recorder(TorchFunctionMode):
         """A number that earlier calls saw change: traced, so that it is read anew at each call. None: take it for a constant."""
         if path not in self.moving.numbers or state.recorder() is not self:
             return None
-        return scalars.traced(value, Input(self.input_index(path)))
+        index = self.input_index(path)
+        if type(value) is int and value > 1 and self.options.dynamic is not False and (path, -1) not in self.moving.fixed:
+            return scalars.traced(value, Input(index), self.numbers.setdefault(index, sizes.Given(value, index)))
+        return scalars.traced(value, Input(index))
 
     # -- places ----------------------------------------------------------------------------------------------------------------------
 
@@ -244,7 +248,7 @@ class Recorder(TorchFunctionMode):
 
     def _metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
-        if self.dynamic_inputs:
+        if self.dynamic_inputs or self.numbers:
             return sizes.watched(self, func, name, args, kwargs)
         for tensor in inputs if name == "stride" else ():
             self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))

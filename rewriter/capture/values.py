@@ -18,7 +18,7 @@ class Value:
     home: int
     node: Any
     index: int
-    meta: "Meta"
+    meta: "Meta | Number"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,17 @@ class Meta:
         """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
         tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
         return tensor.requires_grad_(self.requires_grad)
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """An integer of the call that a graph takes as an input. `seen`: its value in the recorded call."""
+
+    seen: int
+    requires_grad: bool = False
+
+    def fake(self) -> int:
+        return self.seen
 
 
 @dataclasses.dataclass(eq=False)

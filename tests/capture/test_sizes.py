@@ -269,3 +269,46 @@ def test_numbers_that_torch_takes_without_asking(caplog):
 
     with caplog.at_level(logging.DEBUG, "dynfix"):
         same(lambda: body, *(call(rows(n)) for n in (5, 7, 9)))
+
+
+NUMBERS = (5, 7, 3, 1, 0, 9, -2, 4, 7)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_numbers_that_the_call_is_given(backend):
+    def body(x, n):
+        y = x[:n] * n + torch.arange(n, n + 4) / (n + 1)
+        return y, y.shape[0], n * 2, torch.full((max(n, 0), 2), 1.0)
+
+    steps = [call(rows(12), n) for n in NUMBERS]
+    fn = same(lambda: body, *steps, backend=backend, tolerance=None if backend == "eager" else (1e-5, 1e-6))
+    assert len(recordings(fn)) <= 6
+
+
+def test_a_counter_that_the_graph_takes():
+    def make():
+        case = Case(step=2)
+
+        def body(x):
+            case.step += 1
+            return x * case.step + case.step**2, x[: case.step]
+
+        return Case(fn=body, watch=lambda: (case.step, type(case.step)))
+
+    fn = same(make, *([call(rows(12))] * 9))
+    assert len(recordings(fn)) == 2
+
+
+def test_a_number_and_a_branch_on_it():
+    def body(x, n):
+        return x * n if n > 6 else x - n
+
+    same(lambda: body, *(call(rows(3), n) for n in (5, 7, 3, 9, 4, 8)))
+
+
+def test_a_number_that_follows_a_size():
+    def body(x, n):
+        return x.view(n, -1), x.view(-1, n).sum(0)
+
+    same(lambda: body, *(call(rows(n), n) for n in (5, 7, 3, 9, 4, 8)))
+    same(lambda: body, *(call(rows(8), n) for n in (4, 8, 2, 16, 1)))

@@ -72,13 +72,14 @@ def model(name):
     return FAMILIES[name]()
 
 
-def batch(name, seed, padded=False):
-    """Keyword arguments of one training call. `padded`: the last sequence ends early; its tail is masked and not predicted."""
+def batch(name, seed, padded=False, size=2, length=LENGTH):
+    """Keyword arguments of one training call, of `size` sequences or images. `padded`: the last sequence ends early; its tail is masked
+    and not predicted."""
     make = torch.Generator().manual_seed(seed)
     if name == "vit":
-        images = torch.randn(2, 3, IMAGE, IMAGE, generator=make)
-        return {"pixel_values": images, "labels": torch.randint(CLASSES, (2,), generator=make)}
-    ids, labels = torch.randint(VOCABULARY, (2, 2, LENGTH), generator=make)
+        images = torch.randn(size, 3, IMAGE, IMAGE, generator=make)
+        return {"pixel_values": images, "labels": torch.randint(CLASSES, (size,), generator=make)}
+    ids, labels = torch.randint(VOCABULARY, (2, size, length), generator=make)
     if name != "bert" and not padded:
         return {"input_ids": ids, "labels": labels}
     mask = torch.ones_like(ids)
