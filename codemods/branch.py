@@ -137,12 +137,22 @@ class Chooser:
         partial = next((s.problem for s in sides if s.problem), "")
         why = partial or "a module's parameters on the side not taken would get zero gradients"
         why = f"{why}; under torch.cond both sides must agree in shape and dtype"
-        blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
+        blocked = next((b for b in map(self._blocked, (first, second)) if b), "") or self._differ(first, second)
         if blocked:
             return blocked
         shown = [self._branch(node, side) for node, side in zip((first, second), sides, strict=True)]
         text = f"{found[0]}.cond({test.text}, lambda: {shown[0]}, lambda: {shown[1]})"
         return Choice((), text, Safety.UNSAFE, why, found[1], "cond")
+
+    def _differ(self, first, second):
+        """Why the sides surely, or by the look of them, differ in shape: torch.cond would raise when compiled."""
+        ranks = {self.context.kind(n).rank for n in (first, second)} - {None}
+        if len(ranks) > 1:
+            return "the sides differ in their number of axes"
+        for one, other in ((first, second), (second, first)):
+            if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
+                return "one side is a part of the other: they differ in shape"
+        return ""
 
     def _branch(self, node, side):
         """A side of torch.cond must give a new tensor."""

@@ -99,7 +99,7 @@ class Calls(Expressions):
         if name.endswith(("logging.getLogger", "logging.get_logger")):
             return SIMPLE[LOGGER]
         if name.startswith("numpy."):
-            return SIMPLE[NDARRAY]
+            return self._numpy(node, name[6:])
         if name.startswith("math."):
             return Kind(FLOAT, host=any(self.kind(a).host for a in node.args))
         if name in ("list", "tuple") and len(node.args) == 1:
@@ -110,6 +110,15 @@ class Calls(Expressions):
                 else (kind if kind.what == MODULES else SIMPLE[LIST])
             )
         return self._iterators(node, name)
+
+    def _numpy(self, node, name):
+        """A scalar where that is sure: an elementwise function of numbers, a whole reduction of a Python list."""
+        kinds = [self.kind(a) for a in node.args]
+        numbers = kinds and all(k.is_number and not k.host for k in kinds) and not node.keywords
+        listed = len(kinds) == 1 and not kinds[0].host and not node.keywords
+        listed = listed and kinds[0].what in (LIST, "tuple", "unknown", SIZE)
+        scalar = (numbers and name in tables.NUMPY_ELEMENTWISE) or (listed and name in tables.NUMPY_REDUCTIONS)
+        return Kind("numpy scalar") if scalar else SIMPLE[NDARRAY]
 
     def _builtin(self, node, name):
         args = [self.kind(a) for a in node.args]

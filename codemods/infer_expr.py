@@ -75,7 +75,9 @@ class Expressions:
             return kind
         rank = {"rank": seen.rank} if kind.rank is None and seen.rank is not None else {}
         unknown = self.tokens.category(kind.dtype) is None and self.tokens.category(seen.dtype)
-        return replace(kind, optional=kind.optional and seen.optional, **rank, **({"dtype": seen.dtype} if unknown else {}))
+        return replace(
+            kind, optional=kind.optional and seen.optional, **rank, **({"dtype": seen.dtype} if unknown else {})
+        )
 
     def _other(self, node):
         for child in ast.iter_child_nodes(node):

@@ -121,6 +121,10 @@ ONLY_TENSOR_METHODS = frozenset(
     n for n in METHOD if not n.startswith("_") and n not in _SHARED and not n.startswith("is_")
 )
 
+# Of numbers, and of lists, these give a NumPy scalar.
+NUMPY_ELEMENTWISE = _words("sqrt exp log log2 log10 log1p expm1 sin cos tan tanh ceil floor abs power cbrt square")
+NUMPY_REDUCTIONS = _words("sum prod mean max min std var any all")
+
 TENSOR_ATTRIBUTES = _words("data grad T mT H mH real imag")
 BOOL_ATTRIBUTES = _words("requires_grad is_cuda is_leaf is_sparse is_quantized is_meta is_cpu is_mps is_nested is_xpu")
 

@@ -1,16 +1,31 @@
 """One rule a file, or a few of one family; this is the list of them all."""
 
-from .calls import Clock, DeepCopy, Dynamic, Files, ImplicitInt, PythonRandom, Seed, TruthFunction
+from .calls import (
+    Clock,
+    DeepCopy,
+    Dynamic,
+    Files,
+    Identity,
+    ImplicitInt,
+    PythonRandom,
+    Seed,
+    Signature,
+    TruthFunction,
+)
 from .checks import RaiseIf
 from .data_shapes import DynamicShape, MissingSize
 from .debugger import Debugger
+from .effects import ProgressBar, Warn
 from .foreign import Foreign
 from .host_read import HostNumber, HostRead, ToList
+from .inplace_view import InPlaceView
 from .legacy import LegacyVariable, RecurrentLayer
+from .logic import BuiltinOnTensor, ChainedComparison, TensorAssert
 from .logs import Logging
-from .loops import Accumulate, TensorWhile
+from .loops import Accumulate, TensorFor, TensorWhile
 from .masked import MaskedWrite
-from .misuse import CompileInside, Deprecated, WrongMode
+from .misuse import CompileInside, Deprecated, Swallowed, WrongMode
+from .numpy_scalars import NumpyLimits, NumpyScalar
 from .prints import Print
 from .set_attribute import SetAttribute
 from .shapes import ShapeBranch
@@ -25,26 +40,38 @@ RULES = (
     TruthFunction(),
     TensorIf(),
     TensorTernary(),
+    ChainedComparison(),
     TensorWhile(),
+    TensorFor(),
+    TensorAssert(),
+    BuiltinOnTensor(),
     RaiseIf(),
     Accumulate(),
     Print(),
     Logging(),
+    Warn(),
     Debugger(),
+    ProgressBar(),
     Files(),
     SetAttribute(),
     Dynamic(),
+    Signature(),
     DeepCopy(),
+    Identity(),
     DynamicShape(),
     ShapeBranch(),
     MissingSize(),
     MaskedWrite(),
+    InPlaceView(),
     Foreign(),
+    NumpyScalar(),
+    NumpyLimits(),
     PythonRandom(),
     Clock(),
     Seed(),
     CompileInside(),
     WrongMode(),
+    Swallowed(),
     Deprecated(),
     LegacyVariable(),
     RecurrentLayer(),

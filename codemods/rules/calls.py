@@ -1,8 +1,11 @@
 """Rules that know a call by its name: what no tracer can follow, with advice."""
 
 import ast
+from dataclasses import replace
 
+from ..edit import Safety
 from .base import Rule
+from .guarded import guard
 from .host_read import told
 
 
@@ -19,7 +22,11 @@ class CallRule(Rule):
         if name is None or not (name in self.names or name.startswith(self.prefixes or ("\0",))):
             return
         if self.applies(node, context) and not told(node, context):
-            yield context.finding(self, node, f"{self.message}: `{name}`")
+            yield context.finding(self, node, f"{self.message}: `{name}`", fix=self.fix(node, context))
+
+    def fix(self, node, context):
+        """The Fix, where there is one."""
+        return None
 
     def applies(self, node, context):
         """Whether this call is one of those meant."""
@@ -52,7 +59,8 @@ def step(x: torch.Tensor):
 class Clock(CallRule):
     """
     Reading the clock breaks the graph, and measures nothing inside one: kernels run later than the Python code that
-    launches them. Measure around the compiled call.
+    launches them. Measure around the compiled call. A `time.sleep(...)` by itself can be kept for eager alone: unsafe,
+    for the compiled code does not wait.
     """
 
     code, name, message = "DYN703", "clock", "the clock is read in compiled code"
@@ -79,6 +87,14 @@ def step(x: torch.Tensor):
     started = time.time()
     return torch.relu(x), time.time() - started
 """
+
+    def fix(self, node, context):
+        statement = context.parent(node)
+        if context.resolve(node.func) != "time.sleep" or not isinstance(statement, ast.Expr):
+            return None
+        built = guard([statement], context)
+        why = "the compiled code does not wait"
+        return None if isinstance(built, str) else replace(built, safety=Safety.UNSAFE, why=why)
 
 
 class Seed(CallRule):
@@ -150,6 +166,64 @@ def step(x: torch.Tensor):
 
 SCALE = 2
 """
+
+
+class Signature(CallRule):
+    """
+    Asking a function for its signature, or a frame for its names, is work on Python objects that the tracer does not
+    model. Ask once, when the model is made, and keep the answer.
+    """
+
+    code, name, message = "DYN403", "introspection", "code is inspected in compiled code"
+    help = "ask when the model is made, and keep the answer"
+    dynamo = ("GB0059",)
+    names = frozenset(
+        [
+            "inspect.signature",
+            "inspect.getsource",
+            "inspect.getfullargspec",
+            "inspect.stack",
+            "inspect.currentframe",
+            "sys._getframe",
+            "locals",
+            "vars",
+        ]
+    )
+    before = """
+import inspect
+
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if "alpha" in inspect.signature(torch.relu).parameters:
+        return x
+    return torch.relu(x)
+"""
+
+
+class Identity(CallRule):
+    """
+    The address or the hash of a tensor is not the same from call to call, and means nothing inside a graph. Use a key of
+    your own: a name, an index.
+    """
+
+    code, name, message = "DYN405", "object-identity", "the identity of a tensor is used in compiled code"
+    help = "use a key of your own: a name, an index"
+    dynamo = ("GB0059",)
+    names = frozenset(["id", "hash"])
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor, seen: dict):
+    return x * seen.get(id(x), 1)
+"""
+
+    def applies(self, node, context):
+        return bool(node.args) and context.kind(node.args[0]).what in ("tensor", "tensors", "module")
 
 
 class DeepCopy(CallRule):

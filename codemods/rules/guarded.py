@@ -126,13 +126,13 @@ def run_of(statement, context, accept):
     return block[first : last + 1]
 
 
-def guard(run, context):
+def guard(run, context, silent=None):
     """The Fix that puts a run of statements under `if not torch.compiler.is_compiling():`, or why there is none."""
     source, found = context.source, context.torch(run[0])
     if found is None:
         return "`torch` is hidden by a local name"
     head = f"if not {found[0]}.compiler.is_compiling():"
-    silent = sum(count_calls(s, context) for s in run)
+    silent = sum(count_calls(s, context) for s in run) if silent is None else silent
     indent = source.indent_of(run[0])
     if indent is None:
         edit = _after_colon(run, context, head)

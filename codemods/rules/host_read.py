@@ -109,8 +109,9 @@ def shown_as_tensor(node, context, torch):
     if inner is not None:
         text = context.segment(inner)
         text = text if isinstance(inner, (ast.Name, ast.Call, ast.Attribute, ast.Subscript)) else f"({text})"
-        scalar = context.kind(inner).rank == 0
-        return f"{text}.detach()" if scalar else f"{text}.detach().reshape(())"
+        kind = context.kind(inner)
+        own = kind.fresh and not isinstance(inner, (ast.Name, ast.Attribute))  # else a later write would show
+        return f"{text}.detach()" + ("" if kind.rank == 0 else ".reshape(())") + ("" if own else ".clone()")
     if extreme(node, context):
         return _extreme_of_tensors(node, context, torch)
     start, end = context.source.span(node)
@@ -211,6 +212,10 @@ def step(x: torch.Tensor):
         inner = host_read(node, context)
         if inner is None or not isinstance(node.func, ast.Name) or in_test(node, context) or told(node, context):
             return
+        quotient = _quotient(node, inner, context)
+        if quotient:
+            yield context.finding(self, node, fix=quotient)
+            return
         category = context.inference.tokens.category(context.kind(inner).dtype)
         kept = ""
         if category != node.func.id:
@@ -220,11 +225,30 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, fix=fix, kept=kept)
 
 
+def _quotient(node, inner, context):
+    """`int(torch.div(n, 2))` of Python numbers, which never needed a tensor."""
+    name = context.resolve(inner.func) if isinstance(inner, ast.Call) else None
+    divides = name in ("torch.div", "torch.true_divide", "torch.divide") and len(inner.args) == 2 and not inner.keywords
+    if node.func.id != "int" or not divides or not all(_plain_int(a, context) for a in inner.args):
+        return None
+    simple = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
+    left, right = (context.segment(a) if isinstance(a, simple) else f"({context.segment(a)})" for a in inner.args)
+    why = "torch divides in its default precision, Python in double"
+    edit = context.replacement(node, f"int({left} / {right})")
+    return context.fix("divide in Python", edit, safety=Safety.UNSAFE, why=why)
+
+
+def _plain_int(node, context):
+    kind = context.kind(node)
+    return kind.what in ("int", "size") and kind.cls != "shape" and not kind.host
+
+
 class ToList(Rule):
     """
     `.tolist()` reads every element on the host and makes Python numbers of them; loops and indices over such a list
     depend on data. There is no general rewriting: index with the tensor, or read the list before the compiled code and
-    pass it in.
+    pass it in. `torch.arange(a, b).tolist()` of Python numbers becomes `list(range(a, b))`: unsafe, for `arange` raises
+    where `b` is less than `a`.
     """
 
     code, name, message = "DYN103", "tolist", "`.tolist()` reads a tensor on the host"
@@ -244,4 +268,15 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
         func = node.func
         reads = isinstance(func, ast.Attribute) and func.attr == "tolist" and context.kind(func.value).is_tensor
         if reads and not told(node, context):
-            yield context.finding(self, node)
+            yield context.finding(self, node, fix=self._range(node, context))
+
+    def _range(self, node, context):
+        """`torch.arange(2, n).tolist()` never needed a tensor."""
+        call = node.func.value
+        made = isinstance(call, ast.Call) and context.resolve(call.func) == "torch.arange" and not call.keywords
+        if not made or node.args or not all(_plain_int(a, context) for a in call.args):
+            return None
+        shown = ", ".join(context.segment(a) for a in call.args)
+        why = "where the bounds are out of order, torch.arange raises and range is empty"
+        edit = context.replacement(node, f"list(range({shown}))")
+        return context.fix("use range", edit, safety=Safety.UNSAFE, why=why)

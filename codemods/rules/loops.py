@@ -100,6 +100,32 @@ def _loaded_after(node, context):
     )
 
 
+class TensorFor(Rule):
+    """
+    A `for` over a tensor reads nothing on the host, but is unrolled: one copy of its body for every element of the first
+    axis, and a new graph for another size. An operator on the whole tensor is one step. Reported as a note.
+    """
+
+    code, name, message = "DYN205", "tensor-for", "a loop over a tensor is unrolled, one turn for each element"
+    help = "work on the whole tensor at once, or use torch.func.vmap"
+    nodes = (ast.For,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    total = torch.zeros(())
+    for row in x:
+        total = total + row.sum()
+    return total
+"""
+
+    def check(self, node, context):
+        if context.kind(node.iter).is_tensor:
+            yield context.finding(self, node.iter, level=NOTE)
+
+
 class TensorWhile(Rule):
     """
     The number of turns depends on data: the graph breaks at every test. `torch.while_loop` keeps the loop in the

@@ -94,6 +94,43 @@ def make(model):
         yield context.finding(self, mode, f"torch.compile has no mode {mode.value!r}", fix=fix)
 
 
+class Swallowed(Rule):
+    """
+    `fullgraph=True` makes a break an error; a `try` around the call that catches every exception hides it again, and the
+    program goes on in eager, or with nothing. Catch what the call itself may raise, or drop `fullgraph`.
+    """
+
+    code, name, message = "DYN903", "swallowed-fullgraph", "an error of fullgraph=True is caught and hidden"
+    help = "catch what the code itself may raise, or leave out fullgraph=True"
+    nodes = (ast.Try,)
+    whole_file = True
+    before = """
+import torch
+
+
+def run(model, x):
+    try:
+        return torch.compile(model, fullgraph=True)(x)
+    except Exception:
+        return model(x)
+"""
+
+    def check(self, node, context):
+        broad = [h for h in node.handlers if self._catches_all(h)]
+        if not broad:
+            return
+        for call in (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Call)):
+            named = {k.arg: k.value for k in call.keywords}
+            full = named.get("fullgraph")
+            if context.names.resolve(call.func) in COMPILE and isinstance(full, ast.Constant) and full.value is True:
+                yield context.finding(self, call)
+
+    def _catches_all(self, handler):
+        named = [] if handler.type is None else [n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)]
+        raises = any(isinstance(n, ast.Raise) for s in handler.body for n in ast.walk(s))
+        return not raises and (handler.type is None or bool({"Exception", "BaseException"} & set(named)))
+
+
 class Deprecated(Rule):
     """
     These names of `torch._dynamo` have public successors in `torch.compiler`, which do the same: safe where the call

@@ -1,0 +1,131 @@
+"""DYN905, DYN906: what Dynamo refuses by name: the old Variable constructor, and recurrent layers."""
+
+import ast
+
+from ..edit import Safety, after_imports
+from .base import Rule
+
+VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
+_RECURRENT = frozenset(["torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"])
+
+
+class LegacyVariable(Rule):
+    """
+    `Variable(t)` has meant `t.detach()` since tensors and variables became one: a tensor that shares the memory and
+    carries no gradient history. Its constructor is a C function that breaks the graph; `.detach()` is an operator.
+    Safe where the argument is surely a tensor.
+    """
+
+    code, name, message = "DYN905", "legacy-variable", "`Variable(...)` cannot be traced"
+    help = "use .detach(), which does the same"
+    safety = Safety.SAFE
+    dynamo = ("GB0007",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+from torch.autograd import Variable
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x + Variable(torch.zeros(3))
+"""
+    after = """
+import torch
+from torch.autograd import Variable
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x + torch.zeros(3).detach()
+"""
+
+    def check(self, node, context):
+        if context.resolve(node.func) not in VARIABLE:
+            return
+        plain = len(node.args) == 1 and all(_says_no_gradient(k) for k in node.keywords)
+        if not plain or isinstance(node.args[0], ast.Starred):
+            yield context.finding(self, node, kept="it is given more than a tensor")
+            return
+        inner, kind = node.args[0], context.kind(node.args[0])
+        if kind.what not in ("tensor", "unknown"):
+            yield context.finding(self, node, kept="its argument is no tensor")
+            return
+        edit = context.replacement(node, f"{operand(inner, context)}.detach()")
+        sure = kind.is_tensor and not kind.optional
+        why = "" if sure else "where its argument is no tensor, another exception is raised"
+        safety = Safety.SAFE if sure else Safety.UNSAFE
+        yield context.finding(self, node, fix=context.fix("use .detach()", edit, safety=safety, why=why))
+
+
+def _says_no_gradient(keyword):
+    return keyword.arg == "requires_grad" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+
+
+def operand(node, context):
+    """The source of `node` as something that `.name` can follow."""
+    text = context.segment(node)
+    simple = isinstance(node, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
+    return text if simple else f"({text})"
+
+
+class RecurrentLayer(Rule):
+    """
+    Dynamo breaks the graph at every `nn.LSTM`, `nn.GRU` and `nn.RNN` unless `torch._dynamo.config.allow_rnn` is set.
+    Eager is untouched by that setting; it holds for the whole process and PyTorch calls it experimental: unsafe.
+    """
+
+    code, name, message = "DYN906", "recurrent-layer", "Dynamo breaks at recurrent layers by default"
+    help = "set torch._dynamo.config.allow_rnn = True"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0014",)
+    nodes = (ast.Attribute,)
+    before = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(4, 4)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+"""
+    after = """
+import torch
+from torch import nn
+
+torch._dynamo.config.allow_rnn = True
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(4, 4)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+"""
+
+    def check(self, node, context):
+        kind = context.kind(node)
+        layer = kind.what == "module" and kind.cls in _RECURRENT
+        if not layer or not isinstance(node.ctx, ast.Load) or _allowed(context):
+            return
+        found = context.torch(node)
+        edit = found and after_imports(context.source, f"{found[0]}._dynamo.config.allow_rnn = True", found[0])
+        if not edit:
+            yield context.finding(self, node, kept="torch is not imported at the top of the file")
+            return
+        why = "a setting of the whole process, which PyTorch calls experimental"
+        yield context.finding(
+            self, node, fix=context.fix("allow recurrent layers", edit, safety=Safety.UNSAFE, why=why)
+        )
+
+
+def _allowed(context):
+    """Whether the file sets the option already, either way."""
+    settings = (n for n in context.index.get(ast.Attribute, ()) if n.attr == "allow_rnn")
+    return any(isinstance(n.ctx, ast.Store) for n in settings)
