@@ -17,6 +17,7 @@ import torch
 from ..ir import Buffer, Group, Nest, Op, Reduced, accesses, group_variables, nest_loads, store_values
 from ..poly import hint
 from ..sizes import coefficient
+from .cpp_axes import without_divisions
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, library_calls
@@ -39,7 +40,7 @@ class Kernel:
 
 
 def print_kernel(group: Group) -> Kernel:
-    return GroupPrinter(group).print()
+    return GroupPrinter(without_divisions(group)).print()
 
 
 def library_source(kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]) -> str:

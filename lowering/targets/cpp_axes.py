@@ -1,0 +1,46 @@
+"""Loops without divisions in them: what reads a merged axis by its remainder (a bias along rows) gets two axes again."""
+
+from .. import sizes
+from ..axes import all_indices, rebuild
+from ..ir import Group, Nest, atoms
+from ..poly import Size, divided, hint, is_known
+from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+
+SHORTEST = 16  # iterations below which a vector loop is worth less than a division in a longer one
+
+
+def without_divisions(group: Group) -> Group:
+    """The group with the last axis of its space split wherever an index divides it; groups of pointwise nests alone."""
+    while group.space and all(not nest.inner and not nest.is_reduction for nest in group.nests):
+        divisor = _divisor(group)
+        if divisor is None:
+            return group
+        nests = tuple(_split(nest, divisor) for nest in group.nests)
+        group = Group(group.name, nests[0].space, nests)
+    return group
+
+
+def _divisor(group: Group) -> Size | None:
+    """The largest number by which some index divides the last axis, which it divides exactly."""
+    last = group.nests[0].axes[-1]
+    found = {
+        atom.divisor
+        for nest in group.nests
+        for index in all_indices(nest)
+        for atom in atoms(index)
+        if isinstance(atom, FloorDiv | Mod) and atom.base is sizes.atom_index(last)
+    }
+    usable = [d for d in found if hint(d) >= SHORTEST and d != last.size and divided(last.size, d) is not None]
+    return max(usable, key=lambda d: (is_known(d), hint(d)), default=None)
+
+
+def _split(nest: Nest, divisor: Size) -> Nest:
+    *before, last = nest.axes
+    outer = Axis(last.number, divided(last.size, divisor))
+    inner = Axis(last.number + 1, divisor)
+    whole = sizes.add(sizes.scale(sizes.atom_index(outer), divisor), sizes.atom_index(inner))
+
+    def rewrite(axis: Atom) -> Index:
+        return whole if axis is last else sizes.atom_index(axis)
+
+    return rebuild(nest, (*(axis.size for axis in before), outer.size, inner.size), (), rewrite)
