@@ -254,9 +254,7 @@ class Failed:
         self.compile_times: dict[str, float] = {}
 
 
-def compile_segment(
-    segment: Segment, options: Options, example_inputs: list[Any] | None = None
-) -> Callable[..., Any]:
+def compile_segment(segment: Segment, options: Options, example_inputs: list[Any] | None = None) -> Callable[..., Any]:
     """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it is."""
     if segment.eager or not segment.ops:
         return segment.module

@@ -45,5 +45,7 @@ def _changed(obj: Any, change: Callable[[Any], Any]) -> Any:
         return values if any(values[key] is not obj[key] for key in obj) else obj
     if isinstance(obj, slice):
         ends = (obj.start, obj.stop, obj.step)
-        return slice(*(_changed(end, change) for end in ends)) if any(type(end) in scalars.TRACED for end in ends) else obj
+        return (
+            slice(*(_changed(end, change) for end in ends)) if any(type(end) in scalars.TRACED for end in ends) else obj
+        )
     return obj

@@ -48,7 +48,9 @@ class Entry:
         self.guards = recording.guard_set
         self.hits = 0
         self._random = any(segment.random for segment in recording.segments)
-        self._devices = tuple({meta.device for segment in recording.segments for meta in segment.metas if isinstance(meta, Meta)})
+        self._devices = tuple(
+            {meta.device for segment in recording.segments for meta in segment.metas if isinstance(meta, Meta)}
+        )
         self._checks: dict[int, list[tuple[Any, Any]]] = {}
         for after, recipe, expected in recording.outcomes:
             self._checks.setdefault(after, []).append((recipe, expected))

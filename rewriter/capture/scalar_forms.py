@@ -43,7 +43,11 @@ def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
     if function not in _ARITHMETIC or not all(type(scalars.plain(arg)) is float or type(arg) is int for arg in args):
         return None
     parts = tuple(arg.form if scalars.is_live(arg) else arg for arg in args)
-    return None if any(part is None or scalars.size_form(arg) for part, arg in zip(parts, args, strict=True)) else Form(function, parts)
+    return (
+        None
+        if any(part is None or scalars.size_form(arg) for part, arg in zip(parts, args, strict=True))
+        else Form(function, parts)
+    )
 
 
 def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:

@@ -19,7 +19,16 @@ from .scalars import plain, size_form, traced
 from .values import CALL_INPUT, Meta, Number, Value
 
 ARITHMETIC = frozenset(
-    {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.truediv}
+    {
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.floordiv,
+        operator.mod,
+        operator.neg,
+        operator.truediv,
+        operator.pow,
+    }
 )
 
 

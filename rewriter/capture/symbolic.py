@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, Shap
 from torch.utils._sympy.printers import PythonPrinter
 
 from ...runtime.guard import TensorMeta
-from .recipes import Recipe
+from .recipes import Recipe, needs_graph
 from .segments import Segment
 from .sizes import Form, SymbolicEnv, follows_from_sizes
 from .values import CALL_INPUT, Meta, Number
@@ -53,7 +53,9 @@ class Symbols:
         results: list[Any] = []
         with torch.inference_mode(False), self.mode, torch.no_grad(), enable_python_dispatcher():
             for segment in segments:
-                fakes = [self._fed(feed, meta, results) for feed, meta in zip(segment.feeds, segment.metas, strict=True)]
+                fakes = [
+                    self._fed(feed, meta, results) for feed, meta in zip(segment.feeds, segment.metas, strict=True)
+                ]
                 self._examples.append([_same_layout(fake, False) for fake in fakes])
                 results.append(self._run(segment, fakes))
             self._forms = forms_in(segments)
@@ -107,6 +109,7 @@ class Symbols:
     def _covered(self, recipe: Recipe, expected: Any) -> bool:
         """Whether the outcome is one that relations between sizes decide: they are recorded as such."""
         if not follows_from_sizes(recipe) or not isinstance(expected, bool | int | float | tuple):
+            self._decided |= not needs_graph(recipe)
             return False
         value = recipe.make(SymbolicEnv())
         self._decided |= not isinstance(value, bool | int | float)
@@ -115,11 +118,10 @@ class Symbols:
         return True
 
     def check_against(self, old: tuple[Segment, ...], new: tuple[Segment, ...]) -> None:
-        """An earlier recording that relied on the same things but for sizes: what differs must follow from sizes that were seen to decide
-        it. Catches a size that slipped into a constant through code that asks nobody. Raises Inconsistent."""
-        found = differ(old, new)
-        if found == "constants" or (found == "operators" and not self._decided):
-            raise Inconsistent(f"{found} that follow from a size in a way that was not seen")
+        """An earlier recording that relied on the same things but for sizes, where no size decided anything: what differs came of a size
+        that slipped into a constant through code that asks nobody. Raises Inconsistent."""
+        if not self._decided and differ(old, new):
+            raise Inconsistent("something follows from a size in a way that was not seen")
 
     # -- compiling -------------------------------------------------------------------------------------------------------------------
 
@@ -134,7 +136,9 @@ class Symbols:
         if any(self.env.deferred_runtime_asserts.values()):
             raise Inconsistent("a size that only the data decides")
         conditions = [f"{symbol} >= 2" for symbol in self._first()]
-        conditions += [f"{_read(*at)} == {symbol}" for at, symbol in self._symbols.items() if self._first()[symbol] != at]
+        conditions += [
+            f"{_read(*at)} == {symbol}" for at, symbol in self._symbols.items() if self._first()[symbol] != at
+        ]
         conditions += [_text(guard.expr) for guard in self.env.guards]
         self.holds = self.function(" and ".join(dict.fromkeys(conditions)))
         for form in self._forms:
@@ -252,13 +256,12 @@ def _always(value: Any) -> Callable[[list[Any]], Any]:
     return lambda inputs: value
 
 
-def differ(old: tuple[Segment, ...], new: tuple[Segment, ...]) -> str:
-    """How two recordings of one function differ where sizes are no reason: "" (not at all), "constants" or "operators"."""
+def differ(old: tuple[Segment, ...], new: tuple[Segment, ...]) -> bool:
+    """Whether two recordings of one function differ in operators or constants, sizes aside."""
     pairs = [(_operators(a), _operators(b)) for a, b in zip(old, new, strict=False)]
     if len(old) != len(new) or any([n.target for n in a] != [n.target for n in b] for a, b in pairs):
-        return "operators"
-    same = all(_same_constants(one, other) for a, b in pairs for one, other in zip(a, b, strict=True))
-    return "" if same else "constants"
+        return True
+    return not all(_same_constants(one, other) for a, b in pairs for one, other in zip(a, b, strict=True))
 
 
 def _operators(segment: Segment) -> list[torch.fx.Node]:

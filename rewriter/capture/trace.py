@@ -62,7 +62,12 @@ class Recorder(TorchFunctionMode):
         if path not in self.moving.numbers or state.recorder() is not self:
             return None
         index = self.input_index(path)
-        if type(value) is int and value > 1 and self.options.dynamic is not False and (path, -1) not in self.moving.fixed:
+        if (
+            type(value) is int
+            and value > 1
+            and self.options.dynamic is not False
+            and (path, -1) not in self.moving.fixed
+        ):
             return scalars.traced(value, Input(index), self.numbers.setdefault(index, sizes.Given(value, index)))
         return scalars.traced(value, Input(index))
 

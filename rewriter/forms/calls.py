@@ -12,9 +12,9 @@ import torch
 from ...runtime.guard import Is, Item, Keys, Length
 from .. import reasons
 from ..capture import state
+from ..capture.nested import settle_in
 from ..capture.provenance import Unguardable, is_constant
 from ..capture.scalars import TRACED
-from ..capture.nested import settle_in
 from ..capture.trace import Recorder
 from . import attributes, builtin_calls, containers, contextmanagers, items, logs, modules, slots
 from .lookup import is_stable, is_torch_internal, module_name, on_class, python_method

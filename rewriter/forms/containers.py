@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ..capture.effects import Effect
-from ..capture.provenance import MAPPINGS
 from ..capture.nested import settle_in
+from ..capture.provenance import MAPPINGS
 from ..capture.trace import Recorder
 from . import items
 

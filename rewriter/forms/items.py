@@ -9,8 +9,8 @@ from ...runtime.guard import Item
 from .. import reasons
 from ..capture import scalars
 from ..capture.effects import Effect
-from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant
 from ..capture.nested import settle_in
+from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant
 from ..capture.trace import Recorder
 from .lookup import python_method
 
