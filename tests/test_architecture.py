@@ -13,6 +13,7 @@ TORCH_COMPILER_USERS = {
     "dynfix.runtime.guard": "TensorGuards, torch's native check of tensor metadata",
     "dynfix.runtime.backends": "opt-in peer backends, looked up by name on request",
     "dynfix.lowering.joint": "AOTAutograd's own helpers",
+    "dynfix.rewriter.capture.symbolic": "the class that names where a ShapeEnv's symbol comes from",
     "dynfix.codemods.verify": "counts the graph breaks of torch.compile",
 }
 LONGEST_FILE = 500

@@ -22,8 +22,8 @@ from .values import CALL_INPUT, storage_of
 @dataclasses.dataclass(eq=False)
 class Recording:
     """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`: pairs of inputs that were one object;
-    `sites`: its graph breaks; `symbols`: its symbolic sizes, if inputs have any; `static_metas`: what those inputs were in the recorded call;
-    `numbers`: the integers among the inputs that graphs take, as they were."""
+    `sites`: its graph breaks; `symbols`: its symbolic sizes, if inputs have any; `static_metas`: what those inputs were; `numbers`: the
+    integers among the inputs that graphs take, as they were."""
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
@@ -57,7 +57,7 @@ class Recording:
     def reads_same(self, other: "Recording") -> bool:
         """Whether both rely on the same things, but for the metadata of tensors."""
         mine, others = (
-            {(guard.path, guard.check) for guard in recording.guards if not isinstance(guard.check, Tensor)}
+            {(guard.path.source, guard.check) for guard in recording.guards if not isinstance(guard.check, Tensor)}
             for recording in (self, other)
         )
         return mine == others

@@ -1,5 +1,5 @@
-"""Sizes that may differ at the next call: numbers that remember which tensor they were read from and what was computed of them. Integers that
-the call is given and that move are treated alike.
+"""Sizes that may differ at the next call: numbers that remember which tensor they were read from and what was computed of them.
+Integers that the call is given and that move are treated alike.
 
 A recording whose inputs have sizes that earlier calls saw change is *dynamic*. In it, what Python reads of a tensor's sizes is a traced
 number with a `Form`: the graph gets the number as a node (`node_of`), and after the call `symbolic` finds the expression in the inputs'
