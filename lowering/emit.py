@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from ..runtime.program import Alloc, Arena, Define, Expression, Free, InArena, Kernel, Name, Program, Return, Step
+from ..runtime.arena import ArenaView
+from ..runtime.program import Alloc, Arena, Define, Expression, Free, InArena, Kernel, Name, Program, Return, Step, View
 from .ir import Buffer, Group, group_variables
 from .poly import Var, variable, variables
 from .storage import Storage, given_buffers, written
 from .symint import Given
-from .targets.extern import common_layouts, convert, exact_layouts, extern_step, number, numbers
-from .unit import ExternCall, Item, Layout, Ref, Symbol, Unit
+from .targets.extern import common_layouts, convert, exact_layouts, extern_step, number, numbers, tensor
+from .unit import ExternCall, Item, Ref, Symbol, Unit
 
 Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
 
@@ -46,16 +47,18 @@ class _Emitter:
         self.kept = set(storage.reuse.values())
         self.exact = exact_layouts(unit)
         self.made: list[Step] = []
+        self.placed: dict[ArenaView, str] = {}
 
     def steps(self) -> list[Step]:
-        if self.storage.arena_size != 0:
-            self.made.append(Arena(number(self.storage.arena_size)))
         for item, dies in zip(self.unit.items, self.storage.dies, strict=True):
             self._item(item)
             names = tuple(b.name for b in dies if b not in self.kept)
             if names:
                 self.made.append(Free(names))
-        self.made.append(Return(tuple(convert(value, self.layout) for value in self.unit.outputs)))
+        self.made.append(Return(tuple(convert(value, self.variable) for value in self.unit.outputs)))
+        if self.storage.arena_size != 0:
+            size = number(self.storage.arena_size)
+            self.made.insert(0, Arena(size, tuple(self.placed.values()), tuple(self.placed)))
         return [*self._definitions(), *self.made]
 
     def _definitions(self) -> list[Step]:
@@ -77,12 +80,18 @@ class _Emitter:
                 used.update(below)
         return steps[::-1]
 
-    def layout(self, ref: Ref) -> Layout:
-        return self.unit.layouts[ref.buffer]
+    def variable(self, ref: Ref) -> Name | View:
+        """The tensor's variable: one of the arena's, or its own or a view of it."""
+        start = self.storage.arena.get(ref.buffer)
+        if start is None:
+            return tensor(ref, self.unit.layouts[ref.buffer])
+        offset: Any = start + ref.offset * ref.dtype.itemsize
+        view = ArenaView(offset, ref.shape, ref.strides, ref.dtype)
+        return Name(self.placed.setdefault(view, f"placed{len(self.placed)}"))
 
     def _item(self, item: Item) -> None:
         if isinstance(item, ExternCall):
-            self.made.append(extern_step(item, self.layout, self.exact))
+            self.made.append(extern_step(item, self.variable, self.exact, self.storage.arena))
             self.ready.update(item.writes())
             return
         assert isinstance(item, Group)

@@ -19,6 +19,7 @@ from .schedule import schedule, schedule_unfused
 from .simplify import simplify
 from .storage import given_buffers
 from .targets.cpp_build import CppTarget
+from .targets.extern import placeable
 from .targets.triton_build import TritonTarget
 from .unit import Unit, leaves
 
@@ -59,7 +60,7 @@ def _on_gpu(graph: GraphModule) -> bool:
 
 def finish(unit: Unit, target: Target, options: Options) -> Program:
     """Storage, kernels, program."""
-    planned = storage.plan(unit, target.arena)
+    planned = storage.plan(unit, target.arena, placeable(unit))
     if options.verify_ir and (found := storage.overlaps(unit, planned)):
         raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
     groups = [item for item in unit.items if isinstance(item, Group)]

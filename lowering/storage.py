@@ -1,12 +1,12 @@
 """Where buffers live: which are tensors of their own, which share one arena, and when each dies.
 
-Results and whatever an extern call touches are tensors. Everything else is seen by kernels alone: a byte range of one
-arena, shared by buffers whose lifetimes do not meet. A result never shares its memory with anything: it outlives the
-call.
+Results and whatever an extern call touches are tensors, but for what library calls read and write wherever it is
+(`placeable`). Everything else is a byte range of one arena, shared by buffers whose lifetimes do not meet. A result
+never shares its memory with anything: it outlives the call.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from .ir import Buffer, Group, Nest, accesses
 from .poly import Size, Var, at_least, divided, hint, is_known, variable
@@ -43,12 +43,12 @@ def written(item: Item) -> set[Buffer]:
     return {store.buffer for nest in nests for store in nest.stores if store.buffer.scope == "global"}
 
 
-def plan(unit: Unit, use_arena: bool) -> Storage:
+def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Storage:
     first, last = lifetimes(unit)
     given = given_buffers(unit)
     outputs, externs = unit.outputs_buffers(), unit.extern_buffers()
     own = {b for b in first if b not in given}
-    shared = {b for b in own if use_arena and b not in outputs and b not in externs}
+    shared = {b for b in own if use_arena and b not in outputs and (b not in externs or b in placeable)}
     wanted = [(first[b], last[b], bytes_of(b), b) for b in sorted(shared, key=lambda b: (first[b], b.name))]
     arena, size = pack([entry for entry in wanted if is_known(entry[2])])
     more, size, variables = pack_slots([entry for entry in wanted if not is_known(entry[2])], size)

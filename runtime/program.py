@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .arena import ArenaView, ArenaViews, give_back, take
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Expression:
@@ -72,9 +74,11 @@ class Alloc:
 
 @dataclasses.dataclass(frozen=True)
 class Arena:
-    """One block of `size` bytes for buffers that kernels alone touch."""
+    """One block of `size` bytes for buffers that do not outlive the call; `names`: tensors in it, for extern calls."""
 
     size: Size
+    names: tuple[str, ...] = ()
+    views: tuple[ArenaView, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +195,7 @@ class _Writer:
         self.lines: list[str] = []
         self.layouts: dict[str, tuple[Shape, Shape]] = {}
         self.aliases = False  # whether the arguments being written may be aliases
+        self.block: tuple[str, ...] = ()  # names of the functions that take a block and give it back
 
     def write(self, inputs: Sequence[str], steps: Sequence[Step]) -> str:
         self.lines.append("def call(args):")
@@ -236,8 +241,13 @@ class _Writer:
         return f"empty_strided({step.shape}, {step.strides}, dtype={dtype}, device={str(step.device)!r})"
 
     def write_Arena(self, step: Arena) -> None:
-        self.add(f"arena_memory = empty({step.size}, dtype=uint8, device='cpu')")
-        self.add("arena = arena_memory.data_ptr()")
+        self.block = self.constant(take, "take_block"), self.constant(give_back, "give_block_back")
+        self.add(f"block = {self.block[0]}({step.size})")
+        self.add("arena = block.address")
+        if step.names:
+            self.add(
+                f"{', '.join(step.names)}, = block.tensors({self.constant(ArenaViews(step.views), 'arena_views')})"
+            )
 
     def write_Kernel(self, step: Kernel) -> None:
         self.origins(step.origins)
@@ -258,6 +268,8 @@ class _Writer:
         self.add(f"del {', '.join(step.names)}")
 
     def write_Return(self, step: Return) -> None:
+        if self.block:
+            self.add(f"{self.block[1]}(block)")
         self.add(f"return [{', '.join(self.value(value) for value in step.values)}]")
 
     def results(self, results: Any, call: str) -> None:

@@ -25,6 +25,19 @@ PRODUCTS: dict[Any, Callable[..., Any]] = {
 }
 
 
+# Their results are new memory, and they keep nothing of their arguments.
+LIBRARY = frozenset(
+    (
+        *PRODUCTS,
+        aten.convolution.default,
+        aten.convolution_backward.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        aten.embedding_dense_backward.default,
+    )
+)
+
+
 def number(size: Any) -> Size:
     """The size as a program's number."""
     return Expression(str(size), tuple(var.name for var in variables(size))) if isinstance(size, Poly) else size
@@ -41,28 +54,33 @@ def tensor(ref: Ref, layout: Layout) -> Name | View:
     return View(ref.buffer.name, numbers(ref.shape), numbers(ref.strides), number(ref.offset))
 
 
-def convert(tree: Any, layout: Callable[[Ref], Layout]) -> Any:
+def convert(tree: Any, variable: Callable[[Ref], Name | View]) -> Any:
     """Arguments with `Ref`, sizes and `Symbol` replaced by what a program understands."""
     if isinstance(tree, Ref):
-        return tensor(tree, layout(tree))
+        return variable(tree)
     if isinstance(tree, Symbol):
         return Name(tree.name)
     if isinstance(tree, Poly):
         return number(tree)
     if isinstance(tree, list | tuple):
-        return type(tree)(convert(item, layout) for item in tree)
+        return type(tree)(convert(item, variable) for item in tree)
     if isinstance(tree, dict):
-        return {key: convert(item, layout) for key, item in tree.items()}
+        return {key: convert(item, variable) for key, item in tree.items()}
     return (
-        slice(*(convert(part, layout) for part in (tree.start, tree.stop, tree.step)))
+        slice(*(convert(part, variable) for part in (tree.start, tree.stop, tree.step)))
         if isinstance(tree, slice)
         else tree
     )
 
 
-def extern_step(call: ExternCall, layout: Callable[[Ref], Layout], exact: Container[Buffer]) -> Extern:
-    """exact: buffers whose readers were compiled for their layout."""
-    args, kwargs = convert(call.args, layout), convert(call.kwargs, layout)
+def extern_step(
+    call: ExternCall, variable: Callable[[Ref], Name | View], exact: Container[Buffer], placed: Container[Buffer]
+) -> Extern:
+    """exact: buffers whose readers were compiled for their layout; placed: those that have memory before the call."""
+    args, kwargs = convert(call.args, variable), convert(call.kwargs, variable)
+    if isinstance(call.result, Ref) and call.result.buffer in placed:
+        kwargs = {**kwargs, "out": variable(call.result)}
+        return Extern(PRODUCTS[call.target], args, kwargs, None, (), (call.origin,), pure=True)
     layouts = tuple(
         (ref.buffer.name, numbers(ref.shape), numbers(ref.strides))
         for ref in leaves(call.result)
@@ -70,6 +88,24 @@ def extern_step(call: ExternCall, layout: Callable[[Ref], Layout], exact: Contai
     )
     target, names = PRODUCTS.get(call.target, call.target), _names(call.result)
     return Extern(target, args, kwargs, names, layouts, (call.origin,), _is_pure(call))
+
+
+def placeable(unit: Unit) -> set[Buffer]:
+    """Buffers of known sizes on the CPU that library calls alone touch, apart from kernels: their memory may be anywhere."""
+    found, barred = set(unit.extern_buffers()), set[Buffer]()
+    for call in unit.items:
+        if isinstance(call, ExternCall):
+            read = [ref for ref in leaves((call.args, call.kwargs)) if isinstance(ref, Ref)]
+            made = [ref for ref in leaves(call.result) if isinstance(ref, Ref)]
+            placing = call.target in PRODUCTS and all(_known(call, ref) for ref in made)
+            barred.update(ref.buffer for ref in read if call.target not in LIBRARY or not _is_plain(ref, unit))
+            barred.update(ref.buffer for ref in made if not placing or not _is_plain(ref, unit))
+    return found - barred
+
+
+def _is_plain(ref: Ref, unit: Unit) -> bool:
+    known = all(isinstance(size, int) for size in (*ref.shape, *ref.strides, ref.offset, ref.buffer.size))
+    return known and ref.buffer.size > 0 and unit.layouts[ref.buffer].device.type == "cpu"
 
 
 def _known(call: ExternCall, result: Ref) -> bool:

@@ -1,0 +1,71 @@
+"""Memory for what a Program needs during a call alone: blocks that outlive the call, so that the next one finds its pages
+mapped and warm in cache. Freshly mapped memory costs a page fault every 4 KiB, more than most loops over it.
+
+A call owns its block until it gives it back: threads never share one. A call that raises lets its block go.
+"""
+
+import dataclasses
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+LARGEST = 1 << 26  # bytes of a block that is kept
+MOST = 4  # blocks kept: as many as threads or nested calls have needed at once
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaView:
+    """A strided tensor whose first element is `offset` bytes into the block."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArenaViews:
+    """The tensors of one program. They are made once for each block."""
+
+    views: tuple[ArenaView, ...]
+
+
+class Block:
+    def __init__(self, size: int) -> None:
+        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+            self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+        self.size = size
+        self.address = self.memory.data_ptr()
+        self._made: WeakKeyDictionary[ArenaViews, tuple[torch.Tensor, ...]] = WeakKeyDictionary()
+
+    def tensors(self, wanted: ArenaViews) -> tuple[torch.Tensor, ...]:
+        """A tensor for each view. They must be neither returned nor kept beyond the call."""
+        made = self._made.get(wanted)
+        if made is None:
+            with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+                made = tuple(self._tensor(view) for view in wanted.views)
+            self._made[wanted] = made
+        return made
+
+    def _tensor(self, view: ArenaView) -> torch.Tensor:
+        item = view.dtype.itemsize
+        typed = self.memory[: self.size // item * item].view(view.dtype)
+        return torch.as_strided(typed, view.shape, view.strides, view.offset // item)
+
+
+_free: list[Block] = []
+
+
+def take(size: int) -> Block:
+    """A block of at least `size` bytes, the one used last if it is large enough."""
+    try:
+        block = _free.pop()
+    except IndexError:
+        return Block(size)
+    return block if block.size >= size else Block(size)
+
+
+def give_back(block: Block) -> None:
+    if block.size <= LARGEST and len(_free) < MOST:
+        _free.append(block)
