@@ -104,7 +104,7 @@ def align(nest: Nest, outer: tuple[Size, ...]) -> Nest | None:
         return _resplit(nest, outer, ())
     if nest.space[: len(outer)] == outer:
         return Nest(outer, nest.space[len(outer) :] + nest.inner, nest.stores, nest.origins)
-    return _resplit(nest, outer, (rest,))
+    return _resplit(nest, outer, (rest,) if rest != 1 else ())
 
 
 def _resplit(nest: Nest, outer: tuple[Size, ...], extra: tuple[Size, ...]) -> Nest | None:

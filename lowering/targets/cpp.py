@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from ..ir import Buffer, Group, Nest, Op, Reduced, accesses, group_variables, nest_loads, store_values
-from ..poly import hint
+from ..poly import Var, hint, is_known
 from ..sizes import coefficient
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
@@ -40,7 +40,7 @@ class Kernel:
 
 
 def print_kernel(group: Group) -> Kernel:
-    return GroupPrinter(without_divisions(group)).print()
+    return GroupPrinter(without_divisions(group), group_variables(group)).print()
 
 
 def library_source(kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]) -> str:
@@ -95,8 +95,9 @@ def _extremum_reductions(name: str, dtype: torch.dtype) -> str:
 
 
 class GroupPrinter:
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, variables: tuple[Var, ...]) -> None:
         self.group = group
+        self.variables = variables
         self.lines = Lines()
         self.rows = kept_rows(group.nests)
         self.nests = NestPrinter(self.lines, self.rows)
@@ -115,7 +116,7 @@ class GroupPrinter:
             constness = "" if buffer in self.written else "const "
             kind = constness + ("uint8_t" if buffer.dtype == torch.bool else TYPES[buffer.dtype])
             lines.add(f"{kind} *__restrict__ {buffer.name} = ({kind} *)p[{number}];")
-        for number, var in enumerate(group_variables(self.group), len(self.buffers)):
+        for number, var in enumerate(self.variables, len(self.buffers)):
             lines.add(f"const int64_t {var.name} = (int64_t)p[{number}];")
         lines.add("int64_t bad = 0;")
         self._body()
@@ -154,7 +155,12 @@ class GroupPrinter:
     def _declare_rows(self) -> None:
         for axes, kept in self.rows.items():
             for value, array in kept.items():
-                self.lines.add(f"{TYPES[value.dtype]} {array}[{axes[-1].size}];")
+                kind, size = TYPES[value.dtype], axes[-1].size
+                if is_known(size):
+                    self.lines.add(f"{kind} {array}[{size}];")
+                else:
+                    self.lines.add(f"Kept<{kind}> {array}_kept({size});")
+                    self.lines.add(f"{kind} *__restrict__ {array} = {array}_kept.data;")
 
     def _point(self) -> None:
         self._declare_locals()
@@ -173,6 +179,7 @@ class GroupPrinter:
             self._parallel(len(axes) - 1)
             for axis in axes[:-1]:
                 self.lines.open(loop(axis))
+            self.nests.divide(self.group.nests, axes[:-1])
             self.nests.simd_of(self.group.nests)
         else:
             self._parallel(1, simd=True)
@@ -185,6 +192,7 @@ class GroupPrinter:
         self._parallel(len(axes))
         for axis in axes:
             self.lines.open(loop(axis))
+        self.nests.divide(self.group.nests, axes)
         self._point()
         self.lines.close(len(axes))
 
@@ -193,6 +201,7 @@ class GroupPrinter:
         self._parallel(len(axes))
         for axis in axes[:-1]:
             self.lines.open(loop(axis))
+        self.nests.divide(self.group.nests, axes[:-1])
         size = axes[-1].size
         self.lines.open(f"for (int64_t base = 0; base < {size}; base += {TILE})")
         self.lines.add(f"const int64_t width = base + {TILE} < {size} ? {TILE} : {size} - base;")

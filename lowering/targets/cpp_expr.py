@@ -1,6 +1,6 @@
 """C++ expressions of loop IR values: one method a node."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import torch
 
@@ -46,16 +46,24 @@ class Lines:
 
 
 class ExpressionPrinter:
-    """Prints values as single assignments into `lines`, each once; `names` are the values that stand in variables."""
+    """Prints values as single assignments into `lines`, each once; `names` are the values that stand in variables,
+    `divisions` the parts of indices that do."""
 
-    def __init__(self, lines: Lines, local: Callable[[Buffer], str], names: dict[Value, str] | None = None) -> None:
+    def __init__(
+        self,
+        lines: Lines,
+        local: Callable[[Buffer], str],
+        names: dict[Value, str] | None = None,
+        divisions: Mapping[Atom, str] | None = None,
+    ) -> None:
         self.lines = lines
         self.local = local
         self.names = dict(names or {})
+        self.divisions = divisions or {}
 
     def nested(self) -> "ExpressionPrinter":
         """A printer for an inner scope: what it names is forgotten with it."""
-        return ExpressionPrinter(self.lines, self.local, self.names)
+        return ExpressionPrinter(self.lines, self.local, self.names, self.divisions)
 
     def __call__(self, value: Value) -> str:
         """The value's variable or literal, after printing whatever it needs."""
@@ -108,6 +116,8 @@ class ExpressionPrinter:
     def atom(self, atom: Atom) -> str:
         if isinstance(atom, Axis):
             return atom.text
+        if atom in self.divisions:
+            return self.divisions[atom]
         if isinstance(atom, FloorDiv):
             return self._divided(atom.base, "/", atom.divisor)
         if isinstance(atom, Mod):
@@ -117,9 +127,9 @@ class ExpressionPrinter:
 
     def _divided(self, base: Index, sign: str, divisor: Size) -> str:
         """Division of 32 bits where the operand fits: several times faster than of 64. A negative operand must round down."""
-        low, high = sizes.bounds(base)
-        if not (is_known(divisor) and is_known(low) and is_known(high)) or low is None or high is None:
+        if is_slow(base, divisor):
             return self._divided_by_size(base, sign, divisor)
+        low, high = sizes.bounds(base)
         if low >= 0 and high < 2**31:
             return f"(int64_t)((uint32_t)({self.index(base)}) {sign} {divisor}u)"
         if low >= 0:
@@ -136,6 +146,23 @@ class ExpressionPrinter:
         if sizes.within(base, 2**31) and below(divisor, 2**31):
             return f"(int64_t)((uint32_t)({self.index(base)}) {sign} (uint32_t){by})"
         return f"op_{'quotient' if sign == '/' else 'rest'}({self.index(base)}, {by})"
+
+
+def is_slow(base: Index, divisor: Size) -> bool:
+    """Whether a compiler cannot make a multiplication of the division, nor do it in 32 bits: only a call knows its numbers."""
+    ends = sizes.bounds(base)
+    return not all(is_known(number) and number is not None for number in (divisor, *ends))
+
+
+def slow_divisions(indices: Iterable[Index], axes: Container[Axis]) -> list[Atom]:
+    """Slow divisions in the indices that need no other axes than these, those within others first."""
+    found = {}
+    for atom in (atom for index in indices for atom in atoms(index) if isinstance(atom, FloorDiv | Mod)):
+        below = list(atoms(atom.base))
+        own = all(not isinstance(part, Indirect) and (not isinstance(part, Axis) or part in axes) for part in below)
+        if own and below and is_slow(atom.base, atom.divisor):
+            found[atom] = len(below)
+    return sorted(found, key=lambda atom: (found[atom], atom.text))
 
 
 def axes_of(value: Value, memo: dict[Value, frozenset[Axis]]) -> frozenset[Axis]:

@@ -1,16 +1,17 @@
 """C++ of one nest at one point of its space, or at `TILE` neighbouring points at once."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from math import prod
 
 import torch
 
 from .. import sizes
+from ..axes import all_indices
 from ..ir import Buffer, Indirect, Nest, Reduced, Store, Value, atoms, indices_of, store_values
 from ..poly import hint, is_known
-from ..sizes import Axis, Index
-from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost
+from ..sizes import Atom, Axis, Index
+from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost, slow_divisions
 from .cpp_ops import TYPES, highest, lowest
 from .cpp_rows import BLOCK, Rows, fold, folds_row, in_memory
 
@@ -92,13 +93,24 @@ class NestPrinter:
         self.rows = rows
         self.lane = ""
         self._accumulators = 0
+        self.divisions: dict[Atom, str] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
 
     def local(self, buffer: Buffer) -> str:
         return buffer.name + self.lane
 
     def expressions(self) -> ExpressionPrinter:
-        return ExpressionPrinter(self.lines, self.local)
+        return ExpressionPrinter(self.lines, self.local, divisions=self.divisions)
+
+    def divide(self, nests: Sequence[Nest], axes: Container[Axis]) -> None:
+        """Slow divisions of these axes alone, done once: a vector loop inside could not do them."""
+        printer = self.expressions()
+        indices = [index for nest in nests for index in all_indices(nest)]
+        self.divisions = {}
+        for number, atom in enumerate(slow_divisions(indices, axes)):
+            printer.divisions = self.divisions
+            self.lines.add(f"const int64_t d{number} = {printer.atom(atom)};")
+            self.divisions[atom] = f"d{number}"
 
     # a single point
 

@@ -9,6 +9,7 @@ import torch
 
 from .. import sizes
 from ..ir import Buffer, Load, Nest, Reduced, Value, atoms, store_values, walk
+from ..poly import hint, is_known
 from ..sizes import Axis, Index
 from .cpp_ops import TYPES
 
@@ -27,7 +28,7 @@ def folds_row(reduced: Reduced, last: Axis) -> bool:
 
 
 def _long(axis: Axis) -> bool:
-    return not isinstance(axis.size, int) or axis.size >= SHORTEST
+    return not is_known(axis.size) or axis.size >= SHORTEST
 
 
 def uses_rows(nests: Sequence[Nest]) -> bool:
@@ -56,7 +57,7 @@ def kept_rows(nests: Sequence[Nest]) -> Rows:
     kept: Rows = {}
     count = 0
     for place, nest in enumerate(nests):
-        if len(nest.inner) != 1 or not isinstance(nest.inner[0], int) or nest.inner[0] > LONGEST:
+        if len(nest.inner) != 1 or hint(nest.inner[0]) > LONGEST:
             continue
         last = nest.axes[-1]
         later = [store.value for other in nests[place + 1 :] if other.axes == nest.axes for store in other.stores]

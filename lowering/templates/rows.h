@@ -80,3 +80,18 @@ template <typename T> INLINE T op_row_min(const T *p, int64_t n) {
   T least = Row<T>::template across<Smaller>(Row<T>::template over<Smaller>(p, n, (T)__builtin_inf()));
   return nan != nan ? nan : least;
 }
+
+// An array for a row whose length only a call knows: on the stack unless it is long.
+template <typename T> struct Kept {
+  T here[2048];
+  T *data;
+
+  explicit Kept(int64_t n) : data(n <= 2048 ? here : (T *)__builtin_malloc(n * sizeof(T))) {
+    if (data == nullptr) __builtin_trap();
+  }
+  ~Kept() {
+    if (data != here) __builtin_free(data);
+  }
+  Kept(const Kept &) = delete;
+  Kept &operator=(const Kept &) = delete;
+};
