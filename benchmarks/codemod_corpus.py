@@ -4,9 +4,10 @@
 
 FOLDER holds the modules; LIST.json the cases, `{"file": …, "idx": …, "plain_breaks": …}` each; LOADER.py offers `prepare()`,
 `load(path) -> (module with TESTCASES, …)`, `build(case)`, `inputs(case)` and `seed(n)`. Every file is copied and fixed three
-times: safe fixes; all fixes; and, for files with a case that breaks, all fixes after its cases ran once under the tracer. A case is equal when outputs, inputs
-afterwards and buffers are those of the original in eager, for the given inputs and for other values, exceptions included. Breaks
-are the larger of `torch._dynamo.explain`'s count and `counters["graph_break"]`, in eval mode without gradients."""
+times: safe fixes; all fixes; and, for files with a case that breaks, all fixes after its cases ran once under the tracer. A case is
+equal when outputs, inputs afterwards and buffers are those of the original in eager, for the given inputs and for other values,
+exceptions included. Breaks are the larger of `torch._dynamo.explain`'s count and `counters["graph_break"]`, in eval mode without
+gradients; a case is one graph when there are none and `fullgraph=True` takes it."""
 
 import argparse
 import collections

@@ -276,6 +276,7 @@ class Inference(Calls):
     do_AsyncFor = do_For
 
     def do_While(self, node):
+        self.at_branch[node] = dict(self.env)
         self._loop(node, lambda: self.expr(node.test))
 
     def _loop(self, node, enter):

@@ -14,6 +14,7 @@ _TOTAL_METHODS = frozenset(["clone", "neg", "detach", "contiguous", "relu", "flo
 _TOTAL_FUNCTIONS = frozenset(
     ["torch.zeros_like", "torch.ones_like", "torch.relu", "torch.nn.functional.relu", "torch.clone"]
 )
+_TOTAL_REDUCTIONS = frozenset(["sum", "any", "all"])
 _NO_GRAD = frozenset(["detach", "zeros_like", "ones_like"])
 _SMALL = 127
 
@@ -122,8 +123,33 @@ class Plain:
         small = isinstance(value, (int, float)) and abs(value) <= _SMALL
         return small or self.tokens.category(tensor.kind.dtype) == "float" or not tensor.kind.is_tensor
 
+    def _Compare(self, node):
+        """A condition has no gradient; its parts must not raise."""
+        parts = [self.side(n) for n in (node.left, *node.comparators)]
+        known = all(p.kind.is_tensor or p.kind.is_number for p in parts) and self.context.kind(node).is_tensor
+        one = len(parts) == 2 and sum(p.kind.is_tensor for p in parts) == 1
+        if not known or not one or isinstance(node.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
+            return self._opaque(node)
+        problem = next((p.problem for p in parts if p.problem), "")
+        return Side(self.context.kind(node), frozenset(), tuple(c for p in parts for c in p.calls), problem)
+
+    def _where(self, node):
+        """The Side of `torch.where(condition, a, b)` where all of it is plain and `a` and `b` surely fit; else None."""
+        named = self.context.resolve(node.func) == "torch.where" and len(node.args) == 3 and not node.keywords
+        if not named:
+            return None
+        condition, *sides = parts = [self.side(a) for a in node.args]
+        one = condition.kind.is_tensor and (condition.kind.rank == 0 or condition.kind.shape == sides[0].kind.shape)
+        fit = all(s.kind.is_tensor for s in sides) and sides[0].kind.shape == sides[1].kind.shape
+        devices = {s.kind.device for s in sides} | ({condition.kind.device} - {self.tokens.default_device})
+        if not one or not fit or len(devices) > 1 or any(p.problem or p.calls for p in parts):
+            return None
+        return Side(self.context.kind(node), sides[0].leaves | sides[1].leaves)
+
     def _Call(self, node):
-        kind = self.context.kind(node)
+        kind, where = self.context.kind(node), self._where(node)
+        if where is not None:
+            return where
         inner = self._total_call(node)
         if inner is not None and not inner.problem:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -150,7 +176,11 @@ class Plain:
             return self.side(clamped)
         if node.keywords or not isinstance(node.func, ast.Attribute):
             return None
-        method = self.context.kind(node.func.value).is_tensor and node.func.attr in _TOTAL_METHODS and not node.args
+        method = self.context.kind(node.func.value).is_tensor and not node.args
+        if method and node.func.attr in _TOTAL_REDUCTIONS:
+            inner = self.side(node.func.value)
+            return inner if self.tokens.category(inner.kind.dtype) else None
+        method = method and node.func.attr in _TOTAL_METHODS
         if method:
             return self.side(node.func.value)
         if (self.context.resolve(node.func) or "") in _TOTAL_FUNCTIONS and len(node.args) == 1:

@@ -107,7 +107,7 @@ class Program:
         self._collect(node.body, cls, outer)
 
     def _is_module(self, cls, seen):
-        """A torch.nn class above it; or, under a class from elsewhere, a `forward` of its own."""
+        """A torch.nn class above it; or, under a class from elsewhere, a `forward`."""
         if cls.name in seen:
             return False
         seen.add(cls.name)
@@ -116,8 +116,18 @@ class Program:
                 return True
             if base in self.classes and self._is_module(self.classes[base], seen):
                 return True
-        foreign = any(base and base not in self.classes and base != "object" for base in cls.bases)
-        return foreign and "forward" in cls.methods and not any("autograd" in (b or "") for b in cls.bases)
+        bases = self._foreign(cls, set())
+        forward = self.method(cls, "forward")
+        return bool(bases) and forward is not None and not any("autograd" in base for base in bases)
+
+    def _foreign(self, cls, seen):
+        """The bases from elsewhere, of the class and of those above it in this file."""
+        seen.add(cls.name)
+        found = {b for b in cls.bases if b and b not in self.classes and b != "object"}
+        for base in cls.bases:
+            if base in self.classes and base not in seen:
+                found |= self._foreign(self.classes[base], seen)
+        return found
 
     def method(self, cls, name, seen=()):
         """The method that instances of `cls` have under `name`, if it stands in this file."""

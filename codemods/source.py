@@ -99,6 +99,10 @@ class Source:
         """The white space before `node` on its line; None where something else stands there, or `node` is an `elif`."""
         if isinstance(node, ast.If) and self.text.startswith("elif", self.offset(node.lineno, node.col_offset)):
             return None
+        return self.white_before(node)
+
+    def white_before(self, node):
+        """The white space before `node` on its line; None where something else stands there."""
         before = self.line(node.lineno)[: self.column(node.lineno, node.col_offset) - 1]
         return before if not before.strip() else None
 

@@ -12,7 +12,7 @@ from .calls import (
     Signature,
     TruthFunction,
 )
-from .checks import RaiseIf
+from .checks import RaiseIf, RuntimeCheck
 from .data_shapes import DynamicShape, MissingSize
 from .debugger import Debugger
 from .effects import ProgressBar, Warn
@@ -22,7 +22,7 @@ from .inplace_view import InPlaceView
 from .legacy import LegacyVariable, RecurrentLayer
 from .logic import BuiltinOnTensor, ChainedComparison, TensorAssert
 from .logs import Logging
-from .loops import Accumulate, TensorFor, TensorWhile
+from .loops import Accumulate, TensorFor
 from .masked import MaskedWrite
 from .misuse import CompileInside, Deprecated, Swallowed, WrongMode
 from .numpy_scalars import NumpyLimits, NumpyScalar
@@ -31,6 +31,7 @@ from .set_attribute import SetAttribute
 from .shapes import ShapeBranch
 from .tensor_if import TensorIf
 from .tensor_ternary import TensorTernary
+from .tensor_while import TensorWhile
 
 RULES = (
     HostRead(),
@@ -46,6 +47,7 @@ RULES = (
     TensorAssert(),
     BuiltinOnTensor(),
     RaiseIf(),
+    RuntimeCheck(),
     Accumulate(),
     Print(),
     Logging(),

@@ -2,7 +2,7 @@
 
 import ast
 
-from ..condition import condition
+from ..condition import condition, host_read
 from ..edit import Safety
 from .base import Rule
 from .host_read import in_test, told
@@ -62,11 +62,11 @@ def step(x: torch.Tensor):
 class TensorAssert(Rule):
     """
     `assert` on a tensor's value reads it on the host. Dynamo turns the form with a constant text, or none, into
-    `torch._assert_async` by itself; with a computed text the graph breaks. The fix writes that call with the test's own
-    source as its text: unsafe, for the computed text is lost, and a RuntimeError is raised (on a GPU: later).
+    `torch._assert_async` by itself; with a computed text, or a `.item()` in the test, the graph breaks. The fix writes
+    that call, with the test's own source for a computed text: unsafe, for a RuntimeError is raised (on a GPU: later).
     """
 
-    code, name, message = "DYN206", "tensor-assert", "the text of an assertion on a tensor's value is computed"
+    code, name, message = "DYN206", "tensor-assert", "an assertion reads a tensor's value on the host"
     help = "use a constant text, or check outside the compiled code"
     safety = Safety.UNSAFE
     dynamo = ("GB0170",)
@@ -91,7 +91,9 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node, context):
-        test = None if node.msg is None or isinstance(node.msg, ast.Constant) else condition(node.test, context)
+        constant = node.msg is None or isinstance(node.msg, ast.Constant)
+        read = any(host_read(n, context) is not None for n in ast.walk(node.test))
+        test = None if constant and not read else condition(node.test, context)
         if test is None:
             return
         found = context.torch(node)
@@ -101,8 +103,11 @@ def step(x: torch.Tensor):
             )
             return
         holds = f"{found[0]}.logical_not({test.text})" if test.negated else test.text
-        edit = context.replacement(node, f'{found[0]}._assert_async({holds}, "{_quoted(context.segment(node.test))}")')
-        why = "the computed text is lost, and it raises a RuntimeError, on a GPU later than the original"
+        known = node.msg is not None and constant and isinstance(node.msg.value, str)
+        text = context.segment(node.msg) if known else f'"{_quoted(context.segment(node.test))}"'
+        edit = context.replacement(node, f"{found[0]}._assert_async({holds}, {text})")
+        lost = "" if constant else "the computed text is lost, and "
+        why = f"{lost}it raises a RuntimeError, on a GPU later than the original"
         fix = context.fix("assert on the device", edit, safety=Safety.UNSAFE, why=why, imports=found[1])
         yield context.finding(self, node.test, fix=fix)
 

@@ -1,8 +1,7 @@
-"""DYN210: a Python loop that accumulates; DYN204: a `while` on a tensor."""
+"""DYN205, DYN210: Python loops over tensors, and loops that accumulate."""
 
 import ast
 
-from ..condition import condition
 from ..edit import Safety
 from ..findings import NOTE
 from ..kinds import NO_CONST, literal
@@ -124,30 +123,3 @@ def step(x: torch.Tensor):
     def check(self, node, context):
         if context.kind(node.iter).is_tensor:
             yield context.finding(self, node.iter, level=NOTE)
-
-
-class TensorWhile(Rule):
-    """
-    The number of turns depends on data: the graph breaks at every test. `torch.while_loop` keeps the loop in the
-    graph, with a body that maps the loop's tensors to tensors of the same shape and dtype; that rewriting is left to
-    you.
-    """
-
-    code, name, message = "DYN204", "tensor-while", "the loop's condition depends on a tensor's value"
-    help = "use torch.while_loop, or a fixed number of turns with a mask"
-    dynamo = ("GB0170", "GB7000")
-    nodes = (ast.While,)
-    before = """
-import torch
-
-
-@torch.compile
-def step(x: torch.Tensor):
-    while x.sum() > 1:
-        x = x / 2
-    return x
-"""
-
-    def check(self, node, context):
-        if condition(node.test, context) is not None:
-            yield context.finding(self, node.test)

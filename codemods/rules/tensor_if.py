@@ -98,6 +98,10 @@ def _led(node, context):
     return text, found
 
 
+def is_elif(node, source):
+    return source.text.startswith("elif", source.span(node)[0])
+
+
 def raises_only(body):
     return len(body) == 1 and isinstance(body[0], ast.Raise)
 
@@ -116,9 +120,11 @@ class _Rewrite:
         shape = self._shape()
         if isinstance(shape, str):
             return shape
-        indent = self.source.indent_of(self.node)
+        indent, elif_ = self.source.indent_of(self.node), is_elif(self.node, self.source)
+        if elif_ and shape.last is self.node:
+            indent = self.source.white_before(self.node)
         if indent is None:
-            return "the statement is an `elif`, or shares its line with others"
+            return "the statement shares its line with others"
         chosen = self._choose(shape)
         if isinstance(chosen, str):
             return chosen
@@ -159,9 +165,11 @@ class _Rewrite:
         lines += [line for choice in choices for line in choice.prelude]
         for (target, _, _), choice in zip(shape.pairs, choices, strict=True):
             lines.append(f"return {choice.text}" if target is None else f"{target} = {choice.text}")
+        unit = self.source.indent_unit()
         if self.lead:
-            unit = self.source.indent_unit()
             lines = [f"if {self.lead}:", *(unit + line for line in lines)]
+        if is_elif(self.node, self.source):
+            lines = ["else:", *(unit + line for line in lines)]
         why = self.doubt or next((c.why for c in choices if c.safety is Safety.UNSAFE), "")
         return self.context.fix(
             f"use torch.{choices[0].form}",
@@ -174,7 +182,7 @@ class _Rewrite:
     def _shape(self):
         body, orelse = self.node.body, self.node.orelse
         if len(orelse) == 1 and isinstance(orelse[0], ast.If):
-            return "an `elif` follows"
+            return "an `elif` follows that cannot be fixed, or not before this one"
         if _is_return(body):
             return self._returning(body, orelse)
         if not orelse:
