@@ -26,10 +26,12 @@ class Recipe:
 class Env:
     """One later call: its inputs (as the guards fetched them), the values its segments gave, the objects already made."""
 
-    __slots__ = ("inputs", "made", "outputs")
+    __slots__ = ("answers", "before_draw", "inputs", "made", "outputs")
 
-    def __init__(self, inputs: list[Any], segments: int) -> None:
+    def __init__(self, inputs: list[Any], segments: int, before_draw: Callable[[Any], None] | None = None) -> None:
         self.inputs = inputs
+        self.answers: dict[HostCall, Any] = {}
+        self.before_draw = before_draw
         self.outputs: list[Any] = [None] * segments
         self.made: dict[int, Any] = {}
 
@@ -72,6 +74,44 @@ class Apply(Recipe):
 
     def make(self, env: Env) -> Any:
         return self.function(*(argument.make(env) for argument in self.arguments))
+
+
+@dataclasses.dataclass(eq=False)
+class HostCall(Recipe):
+    """A call of a function that answers something else every time; made once in each call of the compiled function, `after` so many
+    segments. Its own value is DONE: what it answered is a `HostValue`."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Recipe, ...]
+    keywords: dict[str, Recipe]
+    after: int = 0
+
+    def make(self, env: Env) -> Any:
+        if env.before_draw is not None:
+            env.before_draw(getattr(self.function, "__self__", None))
+        keywords = {name: recipe.make(env) for name, recipe in self.keywords.items()}
+        env.answers[self] = self.function(*(recipe.make(env) for recipe in self.arguments), **keywords)
+        return DONE
+
+
+DONE = "done"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostValue(Recipe):
+    """What a host call answered."""
+
+    call: HostCall
+
+    def make(self, env: Env) -> Any:
+        return env.answers[self.call]
+
+
+def earliest(recipe: Recipe) -> int:
+    """After how many segments a host-level recipe can be made: its host calls must have been."""
+    if isinstance(recipe, Apply):
+        return max(map(earliest, recipe.arguments), default=0)
+    return recipe.call.after if isinstance(recipe, HostValue) else 0
 
 
 @dataclasses.dataclass(eq=False)

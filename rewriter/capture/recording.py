@@ -23,7 +23,7 @@ from .values import CALL_INPUT, storage_of
 class Recording:
     """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`: pairs of inputs that were one object;
     `sites`: its graph breaks; `symbols`: its symbolic sizes, if inputs have any; `static_metas`: what those inputs were; `numbers`: the
-    integers among the inputs that graphs take, as they were."""
+    integers among the inputs that graphs take, as they were; `fed`: the floats that Python makes for the graphs."""
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
@@ -36,6 +36,7 @@ class Recording:
     symbols: Symbols | None = None
     static_metas: dict[Path, TensorMeta] = dataclasses.field(default_factory=dict)
     numbers: dict[int, int] = dataclasses.field(default_factory=dict)
+    fed: tuple[Recipe, ...] = ()
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def make_static(self) -> None:
@@ -109,7 +110,7 @@ def _assemble(recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, .
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
     symbols = Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
     return Recording(segments, tuple(recorder.outcomes), effects, output, guard_set, guards, aliases, tuple(recorder.sites), symbols,
-                     recorder.static_metas, numbers)  # fmt: skip
+                     recorder.static_metas, numbers, tuple(recorder.fed))  # fmt: skip
 
 
 def close(recorder: Recorder) -> tuple[Segment, ...]:

@@ -7,19 +7,26 @@ from typing import Any
 import torch
 
 from ...runtime.dispatch import MISS
+from .generators import restorer
 from .recipes import Env
 from .recording import Recording
-from .segments import Segment
-from .values import CALL_INPUT, Meta
+from .segments import Feed, Segment
+from .values import CALL_INPUT, HOST, Meta
 
 
 class Undo:
     """What must be put back when a call is not finished here: written inputs, the random generators."""
 
     def __init__(self, random: bool, devices: tuple[torch.device, ...]) -> None:
+        self._generators: dict[int, Callable[[], None] | None] = {}
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._cpu = torch.random.get_rng_state() if random else None
         self._cuda = [(d, torch.cuda.get_rng_state(d)) for d in devices if d.type == "cuda"] if random else []
+
+    def keep_generator(self, owner: Any) -> None:
+        """A host generator is about to be asked."""
+        if id(owner) not in self._generators:
+            self._generators[id(owner)] = restorer(owner)
 
     def keep(self, tensor: torch.Tensor) -> None:
         self._copies.append((tensor, tensor.detach().clone()))
@@ -30,6 +37,9 @@ class Undo:
                 tensor.detach().copy_(copy)
         if self._cpu is not None:
             torch.random.set_rng_state(self._cpu)
+        for restore in self._generators.values():
+            if restore is not None:
+                restore()
         for device, rng in self._cuda:
             torch.cuda.set_rng_state(rng, device)
 
@@ -63,7 +73,7 @@ class Entry:
         if any(inputs[a] is not inputs[b] for a, b in self.recording.aliases) or not self._sizes_hold(inputs):
             return MISS
         undo = Undo(self._random, self._devices)
-        env = Env(inputs, len(self.programs))
+        env = Env(inputs, len(self.programs), undo.keep_generator)
         try:
             finished = self._segments(env, undo)
         except Exception:
@@ -88,13 +98,18 @@ class Entry:
         return all(same(recipe.make(env), expected) for recipe, expected in self._checks.get(index, ()))
 
     def _segment(self, index: int, segment: Segment, program: Callable[..., Any], env: Env, undo: Undo) -> None:
-        tensors = [
-            env.inputs[f.index] if f.segment == CALL_INPUT else env.outputs[f.segment][f.index] for f in segment.feeds
-        ]
+        tensors = [self._fed(feed, env) for feed in segment.feeds]
         if len(self.programs) > 1:
             for position in segment.writes:
                 undo.keep(tensors[position])
         env.outputs[index] = program(*tensors)
+
+    def _fed(self, feed: Feed, env: Env) -> Any:
+        if feed.segment == CALL_INPUT:
+            return env.inputs[feed.index]
+        if feed.segment == HOST:
+            return torch.tensor(self.recording.fed[feed.index].make(env), dtype=torch.float64, device="cpu")
+        return env.outputs[feed.segment][feed.index]
 
     def _epilogue(self, env: Env) -> Any:
         result = self.recording.output.make(env)

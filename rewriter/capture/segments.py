@@ -6,12 +6,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from .values import CALL_INPUT, Meta, Number, Value
+from .values import CALL_INPUT, HOST, Meta, Number, Value
 
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """Where a segment's input comes from: a call input, or output `index` of `segment`."""
+    """Where a segment's input comes from: a call input, a number of the host, or output `index` of `segment`."""
 
     segment: int
     index: int
@@ -80,8 +80,8 @@ class SegmentBuilder:
     def imports_from(self, segments: "list[SegmentBuilder]") -> tuple[Feed, ...]:
         """Where the placeholders' values come from; makes them outputs there."""
         return tuple(
-            Feed(CALL_INPUT, value.index)
-            if value.home == CALL_INPUT
+            Feed(value.home, value.index)
+            if value.home in (CALL_INPUT, HOST)
             else Feed(value.home, segments[value.home].export(value))
             for value, _ in self._imports
         )

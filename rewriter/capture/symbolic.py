@@ -19,7 +19,7 @@ from ...runtime.guard import TensorMeta
 from .recipes import Recipe, needs_graph
 from .segments import Segment
 from .sizes import Form, SymbolicEnv, follows_from_sizes
-from .values import CALL_INPUT, Meta, Number
+from .values import CALL_INPUT, HOST, Meta, Number
 
 ITSELF = -1  # in the place of a dim: the input is a number
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -68,6 +68,8 @@ class Symbols:
         if feed.segment == CALL_INPUT:
             sizes, strides = self._input_shape(feed.index, meta)
             return torch.empty_strided(sizes, strides, dtype=meta.dtype, device=meta.device)
+        if feed.segment == HOST:
+            return meta.fake()
         made = results[feed.segment]
         fake = meta.fake().detach() if made is None else made[feed.index]
         _agree((tuple(fake.shape), fake.stride(), fake.dtype), (meta.size, meta.stride, meta.dtype))

@@ -18,13 +18,14 @@ from ...runtime.guard import Path, Tensor, TensorMeta
 from ...runtime.options import Options
 from .. import reasons
 from . import opsets, scalar_forms, scalars, sizes, state
+from .arguments import as_nodes
 from .moving import Moving
 from .nested import plain_in, settle_but_sizes, tensors_in
 from .places import place_of
 from .provenance import Provenance, Unguardable
-from .recipes import Apply, Input, Output, Recipe, needs_graph
+from .recipes import DONE, Apply, HostCall, HostValue, Input, Output, Recipe, earliest, needs_graph
 from .segments import SegmentBuilder
-from .values import CALL_INPUT, Meta, Tracker, Value, is_plain
+from .values import CALL_INPUT, FLOAT, HOST, Meta, Tracker, Value, is_plain
 
 
 class Stopped(Exception):
@@ -51,6 +52,7 @@ class Recorder(TorchFunctionMode):
         self.outcomes: list[tuple[int, Recipe, Any]] = []
         self.effects: list[Any] = []
         self.scalars: list[Any] = []
+        self.fed: list[Recipe] = []
         self.name_holders: dict[int, Any] = {}
         self.inputs: dict[Path, int] = {}
         self.late_reads: set[Value] = set()
@@ -158,7 +160,7 @@ class Recorder(TorchFunctionMode):
     def cut(self, eager: bool = False) -> None:
         """Start a new segment, unless the current one is still empty; grad mode is carried over. Raises Stopped inside autocast."""
         if self.open_contexts:
-            self._stop_here(reasons.UNSUPPORTED, "a graph break inside an autocast context")
+            self.stop_here(reasons.UNSUPPORTED, "a graph break inside an autocast context")
         if self.segment.ops == 0:
             self.segment.eager = eager
             return
@@ -172,13 +174,23 @@ class Recorder(TorchFunctionMode):
     def outcome(self, recipe: Recipe, value: Any, reason: reasons.Reason = reasons.HOST_READ) -> Any:
         """Python depends on a value that the graph computes: later calls compare it with `value`."""
         if not needs_graph(recipe):
-            self.outcomes.append((0, recipe, value))
+            self.outcomes.append((earliest(recipe), recipe, value))
             return value
         if any(seg.ops for seg in self.segments):
             self.breaks(reason, f"the value was {value!r:.60}")
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))
         return value
+
+    def host_call(self, call: HostCall, result: Any) -> Any:
+        """A call that is made anew each time, between the outcomes before and after it. Its answer, traced."""
+        call.after = max((after for after, _, _ in self.outcomes), default=0)
+        if any(needs_graph(recipe) for recipe in (*call.arguments, *call.keywords.values())):
+            self.cut()
+        if not self.segment.ops:  # right after a break
+            call.after = len(self.segments) - 1
+        self.outcomes.append((call.after, call, DONE))
+        return None if result is None else scalars.traced(result, HostValue(call))
 
     def value_recipe(self, value: Value) -> Recipe:
         """The recipe of a tensor's value as it is at the end of the segment that made it."""
@@ -196,13 +208,13 @@ class Recorder(TorchFunctionMode):
         tracked = self.tracker.get(tensor)
         if tracked is not None:
             if self.tracker.moved(tensor):
-                self._stop_here(
+                self.stop_here(
                     reasons.SLIPPED, "a tensor was written, or given a history, by code that is not recorded"
                 )
             return tracked.value
         path = self.known.path_of(tensor)
         if path is None or not is_plain(tensor):
-            self._stop_here(reasons.SLIPPED, f"a {type(tensor).__name__} of unknown origin" if path is None else
+            self.stop_here(reasons.SLIPPED, f"a {type(tensor).__name__} of unknown origin" if path is None else
                             f"{path.source} is a {type(tensor).__name__} ({tensor.layout})")  # fmt: skip
         assert path is not None
         index = self.input_index(path)
@@ -218,7 +230,7 @@ class Recorder(TorchFunctionMode):
     def _path(self, tensor: torch.Tensor) -> Path:
         return list(self.inputs)[self.value(tensor).index]
 
-    def _stop_here(self, reason: reasons.Reason, detail: str) -> None:
+    def stop_here(self, reason: reasons.Reason, detail: str) -> None:
         self.stop(reason, detail)
         raise Stopped
 
@@ -246,10 +258,20 @@ class Recorder(TorchFunctionMode):
         if name in opsets.HOST_READS:
             return self._host_read(func, name, args, kwargs)
         if name in opsets.UNRECORDABLE:
-            self._stop_here(reasons.UNSUPPORTED, name)
+            self.stop_here(reasons.UNSUPPORTED, name)
+        self._give_form(args)
         if scalar_forms.fits(name, args, kwargs) and scalars.live_in(self, args[1]):
             return self._with_scalar(func, name, args)
         return self.operate(func, name, *self._settled(args, kwargs))
+
+    def _give_form(self, args: Any) -> None:
+        """A float that Python makes anew at each call enters the graph as an input."""
+        number = args[1] if len(args) == 2 else None
+        if type(number) is not scalars.TracedFloat or number.form is not None or not scalars.live_in(self, number):
+            return
+        if not needs_graph(number.recipe):
+            number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
+            self.fed.append(number.recipe)
 
     def _metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
@@ -261,7 +283,7 @@ class Recorder(TorchFunctionMode):
 
     def _with_scalar(self, func: Any, name: str, args: Any) -> Any:
         """A tensor and a traced scalar: the call runs with the number, the graph gets it as a tensor of the operand's dtype."""
-        origin = self._origin_text()
+        origin = self.origin_text()
         self.node(args[0])
         scalar = self.segment.call(
             "call_method", "to", (scalar_forms.node_of(args[1].form, self.segment, origin), args[0].dtype), {}, origin
@@ -337,11 +359,11 @@ class Recorder(TorchFunctionMode):
         return scalar_forms.of_tensor(self.value(tensor))
 
     def _copy(self, tensor: torch.Tensor) -> Value:
-        origin = self._origin_text()
+        origin = self.origin_text()
         node = self.segment.call("call_method", "clone", (self.node(tensor),), {}, origin)
         return Value(self.segment.index, node, -1, Meta.of(tensor))
 
-    def _origin_text(self) -> str:
+    def origin_text(self) -> str:
         file, line, text = self.place()
         return f"{file}:{line}: {text}"
 
@@ -373,8 +395,8 @@ class Recorder(TorchFunctionMode):
         try:
             self._check_guardable(args, kwargs)
             kind, target, call_args = opsets.target_of(func, name, args)
-            node_args = tuple(given.get(i, node) for i, node in enumerate(self._as_nodes(call_args)))
-            return kind, target, node_args, self._as_nodes(kwargs)
+            node_args = tuple(given.get(i, node) for i, node in enumerate(as_nodes(self, call_args)))
+            return kind, target, node_args, as_nodes(self, kwargs)
         except (Stopped, GraphBreakError):
             raise
         except Exception as error:
@@ -398,7 +420,7 @@ class Recorder(TorchFunctionMode):
             self.known.arguments(args)
             self.known.arguments(kwargs.values())
         except Unguardable as error:
-            self._stop_here(reasons.UNSUPPORTED, str(error))
+            self.stop_here(reasons.UNSUPPORTED, str(error))
 
     def _shape_outcomes(self, result: Any) -> None:
         self.cut()
@@ -406,31 +428,9 @@ class Recorder(TorchFunctionMode):
             recipe = self.value_recipe(self.value(tensor))
             self.outcomes.append((len(self.segments) - 1, Apply(_shape, (recipe,)), tuple(tensor.shape)))
 
-    def _as_nodes(self, obj: Any) -> Any:
-        """Arguments for fx: tensors become nodes. Raises Stopped for what a graph cannot hold."""
-        if isinstance(obj, torch.Tensor):
-            return self.node(obj)
-        form = scalars.size_form(obj)
-        if form is not None:
-            return sizes.node_of(form, self.segment, self._origin_text())
-        if isinstance(obj, list | tuple):
-            parts = [self._as_nodes(part) for part in obj]
-            return parts if isinstance(obj, list) else tuple(parts)
-        if isinstance(obj, dict):
-            return {key: self._as_nodes(part) for key, part in obj.items()}
-        if isinstance(obj, slice):
-            return slice(self._as_nodes(obj.start), self._as_nodes(obj.stop), self._as_nodes(obj.step))
-        if obj is None or obj is Ellipsis or type(obj) in GRAPH_CONSTANTS:
-            return obj
-        if isinstance(
-            obj, int | float | complex | str
-        ):  # numpy's numbers, IntEnum, a user's subclass: torch takes the value
-            return _exact(obj)
-        self._stop_here(reasons.UNSUPPORTED, f"a {type(obj).__name__} is an argument of a tensor operator")
-
     def _record(self, name: str, call: Any, given: Any, result: Any) -> None:
         kind, target, node_args, node_kwargs = call
-        node = self.segment.call(kind, target, node_args, node_kwargs, self._origin_text())
+        node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         self.segment.random |= opsets.draws(name)
         self._bind(result, node)
         for tensor in tensors_in(given):
@@ -473,9 +473,6 @@ class Recorder(TorchFunctionMode):
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
 
 
-GRAPH_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, range)
-
-
 def _needed(tensor: torch.Tensor) -> TensorMeta:
     """What a kernel depends on. The first stride of a batch of one moves no element, and moves with every slice of a growing sequence; of
     images it tells the memory format, and stays."""
@@ -483,12 +480,6 @@ def _needed(tensor: torch.Tensor) -> TensorMeta:
     if tensor.dim() not in (2, 3) or tensor.shape[0] != 1 or meta.strides is None:
         return meta
     return dataclasses.replace(meta, strides=(None, *meta.strides[1:]))
-
-
-def _exact(value: Any) -> Any:
-    """The builtin number or text that a value of a subclass stands for."""
-    kinds: tuple[Any, ...] = (int, float, complex, str)
-    return next(kind(value) for kind in kinds if isinstance(value, kind))
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 CALL_INPUT = -1
+HOST = -2  # a number that Python makes, handed to a graph as a 0-dim tensor
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,6 +40,9 @@ class Meta:
         """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
         tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
         return tensor.requires_grad_(self.requires_grad)
+
+
+FLOAT = Meta((), (), torch.float64, torch.device("cpu"), False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..capture.nested import settle_in
 from ..capture.provenance import Unguardable, is_constant
 from ..capture.scalars import TRACED
 from ..capture.trace import Recorder
-from . import attributes, builtin_calls, containers, contextmanagers, items, logs, modules, slots
+from . import attributes, builtin_calls, containers, contextmanagers, host_calls, items, logs, modules, slots
 from .lookup import is_stable, is_torch_internal, module_name, on_class, python_method
 from .purity import COMPILING, DISABLED, EFFECTS, INLINED, PURE, PURE_PYTHON, STOPS, is_pure_module
 from .stand_ins import STAND_INS
@@ -101,6 +101,16 @@ def _unseen(rec: Recorder, function: Any, args: Args, kwargs: Kwargs, why: str) 
 
 def _method(rec: Recorder, function: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
     return call(rec, function.__func__, (function.__self__, *args), kwargs)
+
+
+def _host(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Random numbers of the host and the clock; a method that goes through a container of the user's is taken apart."""
+    if host_calls.fits(args, kwargs):
+        return host_calls.call(rec, function, args, kwargs)
+    if isinstance(function, types.MethodType):
+        return _method(rec, function, args, kwargs)
+    rec.stop(reasons.OPAQUE_CALL, _describe(function))
+    return function(*args, **kwargs)
 
 
 def _partial(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -348,6 +358,7 @@ HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Recorder, Any, Args, Kwar
     (_is_ours, _torch),
     (_is_apply, _autograd_function),
     (contextmanagers.takes, contextmanagers.make),
+    (host_calls.takes, _host),
     (lambda f: isinstance(f, types.MethodType), _method),
     (_is_torch, _torch),
     (slots.takes, slots.call_slot),
