@@ -5,7 +5,10 @@ import ast
 from dataclasses import dataclass
 
 from .edit import Edit, Safety, apply
+from .kinds_tables import RANDOM
 from .plain import Plain
+
+_HOST = ("item", "tolist", "numpy", "backward", "cond", "load", "save")
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,10 @@ class Chooser:
         partial = next((s.problem for s in sides if s.problem), "")
         why = partial or "a module's parameters on the side not taken would get zero gradients"
         why = f"{why}; under torch.cond both sides must agree in shape and dtype"
-        blocked = next((b for b in map(self._blocked, (first, second)) if b), "") or self._differ(first, second)
+        blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
+        if not blocked and self._other_ranks(first, second) and self._computes(first) and self._computes(second):
+            return self._broadcast(test, first, second, found)
+        blocked = blocked or self._differ(first, second)
         if blocked:
             return blocked
         shown = [self._branch(node, side) for node, side in zip((first, second), sides, strict=True)]
@@ -146,13 +152,31 @@ class Chooser:
 
     def _differ(self, first, second):
         """Why the sides surely, or by the look of them, differ in shape: torch.cond would raise when compiled."""
-        ranks = {self.context.kind(n).rank for n in (first, second)} - {None}
-        if len(ranks) > 1:
+        if self._other_ranks(first, second):
             return "the sides differ in their number of axes"
         for one, other in ((first, second), (second, first)):
             if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
                 return "one side is a part of the other: they differ in shape"
         return ""
+
+    def _other_ranks(self, *nodes):
+        return len({self.context.kind(n).rank for n in nodes} - {None}) > 1
+
+    def _computes(self, node):
+        """Whether evaluating a side does nothing but compute: calls of torch's functions and tensors' methods alone."""
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            method = name and self.context.kind(call.func.value).is_tensor
+            known = method or (self.context.resolve(call.func) or "").startswith("torch.")
+            if not known or name.endswith("_") or name in RANDOM or name in _HOST:
+                return False
+        return True
+
+    def _broadcast(self, test, first, second, found):
+        """Sides of different shape can only be joined by torch.where: the result has the larger one."""
+        why = "both sides are computed, and the result has the larger shape"
+        text = f"{found[0]}.where({test.text}, {self.context.segment(first)}, {self.context.segment(second)})"
+        return Choice((), text, Safety.UNSAFE, why, found[1], "where")
 
     def _branch(self, node, side):
         """A side of torch.cond must give a new tensor."""

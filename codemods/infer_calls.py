@@ -231,7 +231,11 @@ class Calls(Expressions):
 
     def _legacy_or_function(self, node, last):
         legacy = self._legacy(last)
-        return legacy if legacy.is_tensor else self._function(node, last, tables.FUNCTION)
+        if not legacy.is_tensor:
+            return self._function(node, last, tables.FUNCTION)
+        listed = node.args[0] if len(node.args) == 1 else None
+        flat = isinstance(listed, ast.List) and all(self.kind(e).is_number for e in listed.elts)
+        return replace(legacy, rank=1) if flat else legacy
 
     def _construct(self, node, name, last):
         if last in ("Parameter", "Buffer"):

@@ -13,6 +13,7 @@ from .calls import (
     TruthFunction,
 )
 from .checks import RaiseIf, RuntimeCheck
+from .constant_helper import ConstantHelper
 from .data_shapes import DynamicShape, MissingSize
 from .debugger import Debugger
 from .effects import ProgressBar, Warn
@@ -68,6 +69,7 @@ RULES = (
     Foreign(),
     NumpyScalar(),
     NumpyLimits(),
+    ConstantHelper(),
     PythonRandom(),
     Clock(),
     Seed(),

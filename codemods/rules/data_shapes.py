@@ -2,7 +2,9 @@
 
 import ast
 
+from ..edit import Safety
 from .base import Rule
+from .masked_sums import masked_sum
 
 _ALWAYS = frozenset(["nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"])
 
@@ -11,11 +13,13 @@ class DynamicShape(Rule):
     """
     The size of the result is known only when the operator has run, so the graph breaks there: `nonzero`, `unique`,
     `masked_select`, one-argument `where`, an index with a bool tensor. Work on the full tensor with `torch.where` or a
-    mask, or pad to a fixed size.
+    mask, or pad to a fixed size. Of a whole `sum` or `mean` over what a mask chooses, zeros for the others make a fixed
+    shape: unsafe, for the additions round in another order.
     """
 
     code, name, message = "DYN501", "dynamic-shape", "the result's shape depends on data"
     help = "work on the full tensor with torch.where or a mask"
+    safety = Safety.UNSAFE
     dynamo = ("GB0036",)
     nodes = (ast.Call, ast.Subscript)
     before = """
@@ -26,17 +30,34 @@ import torch
 def step(x: torch.Tensor):
     return x[x > 0].sum()
 """
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.where(x > 0, x, 0).sum()
+"""
 
     def check(self, node, context):
         if isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Load) and context.kind(node.value).is_tensor and is_mask(node.slice, context):
                 if _written_under(node, context):
                     return  # DYN504 speaks for the whole statement
-                yield context.finding(self, node, "an index with a bool tensor gives a shape that depends on data")
+                message = "an index with a bool tensor gives a shape that depends on data"
+                yield self._told(node, message, context)
             return
         name = self._name(node, context)
         if name in _ALWAYS or (name == "where" and len(node.args) == 1 and not node.keywords):
-            yield context.finding(self, node, f"the shape of `{name}`'s result depends on data")
+            message = f"the shape of `{name}`'s result depends on data"
+            yield (
+                self._told(node, message, context) if name == "masked_select" else context.finding(self, node, message)
+            )
+
+    def _told(self, node, message, context):
+        built = masked_sum(node, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        return context.finding(self, node, message, fix=fix, kept=kept)
 
     def _name(self, node, context):
         """The operator's name, of a function of torch or a method of a tensor."""

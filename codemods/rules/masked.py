@@ -2,26 +2,11 @@
 
 import ast
 
-from ..edit import Edit, Safety, apply
-from ..kinds_tables import SAME, SAME_FLOAT
+from ..edit import Safety
+from ..gathered import OPERATORS, Masked, simple, still
 from ..plain import Plain
 from .base import Rule
 from .data_shapes import is_mask
-
-_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
-_ELEMENTWISE = (SAME | SAME_FLOAT | {"pow", "where", "maximum", "minimum"}) - {
-    "cumsum",
-    "flip",
-    "roll",
-    "tril",
-    "triu",
-    "softmax",
-    "log_softmax",
-    "normalize",
-    "dropout",
-    "rand_like",
-    "randn_like",
-}
 
 
 class MaskedWrite(Rule):
@@ -82,24 +67,24 @@ class _Write:
     def __init__(self, node, target, context):
         self.node, self.target, self.context = node, target, context
         self.mask, self.into = target.slice, target.value
-        self.text, self.reads = ast.dump(target.slice), []
+        self.masked = Masked(self.mask, context)
 
     def fix(self):
         """The Fix, or a string that says why there is none."""
         context, found = self.context, self.context.torch(self.node)
         if found is None:
             return "`torch` is hidden by a local name"
-        if not _simple(self.into) or not context.kind(self.into).is_tensor or not _still(self.mask, context):
+        if not simple(self.into) or not context.kind(self.into).is_tensor or not still(self.mask):
             return "the parts are no plain names"
-        if not self._covers():
+        if not self.masked.covers(self.into):
             return "the mask may have fewer axes than the tensor"
-        problem = self._elementwise(self.node.value)
+        problem = self.masked.elementwise(self.node.value)
         if problem:
             return problem
         into, mask = context.segment(self.into), context.segment(self.mask)
-        value = self._ungathered(self.node.value)
+        value = self.masked.ungathered(self.node.value)
         if isinstance(self.node, ast.AugAssign):
-            operator = _OPERATORS.get(type(self.node.op))
+            operator = OPERATORS.get(type(self.node.op))
             if operator is None:
                 return "the operator has no such form"
             inner = (
@@ -113,56 +98,14 @@ class _Write:
         safety = Safety.UNSAFE if why else Safety.SAFE
         return context.fix("use torch.where", edit, safety=safety, why=why, imports=found[1])
 
-    def _covers(self):
-        """Whether the mask surely has as many axes as the tensor; an index that works then has its very shape."""
-        mask, into = self.context.kind(self.mask), self.context.kind(self.into)
-        if mask.shape == into.shape or (into.rank is not None and mask.least_rank() >= into.rank):
-            return True
-        parts = [self.mask.left, *self.mask.comparators] if isinstance(self.mask, ast.Compare) else []
-        return any(ast.dump(p) == ast.dump(self.into) or self.context.kind(p).shape == into.shape for p in parts)
-
-    def _elementwise(self, node):
-        """Why `node` is no function of single elements; notes what it reads under the mask."""
-        kind = self.context.kind(node)
-        if isinstance(node, ast.Subscript) and ast.dump(node.slice) == self.text:
-            self.reads.append(node)
-            return "" if _simple(node.value) else "the parts are no plain names"
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return self._elementwise(node.left) or self._elementwise(node.right)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return self._elementwise(node.operand)
-        if isinstance(node, ast.Call):
-            return self._call(node)
-        shown = " ".join(self.context.segment(node).split())
-        scalar = kind.is_number or (kind.is_tensor and kind.rank == 0) or (_simple(node) and kind.what == "unknown")
-        if not isinstance(node, ast.Constant) and not scalar:
-            return f"`{shown}` is not known to be a number"
-        return ""
-
-    def _call(self, node):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        full = self.context.resolve(node.func) or ""
-        parts = list(node.args)
-        if not full.startswith("torch."):
-            parts.append(getattr(node.func, "value", node))
-        if name.endswith("_") or name not in _ELEMENTWISE or node.keywords or node in parts:
-            return f"`{name or 'a call'}` may look at more than single elements"
-        return next((p for p in map(self._elementwise, parts) if p), "")
-
-    def _ungathered(self, node):
-        start, end = self.context.source.span(node)
-        spans = [(self.context.source.span(r), self.context.segment(r.value)) for r in self.reads]
-        inside = [Edit(a - start, b - start, text) for (a, b), text in spans]
-        return apply(self.context.source.text[start:end], inside)
-
     def _doubt(self):
         mask, into = self.context.kind(self.mask), self.context.kind(self.into)
         side = Plain(self.context).side(self.node.value) if isinstance(self.node, ast.AugAssign) else None
-        alone = self.reads and self.reads[0] is self.node.value
+        alone = self.masked.reads and self.masked.reads[0] is self.node.value
         total = alone or (side is not None and not side.problem and isinstance(self.node.op, (ast.Add, ast.Sub)))
         if not total:
             return "the right side is computed for every element: it may raise there, or turn a gradient into NaN"
-        kinds = [self.context.kind(r.value) for r in self.reads]
+        kinds = [self.context.kind(r.value) for r in self.masked.reads]
         if mask.shape != into.shape or any(k.shape != into.shape for k in kinds):
             return "the mask and the tensors may differ in shape"
         if any(k.dtype != into.dtype or k.device != into.device for k in [*kinds]):
@@ -170,26 +113,3 @@ class _Write:
         if side is not None and self.context.inference.tokens.category(into.dtype) != "int":
             return "a sum with a number may not fit the tensor's dtype"
         return ""
-
-
-def _simple(node):
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
-
-
-def _still(node, context):
-    """Whether evaluating `node` once instead of several times is the same: no calls but comparisons and names."""
-    allowed = (
-        ast.Compare,
-        ast.Name,
-        ast.Attribute,
-        ast.Constant,
-        ast.BinOp,
-        ast.UnaryOp,
-        ast.operator,
-        ast.unaryop,
-        ast.cmpop,
-        ast.Load,
-    )
-    return all(isinstance(n, allowed) for n in ast.walk(node))

@@ -1,0 +1,138 @@
+"""DYN604: a helper that makes a constant with NumPy."""
+
+import ast
+
+from ..edit import Edit, Safety
+from ..kinds_tables import RANDOM
+from .base import Rule
+
+_BUILTINS = frozenset(
+    "range len float int bool min max abs sum tuple list enumerate zip round sorted reversed pow map ValueError".split()
+)
+_MAKERS = frozenset(["Tensor", "FloatTensor", "DoubleTensor", "LongTensor", "tensor", "from_numpy", "as_tensor"])
+_FIXED = ("int", "float", "bool", "str", "none", "number", "size")
+_CHANGES = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.Delete, ast.With, ast.Try, ast.ClassDef)
+
+
+class ConstantHelper(Rule):
+    """
+    A function that makes a tensor with NumPy from Python numbers alone (a Gaussian window, anchors, a filter) gives the
+    same at every call with the same numbers. `torch.compiler.assume_constant_result` has Dynamo call it while tracing and
+    keep the tensor. Unsafe: compiled calls then share one tensor, so that a write into it would stay.
+    """
+
+    code, name, message = "DYN604", "constant-helper", "a constant tensor is made with NumPy in compiled code"
+    help = "make it when the model is made, or mark the function with torch.compiler.assume_constant_result"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0007", "GB0008")
+    nodes = (ast.Module,)
+    whole_file = True
+    before = """
+import numpy as np
+import torch
+
+
+def window(size):
+    grid = np.exp(-(np.mgrid[0:size] ** 2) / 2)
+    return torch.from_numpy(grid / grid.sum())
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x * window(4)
+"""
+    after = """
+import numpy as np
+import torch
+
+
+@torch.compiler.assume_constant_result
+def window(size):
+    grid = np.exp(-(np.mgrid[0:size] ** 2) / 2)
+    return torch.from_numpy(grid / grid.sum())
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x * window(4)
+"""
+
+    def check(self, node, context):
+        if not any(full.split(".")[0] == "numpy" for full in context.names.aliases.values()):
+            return
+        captured = list(context.functions.values())
+        for function in captured:
+            if function.cls is None and function.outer is None and not function.node.decorator_list:
+                yield from self._function(function, captured, context)
+
+    def _function(self, function, captured, context):
+        used = _Body(context)
+        if not used.constant(function, ()) or not (used.numpy and used.makes):
+            return
+        calls = [
+            n
+            for other in captured
+            if other.node not in used.seen
+            for n in ast.walk(other.node)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function.name
+        ]
+        if not calls:
+            return
+        found, kept = context.torch(function.node), _not_fixed(calls, context)
+        if found is None or kept:
+            yield context.finding(self, calls[0], kept=kept or "`torch` is hidden by another name")
+            return
+        start = context.source.span(function.node)[0]
+        edit = Edit(start, start, f"@{found[0]}.compiler.assume_constant_result{context.source.newline}")
+        why = "compiled calls share one tensor: a write into it would stay"
+        fix = context.fix("take its result for constant", edit, safety=Safety.UNSAFE, why=why, imports=found[1])
+        yield context.finding(self, calls[0], fix=fix)
+
+
+def _not_fixed(calls, context):
+    for call in calls:
+        for value in [*call.args, *(k.value for k in call.keywords)]:
+            kind = context.kind(value)
+            if kind.what not in _FIXED or kind.host:
+                return f"`{context.segment(value)}` is not known to be a Python number"
+    return ""
+
+
+class _Body:
+    """Whether a function is one of its arguments alone; whether it uses NumPy, and makes a tensor."""
+
+    def __init__(self, context):
+        self.context, self.numpy, self.makes, self.seen = context, False, False, set()
+
+    def constant(self, function, above):
+        node = function.node
+        if node in above:
+            return False
+        self.seen.add(node)
+        if any(isinstance(n, _CHANGES) for n in ast.walk(node)):
+            return False
+        local = self.context.local_names(node)
+        stores = (n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+        names = (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id not in local)
+        return not any(stores) and all(self._name(n, (*above, node)) for n in names) and self._calls(node)
+
+    def _name(self, name, above):
+        other = self.context.program.top.get(name.id)
+        if other is not None:
+            return self.constant(other, above)
+        full = self.context.names.aliases.get(name.id, "")
+        if full.split(".")[0] == "numpy":
+            self.numpy = True
+        known = full.split(".")[0] in ("numpy", "math", "torch")
+        return known or (name.id in _BUILTINS and name.id not in self.context.names.bound)
+
+    def _calls(self, node):
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            name = self.context.resolve(call.func) or ""
+            last = name.rpartition(".")[2]
+            if name.startswith(("numpy.random", "torch.random", "torch.cuda", "torch.distributed")):
+                return False
+            if name.startswith("torch.") and (last in RANDOM or last in ("load", "save", "manual_seed", "normal")):
+                return False
+            self.makes = self.makes or (name.startswith("torch.") and last in _MAKERS)
+        return True
