@@ -122,6 +122,15 @@ def _resplit(nest: Nest, outer: tuple[Size, ...], extra: tuple[Size, ...]) -> Ne
     return None if _divides(aligned, inner) and not _divides(nest, set(nest.axes)) else aligned
 
 
+def gains_divisions(before: Nest, after: Nest) -> bool:
+    return after is not before and _divisions(after) > _divisions(before)
+
+
+def _divisions(nest: Nest) -> int:
+    """Divisions in the indices of the nest."""
+    return sum(isinstance(atom, FloorDiv | Mod) for index in set(all_indices(nest)) for atom, _ in index.terms)
+
+
 def _divides(nest: Nest, axes: set[Axis]) -> bool:
     """Whether an index divides one of the axes."""
     for index in all_indices(nest):

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 
 from . import sizes
-from .axes import align
+from .axes import align, gains_divisions
 from .ir import Buffer, Group, Load, Nest, Rewriter, Store, Value, accesses, atoms, nest_loads
 from .poly import Size, at_least, hint
 from .sizes import Axis, Index
@@ -111,7 +111,10 @@ def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
     if len(made) < len(aligned) or not _pays(space, made):
         return None
     before, after = made[: len(first)], made[len(first) :]
-    if _has_rows(made) and not _share_rows(before, after):
+    if _has_rows(made):
+        if not _share_rows(before, after):
+            return None
+    elif any(map(gains_divisions, (*first, *second), made)):  # at every element, in the innermost loop
         return None
     return made if all(_row_local(one, two) for one in before for two in after) else None
 
