@@ -215,7 +215,7 @@ class CompiledFunction:
         return tuple(compile_segment(segment, self.options) for segment in recording.segments)
 
     def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
-        recording.outcomes = symbols.analyse(recording.segments, recording.outcomes)
+        recording.outcomes = tuple(symbols.analyse(recording.segments, recording.outcomes))
         for other in self._captured():
             if recording.reads_same(other):
                 symbols.check_against(other.segments, recording.segments)

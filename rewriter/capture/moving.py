@@ -19,7 +19,9 @@ class Moving:
     fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
 
     def clear(self) -> None:
-        self.numbers.clear(), self.sizes.clear(), self.fixed.clear()
+        self.numbers.clear()
+        self.sizes.clear()
+        self.fixed.clear()
 
     def note_number(self, guard: Guard | None) -> None:
         """The guard failed: a number that a recording took for a constant is another one now."""

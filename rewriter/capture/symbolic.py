@@ -91,8 +91,9 @@ class Symbols:
         strides: list[Any] = list(meta.stride)
         packed = described.packed or (None,) * len(sizes)
         for dim in sorted(range(len(sizes)), key=lambda d: (meta.stride[d], -d)):
-            if packed[dim] is not None:
-                strides[dim] = strides[packed[dim]] * sizes[packed[dim]]
+            inner = packed[dim]
+            if inner is not None:
+                strides[dim] = strides[inner] * sizes[inner]
         return sizes, tuple(strides)
 
     def _symbol(self, index: int, dim: int, size: int) -> Any:

@@ -266,7 +266,7 @@ class Recorder(TorchFunctionMode):
 
     def _give_form(self, args: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""
-        number = args[1] if len(args) == 2 else None
+        number: Any = args[1] if len(args) == 2 else None
         if type(number) is not scalars.TracedFloat or number.form is not None or not scalars.live_in(self, number):
             return
         if not needs_graph(number.recipe):
