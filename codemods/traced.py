@@ -111,9 +111,9 @@ def run(command, paths):
         listed, out = os.path.join(folder, "paths.json"), os.path.join(folder, "facts.json")
         with open(listed, "w", encoding="utf-8") as stream:
             json.dump([os.path.realpath(p) for p in paths], stream)
-        done = subprocess.run(
-            [sys.executable, "-m", "dynfix.codemods.trace_run", listed, out, *words], stdout=sys.stderr
-        )
+        command = [sys.executable, "-m", "dynfix.codemods.trace_run", listed, out, *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace")
+        sys.stderr.write(done.stdout)  # stdout is for what this command itself says
         if not os.path.exists(out):
             raise TraceError(
                 f"{words[0]}: the traced run ended with exit code {done.returncode}, and nothing was learnt"

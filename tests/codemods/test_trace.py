@@ -1,0 +1,147 @@
+"""`--trace`: what a run shows of the code, and what that justifies."""
+
+import ast
+import builtins
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dynfix.codemods import check, trace_run, traced  # noqa: E402
+from dynfix.codemods.settings import Settings  # noqa: E402
+from dynfix.codemods.source import Source  # noqa: E402
+
+from . import support  # noqa: E402
+
+MODEL = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.h = nn.Linear(4, 4)
+        self.rnn = getattr(nn, kind)(4, 4)
+
+    def forward(self, x, flag=None):
+        y = self.rnn(self.h(x))[0]
+        return helper(y, flag)
+
+
+def helper(a, flag):
+    b = a * 2
+    if b.sum() > 0:
+        b = b + 1
+    c = a if flag is None else flag
+    return b + c
+
+
+def unused(a):
+    if a.sum() > 0:
+        a = a + 1
+    return a
+"""
+SCRIPT = """import sys
+import torch
+from model import Model, unused
+print(sys.argv[1:], __name__)
+model = Model("GRU")
+for size in (3, 5):
+    model(torch.randn(size, 4))
+unused(torch.ones(3))
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_what_the_run_shows(project):
+    facts = traced.run("script.py a 'b c'", ["model.py"])[str(project / "model.py")]
+    of = {(f, t): fact for (f, t), fact in facts.table.items()}
+    assert of["Model.forward", "x"] == traced.Fact("tensor", 2, "float32")
+    assert of["Model.forward", "self.rnn"].cls == "torch.nn.GRU"
+    assert of["helper", "b.sum()"] == traced.Fact("tensor", 0, "float32")
+    assert of["helper", "flag"].what == "none"
+    assert facts.captured == {"Model.forward", "helper"}
+
+
+def test_the_command_fixes_what_the_run_justifies(project):
+    _, out, _ = support.command("--diff", "--unsafe-fixes", "model.py")
+    assert "torch.where" not in out and "allow_rnn" not in out
+    _, out, _ = support.command("--diff", "--unsafe-fixes", "--trace", "script.py 1", "model.py")
+    assert "+    b = torch.where(b.sum() > 0, b + 1, b)" in out
+    assert "+torch._dynamo.config.allow_rnn = True" in out
+    assert out.count("torch.where") == 1
+    code, out, _ = support.command("--check", "--output-format", "json", "--trace", "script.py", "model.py")
+    assert code == 1
+    assert {(f["code"], f["traced"]) for f in json.loads(out)} >= {("DYN201", True), ("DYN906", True)}
+
+
+def test_facts_hold_on_while_edits_move_lines(project):
+    facts = traced.run("script.py", ["model.py"])
+    text = "# one more line\n" + MODEL
+    fixed = check.fix(Source(text, str(project / "model.py")), Settings(unsafe_fixes=True, facts=facts))
+    assert "torch.where" in fixed.source.text
+    assert all(f.traced for f in fixed.applied)
+    again = check.fix(fixed.source, Settings(unsafe_fixes=True, facts=facts))
+    assert again.source.text == fixed.source.text
+
+
+def test_a_script_that_fails_or_is_missing(project):
+    (project / "script.py").write_text(
+        "import torch, model\nmodel.Model('GRU')(torch.ones(2, 4))\nraise SystemExit(3)\n"
+    )
+    facts = traced.run("script.py", ["model.py"])
+    assert facts[str(project / "model.py")].captured
+    assert support.command("--trace", "nowhere.py", "model.py")[0] == 2
+
+
+ODD = '''
+import functools
+class Base:
+    def value(self): return 1
+class Odd(Base):
+    __slots__ = ("__hidden", "items")
+    def __init__(self):
+        super().__init__()
+        self.__hidden, self.items = 3, [1, 2]
+        self.items[0] += 1
+    @functools.lru_cache
+    def value(self, *more, key=len):
+        """doc"""
+        first, *rest = [super(Odd, self).value(), self.__hidden, *more]
+        total = sum(n for n in rest if (m := n) > 0) + (lambda a, b=first: a + b)(2)
+        text = f"{total!r:>{key('ab')}} {self.items[-1]=}"
+        match rest:
+            case [3, *others]: total += 1
+            case _: total -= 1
+        def inner():
+            nonlocal total
+            total += 1
+            yield from range(total)
+        del self.items[0]
+        names = sorted(locals())
+        return list(inner()), text, total if total else -total, "text" in names, super().value(), 1 < total < 99
+result = Odd().value(5)
+'''
+
+
+def test_instrumented_code_does_the_same():
+    plain, seen = {}, {}
+    exec(compile(ODD, "odd.py", "exec"), plain)
+    tracer = trace_run.Tracer(["odd.py"])
+    tracer.torch, tracer.depth = torch, 1
+    try:
+        builtins.__dynfix_see__ = tracer.see
+        exec(compile(tracer.instrument(ast.parse(ODD), "odd.py"), "odd.py", "exec"), seen)
+    finally:
+        del builtins.__dynfix_see__
+    assert seen["result"] == plain["result"]
+    assert tracer.facts["odd.py", "Odd.value", "total"] == traced.Fact("int")
+    assert not any("__dynfix_see__" in text for _, _, text in tracer.places)
