@@ -28,7 +28,7 @@ from . import gpu_kernels
 PEAK = 4270.0  # GB/s that a copy reaches on an H200
 REPEATS = 30
 LIMIT = 350.0  # seconds for everything
-SYSTEMS = ("eager", "dynfix", "dynfix.graph", "torch.compile", "torch.compile max-autotune")
+SYSTEMS = ("eager", "dynfix", "torch.compile", "dynfix max-autotune", "torch.compile max-autotune")
 BERT = {"bert": "sdpa", "bert-eager-attention": "eager", "bert max-autotune": "sdpa"}
 PLAN = (*gpu_kernels.CASES, *BERT)
 
@@ -36,36 +36,18 @@ PLAN = (*gpu_kernels.CASES, *BERT)
 # ---- the systems
 
 
-def _dynfix(fn: Callable, inputs: list, dry: bool) -> Callable:
+def _dynfix(tune: bool) -> Callable[[Callable, list, bool], Callable]:
     """The public API; a function that would stay in eager is an error here."""
-    import dynfix
-    from dynfix.runtime.report import DynfixWarning
 
-    warnings.simplefilter("error", DynfixWarning)
-    options = {"strict": True, **({"target": "triton"} if dry else {})}
-    return dynfix.compile(fn, fullgraph=True, dynamic=False, options=options)
+    def make(fn: Callable, inputs: list, dry: bool) -> Callable:
+        import dynfix
+        from dynfix.runtime.report import DynfixWarning
 
+        warnings.simplefilter("error", DynfixWarning)
+        options = {"strict": True, "max_autotune": tune, **({"target": "triton"} if dry else {})}
+        return dynfix.compile(fn, fullgraph=True, dynamic=False, options=options)
 
-def _graph(fn: Callable, inputs: list, dry: bool) -> Callable:
-    """The lowering alone, on a graph that torch's own tracing made."""
-    from dynfix.lowering.joint import compile_graph
-    from dynfix.runtime.options import Options
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    options = Options(target="triton" if dry else None)
-    if not isinstance(fn, torch.nn.Module):
-        return compile_graph(make_fx(fn)(*inputs), inputs, options)
-    graph, values = _exported(fn, inputs)
-    call = compile_graph(graph, [*values, *inputs], options)
-    return lambda *args: call(*values, *args)[0]
-
-
-def _exported(module: torch.nn.Module, inputs: list) -> tuple[torch.fx.GraphModule, list]:
-    """The module's graph, and the tensors (parameters, buffers, constants) that it takes before the user's inputs."""
-    program = torch.export.export(module, tuple(inputs), strict=False)
-    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name != "USER_INPUT"]
-    held = {**program.state_dict, **program.constants}
-    return program.graph_module, [held[spec.target].detach() for spec in specs]
+    return make
 
 
 def _inductor(mode: str | None) -> Callable[[Callable, list, bool], Callable]:
@@ -78,8 +60,8 @@ def _inductor(mode: str | None) -> Callable[[Callable, list, bool], Callable]:
 
 MAKERS: dict[str, Callable[[Callable, list, bool], Callable]] = {
     "eager": lambda fn, inputs, dry: fn,
-    "dynfix": _dynfix,
-    "dynfix.graph": _graph,
+    "dynfix": _dynfix(False),
+    "dynfix max-autotune": _dynfix(True),
     "torch.compile": _inductor(None),
     "torch.compile max-autotune": _inductor("max-autotune-no-cudagraphs"),
 }
@@ -157,7 +139,7 @@ class Child:
 
     def run(self) -> None:
         if self.case.startswith("bert"):
-            systems = SYSTEMS[4:] if "max" in self.case else SYSTEMS[:4]
+            systems = SYSTEMS[3:] if "max" in self.case else SYSTEMS[:3]
             with torch.no_grad():
                 self._bert(systems)
             return
