@@ -21,7 +21,7 @@ def test_dry_run_of_a_case(tmp_path):
     assert {(row["case"], row["dtype"], row["system"]) for row in results if row["ok"]} == {
         ("rms_norm", dtype, system)
         for dtype in ("bfloat16", "float32")
-        for system in ("eager", "dynfix", "dynfix.graph")
+        for system in ("eager", "dynfix", "dynfix max-autotune")
     }
     assert "rms_norm" in (tmp_path / "gpu.txt").read_text()
 
@@ -31,7 +31,7 @@ def test_a_failure_is_a_row_and_an_exit_status(tmp_path):
     code = (
         "import sys\nfrom benchmarks import gpu\n"
         "gpu.MAKERS['dynfix'] = lambda fn, inputs, dry: (lambda *args: fn(*args) + 1)\n"
-        "gpu.MAKERS['dynfix.graph'] = lambda fn, inputs, dry: 1 / 0\n"
+        "gpu.MAKERS['dynfix max-autotune'] = lambda fn, inputs, dry: 1 / 0\n"
         "from pathlib import Path\ngpu.Child('swiglu', Path(sys.argv[1]), True).run()\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"}
@@ -39,4 +39,4 @@ def test_a_failure_is_a_row_and_an_exit_status(tmp_path):
     rows = {row["system"]: row for row in map(json.loads, (tmp_path / "gpu.jsonl").read_text().splitlines())}
     assert rows["eager"]["ok"]
     assert not rows["dynfix"]["ok"] and "largest error" in rows["dynfix"]["error"]
-    assert not rows["dynfix.graph"]["ok"] and "ZeroDivisionError" in rows["dynfix.graph"]["error"]
+    assert not rows["dynfix max-autotune"]["ok"] and "ZeroDivisionError" in rows["dynfix max-autotune"]["error"]
