@@ -257,6 +257,10 @@ def measure(arguments, scratch):
         breaking = [i for i, breaks in indices.items() if breaks]
         if arguments.only == "breaking":
             indices = breaking
+        elif arguments.only == "eager":
+            breaking = []
+            if len({(scratch / v / name).read_bytes() for v in ("before", *VARIANTS)}) == 1:
+                continue
         if not indices:
             continue
         found = {v: runs.rows(scratch / v / name, sorted(indices), breaking) for v in ("before", *VARIANTS)}
@@ -316,7 +320,9 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("list")
     parser.add_argument("loader")
-    parser.add_argument("--only", choices=["breaking", "all"], default="all")
+    parser.add_argument(
+        "--only", choices=["breaking", "all", "eager"], default="all", help="eager: no breaks are counted"
+    )
     parser.add_argument("--files", type=int, default=0, help="at most so many files")
     parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--scratch", default="codemod_corpus")

@@ -86,6 +86,10 @@ class Calls(Expressions):
             return self.returns(self.program.top[node.func.id])
         if isinstance(node.func, ast.Name) and node.func.id in self.program.classes and name is None:
             cls = self.program.classes[node.func.id]
+            if cls.item_lookup:
+                return Kind(
+                    "dict with attributes", cls=f"{cls.name}.{cls.item_lookup}:{','.join(sorted(cls.bound_names))}"
+                )
             return Kind(MODULE, cls=cls.name) if cls.is_module else ANY
         if name is None:
             return ANY

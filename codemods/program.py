@@ -65,6 +65,23 @@ class Class:
     def name(self):
         return self.node.name
 
+    @property
+    def item_lookup(self):
+        """The method of dict, "__getitem__" or "get", that a plain subclass of dict has for `__getattr__`; else ""."""
+        if [ast.unparse(b) for b in self.node.bases] != ["dict"]:
+            return ""
+        for statement in self.node.body:
+            named = isinstance(statement, ast.Assign) and [ast.unparse(t) for t in statement.targets] == ["__getattr__"]
+            if named and ast.unparse(statement.value) in ("dict.__getitem__", "dict.get"):
+                return statement.value.attr
+        return ""
+
+    @property
+    def bound_names(self):
+        """What the class's body binds."""
+        stores = (n for s in self.node.body if not isinstance(s, ast.FunctionDef) for n in ast.walk(s))
+        return {n.id for n in stores if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | set(self.methods)
+
 
 class Program:
     """Every function of the tree with its class, by node; `captured(scope)` gives those that run under capture."""

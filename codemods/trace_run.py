@@ -58,6 +58,13 @@ class Tracer:
             return Fact("ndarray", value.ndim)
         if numpy is not None and isinstance(value, numpy.generic):
             return Fact("numpy scalar")
+        if isinstance(value, dict) and type(value) is not dict:
+            known = getattr(type(value), "__getattr__", None)
+            lookup = {dict.__getitem__: "__getitem__", dict.get: "get"}.get(known)
+            if lookup:
+                own = set(dir(type(value))) | set(getattr(value, "__dict__", ()))
+                names = ",".join(sorted(own - set(dir(dict))))
+                return Fact("dict with attributes", cls=f"{type(value).__name__}.{lookup}:{names}")
         tensors = isinstance(value, (list, tuple)) and value and all(isinstance(v, torch.Tensor) for v in value)
         return Fact("tensors") if tensors else Fact(f"object {type(value).__qualname__}")
 

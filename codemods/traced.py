@@ -56,6 +56,8 @@ class Fact:
             return Kind(TENSORS)
         if self.what == "module":
             return Kind("module", cls=self.cls)
+        if self.what == "dict with attributes":
+            return Kind(self.what, cls=self.cls)
         if self.what == "numpy scalar":
             return Kind("numpy scalar")
         return SIMPLE.get(self.what) if self.what in _SIMPLE else None

@@ -16,6 +16,7 @@ from .checks import RaiseIf, RuntimeCheck
 from .constant_helper import ConstantHelper
 from .data_shapes import DynamicShape, MissingSize
 from .debugger import Debugger
+from .dict_attribute import DictAttribute
 from .effects import ProgressBar, Warn
 from .foreign import Foreign
 from .host_read import HostNumber, HostRead, ToList
@@ -61,6 +62,7 @@ RULES = (
     Signature(),
     DeepCopy(),
     Identity(),
+    DictAttribute(),
     DynamicShape(),
     ShapeBranch(),
     MissingSize(),

@@ -114,6 +114,9 @@ class Model(nn.Module):
         layer = kind.what == "module" and kind.cls in _RECURRENT
         if not layer or not isinstance(node.ctx, ast.Load) or _allowed(context):
             return
+        if _packs(context.function(node).node, context):
+            yield context.finding(self, node, kept="it runs on packed sequences, which Dynamo does not trace")
+            return
         found = context.torch(node)
         edit = found and after_imports(context.source, f"{found[0]}._dynamo.config.allow_rnn = True", found[0])
         if not edit:
@@ -123,6 +126,11 @@ class Model(nn.Module):
         yield context.finding(
             self, node, fix=context.fix("allow recurrent layers", edit, safety=Safety.UNSAFE, why=why)
         )
+
+
+def _packs(function, context):
+    calls = (n for n in ast.walk(function) if isinstance(n, ast.Call))
+    return any((context.resolve(c.func) or "").startswith("torch.nn.utils.rnn.") for c in calls)
 
 
 def _allowed(context):
