@@ -8,10 +8,13 @@ of an int (`<`, `bool`, `range`) raises `Unknown`; `hint` serves heuristics, `at
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .nodes import Node, node
 from .registry import Unsupported
+
+REMEMBERED = 1 << 14  # results of arithmetic
 
 
 class Unknown(Unsupported, TypeError):
@@ -123,6 +126,7 @@ def variable(var: Var) -> Size:
     return Poly((((var,), 1),))  # type: ignore[return-value]
 
 
+@lru_cache(REMEMBERED)
 def combine(a: Any, b: Any, sign: int = 1) -> Size:
     """a + sign * b"""
     made = dict(_terms(a))
@@ -131,6 +135,7 @@ def combine(a: Any, b: Any, sign: int = 1) -> Size:
     return _made(made)
 
 
+@lru_cache(REMEMBERED)
 def multiply(a: Any, b: Any) -> Size:
     made: dict[Monomial, int] = {}
     for m1, f1 in _terms(a).items():
@@ -169,8 +174,11 @@ def hints(sizes: Iterable[Size]) -> tuple[int, ...]:
 
 def least(size: Size) -> int | None:
     """A number that the size is never below."""
-    if not isinstance(size, Poly):
-        return size
+    return _least(size) if isinstance(size, Poly) else size
+
+
+@lru_cache(REMEMBERED)
+def _least(size: Any) -> int | None:
     total = 0
     for monomial, factor in _shifted(size).items():
         if factor < 0:
@@ -207,6 +215,8 @@ def most(size: Size) -> int | None:
 
 def at_least(size: Size, bound: Size) -> bool:
     """Whether `size >= bound` is certain."""
+    if not isinstance(size, Poly) and not isinstance(bound, Poly):
+        return size >= bound
     low = least(size - bound)
     return low is not None and low >= 0
 
@@ -218,6 +228,8 @@ def below(size: Size, bound: Size) -> bool:
 
 def divided(size: Size, divisor: Size) -> Size | None:
     """size / divisor where it is exact."""
+    if not isinstance(size, Poly) and not isinstance(divisor, Poly):
+        return size // divisor if divisor and size % divisor == 0 else None
     whole, rest = _long_division(size, divisor)
     return whole if rest == 0 else None
 
@@ -240,6 +252,7 @@ def split(size: Size, divisor: Size) -> tuple[Size, Size]:
     return (whole, rest) if is_known(divisor) else (0, size)
 
 
+@lru_cache(REMEMBERED)
 def _long_division(size: Size, divisor: Size) -> tuple[Size, Size]:
     """(q, r) with `size == q * divisor + r`: the terms that the divisor's leading one divides go to q, coefficients rounded down."""
     if divisor == 0:
@@ -262,6 +275,11 @@ def common(a: Size, b: Size) -> list[Size]:
     """Divisors of both that are not 1, the likeliest largest first; the greatest one of two known sizes."""
     if not isinstance(a, Poly) and not isinstance(b, Poly):
         return [d for d in (math.gcd(a, b),) if d != 1]
+    return list(_common(a, b))
+
+
+@lru_cache(REMEMBERED)
+def _common(a: Any, b: Any) -> tuple[Size, ...]:
     monomials = [Counter(m) for size in (a, b) for m in _terms(size)]
     shared = monomials[0]
     for other in monomials[1:]:
@@ -269,4 +287,4 @@ def common(a: Size, b: Size) -> list[Size]:
     content = math.gcd(*(f for size in (a, b) for f in _terms(size).values()))
     found = [_made({tuple(sorted(shared.elements(), key=lambda var: var.name)): content})]
     found += [two for one, two in ((a, b), (b, a)) if divided(one, two) is not None]
-    return sorted({d for d in found if d != 1 and at_least(d, 2)}, key=lambda d: (-hint(d), str(d)))
+    return tuple(sorted({d for d in found if d != 1 and at_least(d, 2)}, key=lambda d: (-hint(d), str(d))))

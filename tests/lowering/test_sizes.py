@@ -1,0 +1,113 @@
+"""Arithmetic on sizes that only a call knows, against numbers."""
+
+import math
+import random
+
+import pytest
+from dynfix.lowering import poly, sizes
+from dynfix.lowering.ir import Buffer
+from dynfix.lowering.poly import Var, at_least, common, divided, evaluate, least, split, variable
+from dynfix.lowering.storage import pack_slots
+from torch import float32, uint8
+
+N, M = Var("n", 7, 2), Var("m", 5, 2)
+A, B = variable(N), variable(M)
+NUMBERS = [{N: 2, M: 2}, {N: 7, M: 5}, {N: 3, M: 11}, {N: 64, M: 9}]
+FACTORS = [2, 3, 4, 64, A, B, A * B, A * 4, B * 64, A + 1, B - 1]
+
+
+def value(index, places, numbers):
+    """The index for axis values `places`."""
+
+    def of(atom):
+        if isinstance(atom, sizes.Axis):
+            return places[atom.number]
+        base, divisor = value(atom.base, places, numbers), evaluate(atom.divisor, numbers)
+        return base // divisor if isinstance(atom, sizes.FloorDiv) else base % divisor
+
+    return evaluate(index.offset, numbers) + sum(evaluate(f, numbers) * of(a) for a, f in index.terms)
+
+
+def test_arithmetic_is_that_of_polynomials():
+    assert (A + 1) * (B - 1) == A * B - A + B - 1 and A - A == 0 and 2 * A - A == A
+    assert str(A * B * 64 + 3) == "(m * n * 64 + 3)" and str(A) == "n"
+    assert divided((A + 1) * (B - 1), B - 1) == A + 1 and divided(A * B + 1, B) is None
+    assert split(A * B - 1, B) == (A - 1, B - 1) and split(64 * A - 1, 64) == (A - 1, 63)
+    assert common(A * 64, A * B * 32)[0] == A * 32
+    assert at_least(A * B - 4, 0) and not at_least(A - 3, 0) and least(A * B - A) == 2
+    assert at_least(12 - variable(Var("k", 3, 2, most=12)), 0)
+
+
+@pytest.mark.parametrize(
+    "question", [lambda: A < 3, lambda: bool(A), lambda: A // 2, lambda: range(A), lambda: max(A, 3)]
+)
+def test_no_answer_is_guessed(question):
+    with pytest.raises(poly.Unknown):
+        question()
+
+
+def test_regrouped_axes_agree_with_numbers():
+    chosen = random.Random(0)
+    for _ in range(400):
+        shape = [chosen.choice(FACTORS) for _ in range(chosen.randint(1, 4))]
+        flat = sizes.linear(sizes.make_axes(shape), sizes.contiguous_strides(shape))
+        other, rest = [], math.prod(shape)
+        for factor in chosen.sample(FACTORS, 3):
+            if divided(rest, factor) is not None:
+                other.append(factor)
+                rest = divided(rest, factor)
+        other.insert(chosen.randint(0, len(other)), rest)
+        made = sizes.delinear(flat, other)
+        for numbers in NUMBERS:
+            lengths = [evaluate(size, numbers) for size in shape]
+            if min(lengths) < 1:
+                continue
+            places = {k: chosen.randrange(length) for k, length in enumerate(lengths)}
+            whole = value(flat, places, numbers)
+            assert value(sizes.linear(made, sizes.contiguous_strides(other)), places, numbers) == whole
+            for d, index in enumerate(made):
+                found = whole // evaluate(math.prod(other[d + 1 :]), numbers)
+                assert value(index, places, numbers) == (found % evaluate(other[d], numbers) if d else found)
+
+
+def test_divisions_and_bounds_agree_with_numbers():
+    chosen = random.Random(1)
+    for _ in range(800):
+        shape = [chosen.choice(FACTORS) for _ in range(3)]
+        terms = [
+            sizes.atom_index(axis, chosen.choice([1, 2, -1, A, B, A * B, A - B])) for axis in sizes.make_axes(shape)
+        ]
+        index = sizes.add(*terms, sizes.const(chosen.choice([0, 1, -1, A - 1, A * B - 1, -A, 5])))
+        one, two = chosen.choice(FACTORS), chosen.choice(FACTORS)
+        made = (sizes.floordiv(sizes.mod(index, one), two), sizes.mod(sizes.floordiv(index, one), two), index)
+        for numbers in NUMBERS:
+            if any(evaluate(size, numbers) < 1 for size in (*shape, one, two)):
+                continue
+            places = {k: chosen.randrange(evaluate(size, numbers)) for k, size in enumerate(shape)}
+            whole, d, e = value(index, places, numbers), evaluate(one, numbers), evaluate(two, numbers)
+            found = [value(m, places, numbers) for m in made]
+            assert found == [whole % d // e, whole // d % e, whole]
+            for number, m in zip(found, made, strict=True):
+                low, high = sizes.bounds(m)
+                assert low is None or evaluate(low, numbers) <= number
+                assert high is None or number <= evaluate(high, numbers)
+
+
+def test_live_buffers_of_run_time_sizes_share_no_bytes():
+    chosen = random.Random(2)
+    for _ in range(50):
+        wanted = []
+        for k in range(12):
+            first, dtype = k // 2, chosen.choice([float32, uint8])
+            buffer = Buffer(f"b{k}", dtype, chosen.choice([A, B, A * B, A * 3 + 1, A * 16, A * B + B]))
+            wanted.append((first, first + chosen.randrange(4), buffer.size * dtype.itemsize, buffer))
+        places, total, variables = pack_slots(wanted, 128)
+        for numbers in NUMBERS:
+            known = dict(numbers)
+            for var in variables:
+                known[var] = evaluate(var.formula[1][0], known) // var.formula[1][1]
+            spans = [(evaluate(places[b], known), evaluate(places[b] + n, known), f, e) for f, e, n, b in wanted]
+            assert all(low >= 128 and high <= evaluate(total, known) and low % 64 == 0 for low, high, _, _ in spans)
+            for i, (low, high, first, end) in enumerate(spans):
+                for start, stop, begin, close in spans[i + 1 :]:
+                    assert end < begin or close < first or high <= start or stop <= low
