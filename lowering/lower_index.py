@@ -206,6 +206,27 @@ def _gather(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) 
     return ctx.pointwise(node, body)
 
 
+@lowers(aten.scatter.value)
+def _scatter_one(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
+    """One position along `dim` for each row, as in the gradient of a loss over classes: a comparison where it is read."""
+    dim %= max(len(x.shape), 1)
+    if not x.shape or not isinstance(value, bool | int | float):
+        raise Unsupported("scatter into a scalar, or of what only a call knows")
+    if tuple(ids.shape) != tuple(1 if d == dim else size for d, size in enumerate(x.shape)):
+        raise Unsupported("several positions in a row")
+    bound = x.shape[dim]
+
+    def body(at: tuple[Index, ...]) -> Value:
+        given = cast(ids.load(tuple(sizes.ZERO if d == dim else index for d, index in enumerate(at))), LONG)
+        position = Select(
+            op("lt", given, const(0, LONG)), const(bound, LONG), given
+        )  # a negative one is out of range here
+        here = op("eq", IndexValue(at[dim]), IndexValue(indirect(position, bound)))
+        return Select(here, const(value, x.dtype), x.load(at))
+
+    return ctx.pointwise(node, body)
+
+
 @lowers(aten.index_select.default)
 def _index_select(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
     _refuse_empty(x)

@@ -1,0 +1,117 @@
+"""Folds of rows, values that are kept for later loops, and loops without divisions, as generated code and against eager."""
+
+import pytest
+import torch
+from dynfix.lowering import pipeline
+from dynfix.lowering.targets.cpp import print_kernel
+
+from .harness import check, check_gradients, compiled
+
+F = torch.nn.functional
+LENGTHS = [1, 7, 15, 16, 17, 63, 64, 65, 130, 512, 513, 2048, 2049, 5000]
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """C++ of the libraries built during the test."""
+    made = []
+    real = pipeline.CppTarget.build
+
+    def build(self, unit, groups):
+        made.extend(print_kernel(group).source for group in groups)
+        return real(self, unit, groups)
+
+    monkeypatch.setattr(pipeline.CppTarget, "build", build)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_folds_of_every_length(length, dtype):
+    def fn(x):
+        y = x * 2 + 1
+        return x.sum(-1), x.amax(-1), x.amin(-1), y.sum(-1), y.amax(-1), y.amin(-1), (y * y).mean(-1), x.softmax(-1)
+
+    check(fn, torch.randn(3, length, dtype=dtype))
+
+
+@pytest.mark.parametrize("length", [16, 33, 64, 100, 700])
+def test_nan_and_infinities_anywhere_in_a_row(length):
+    def fn(x):
+        y = x + 0.5
+        return x.amax(-1), x.amin(-1), y.amax(-1), y.amin(-1), y.sum(-1), x.softmax(-1), x.log_softmax(-1)
+
+    x = torch.randn(5 * length, length)
+    for place in range(length):
+        for row, bad in enumerate((float("nan"), float("inf"), -float("inf"), -float("nan"))):
+            x[5 * place + row, place] = bad
+    x[4] = -float("inf")
+    check(fn, x)
+
+
+def test_a_softmax_computes_each_exponential_once(sources):
+    def fn(x, hidden):
+        return (x / 4).masked_fill(hidden, -float("inf")).softmax(-1)
+
+    check(fn, torch.randn(9, 64), torch.ones(9, 64, dtype=torch.bool).triu(9))
+    (source,) = sources
+    assert source.count("op_exp(") == 1
+
+
+def test_kept_rows_between_nests_of_several_lengths():
+    def fn(x, w, b):
+        y = F.layer_norm(x.tanh(), (x.shape[-1],), w, b)
+        return y, (y.exp() - y.exp().amax(-1, keepdim=True)).softmax(-1)
+
+    for length in (16, 48, 513, 2048, 2100):
+        check(fn, torch.randn(6, length), torch.randn(length), torch.randn(length), rtol=1e-4, atol=1e-5)
+
+
+def test_exp_over_its_whole_range():
+    x = torch.cat(
+        [torch.linspace(-110, 95, 40001), torch.tensor([-1e30, 1e30, -1e4, 88.72, 88.73, -103.9, -104.0, 1e-20])]
+    )
+    x = torch.cat([x, torch.tensor([float("inf"), -float("inf"), float("nan")])])
+    found, exact = compiled(lambda x: x.exp(), x)(x), x.double().exp()
+    assert torch.equal(found.isnan(), x.isnan())
+    torch.testing.assert_close(found, exact.float(), rtol=2.5e-7, atol=1.5e-45, equal_nan=True)
+
+
+def test_a_bias_is_read_without_a_division(sources):
+    def fn(x, w, a, b):
+        return F.silu(F.linear(x, w, a)) * b
+
+    check(fn, torch.randn(5, 24), torch.randn(32, 24), torch.randn(32), torch.randn(32), rtol=1e-4, atol=1e-5)
+    assert sources and not any("%" in source for source in sources)
+
+
+def test_a_linear_layer_and_its_gradients():
+    def fn(x, w, b):
+        return F.gelu(F.linear(x, w, b)).mean(-1), F.linear(x, w, b)
+
+    check_gradients(fn, torch.randn(6, 20), torch.randn(24, 20), torch.randn(24))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool], ids=str)
+def test_scatter_of_one_position_a_row(dtype):
+    def fn(x, ids):
+        return torch.scatter(x, 1, ids, 1), torch.scatter(x.t(), -2, ids.t(), 0)
+
+    call = compiled(fn, torch.ones(6, 9).to(dtype), torch.zeros(6, 1, dtype=torch.int64))
+    for _ in range(3):
+        x, ids = torch.randn(6, 9).to(dtype), torch.randint(9, (6, 1))
+        assert all(torch.equal(one, two) for one, two in zip(call(x, ids), fn(x, ids), strict=True))
+    for bad in (-1, 9):
+        ids = ids.clone()
+        ids[3] = bad
+        with pytest.raises(IndexError):
+            call(x, ids)
+
+
+def test_cross_entropy_and_its_gradient_with_ignored_targets():
+    def fn(logits, targets):
+        return F.cross_entropy(logits, targets)
+
+    targets = torch.randint(30, (8,))
+    targets[2] = -100
+    check_gradients(fn, torch.randn(8, 30), targets)
