@@ -15,7 +15,10 @@ _MATH = {
     "numpy.sin": "sin",
     "numpy.cos": "cos",
     "numpy.tan": "tan",
+    "numpy.lcm": "lcm",
+    "numpy.gcd": "gcd",
 }
+_OF_TWO = ("lcm", "gcd")
 _LIMITS = ("min", "max", "eps", "tiny")
 
 
@@ -96,13 +99,13 @@ class Model(nn.Module):
     def _inside(self, function, context):
         for call in _scalars(function.node, context):
             wanted = _MATH.get(context.resolve(call.func) or "")
-            if not wanted or len(call.args) != 1 or call.keywords:
+            if not wanted or len(call.args) != (2 if wanted in _OF_TWO else 1) or call.keywords:
                 continue
             hidden = "math" in context.local_names(call) | context.names.bound
             if hidden or context.names.aliases.get("math", "math") != "math":
                 yield context.finding(self, call, kept="`math` is hidden by another name")
                 continue
-            edit = context.replacement(call, f"math.{wanted}({context.segment(call.args[0])})")
+            edit = context.replacement(call, f"math.{wanted}({', '.join(context.segment(a) for a in call.args)})")
             why = "the number's type changes, and math raises where NumPy gives nan"
             imports = () if context.names.aliases.get("math") == "math" else ("math",)
             yield self._told(call, edit, f"use math.{wanted}", why, imports, context)

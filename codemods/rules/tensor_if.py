@@ -242,8 +242,8 @@ class _Rewrite:
         return False
 
     def _assigning(self, body, orelse, targets):
-        others = {_target(s, self.context): s.value for s in orelse}
-        if orelse and list(others) != targets:
+        others = {_target(s, self.context): s.value for s in orelse if isinstance(s, ast.Assign)}
+        if orelse and (list(others) != targets or len(orelse) != len(targets)):
             return "the sides do not give values to the same names"
         if orelse and self._chained(orelse, targets):
             return "the assignments of a side depend on each other"
