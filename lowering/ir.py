@@ -301,6 +301,23 @@ def _map_atom(atom: Atom, visit: Callable[[Value], Value]) -> Index:
     return sizes.atom_index(atom)
 
 
+def at_hints(index: Index) -> Index:
+    """The index with the sizes of the recorded call."""
+    parts = [sizes.scale(_at_hint(atom), poly.hint(factor)) for atom, factor in index.terms]
+    return sizes.add(sizes.const(poly.hint(index.offset)), *parts)
+
+
+def _at_hint(atom: Atom) -> Index:
+    if isinstance(atom, Axis):
+        return sizes.atom_index(Axis(atom.number, poly.hint(atom.size)))
+    if isinstance(atom, Indirect):
+        return sizes.atom_index(Indirect(atom.value, poly.hint(atom.bound)))
+    if isinstance(atom, sizes.FloorDiv):
+        return sizes.floordiv(at_hints(atom.base), poly.hint(atom.divisor))
+    assert isinstance(atom, sizes.Mod)
+    return sizes.mod(at_hints(atom.base), poly.hint(atom.divisor))
+
+
 class Rewriter:
     """Rewrites values bottom-up, each shared node once. Subclasses override `leave` and `index`."""
 

@@ -18,6 +18,7 @@ from .ir import (
     Select,
     Store,
     Value,
+    at_hints,
     atoms,
     indices_of,
     nest_loads,
@@ -26,7 +27,7 @@ from .ir import (
     walk,
 )
 from .ops import OPS
-from .poly import Size, hint
+from .poly import Size, hint, hints
 from .sizes import Axis, Index
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
@@ -80,10 +81,12 @@ def _store_problems(nest: Nest, store: Store) -> Iterator[str]:
 
 
 def _bound_problems(buffer: Buffer, index: Index, nest: Nest) -> Iterator[str]:
-    low, high = sizes.bounds(index)
     if 0 in nest.space + nest.inner or (sizes.nonnegative(index) and sizes.within(index, buffer.size)):
         return
-    if (low is not None and hint(low) < 0) or (high is not None and hint(high) >= hint(buffer.size)):
+    if 0 in hints(nest.space + nest.inner):
+        return
+    low, high = sizes.bounds(at_hints(index))  # what cannot be proven for every call has to hold in the recorded one
+    if not (low >= 0 and high < hint(buffer.size)):
         yield f"index {index.text} of {buffer.name} runs from {low} to {high}, size {buffer.size}"
 
 

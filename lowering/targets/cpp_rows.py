@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from .. import sizes
-from ..ir import Buffer, Load, Nest, Reduced, Value, atoms, store_values, walk
+from ..ir import Buffer, Load, Nest, Reduced, Value, store_values, walk
 from ..poly import hint, is_known
 from ..sizes import Axis, Index
+from .cpp_expr import axes_of
 from .cpp_ops import TYPES
 
 BLOCK = 512  # elements of an array that one nest alone uses
@@ -48,7 +49,7 @@ def in_memory(value: Value, last: Axis) -> tuple[Buffer, Index] | None:
     if not isinstance(value, Load) or value.buffer.scope == "local" or value.mask is not None:
         return None
     start = Index(tuple((atom, factor) for atom, factor in value.index.terms if atom is not last), value.index.offset)
-    contiguous = sizes.coefficient(value.index, last) == 1 and last not in atoms(start)
+    contiguous = sizes.coefficient(value.index, last) == 1 and last not in axes_of(Load(value.buffer, start), {})
     return (value.buffer, start) if contiguous else None
 
 

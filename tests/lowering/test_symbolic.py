@@ -68,6 +68,7 @@ REDUCTIONS = {
     "logical": (lambda x: ((x > 2).any(1), (x > -2).all(0), (x > 3).any()), one),
     "norms": (lambda x: (F.normalize(x, dim=1), x.norm(), x / x.norm(dim=0)), one),
     "softmax": (lambda x: (x.softmax(1), x.log_softmax(0), x.softmax(0) * x.logsumexp(1, keepdim=True)), one),
+    "of picked rows": (lambda x: x.gather(0, (x > 0).long()).sum(1), one),
     "products": (lambda x: (x.tanh().prod(1), (x.sigmoid() + 0.5).prod(0)), one),
 }
 
