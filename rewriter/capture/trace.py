@@ -53,6 +53,7 @@ class Recorder(TorchFunctionMode):
         self.effects: list[Any] = []
         self.scalars: list[Any] = []
         self.fed: list[Recipe] = []
+        self.marks: dict[str, Any] = {}
         self.name_holders: dict[int, Any] = {}
         self.inputs: dict[Path, int] = {}
         self.late_reads: set[Value] = set()
@@ -431,6 +432,7 @@ class Recorder(TorchFunctionMode):
     def _record(self, name: str, call: Any, given: Any, result: Any) -> None:
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
+        node.meta.update(self.marks)
         self.segment.random |= opsets.draws(name)
         self._bind(result, node)
         for tensor in tensors_in(given):

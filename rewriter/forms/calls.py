@@ -16,7 +16,18 @@ from ..capture.nested import settle_in
 from ..capture.provenance import Unguardable, is_constant
 from ..capture.scalars import TRACED
 from ..capture.trace import Recorder
-from . import attributes, builtin_calls, containers, contextmanagers, host_calls, items, logs, modules, slots
+from . import (
+    attributes,
+    builtin_calls,
+    checkpoints,
+    containers,
+    contextmanagers,
+    host_calls,
+    items,
+    logs,
+    modules,
+    slots,
+)
 from .lookup import is_stable, is_torch_internal, module_name, on_class, python_method
 from .purity import COMPILING, DISABLED, EFFECTS, INLINED, PURE, PURE_PYTHON, STOPS, is_pure_module
 from .stand_ins import STAND_INS
@@ -346,6 +357,7 @@ def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
     (_is_compiled, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
+    (checkpoints.takes, checkpoints.call),
     (_is_disabled, _disabled),
     (lambda f: _is_hashable_in(f, INLINED), _as_is),
     (lambda f: _is_hashable_in(f, COMPILING), lambda rec, f, args, kwargs: True),

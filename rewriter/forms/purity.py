@@ -50,7 +50,6 @@ STOPS: dict[Any, reasons.Reason] = {
     torch.set_default_device: reasons.UNSUPPORTED,
     torch.use_deterministic_algorithms: reasons.UNSUPPORTED,
     torch.set_num_threads: reasons.UNSUPPORTED,
-    torch.utils.checkpoint.checkpoint: reasons.UNSUPPORTED,
     torch.autograd.grad: reasons.UNSUPPORTED,
     torch.autograd.backward: reasons.UNSUPPORTED,
     torch.from_numpy: reasons.UNSUPPORTED,

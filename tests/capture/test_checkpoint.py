@@ -1,0 +1,79 @@
+"""`torch.utils.checkpoint` in captured code: one graph, the same gradients, less kept for the backward."""
+
+import functools
+
+import dynfix
+import pytest
+import torch
+from helpers import Case, X, Y, call, one_graph, recordings, same, tensor
+from torch.utils.checkpoint import checkpoint
+
+GRAD = tensor(1, 2, 3, grad=True)
+
+
+class Block(torch.nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.lin = torch.nn.Linear(3, 3)
+        self.dropout = torch.nn.Dropout(dropout) if dropout else torch.nn.Identity()
+
+    def forward(self, x, scale=1.0):
+        return self.dropout(torch.sin(self.lin(x)).exp().cos()) * scale + x
+
+
+class Net(torch.nn.Module):
+    def __init__(self, dropout=0.0, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList([Block(dropout) for _ in range(3)])
+        self.run = functools.partial(checkpoint, use_reentrant=False, **options)
+
+    def forward(self, x):
+        for number, block in enumerate(self.blocks):
+            x = self.run(block, x, scale=1.0 + number)
+        return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_net_of_blocks(dropout, backend):
+    fn = same(lambda: Net(dropout), (X,), (GRAD,), (Y,), (GRAD,), (X,), backend=backend, tolerance=(1e-5, 1e-6))
+    one_graph(fn)
+
+
+def test_what_the_function_reads_is_guarded():
+    def make():
+        case = Case(k=2.0)
+        return Case(fn=lambda x: checkpoint(lambda v: (v * case.k).sin(), x, use_reentrant=False), case=case)
+
+    fn = same(make, (GRAD,), (GRAD,), lambda c: setattr(c.case, "k", 3.0), (GRAD,), (X,), (GRAD,))
+    one_graph(fn)
+
+
+def test_options_that_change_nothing_and_those_that_do():
+    same(lambda: Net(determinism_check="none", preserve_rng_state=False), (GRAD,), (X,), (GRAD,))
+    same(lambda: lambda x: checkpoint(torch.sin, x, use_reentrant=True), (GRAD,), (X,), (GRAD,), (GRAD,))
+
+
+def kept(fn, x):
+    """Elements that the backward of a call keeps."""
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        fn(x).sum()
+    return sum(saved)
+
+
+def test_less_is_kept():
+    plain = Net()
+    plain.run = lambda block, *args, **kwargs: block(*args, **kwargs)
+    x = torch.rand(50, 3, requires_grad=True)
+    marked, unmarked = (dynfix.compile(net, backend="native") for net in (Net(), plain))
+    for _ in range(3):
+        marked(x).sum().backward(), unmarked(x).sum().backward()
+    assert len(recordings(marked)) == 1
+    assert kept(marked, x) < kept(unmarked, x)
+
+
+def test_sizes_that_change():
+    fn = same(Net, *(call(torch.linspace(0, 1, 3 * n).view(n, 3).requires_grad_()) for n in (2, 4, 7, 9)))
+    assert len(recordings(fn)) == 2
