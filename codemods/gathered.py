@@ -55,9 +55,30 @@ class Masked:
             return f"`{name or 'a call'}` may look at more than single elements"
         return next((p for p in map(self.elementwise, parts) if p), "")
 
-    def ungathered(self, node):
+    def total(self, node):
+        """Whether `node` is a sum of reads and numbers, times numbers: finite for every element, with gradients that are
+        finite whatever the element is."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+            return self.total(node.left) and self.total(node.right)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            sides = node.left, node.right
+            return any(map(self._number, sides)) and all(map(self.total, sides))
+        if isinstance(node, ast.UnaryOp):
+            return self.total(node.operand)
+        return node in self.reads or self._number(node)
+
+    def _number(self, node):
+        return isinstance(node, ast.Constant) or self.context.kind(node).is_number
+
+    def ungathered(self, node, torch):
+        """The source of `node` over all elements. Where it is not total, those that the mask leaves out are put to one
+        before: else they could turn gradients into NaN."""
         start, end = self.context.source.span(node)
-        spans = [(self.context.source.span(r), self.context.segment(r.value)) for r in self.reads]
+        mask, plain = self.context.segment(self.mask), self.total(node)
+        spans = []
+        for read in self.reads:
+            base = self.context.segment(read.value)
+            spans.append((self.context.source.span(read), base if plain else f"{torch}.where({mask}, {base}, 1)"))
         inside = [Edit(a - start, b - start, text) for (a, b), text in spans]
         return apply(self.context.source.text[start:end], inside)
 

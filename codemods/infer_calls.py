@@ -219,6 +219,9 @@ class Calls(Expressions):
             return (
                 self.tokens.tensor(fresh=True) if last not in ("eigh", "qr", "svd", "slogdet", "eig") else Kind(TENSORS)
             )
+        if name == "torch.cond" and len(node.args) == 3:
+            sides = [self.kind(a.body) if isinstance(a, ast.Lambda) else ANY for a in node.args[1:]]
+            return self.tokens.join(*sides)
         if name == "torch.autograd.Variable":
             kind = self.kind(node.args[0]) if node.args else ANY
             return replace(kind, fresh=False, optional=False) if kind.is_tensor else self.tokens.tensor()

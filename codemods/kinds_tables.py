@@ -122,7 +122,9 @@ ONLY_TENSOR_METHODS = frozenset(
 )
 
 # Of numbers, and of lists, these give a NumPy scalar.
-NUMPY_ELEMENTWISE = _words("sqrt exp log log2 log10 log1p expm1 sin cos tan tanh ceil floor abs power cbrt square lcm gcd")
+NUMPY_ELEMENTWISE = _words(
+    "sqrt exp log log2 log10 log1p expm1 sin cos tan tanh ceil floor abs power cbrt square lcm gcd"
+)
 NUMPY_REDUCTIONS = _words("sum prod mean max min std var any all")
 
 TENSOR_ATTRIBUTES = _words("data grad T mT H mH real imag")

@@ -82,17 +82,15 @@ class _Write:
         if problem:
             return problem
         into, mask = context.segment(self.into), context.segment(self.mask)
-        value = self.masked.ungathered(self.node.value)
+        value = self.masked.ungathered(self.node.value, found[0])
         if isinstance(self.node, ast.AugAssign):
             operator = OPERATORS.get(type(self.node.op))
             if operator is None:
                 return "the operator has no such form"
-            inner = (
-                value
-                if isinstance(self.node.value, (ast.Name, ast.Constant, ast.Subscript, ast.Call))
-                else f"({value})"
-            )
-            value = f"{into} {operator} {inner}"
+            simple_value = isinstance(self.node.value, (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Attribute))
+            plain = operator in "+-" or (operator in "*/" and context.kind(self.node.value).is_number)
+            own = into if plain else f"{found[0]}.where({mask}, {into}, 1)"
+            value = f"{own} {operator} {value if simple_value else f'({value})'}"
         why = self._doubt()
         edit = context.replacement(self.node, f"{into}[...] = {found[0]}.where({mask}, {value}, {into})")
         safety = Safety.UNSAFE if why else Safety.SAFE
@@ -104,7 +102,7 @@ class _Write:
         alone = self.masked.reads and self.masked.reads[0] is self.node.value
         total = alone or (side is not None and not side.problem and isinstance(self.node.op, (ast.Add, ast.Sub)))
         if not total:
-            return "the right side is computed for every element: it may raise there, or turn a gradient into NaN"
+            return "the right side is computed for every element: it may raise there"
         kinds = [self.context.kind(r.value) for r in self.masked.reads]
         if mask.shape != into.shape or any(k.shape != into.shape for k in kinds):
             return "the mask and the tensors may differ in shape"

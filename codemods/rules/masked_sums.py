@@ -6,7 +6,7 @@ from ..edit import Safety
 from ..gathered import Masked, simple, still
 
 _WHOLE = ("sum", "mean")
-_WHY = "all elements are computed, and added in another order: the last bits may differ, and a gradient may be NaN"
+_WHY = "all elements are computed, and added in another order: the last bits may differ"
 
 
 def masked_sum(node, context):
@@ -61,7 +61,7 @@ def _reduced(reduction, mask, found, context):
     if not all(simple(r.value) and masked.covers(r.value) for r in masked.reads):
         return "the mask may have fewer axes than the tensor"
     chosen = context.segment(mask)
-    shown = f"{found[0]}.where({chosen}, {masked.ungathered(inner)}, 0).sum()"
+    shown = f"{found[0]}.where({chosen}, {masked.ungathered(inner, found[0])}, 0).sum()"
     if name == "mean":
         count = chosen if isinstance(mask, (ast.Name, ast.Attribute)) else f"({chosen})"
         shown = f"({shown} / {count}.sum())"
