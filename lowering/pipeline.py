@@ -17,6 +17,7 @@ from .ir import Group, Nest
 from .lower import lower_graph
 from .schedule import schedule, schedule_unfused
 from .simplify import simplify
+from .sink import sink
 from .storage import given_buffers
 from .targets.cpp_build import CppTarget
 from .targets.extern import placeable
@@ -37,6 +38,7 @@ class Stage:
 STAGES = (
     Stage("simplify", simplify),  # before scheduling, so that equal loops compare equal
     Stage("inline", inline, fusion=True),
+    Stage("sink", sink, fusion=True),  # after inlining, which leaves the copies that have several producers
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
 )
 
@@ -86,6 +88,9 @@ def _check(unit: Unit, stage: str, options: Options) -> None:
         if isinstance(item, Group | Nest)
     ]
     verify.check(groups, stage)
+    unknown = verify.undefined_variables(unit.variables, groups)
+    if unknown:
+        raise LoweringError(f"after {stage}: no call can tell {', '.join(unknown)}")
     nests = [nest for group in groups for nest in group.nests]
     missing = list(verify.coverage_problems(nests, _needed(unit)))
     if missing:

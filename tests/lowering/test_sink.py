@@ -1,0 +1,56 @@
+"""Parts stored in the order of the copy that follows."""
+
+import pytest
+import torch
+from dynfix.lowering import pipeline
+from dynfix.lowering.ir import Nest
+from dynfix.lowering.sink import is_copy, sink
+
+from .harness import check, check_gradients
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """(copies before, copies after) of each unit."""
+    counts = []
+
+    def counted(unit):
+        made = sink(unit)
+        counts.append(tuple(sum(isinstance(i, Nest) and is_copy(i) for i in u.items) for u in (unit, made)))
+        return made
+
+    stages = tuple(
+        pipeline.Stage("sink", counted, fusion=True) if stage.name == "sink" else stage for stage in pipeline.STAGES
+    )
+    monkeypatch.setattr(pipeline, "STAGES", stages)
+    return counts
+
+
+def heads(x, w):
+    q, k, v = (x @ w).view(2, 5, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def test_gradients_of_a_split_go_where_they_are_needed(copies):
+    check_gradients(heads, torch.randn(10, 6), torch.randn(6, 96))
+    before, after = copies[-1]
+    assert after < before
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (2, 1, 0), (0, 2, 1)], ids=str)
+def test_joins_in_another_order(order):
+    def fn(a, b, c):
+        parts = [a.exp(), b @ b.mT, c.cumsum(0), a + c, b * 2]
+        return torch.stack(parts).permute(0, *(d + 1 for d in order)).contiguous() + 0, torch.cat(
+            parts, 1
+        ).mT.contiguous()
+
+    check(fn, *(torch.randn(4, 6, 6) for _ in range(3)))
+
+
+def test_what_else_is_read_stays():
+    def fn(a, b):
+        whole = torch.stack([a.sin(), b.cos(), a * b, a - b, a + b])
+        return whole.transpose(1, 2).contiguous(), whole.sum(0), torch.stack([a, b, a, b, b]).mT.contiguous()
+
+    check(fn, torch.randn(6, 16), torch.randn(6, 16))
