@@ -11,7 +11,8 @@ from math import prod
 from typing import Any
 
 from .nodes import Node, node
-from .poly import Size, at_least, below, common, divided, floor_divided, hint, is_known, split
+from .poly import Size as Size
+from .poly import at_least, below, common, divided, floor_divided, hint, is_known, split
 
 Bounds = tuple[Size, Size]  # None for an end that is not known
 

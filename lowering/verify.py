@@ -20,6 +20,7 @@ from .ir import (
     Value,
     at_hints,
     atoms,
+    group_variables,
     indices_of,
     nest_loads,
     show,
@@ -27,8 +28,9 @@ from .ir import (
     walk,
 )
 from .ops import OPS
-from .poly import Size, hint, hints
+from .poly import Size, Var, hint, hints
 from .sizes import Axis, Index
+from .symint import Given
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
@@ -152,6 +154,12 @@ def _placement_problems(nest: Nest) -> Iterator[str]:
     for value in store_values(nest):
         if isinstance(value, Reduced) and any(isinstance(below, Reduced) for below in walk(value.value)):
             yield f"{value.kind} inside of a reduction"
+
+
+def undefined_variables(known: Iterable[Given | Var], groups: Iterable[Group]) -> list[str]:
+    """Size variables of the groups that are not among the known ones, by name."""
+    names = {given.name if isinstance(given, Var) else given.var.name for given in known}
+    return sorted({var.name for group in groups for var in group_variables(group)} - names)
 
 
 def _outside(root: Value) -> Iterator[Value]:
