@@ -141,7 +141,8 @@ class Chooser:
         why = partial or "a module's parameters on the side not taken would get zero gradients"
         why = f"{why}; under torch.cond both sides must agree in shape and dtype"
         blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
-        if not blocked and self._other_ranks(first, second) and self._computes(first) and self._computes(second):
+        same = self.context.kind(first).shape == self.context.kind(second).shape
+        if not blocked and not same and self._computes(first) and self._computes(second):
             return self._broadcast(test, first, second, found)
         blocked = blocked or self._differ(first, second)
         if blocked:
@@ -173,8 +174,8 @@ class Chooser:
         return True
 
     def _broadcast(self, test, first, second, found):
-        """Sides of different shape can only be joined by torch.where: the result has the larger one."""
-        why = "both sides are computed, and the result has the larger shape"
+        """torch.cond raises where the sides differ in shape, torch.where does not: the result has the larger one."""
+        why = "both sides are computed: one may raise, or turn a gradient into NaN; the result has the larger shape"
         text = f"{found[0]}.where({test.text}, {self.context.segment(first)}, {self.context.segment(second)})"
         return Choice((), text, Safety.UNSAFE, why, found[1], "where")
 

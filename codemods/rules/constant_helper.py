@@ -111,7 +111,7 @@ class _Body:
         self.seen.add(node)
         if any(isinstance(n, _CHANGES) for n in ast.walk(node)):
             return False
-        local = self.context.local_names(node)
+        local = self.context.local_names(node) | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
         stores = (n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
         names = (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id not in local)
         return not any(stores) and all(self._name(n, (*above, node)) for n in names) and self._calls(node)

@@ -130,7 +130,7 @@ class Model(nn.Module):
 
 def _packs(function, context):
     calls = (n for n in ast.walk(function) if isinstance(n, ast.Call))
-    return any((context.resolve(c.func) or "").startswith("torch.nn.utils.rnn.") for c in calls)
+    return any((context.resolve(c.func) or "").startswith("torch.nn.utils.rnn.pack_") for c in calls)
 
 
 def _allowed(context):
