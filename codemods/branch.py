@@ -142,6 +142,7 @@ class Chooser:
         why = f"{why}; under torch.cond both sides must agree in shape and dtype"
         blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
         same = self.context.kind(first).shape == self.context.kind(second).shape
+        blocked = blocked or self._part(first, second)
         if not blocked and not same and self._computes(first) and self._computes(second):
             return self._broadcast(test, first, second, found)
         blocked = blocked or self._differ(first, second)
@@ -152,9 +153,9 @@ class Chooser:
         return Choice((), text, Safety.UNSAFE, why, found[1], "cond")
 
     def _differ(self, first, second):
-        """Why the sides surely, or by the look of them, differ in shape: torch.cond would raise when compiled."""
-        if self._other_ranks(first, second):
-            return "the sides differ in their number of axes"
+        return "the sides differ in their number of axes" if self._other_ranks(first, second) else ""
+
+    def _part(self, first, second):
         for one, other in ((first, second), (second, first)):
             if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
                 return "one side is a part of the other: they differ in shape"
