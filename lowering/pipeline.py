@@ -10,11 +10,13 @@ from torch.fx import GraphModule
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.program import Program
+from ..runtime.report import log
 from . import storage, verify
 from .emit import Target, emit
 from .inline import inline
 from .ir import Group, Nest
 from .lower import lower_graph
+from .poly import Unknown
 from .schedule import schedule, schedule_unfused
 from .simplify import simplify
 from .sink import sink
@@ -45,7 +47,17 @@ STAGES = (
 
 def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
     """The program of a functional core-ATen graph. Raises LoweringError or BuildError."""
-    unit = lower_graph(graph, name, options.target != "triton" and not _on_gpu(graph))
+    if options.target == "triton" or _on_gpu(graph):
+        return _compile(graph, name, options, symbolic_loops=False)
+    try:
+        return _compile(graph, name, options, symbolic_loops=True)
+    except Unknown as question:
+        log.info("%s: loops over sizes that only a call knows are left to the library: %s", name, question)
+        return _compile(graph, name, options, symbolic_loops=False)
+
+
+def _compile(graph: GraphModule, name: str, options: Options, symbolic_loops: bool) -> Program:
+    unit = lower_graph(graph, name, symbolic_loops)
     _check(unit, "lower", options)
     for stage in STAGES:
         run = stage.run if options.fusion or not stage.fusion else stage.unfused

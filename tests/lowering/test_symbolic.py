@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from dynfix.lowering import pipeline
 from torch.nn import functional as F
 
 from .harness import CHECKED, UNFUSED, assert_same
@@ -206,3 +207,14 @@ def test_known_sizes_leave_no_trace():
     x = torch.randn(3, 4)
     assert Symbolic(lambda x: x.softmax(1) + 1, (x,), static=(0,)).units[0].variables == ()
     assert len(Symbolic(lambda x: x.softmax(1) + 1, (x,)).units[0].variables) == 2
+
+
+def test_a_stage_that_needs_a_number_leaves_the_loops_to_the_library(monkeypatch):
+    def asks(unit):
+        for item in unit.items:
+            max(item.space, default=0) > 3 if hasattr(item, "space") else None
+        return unit
+
+    monkeypatch.setattr(pipeline, "STAGES", (pipeline.Stage("asks", asks), *pipeline.STAGES))
+    call = check_sizes(lambda x, y: ((x * y).softmax(0), x.shape[0], torch.cat([x, y])[1:]), pair)
+    assert not any(call.kernels) and call.externs
