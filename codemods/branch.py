@@ -36,7 +36,7 @@ class Chooser:
         there is none. `statement`: a prelude may be written. `mutated`: names that something writes in place later."""
         found = self.context.torch(self.at)
         if found is None:
-            return "`torch` is hidden by a local name"
+            return "`torch` is hidden by a local name, or not imported at the top of the file"
         if test.negated:
             first, second = second, first
         reason = self._not_tensors(first, second)

@@ -136,7 +136,7 @@ def _joined(test, context):
         return text or "the test joins a tensor's value with a Python condition"
     found = context.torch(test)
     if found is None:
-        return "`torch` is hidden by a local name"
+        return "`torch` is hidden by a local name, or not imported at the top of the file"
     name = "logical_and" if isinstance(test.op, ast.And) else "logical_or"
     shown = [f"{found[0]}.logical_not({p.text})" if p.negated else p.text for p in parts]
     text = shown[0]

@@ -90,10 +90,12 @@ class Context:
         return self.source.segment(node)
 
     def torch(self, node):
-        """(the name of torch at `node`, imports that a fix must add), or None where a local name hides it."""
+        """(the name of torch at `node`, imports that a fix must add), or None where a local name hides it, or the file
+        can be loaded without torch."""
         name = self.names.torch()
         if name is None:
-            return None if "torch" in self.local_names(node) or "torch" in self.names.bound else ("torch", ("torch",))
+            hidden = "torch" in self.local_names(node) or "torch" in self.names.bound
+            return None if hidden or not self.names.loads_torch else ("torch", ("torch",))
         return None if name in self.local_names(node) else (name, ())
 
     def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):

@@ -40,6 +40,7 @@ class Names:
     def __init__(self, tree, index):
         self.aliases = {}
         self.bound = set()
+        self.top = {}  # what the module's own body imports, whatever happens
         for node in sorted(index.get(ast.Import, []) + index.get(ast.ImportFrom, []), key=_place):
             if isinstance(node, ast.Import):
                 self._import(node)
@@ -47,6 +48,10 @@ class Names:
                 self._import_from(node)
         for node in tree.body:
             self._bind(node)
+            if isinstance(node, ast.Import):
+                self.top.update((a.asname or a.name.split(".")[0], a.name) for a in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                self.top.update((a.asname or a.name, f"{node.module}.{a.name}") for a in node.names if not node.level)
 
     def _import(self, node):
         for alias in node.names:
@@ -77,7 +82,12 @@ class Names:
         return ".".join([root, *parts[1:]])
 
     def torch(self):
-        """The name under which the file knows torch, or None."""
-        if self.aliases.get("torch") == "torch" and "torch" not in self.bound:
-            return "torch"
-        return next((n for n, full in self.aliases.items() if full == "torch" and n not in self.bound), None)
+        """The name under which the whole file knows torch, or None: not where only a function or a branch imports it."""
+        names = [n for n, full in self.top.items() if full == "torch" or (n == "torch" and full.startswith("torch."))]
+        names = [n for n in names if n not in self.bound and self.aliases.get(n) == "torch"]
+        return "torch" if "torch" in names else next(iter(names), None)
+
+    @property
+    def loads_torch(self):
+        """Whether importing the file surely imports torch."""
+        return any(full.split(".")[0] == "torch" for full in self.top.values())

@@ -60,7 +60,7 @@ def step(x: torch.Tensor):
     def _fix(self, node, test, context):
         found, text = context.torch(node), self._text(node.body[0])
         if found is None:
-            return "`torch` is hidden by a local name"
+            return "`torch` is hidden by a local name, or not imported at the top of the file"
         if node.orelse or context.source.indent_of(node) is None or not isinstance(test, Condition):
             return "the statement has an else, or is an `elif`"
         if text is None:

@@ -130,7 +130,7 @@ def guard(run, context, silent=None):
     """The Fix that puts a run of statements under `if not torch.compiler.is_compiling():`, or why there is none."""
     source, found = context.source, context.torch(run[0])
     if found is None:
-        return "`torch` is hidden by a local name"
+        return "`torch` is hidden by a local name, or not imported at the top of the file"
     head = f"if not {found[0]}.compiler.is_compiling():"
     silent = sum(count_calls(s, context) for s in run) if silent is None else silent
     indent = source.indent_of(run[0])

@@ -78,7 +78,7 @@ def keep_tensor(node, context):
     found, top = context.torch(node), reduced(node, context)
     kept = kept_as_tensor(top, context)
     if kept or found is None:
-        return kept or "`torch` is hidden by a local name"
+        return kept or "`torch` is hidden by a local name, or not imported at the top of the file"
     edit = context.replacement(top, shown_as_tensor(top, context, found[0]))
     why = "the value becomes a tensor where it was a Python number"
     imports = found[1] if top is not node else ()

@@ -99,7 +99,11 @@ def step(x: torch.Tensor):
         found = context.torch(node)
         if isinstance(test, str) or found is None:
             yield context.finding(
-                self, node.test, kept=test if isinstance(test, str) else "`torch` is hidden by a local name"
+                self,
+                node.test,
+                kept=test
+                if isinstance(test, str)
+                else "`torch` is hidden by a local name, or not imported at the top of the file",
             )
             return
         holds = f"{found[0]}.logical_not({test.text})" if test.negated else test.text

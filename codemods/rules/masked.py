@@ -73,7 +73,7 @@ class _Write:
         """The Fix, or a string that says why there is none."""
         context, found = self.context, self.context.torch(self.node)
         if found is None:
-            return "`torch` is hidden by a local name"
+            return "`torch` is hidden by a local name, or not imported at the top of the file"
         if not simple(self.into) or not context.kind(self.into).is_tensor or not still(self.mask):
             return "the parts are no plain names"
         if not self.masked.covers(self.into):

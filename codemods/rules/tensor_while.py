@@ -60,7 +60,7 @@ def step(x: torch.Tensor):
     def _fix(self, node, test, context):
         found, indent = context.torch(node), context.source.indent_of(node)
         if found is None or indent is None or node.orelse:
-            return "`torch` is hidden by a local name, or the loop has an else, or shares its line with others"
+            return "`torch` is hidden by a local name, or not imported at the top of the file, or the loop has an else, or shares its line with others"
         carried = _carried(node, context)
         if isinstance(carried, str):
             return carried
