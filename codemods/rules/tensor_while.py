@@ -59,8 +59,10 @@ def step(x: torch.Tensor):
 
     def _fix(self, node, test, context):
         found, indent = context.torch(node), context.source.indent_of(node)
-        if found is None or indent is None or node.orelse:
-            return "`torch` is hidden by a local name, or not imported at the top of the file, or the loop has an else, or shares its line with others"
+        if found is None:
+            return "`torch` is hidden by a local name, or not imported at the top of the file"
+        if indent is None or node.orelse:
+            return "the loop has an else, or shares its line with others"
         carried = _carried(node, context)
         if isinstance(carried, str):
             return carried
