@@ -3,12 +3,8 @@
 Facts are kept by function and by the text of the expression, not by its place: they hold on while edits move lines."""
 
 import ast
-import json
 import os
-import shlex
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 
 from .kinds import BOOL, FLOAT, INT, NDARRAY, NONE, SIMPLE, STR, TENSORS, Kind
@@ -104,6 +100,11 @@ def _file(entry):
 
 def run(command, paths):
     """Run `script.py args` once, instrumented, in a process of its own: {real path: Facts} of the files at `paths`."""
+    import json  # a run without --trace needs none of these
+    import shlex
+    import subprocess
+    import tempfile
+
     words = shlex.split(command)
     if not words:
         raise TraceError("--trace needs a script")
