@@ -21,7 +21,7 @@ from .effects import ProgressBar, Warn
 from .foreign import Foreign
 from .host_read import HostNumber, HostRead, ToList
 from .inplace_view import InPlaceView
-from .legacy import LegacyVariable, RecurrentLayer
+from .legacy import LegacyVariable, NewLeaf, RecurrentLayer
 from .logic import BuiltinOnTensor, ChainedComparison, TensorAssert
 from .logs import Logging
 from .loops import Accumulate, TensorFor
@@ -81,5 +81,6 @@ RULES = (
     Deprecated(),
     LegacyVariable(),
     RecurrentLayer(),
+    NewLeaf(),
 )
 BY_CODE = {rule.code: rule for rule in RULES}

@@ -1,8 +1,8 @@
-"""DYN905, DYN906: what Dynamo refuses by name: the old Variable constructor, and recurrent layers."""
+"""DYN905 to DYN907: what Dynamo refuses by name: the old Variable constructor, recurrent layers, new leaves."""
 
 import ast
 
-from ..edit import Safety, after_imports
+from ..edit import Edit, Safety, after_imports
 from .base import Rule
 
 VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
@@ -137,3 +137,63 @@ def _allowed(context):
     """Whether the file sets the option already, either way."""
     settings = (n for n in context.index.get(ast.Attribute, ()) if n.attr == "allow_rnn")
     return any(isinstance(n.ctx, ast.Store) for n in settings)
+
+
+_FACTORIES = frozenset(
+    f"torch.{name}"
+    for name in "ones zeros rand randn empty full linspace eye tensor ones_like zeros_like rand_like".split()
+)
+_FLOATS = frozenset(f"torch.{name}" for name in "ones zeros rand randn empty linspace eye".split())
+
+
+class NewLeaf(Rule):
+    """
+    A tensor made with `requires_grad=True` is a new leaf, for which Dynamo breaks the graph. `.requires_grad_()` on the
+    new tensor makes the same leaf, and is traced as long as the tensor is not returned. Safe for factories that give
+    floating point, as both forms raise for integers, in other words.
+    """
+
+    code, name, message = "DYN907", "new-leaf", "a tensor is made with requires_grad"
+    help = "use .requires_grad_() on the new tensor"
+    safety = Safety.SAFE
+    dynamo = ("GB0225",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    scale = torch.ones(4, requires_grad=True)
+    return (x * scale).sum()
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    scale = torch.ones(4).requires_grad_()
+    return (x * scale).sum()
+"""
+
+    def check(self, node, context):
+        name = context.resolve(node.func)
+        keyword = next((k for k in node.keywords if k.arg == "requires_grad"), None)
+        if name not in _FACTORIES or keyword is None or getattr(keyword.value, "value", None) is False:
+            return
+        parts = sorted([*node.args, *node.keywords], key=lambda n: (n.lineno, n.col_offset))
+        at = parts.index(keyword)
+        start, end = context.source.span(keyword)
+        if at > 0:
+            start = context.source.span(parts[at - 1])[1]
+        elif len(parts) > 1:
+            end = context.source.span(parts[1])[0]
+        whole = context.source.span(node)[1]
+        always = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+        shown = "" if always else context.segment(keyword.value)
+        edits = Edit(start, end, ""), Edit(whole, whole, f".requires_grad_({shown})")
+        sure = name in _FLOATS and not any(k.arg in ("dtype", "out", None) for k in node.keywords)
+        why = "" if sure else "for integers, the exception has another text"
+        safety = Safety.SAFE if sure else Safety.UNSAFE
+        yield context.finding(self, node, fix=context.fix("use .requires_grad_()", *edits, safety=safety, why=why))
