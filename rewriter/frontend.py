@@ -122,8 +122,8 @@ class CompiledFunction:
         recorder = Recorder(self.options, Rewriter, self._moving)
         try:
             result = self._run(recorder, args, kwargs)
-        except Exception:
-            recorder.strip(None)
+        except Exception as error:
+            recorder.strip(error)
             self._raised()
             raise
         if recorder.failure is not None:

@@ -26,7 +26,7 @@ class Effect:
         """A traced scalar that was stored, and is still there, becomes a plain number where it is."""
         for part in self.arguments:
             if not isinstance(part, Recipe):
-                scalars.strip(part)
+                scalars.strip(part, attributes=False)
         value = self.arguments[-1] if self.arguments else None
         made_plain = value if isinstance(value, Recipe) else scalars.strip(value)
         if made_plain is not value and self.function in STORES:

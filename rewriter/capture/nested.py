@@ -9,43 +9,60 @@ from . import scalars
 
 
 def tensors_in(obj: Any) -> list[torch.Tensor]:
-    """The tensors in nested lists, tuples and dicts."""
-    if isinstance(obj, torch.Tensor):
-        return [obj]
-    if isinstance(obj, list | tuple):
-        return [tensor for part in obj for tensor in tensors_in(part)]
-    if isinstance(obj, dict):
-        return [tensor for part in obj.values() for tensor in tensors_in(part)]
-    return []
+    """The tensors in nested lists, tuples and dicts; what stands at two places counts once."""
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    rest = [obj]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        elif isinstance(part, list | tuple | dict) and id(part) not in seen:
+            seen.add(id(part))
+            rest.extend(reversed(part.values() if isinstance(part, dict) else part))
+    return found
 
 
 def settle_in(obj: Any) -> Any:
     """`obj` with every traced scalar in it replaced by its plain value, its outcome recorded; `obj` itself where there is none."""
-    return _changed(obj, scalars.settle)
+    return _changed(obj, scalars.settle, {})
 
 
 def settle_but_sizes(obj: Any) -> Any:
     """As `settle_in`, but for scalars that follow from sizes: they stay traced."""
-    return _changed(obj, lambda value: value if scalars.size_form(value) is not None else scalars.settle(value))
+    return _changed(obj, lambda value: value if scalars.size_form(value) is not None else scalars.settle(value), {})
 
 
 def plain_in(obj: Any) -> Any:
     """`obj` with plain values for traced scalars; no outcome is recorded."""
-    return _changed(obj, scalars.plain)
+    return _changed(obj, scalars.plain, {})
 
 
-def _changed(obj: Any, change: Callable[[Any], Any]) -> Any:
+def has_traced(values: Any) -> bool:
+    """Whether a flat sequence holds a traced scalar."""
+    return any(type(value) in scalars.TRACED for value in values)
+
+
+def _changed(obj: Any, change: Callable[[Any], Any], done: dict[int, Any]) -> Any:
     if type(obj) in scalars.TRACED:
         return change(obj)
-    if type(obj) in (list, tuple, torch.Size):
-        parts = [_changed(part, change) for part in obj]
-        return type(obj)(parts) if any(a is not b for a, b in zip(parts, obj, strict=True)) else obj
+    if type(obj) not in _NESTED:
+        return obj
+    if id(obj) not in done:
+        done[id(obj)] = _parts_changed(obj, change, done)
+    return done[id(obj)]
+
+
+_NESTED = (list, tuple, torch.Size, dict, slice, set, frozenset)
+
+
+def _parts_changed(obj: Any, change: Callable[[Any], Any], done: dict[int, Any]) -> Any:
+    done[id(obj)] = obj  # one that holds itself
     if type(obj) is dict:
-        values = {key: _changed(part, change) for key, part in obj.items()}
+        values = {key: _changed(part, change, done) for key, part in obj.items()}
         return values if any(values[key] is not obj[key] for key in obj) else obj
-    if isinstance(obj, slice):
-        ends = (obj.start, obj.stop, obj.step)
-        return (
-            slice(*(_changed(end, change) for end in ends)) if any(type(end) in scalars.TRACED for end in ends) else obj
-        )
-    return obj
+    given = (obj.start, obj.stop, obj.step) if type(obj) is slice else tuple(obj)
+    parts = [_changed(part, change, done) for part in given]
+    if all(a is b for a, b in zip(parts, given, strict=True)):
+        return obj
+    return slice(*parts) if type(obj) is slice else type(obj)(parts)

@@ -17,7 +17,12 @@ class CannotRebuild(Exception):
 
 
 class Recipe:
-    """Base: makes one object for one later call."""
+    """Base: makes one object for one later call. `after`: how many segments must have run; `graph`: whether it needs what they give;
+    `sizes`: whether it is arithmetic on sizes and constants alone."""
+
+    after = 0
+    graph = False
+    sizes = False
 
     def make(self, env: "Env") -> Any:
         raise NotImplementedError
@@ -60,20 +65,45 @@ class Output(Recipe):
 
     segment: int
     index: int
+    graph = True
+
+    @property
+    def after(self) -> int:  # type: ignore[override]
+        return self.segment + 1
 
     def make(self, env: Env) -> Any:
         return env.outputs[self.segment][self.index]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Apply(Recipe):
-    """A pure host function of other recipes: `.item()`, arithmetic on traced scalars, formatting."""
+    """A pure host function of other recipes: `.item()`, arithmetic on traced scalars, formatting. Made once in a call."""
 
     function: Callable[..., Any]
     arguments: tuple[Recipe, ...]
 
+    def __post_init__(self) -> None:
+        self.after = max((part.after for part in self.arguments), default=0)
+        self.graph = any(part.graph for part in self.arguments)
+        traced = [part for part in self.arguments if not isinstance(part, Const)]
+        self.sizes = bool(traced) and all(part.sizes for part in traced)
+
     def make(self, env: Env) -> Any:
-        return self.function(*(argument.make(env) for argument in self.arguments))
+        made = env.made
+        if id(self) not in made:
+            made[id(self)] = self.function(*[argument.make(env) for argument in self.arguments])
+        return made[id(self)]
+
+
+@dataclasses.dataclass(eq=False)
+class Works(Recipe):
+    """A recipe that may raise, tried before anything of the call is done to the outside."""
+
+    recipe: Recipe
+
+    def make(self, env: Env) -> Any:
+        self.recipe.make(env)
+        return DONE
 
 
 @dataclasses.dataclass(eq=False)
@@ -103,15 +133,12 @@ class HostValue(Recipe):
 
     call: HostCall
 
+    @property
+    def after(self) -> int:  # type: ignore[override]
+        return self.call.after
+
     def make(self, env: Env) -> Any:
         return env.answers[self.call]
-
-
-def earliest(recipe: Recipe) -> int:
-    """After how many segments a host-level recipe can be made: its host calls must have been."""
-    if isinstance(recipe, Apply):
-        return max(map(earliest, recipe.arguments), default=0)
-    return recipe.call.after if isinstance(recipe, HostValue) else 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -123,6 +150,7 @@ class Build(Recipe):
     state: Recipe | None = None
     items: tuple[Recipe, ...] = ()
     pairs: tuple[tuple[Recipe, Recipe], ...] = ()
+    graph = True
 
     def make(self, env: Env) -> Any:
         if id(self) in env.made:
@@ -176,15 +204,15 @@ class RecipeMaker:
             return self._memo[id(obj)][1]
         return self._made(obj)
 
-    def _remember(self, obj: Any, recipe: Build) -> Build:
+    def _remember(self, obj: Any, recipe: Any) -> Any:
         self._memo[id(obj)] = (obj, recipe)
         return recipe
 
     def _made(self, obj: Any) -> Recipe:
         if type(obj) is tuple:
-            return Apply(lambda *parts: parts, tuple(map(self.recipe, obj)))
+            return self._remember(obj, Apply(lambda *parts: parts, tuple(map(self.recipe, obj))))
         if type(obj) is frozenset:
-            return Apply(lambda *parts: frozenset(parts), tuple(map(self.recipe, obj)))
+            return self._remember(obj, Apply(lambda *parts: frozenset(parts), tuple(map(self.recipe, obj))))
         if type(obj) in (list, set):
             recipe = self._remember(obj, Build(type(obj)))
             recipe.items = tuple(map(self.recipe, obj))
@@ -238,10 +266,3 @@ def _reduce(obj: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any, list[An
     create, arguments, *rest = reduced
     state, items, pairs = (*rest, None, None, None)[:3]
     return create, arguments, state, list(items or ()), list(pairs or ())
-
-
-def needs_graph(recipe: Recipe) -> bool:
-    """Whether a scalar's recipe uses what a segment gives, and not call inputs alone."""
-    if isinstance(recipe, Apply):
-        return any(map(needs_graph, recipe.arguments))
-    return isinstance(recipe, Output | Build)

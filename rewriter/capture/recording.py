@@ -13,7 +13,6 @@ from .effects import Effect
 from .provenance import BY_IDENTITY, is_constant
 from .recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from .segments import Segment
-from .sizes import follows_from_sizes
 from .symbolic import Symbols, make_static
 from .trace import Recorder
 from .values import CALL_INPUT, storage_of
@@ -42,7 +41,7 @@ class Recording:
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""
         make_static(self.segments)
-        kept = (outcome for outcome in self.outcomes if not follows_from_sizes(outcome[1]))
+        kept = (outcome for outcome in self.outcomes if not outcome[1].sizes)
         self.outcomes = (*kept, *((0, Input(index), seen) for index, seen in self.numbers.items()))
         self.guards = tuple(self._static(guard) for guard in self.guards)
         plan = self.guard_set.plan

@@ -1,7 +1,10 @@
 """Numbers and text that come from tensors: plain to Python, but they remember how a later call makes them again."""
 
+import copyreg
 import math
 import operator
+import types
+from collections import deque
 from typing import Any
 
 import torch
@@ -54,12 +57,30 @@ def traced(value: Any, recipe: Recipe, form: Any = None, recorder: Any = None) -
 
 
 def apply(function: Any, *args: Any) -> Any:
-    """`function(*args)` on the plain values; traced again if any argument is traced."""
-    result = function(*map(plain, args))
+    """`function(*args)` on the plain values; traced again if any argument is traced. Where it raises, the values decide."""
+    try:
+        result = function(*map(plain, args))
+    except Exception:
+        for arg in args:
+            settle(arg)
+        raise
     if result is NotImplemented or not any(map(is_live, args)):
         return result
     recorder = state.recorder()
-    return traced(result, Apply(function, tuple(map(recipe_of, args))), recorder.form_of_call(function, args))
+    recipe = Apply(function, tuple(map(recipe_of, args)))
+    if _may_raise(function, args):
+        recorder.must_work(recipe)
+    return traced(result, recipe, recorder.form_of_call(function, args))
+
+
+_DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod, divmod, operator.lshift, operator.rshift})
+
+
+def _may_raise(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether other numbers may raise where these did not."""
+    if function in _DIVISIONS:
+        return type(args[1]) in TRACED
+    return function in (operator.pow, int, round) and not (function is operator.pow and args[1] in (0, 1, 2, 3))
 
 
 def settle(value: Any) -> Any:
@@ -128,28 +149,27 @@ TracedInt = type("TracedInt", (int,), {**_UNTRACED, **_arithmetic(), "__index__"
                                        "__float__": _settled(float)})  # fmt: skip
 
 
-class TracedStr(str):
-    """Text made of traced values; only what prints or stores it can make it again."""
+def _text() -> dict[str, Any]:
+    """Every way to look into text settles it; adding keeps it traced."""
+    methods = {
+        name: _settled(getattr(str, name)) for name in dir(str) if callable(getattr(str, name)) and name not in _OWN
+    }
+    methods["__add__"] = lambda self, other: (
+        apply(operator.add, self, other) if isinstance(other, str) else NotImplemented
+    )
+    methods["__radd__"] = lambda self, other: (
+        apply(operator.add, other, self) if isinstance(other, str) else NotImplemented
+    )
+    methods["__reduce_ex__"] = lambda self, protocol: plain(self).__reduce_ex__(protocol)
+    return methods
 
-    recording: Any = None
-    recipe: Any = None
-    form: Any = None
 
-    def __add__(self, other: str) -> Any:
-        return apply(operator.add, self, other) if isinstance(other, str) else NotImplemented
-
-    def __radd__(self, other: str) -> Any:
-        return apply(operator.add, other, self) if isinstance(other, str) else NotImplemented
-
-    def __eq__(self, other: object) -> Any:
-        return settle(self) == plain(other)
-
-    def __ne__(self, other: object) -> Any:
-        return settle(self) != plain(other)
-
-    def __hash__(self) -> int:
-        return hash(settle(self))
-
+_OWN = frozenset(
+    "__new__ __init__ __init_subclass__ __subclasshook__ __class__ __getattribute__ __setattr__ __delattr__ __dir__ __doc__ "
+    "__reduce__ __reduce_ex__ __getnewargs__ __add__ __sizeof__ __getstate__".split()
+)
+# Text made of traced values; only what prints or stores it can make it again.
+TracedStr = type("TracedStr", (str,), {**_UNTRACED, **_text()})
 
 TRACED = (TracedFloat, TracedInt, TracedStr)
 _EXACT: dict[type, Any] = {
@@ -166,41 +186,99 @@ def release(made: list[Any]) -> None:
     made.clear()
 
 
-def strip(obj: Any, seen: set[int] | None = None) -> Any:
-    """`obj` with the traced scalars in it made plain: tuples anew, lists and dicts in place, objects' attributes in place."""
-    seen = set() if seen is None else seen
-    if type(obj) in TRACED:
-        return plain(obj)
-    if id(obj) in seen:
+def strip(obj: Any, attributes: bool = True) -> Any:
+    """`obj` with the traced scalars in it made plain: tuples and frozensets anew, what can change in place."""
+    return _Strip(attributes)(obj)
+
+
+MOST = 20_000  # objects looked into: what was made in the call is small, what it refers to need not be
+
+
+class _Strip:
+    def __init__(self, attributes: bool) -> None:
+        self._done: dict[int, Any] = {}
+        self._keep: list[Any] = []
+        self._into_objects = attributes
+
+    def __call__(self, obj: Any) -> Any:
+        if type(obj) in TRACED:
+            return plain(obj)
+        if type(obj) in _LEAVES or isinstance(obj, _OTHERS):
+            return obj
+        if id(obj) not in self._done:
+            if len(self._keep) > MOST:
+                return obj
+            self._keep.append(obj)
+            self._done[id(obj)] = obj
+            self._done[id(obj)] = self._stripped(obj)
+        return self._done[id(obj)]
+
+    def _stripped(self, obj: Any) -> Any:
+        if isinstance(obj, tuple | frozenset):
+            return self._again(obj)
+        if isinstance(obj, list | deque):
+            self._items(obj, list(enumerate(obj)))
+        elif isinstance(obj, set):
+            self._members(obj)
+        elif isinstance(obj, dict):
+            self._keys(obj)
+            self._items(obj, list(dict.items(obj)))
+        if self._into_objects:
+            self._attributes(obj)
         return obj
-    seen.add(id(obj))
-    if type(obj) in (tuple, torch.Size) and obj:
-        parts = type(obj)(strip(part, seen) for part in obj)
-        return parts if any(a is not b for a, b in zip(parts, obj, strict=True)) else obj
-    if type(obj) is list:
-        _strip_items(obj, list(enumerate(obj)), seen)
-    elif type(obj) is set and any(type(member) in TRACED for member in obj):
-        _refill(obj, [plain(member) for member in obj])
-    elif isinstance(obj, dict):
-        _strip_keys(obj)
-        _strip_items(obj, list(dict.items(obj)), seen)
-    return obj
+
+    def _again(self, obj: Any) -> Any:
+        parts = [self(part) for part in obj]
+        if all(a is b for a, b in zip(parts, obj, strict=True)):
+            return obj
+        if isinstance(obj, tuple):
+            return type(obj)(parts) if type(obj) in (tuple, torch.Size) else tuple.__new__(type(obj), parts)
+        return type(obj)(parts)
+
+    def _items(self, obj: Any, items: list[tuple[Any, Any]]) -> None:
+        write = dict.__setitem__ if isinstance(obj, dict) else operator.setitem
+        for key, value in items:
+            plain_value = self(value)
+            if plain_value is not value:
+                write(obj, key, plain_value)
+
+    def _members(self, obj: set[Any]) -> None:
+        members = [self(member) for member in obj]
+        if any(a is not b for a, b in zip(members, obj, strict=True)):
+            obj.clear()
+            obj.update(members)
+
+    def _keys(self, obj: dict[Any, Any]) -> None:
+        keys = [self(key) for key in obj]
+        if any(a is not b for a, b in zip(keys, obj, strict=True)):
+            values = list(dict.values(obj))
+            dict.clear(obj)
+            dict.update(obj, zip(keys, values, strict=True))
+
+    def _attributes(self, obj: Any) -> None:
+        """Of an object, and what a function made in the call closes over or has for defaults."""
+        if isinstance(obj, types.FunctionType):
+            for cell in obj.__closure__ or ():
+                if _content(cell) is not self(_content(cell)):
+                    cell.cell_contents = self(cell.cell_contents)
+            obj.__defaults__ = self(obj.__defaults__) if obj.__defaults__ else obj.__defaults__
+        if isinstance(obj, BaseException):
+            obj.args = self(obj.args)
+        attributes = getattr(obj, "__dict__", None)
+        if type(attributes) is dict:
+            self._items(attributes, list(attributes.items()))
+        for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+            value = getattr(obj, name, None)
+            if self(value) is not value:
+                object.__setattr__(obj, name, self(value))
 
 
-def _refill(obj: set[Any], members: list[Any]) -> None:
-    obj.clear()
-    obj.update(members)
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return None
 
 
-def _strip_keys(obj: dict[Any, Any]) -> None:
-    if any(type(key) in TRACED for key in obj):
-        items = [(plain(key), value) for key, value in obj.items()]
-        obj.clear()
-        obj.update(items)
-
-
-def _strip_items(obj: Any, items: list[tuple[Any, Any]], seen: set[int]) -> None:
-    for key, value in items:
-        plain_value = strip(value, seen)
-        if plain_value is not value:
-            obj[key] = plain_value
+_LEAVES = frozenset({int, float, str, bool, bytes, complex, type(None), range, slice})
+_OTHERS = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.BuiltinFunctionType, types.MethodType)

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from . import opsets
-from .recipes import Apply, Const, Env, Recipe
+from .recipes import Env, Recipe
 from .scalars import plain, size_form, traced
 from .values import CALL_INPUT, Meta, Number, Value
 
@@ -30,6 +30,10 @@ ARITHMETIC = frozenset(
         operator.pow,
     }
 )
+
+
+EXPONENTS = (2, 0.5, -0.5, -1)
+LARGEST = 2**31  # sizes and given integers above are constants; a product of two stays in 64 bits
 
 
 class Form:
@@ -93,6 +97,8 @@ def node_of(form: Form, segment: Any, origin: str) -> torch.fx.Node:
 class SizeOf(Recipe):
     """A number that later calls compute from the sizes of their inputs."""
 
+    sizes = True
+
     def __init__(self, form: Form) -> None:
         self.form = form
 
@@ -110,24 +116,21 @@ class SymbolicEnv(Env):
         super().__init__([], 0)
 
 
-def follows_from_sizes(recipe: Recipe) -> bool:
-    """Whether the recipe is arithmetic on sizes and constants alone."""
-    if isinstance(recipe, Apply):
-        parts = [part for part in recipe.arguments if not isinstance(part, Const)]
-        return bool(parts) and all(map(follows_from_sizes, parts))
-    return isinstance(recipe, SizeOf)
-
-
 def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
     """The form of arithmetic on traced sizes and plain numbers."""
     if function not in ARITHMETIC:
         return None
     parts = tuple(size_form(arg) or arg for arg in args)
-    if not any(isinstance(part, Form) for part in parts) or not all(
-        isinstance(part, Form) or type(part) in (int, float) for part in parts
-    ):
+    if not any(isinstance(part, Form) for part in parts) or not all(map(_is_small, parts)):
+        return None
+    if function is operator.pow and parts[1] not in EXPONENTS:
         return None
     return Computed(function(*map(plain, args)), function, parts)
+
+
+def _is_small(part: Any) -> bool:
+    """A form, or a number with which sizes stay in 64 bits."""
+    return isinstance(part, Form) or type(part) is float or (type(part) is int and abs(part) < LARGEST)
 
 
 def watched(rec: Any, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -141,8 +144,6 @@ def watched(rec: Any, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         return size_of(rec, args[0], kwargs["dim"] if kwargs else args[1])
     if name in ("numel", "nelement"):
         return _number(rec, result, args[0], "numel", ())
-    if _fixed(rec, args[0], None):
-        return result
     return _compared(rec, result, name, args, kwargs)
 
 
@@ -169,7 +170,7 @@ def _number(rec: Any, seen: Any, tensor: torch.Tensor, method: str, arguments: t
 
 def _compared(rec: Any, result: Any, name: str, args: Any, kwargs: Any) -> Any:
     """Strides and the like: part of what the recording stands for."""
-    if name in ("stride", "is_contiguous", "dim_order") and not kwargs:
+    if name in ("stride", "is_contiguous", "dim_order") and not kwargs and not _fixed(rec, args[0], None):
         form = Read(result, rec.value(args[0]), Meta.of(args[0]), name, tuple(args[1:]))
         node_of(form, rec.segment, rec.origin())
         rec.outcome(SizeOf(form), result)

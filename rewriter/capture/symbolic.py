@@ -4,6 +4,7 @@ That gives the expression behind each number that Python read of a size, the exa
 asked of the sizes, the condition under which the recording stands for a call. torch's ShapeEnv keeps the expressions and the relations.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,9 +17,9 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, Shap
 from torch.utils._sympy.printers import PythonPrinter
 
 from ...runtime.guard import TensorMeta
-from .recipes import Recipe, needs_graph
+from .recipes import Recipe
 from .segments import Segment
-from .sizes import Form, SymbolicEnv, follows_from_sizes
+from .sizes import LARGEST, Form, SymbolicEnv
 from .values import CALL_INPUT, HOST, Meta, Number
 
 ITSELF = -1  # in the place of a dim: the input is a number
@@ -51,7 +52,13 @@ class Symbols:
         """Run the graphs on symbols; the outcomes that no relation between sizes covers. Raises Inconsistent, and what torch raises for
         an operator that symbols cannot pass."""
         results: list[Any] = []
-        with torch.inference_mode(False), self.mode, torch.no_grad(), enable_python_dispatcher():
+        with (
+            warnings.catch_warnings(action="ignore"),
+            torch.inference_mode(False),
+            self.mode,
+            torch.no_grad(),
+            enable_python_dispatcher(),
+        ):
             for segment in segments:
                 fakes = [
                     self._fed(feed, meta, results) for feed, meta in zip(segment.feeds, segment.metas, strict=True)
@@ -111,8 +118,8 @@ class Symbols:
 
     def _covered(self, recipe: Recipe, expected: Any) -> bool:
         """Whether the outcome is one that relations between sizes decide: they are recorded as such."""
-        if not follows_from_sizes(recipe) or not isinstance(expected, bool | int | float | tuple):
-            self._decided |= not needs_graph(recipe)
+        if not recipe.sizes or not isinstance(expected, bool | int | float | tuple):
+            self._decided |= not recipe.graph
             return False
         value = recipe.make(SymbolicEnv())
         self._decided |= not isinstance(value, bool | int | float)
@@ -138,7 +145,7 @@ class Symbols:
         """Everything has been asked of the sizes: make `holds` of it, and give the forms what later calls compute. Raises Inconsistent."""
         if any(self.env.deferred_runtime_asserts.values()):
             raise Inconsistent("a size that only the data decides")
-        conditions = [f"{symbol} >= 2" for symbol in self._first()]
+        conditions = [f"2 <= {symbol} < {LARGEST}" for symbol in self._first()]
         conditions += [
             f"{_read(*at)} == {symbol}" for at, symbol in self._symbols.items() if self._first()[symbol] != at
         ]

@@ -23,7 +23,7 @@ from .moving import Moving
 from .nested import plain_in, settle_but_sizes, tensors_in
 from .places import place_of
 from .provenance import Provenance, Unguardable
-from .recipes import DONE, Apply, HostCall, HostValue, Input, Output, Recipe, earliest, needs_graph
+from .recipes import DONE, Apply, HostCall, HostValue, Input, Output, Recipe, Works
 from .segments import SegmentBuilder
 from .values import CALL_INPUT, FLOAT, HOST, Meta, Tracker, Value, is_plain
 
@@ -174,8 +174,8 @@ class Recorder(TorchFunctionMode):
 
     def outcome(self, recipe: Recipe, value: Any, reason: reasons.Reason = reasons.HOST_READ) -> Any:
         """Python depends on a value that the graph computes: later calls compare it with `value`."""
-        if not needs_graph(recipe):
-            self.outcomes.append((earliest(recipe), recipe, value))
+        if not recipe.graph:
+            self.outcomes.append((recipe.after, recipe, value))
             return value
         if any(seg.ops for seg in self.segments):
             self.breaks(reason, f"the value was {value!r:.60}")
@@ -186,12 +186,16 @@ class Recorder(TorchFunctionMode):
     def host_call(self, call: HostCall, result: Any) -> Any:
         """A call that is made anew each time, between the outcomes before and after it. Its answer, traced."""
         call.after = max((after for after, _, _ in self.outcomes), default=0)
-        if any(needs_graph(recipe) for recipe in (*call.arguments, *call.keywords.values())):
+        if any(recipe.graph for recipe in (*call.arguments, *call.keywords.values())):
             self.cut()
         if not self.segment.ops:  # right after a break
             call.after = len(self.segments) - 1
         self.outcomes.append((call.after, call, DONE))
         return None if result is None else scalars.traced(result, HostValue(call))
+
+    def must_work(self, recipe: Recipe) -> None:
+        """Later calls where the recipe raises are not this recording's."""
+        self.outcomes.append((recipe.after, Works(recipe), DONE))
 
     def value_recipe(self, value: Value) -> Recipe:
         """The recipe of a tensor's value as it is at the end of the segment that made it."""
@@ -270,7 +274,7 @@ class Recorder(TorchFunctionMode):
         number: Any = args[1] if len(args) == 2 else None
         if type(number) is not scalars.TracedFloat or number.form is not None or not scalars.live_in(self, number):
             return
-        if not needs_graph(number.recipe):
+        if not number.recipe.graph:
             number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
             self.fed.append(number.recipe)
 

@@ -8,6 +8,7 @@ import torch
 from ...runtime.guard import Is
 from ..capture import scalars
 from ..capture.effects import Effect
+from ..capture.nested import has_traced, settle_in
 from ..capture.provenance import MAPPINGS, is_constant
 from ..capture.trace import Recorder
 from . import items
@@ -22,7 +23,10 @@ _UNARY = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
 def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
     if _simple(a) and _simple(b):
-        return _formatted(op, function, a, b) if op == "%" else function(*_agreeing(a, b))
+        return _formatted(op, function, a, b) if op == "%" else _numbers(function, *_agreeing(a, b))
+    if op == "%" and isinstance(a, str):
+        _contents(rec, a, b)
+        return _formatted(op, function, a, b)
     name = _NAMES[op]
     for owner, method_name, other in ((a, f"__{name}__", b), (b, f"__r{name}__", a)):
         method = python_method(rec, owner, method_name)
@@ -44,10 +48,26 @@ def _agreeing(a: Any, b: Any) -> tuple[Any, Any]:
     return a, b
 
 
-def _formatted(op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
-    if isinstance(a, str) and type(b) in scalars.TRACED:
+def _numbers(function: Callable[..., Any], a: Any, b: Any) -> Any:
+    """`function(a, b)`; C's own float on the left would read the digits of a traced number and ask nobody."""
+    if type(b) in scalars.TRACED and isinstance(a, int | float) and not isinstance(b, str):
         return scalars.apply(function, a, b)
-    return function(*_agreeing(a, b))
+    return function(a, b)
+
+
+def _formatted(op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    if not isinstance(a, str):
+        return _numbers(function, *_agreeing(a, b))
+    a = scalars.settle(a)
+    if type(b) in scalars.TRACED:
+        return scalars.apply(function, a, b)
+    if type(b) is tuple and has_traced(b):
+        return scalars.apply(lambda *parts: a % parts, *(b if is_flat(b) else settle_in(b)))
+    return function(a, settle_in(b))
+
+
+def is_flat(values: tuple[Any, ...]) -> bool:
+    return all(is_constant(value) or type(value) in scalars.TRACED for value in values)
 
 
 def _simple(value: Any) -> bool:
@@ -92,7 +112,7 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
     if op in ("in", "not in"):
         return _membership(rec, op, function, a, b)
     if _simple(a) and _simple(b):
-        return function(a, b)
+        return _numbers(function, a, b)
     for owner, name, other in ((a, _COMPARISONS[op], b), (b, _COMPARISONS[_MIRROR[op]], a)):
         method = python_method(rec, owner, name)
         if method is not None:
@@ -121,4 +141,4 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
         return found if op == "in" else not found
     if not (isinstance(b, MAPPINGS) and items.lacks(rec, b)):
         _contents(rec, b)
-    return function(scalars.settle(a) if type(a) in scalars.TRACED else a, b)
+    return function(scalars.settle(a) if type(a) in scalars.TRACED else a, settle_in(b))

@@ -2,6 +2,7 @@
 
 import builtins
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,8 @@ def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
 def _len(rec: Recorder, obj: Any) -> int:
     if isinstance(obj, torch.Tensor) and obj.dim():
         return obj.shape[0]
+    if type(obj) in scalars.TRACED:
+        return len(scalars.settle(obj))
     method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
     if method is not None:
         return int(rec.call(method, (obj,), {}))
@@ -71,7 +74,7 @@ def _number(cls: Any) -> Callable[..., Any]:
             made = rec.call(method, (args[0],), {})
             return scalars.apply(cls, made) if type(made) in scalars.TRACED else cls(made)
         items.guard_arguments(rec, args, kwargs)
-        return cls(*settle_in(args), **kwargs)
+        return cls(*settle_in(args), **settle_in(kwargs))
 
     return convert
 
@@ -93,8 +96,8 @@ def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
     return str(*args, **kwargs)
 
 
-def _rounded(rec: Recorder, value: Any, *digits: Any) -> Any:
-    return round(value, *digits)
+def _rounded(rec: Recorder, number: Any, ndigits: Any = None) -> Any:
+    return round(number) if ndigits is None else round(number, scalars.settle(ndigits))
 
 
 def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
@@ -117,7 +120,7 @@ def _first_over(function: Any) -> Callable[..., Any]:
     """Builtins that iterate over their first argument."""
 
     def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        return function(*(iteration.over(rec, arg) for arg in args[:1]), *settle_in(args[1:]), **kwargs)
+        return function(*(iteration.over(rec, arg) for arg in args[:1]), *settle_in(args[1:]), **settle_in(kwargs))
 
     return run
 
@@ -128,7 +131,7 @@ def _reversed(rec: Recorder, value: Any) -> Any:
         return rec.call(method, (value,), {})
     if python_method(rec, value, "__getitem__") is not None:
         size = _len(rec, value)
-        return iter([items.load(rec, value, index) for index in range(size - 1, -1, -1)])
+        return map(lambda index: items.load(rec, value, index), range(size - 1, -1, -1))
     items.guard_structure(rec, value)
     return reversed(value)
 
@@ -163,15 +166,41 @@ def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
     return functools.reduce(rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial)
 
 
-def _keyed(function: Any) -> Callable[..., Any]:
-    """`sorted`, `min`, `max`: a key function is called back; traced scalars are compared one by one."""
+def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
+    """Added as Python code would: C's own loop over floats reads the digits of traced numbers."""
+    total = start
+    for value in iteration.over(rec, iterable):
+        total = binaries.binary(rec, "+", operator.add, total, value)
+    return total
 
-    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("key") is not None:
-            kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
-        return function(*((iteration.over(rec, args[0]),) if len(args) == 1 else args), **kwargs)
+
+def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    values = list(iteration.over(rec, iterable))
+    if key is None:
+        return sorted(settle_in(values), reverse=reverse)
+    keys = settle_in([rec.call(key, (value,), {}) for value in values])
+    order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)
+    return [values[index] for index in order]
+
+
+def _extreme(op: str, function: Any) -> Callable[..., Any]:
+    """`min`, `max`: the first that no other is `op`; compared one by one, as Python does."""
+
+    def run(rec: Recorder, *args: Any, key: Any = None, **default: Any) -> Any:
+        values = list(iteration.over(rec, args[0])) if len(args) == 1 else list(args)
+        if not values:
+            return function(values, **default)
+        keys = values if key is None else [rec.call(key, (value,), {}) for value in values]
+        best = 0
+        for index in range(1, len(values)):
+            if branches.truth(rec, binaries.compare(rec, op, _COMPARE[op], keys[index], keys[best])):
+                best = index
+        return values[best]
 
     return run
+
+
+_COMPARE = {"<": operator.lt, ">": operator.gt}
 
 
 def _super(rec: Recorder, *args: Any) -> Any:
@@ -215,7 +244,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.frozenset: _over_all(frozenset),
     builtins.zip: _over_all(zip),
     builtins.enumerate: _first_over(enumerate),
-    builtins.sum: _first_over(sum),
+    builtins.sum: _sum,
     builtins.reversed: _reversed,
     builtins.dict: _dict,
     builtins.any: _any,
@@ -223,9 +252,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.map: _with_callback(map),
     builtins.filter: _with_callback(filter),
     functools.reduce: _reduce,
-    builtins.sorted: _keyed(sorted),
-    builtins.min: _keyed(min),
-    builtins.max: _keyed(max),
+    builtins.sorted: _sorted,
+    builtins.min: _extreme("<", min),
+    builtins.max: _extreme(">", max),
     builtins.super: _super,
     builtins.id: _id,
     builtins.hash: _hash,

@@ -12,7 +12,7 @@ import torch
 from ...runtime.guard import Is, Item, Keys, Length
 from .. import reasons
 from ..capture import state
-from ..capture.nested import settle_in
+from ..capture.nested import plain_in, settle_in
 from ..capture.provenance import Unguardable, is_constant
 from ..capture.scalars import TRACED
 from ..capture.trace import Recorder
@@ -24,6 +24,7 @@ from . import (
     contextmanagers,
     host_calls,
     items,
+    iteration,
     logs,
     modules,
     slots,
@@ -45,7 +46,7 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         if takes(function):
             return handle(rec, function, args, kwargs)
     rec.stop(reasons.OPAQUE_CALL, _describe(function))
-    return function(*args, **kwargs)
+    return function(*plain_in(args), **plain_in(kwargs))
 
 
 def _describe(function: Any) -> str:
@@ -107,7 +108,7 @@ def _place(rec: Recorder, function: types.FunctionType) -> None:
 def _unseen(rec: Recorder, function: Any, args: Args, kwargs: Kwargs, why: str) -> Any:
     """Python code that cannot be rewritten would read and write unseen."""
     rec.stop(reasons.NOT_REWRITABLE, f"{_describe(function)}: {why}")
-    return function(*args, **kwargs)
+    return function(*plain_in(args), **plain_in(kwargs))
 
 
 def _method(rec: Recorder, function: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
@@ -228,9 +229,21 @@ def _is_ours(function: Any) -> bool:
 
 
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """torch's own code runs as it is; its tensor work passes by the recorder's mode."""
+    """torch's own code runs as it is; its tensor work passes by the recorder's mode. Python code that the mode does not see as one call
+    gets plain numbers: C code below it would take traced ones without asking."""
     items.guard_arguments(rec, args, kwargs)
+    if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
+        args, kwargs = settle_in(args), settle_in(kwargs)
     return function(*args, **kwargs)
+
+
+@functools.cache
+def _overridable() -> frozenset[Any]:
+    return frozenset(torch.overrides.get_testing_overrides())
+
+
+def _is_seen_whole(function: types.FunctionType) -> bool:
+    return function in _overridable() or _is_ours(function)
 
 
 def _autograd_function(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -262,6 +275,8 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     items.guard_arguments(rec, (function, owner, *args), kwargs)
     if type(owner) in TRACED:
         function = getattr(settle_in(owner), function.__name__)
+    if not isinstance(function, type) or function.__module__ != "itertools":
+        args = tuple(iteration.used_up(rec, arg) for arg in args)
     return function(*settle_in(args), **settle_in(kwargs))
 
 
@@ -336,17 +351,18 @@ def _is_effect(function: Any) -> bool:
 def _stops(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     rec.stop(STOPS[function], _describe(function))
     with rec.off_stack():
-        return function(*args, **kwargs)
+        return function(*plain_in(args), **plain_in(kwargs))
 
 
 def _disabled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     rec.stop(reasons.EXPLICIT, f"{_describe(function)} is disabled")
-    return function(*args, **kwargs)
+    return function(*plain_in(args), **plain_in(kwargs))
 
 
 def _is_disabled(function: Any) -> bool:
     target = function.__func__ if isinstance(function, types.MethodType) else function
-    return bool(getattr(target, "_torchdynamo_disable", False)) or _is_hashable_in(target, DISABLED)
+    known = isinstance(target, types.FunctionType | types.BuiltinFunctionType)
+    return (known and bool(getattr(target, "_torchdynamo_disable", False))) or _is_hashable_in(target, DISABLED)
 
 
 def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:

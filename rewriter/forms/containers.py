@@ -26,6 +26,9 @@ _TYPES: tuple[type, ...] = (
 )
 _WRITES = frozenset("append extend insert remove clear sort reverse add discard update setdefault appendleft extendleft rotate __setitem__ "
                     "__delitem__ move_to_end".split())  # fmt: skip
+_KEEPING = frozenset(
+    "append extend add discard remove update appendleft extendleft index count __contains__ __add__ __iadd__".split()
+)
 _COPYING = ("extend", "extendleft", "update")  # they take the elements of now
 _READ_WRITES = frozenset("pop popitem popleft setdefault remove".split())
 
@@ -67,10 +70,18 @@ def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[
 
 
 def _internal(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if function.__name__ in ("extend", "update", "union", "difference", "intersection"):
+    name = function.__name__
+    if name in ("extend", "update", "union", "difference", "intersection"):
         for arg in args:
             items.guard_content(rec, arg)
-    return function(*args, **kwargs)
+    return function(*_taken(name, args), **(kwargs if name == "update" else settle_in(kwargs)))
+
+
+def _taken(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments that are kept stay traced; those that say where or how many are read by C code."""
+    if name in _KEEPING:
+        return args
+    return (*settle_in(args[:1]), *args[1:]) if name in ("insert", "setdefault", "__setitem__") else settle_in(args)
 
 
 def _write(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -82,7 +93,7 @@ def _write(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any,
     rec.known.before_write(owner)
     taken = (type(arg)(arg) if name in _COPYING and type(arg) in (list, set, dict) else arg for arg in args)
     rec.effects.append(Effect(_c_method(owner, name), (owner, *taken), dict(kwargs)))
-    return function(*args, **kwargs)
+    return function(*_taken(name, args), **kwargs)
 
 
 def _c_method(owner: Any, name: str) -> Any:

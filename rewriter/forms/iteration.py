@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .. import reasons
+from ..capture import scalars
 from ..capture.trace import Recorder
 from . import items
 from .lookup import python_method
@@ -16,6 +17,8 @@ _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items())
 
 def over(rec: Recorder, iterable: Any) -> Any:
     """What a `for`, a comprehension or an unpacking should iterate over."""
+    if type(iterable) in scalars.TRACED:
+        return scalars.settle(iterable)
     if isinstance(iterable, torch.Tensor | str | bytes | range | torch.Size):
         return iterable
     if isinstance(iterable, _VIEWS):
@@ -38,6 +41,14 @@ def _advanced(rec: Recorder, iterator: Any) -> Any:
         except StopIteration:
             return
         yield value
+
+
+LAZY = (types.GeneratorType, map, filter, zip, enumerate)
+
+
+def used_up(rec: Recorder, iterable: Any) -> Any:
+    """What code that is not rewritten will iterate over: an iterator is run here, so that what it gives is seen."""
+    return list(over(rec, iterable)) if isinstance(iterable, LAZY) else iterable
 
 
 def _iterator(rec: Recorder, iterator: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import reasons
 from ..capture.effects import Effect
+from ..capture.nested import plain_in
 from ..capture.places import user_frame
 from ..capture.recipes import Const
 from ..capture.trace import Recorder
@@ -73,7 +74,7 @@ def _log(rec: Recorder, logger: logging.Logger, level: int, message: tuple[Any, 
 def _show(rec: Recorder, function: Callable[..., Any], fixed: tuple[Const, ...], shown: tuple[Any, ...]) -> None:
     rec.effects.append(Effect(function, (*fixed, *(texts.text_recipe(rec, value) for value in shown))))
     with rec.paused():
-        function(*(part.value for part in fixed), *(texts.scalars.strip(value) for value in shown))
+        function(*(part.value for part in fixed), *plain_in(shown))
 
 
 def _emit(

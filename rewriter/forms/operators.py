@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ..capture.scalars import plain
 from ..capture.state import recorder
 from . import attributes, binaries, branches, calls, contexts, items, iteration, names, texts
 
@@ -20,6 +21,13 @@ _INPLACE = {"+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=":
 _UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
             "is": operator.is_, "is not": operator.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}  # fmt: skip
+
+
+def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call after a recording has ended: numbers that it traced are plain to whoever asks."""
+    if fn is type and len(args) == 1:
+        args = (plain(args[0]),)
+    return fn(*args, **kwargs)
 
 
 class Target:
@@ -73,7 +81,7 @@ class Forms:
     def set_attr(self, obj: Any, name: str, value: Any) -> None:
         rec = recorder()
         if rec is None:
-            setattr(obj, name, value)
+            setattr(obj, name, plain(value))
         else:
             rec.safely(lambda: attributes.store(rec, obj, name, value), lambda: setattr(obj, name, value))
 
@@ -95,7 +103,7 @@ class Forms:
     def set_item(self, obj: Any, key: Any, value: Any) -> None:
         rec = recorder()
         if rec is None:
-            obj[key] = value
+            obj[key] = plain(value)
         else:
             rec.safely(lambda: items.store(rec, obj, key, value), lambda: items.set_item(obj, key, value))
 
@@ -114,7 +122,7 @@ class Forms:
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         rec = recorder()
         return (
-            fn(*args, **kwargs)
+            _unrecorded(fn, args, kwargs)
             if rec is None
             else rec.safely(lambda: calls.call(rec, fn, args, kwargs), lambda: fn(*args, **kwargs))
         )

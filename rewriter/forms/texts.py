@@ -9,7 +9,7 @@ import torch
 from .. import reasons
 from ..capture import scalars
 from ..capture.effects import Effect
-from ..capture.nested import settle_in
+from ..capture.nested import plain_in, settle_in
 from ..capture.provenance import is_constant
 from ..capture.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
 from ..capture.recording import leaf
@@ -91,4 +91,4 @@ def show(rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwa
     keywords = {name: text_recipe(rec, value) for name, value in kwargs.items()}
     rec.effects.append(Effect(function, arguments, keywords))
     with rec.paused():
-        return function(*map(scalars.strip, args), **{name: scalars.strip(value) for name, value in kwargs.items()})
+        return function(*plain_in(args), **plain_in(kwargs))
