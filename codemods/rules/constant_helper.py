@@ -95,7 +95,19 @@ def _not_fixed(calls, context):
             kind = context.kind(value)
             if kind.what not in _FIXED or kind.host:
                 return f"`{context.segment(value)}` is not known to be a Python number"
+        if _kept_in_attribute(call, context):
+            return "its result is kept in an attribute, which Dynamo cannot make of a constant"
     return ""
+
+
+def _kept_in_attribute(call, context):
+    """Whether the result itself, or a name for it, is stored in an attribute."""
+    statement = context.statement(call)
+    targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is call else []
+    names = {t.id for t in targets if isinstance(t, ast.Name)}
+    stores = [s for s in ast.walk(context.function(call).node) if isinstance(s, ast.Assign)]
+    named = [t for s in stores if isinstance(s.value, ast.Name) and s.value.id in names for t in s.targets]
+    return any(isinstance(t, ast.Attribute) for t in [*targets, *named])
 
 
 class _Body:
