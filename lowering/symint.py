@@ -52,6 +52,7 @@ class Symbols:
         """inputs: names and example values of the graph's placeholders."""
         self.variables: list[Given | Var] = []  # in an order in which each can be computed
         self._known: dict[sympy.Expr, Size] = {}
+        self._made = 0
         sources = list(_sources(inputs))
         for source in sources:
             if source.expr.is_Symbol and source.expr not in self._known:
@@ -59,7 +60,7 @@ class Symbols:
         while any(self._solve(source) for source in sources):
             pass
         for source in sources:
-            if not source.expr.is_Number and not self._expressible(source.expr):
+            if source.expr not in self._known and not source.expr.is_Number and not self._expressible(source.expr):
                 self._define(source, source.expr, source.value.node.hint, source.text)
 
     def size(self, value: Any) -> Size:
@@ -88,7 +89,8 @@ class Symbols:
 
     def _variable(self, expr: sympy.Expr, env: Any, hint: int, formula: Any) -> Var:
         low, high = _range(expr, env)
-        var = Var(f"n{len(self._known)}", hint, low, high, formula)
+        self._made += 1
+        var = Var(f"n{self._made}", hint, low, high, formula)
         self._known[expr] = poly.variable(var)
         return var
 
