@@ -10,9 +10,9 @@ import random
 import sys
 import types
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from . import check
+from . import check, traced
 from .findings import ERROR
 from .source import Source
 
@@ -251,6 +251,8 @@ def command(options, settings, write):
     """`--verify MODULE:FACTORY`: fix the module's file, verified; print the table; the exit code."""
     try:
         path, factory = _target(options.verify)
+        if options.trace:
+            settings = replace(settings, facts=traced.run(options.trace, [path]))
         with open(path, "rb") as stream:
             source = Source.from_bytes(stream.read(), path)
         outcome = verify(source, factory, settings)

@@ -83,6 +83,19 @@ def test_the_command_fixes_what_the_run_justifies(project):
     assert {(f["code"], f["traced"]) for f in json.loads(out)} >= {("DYN201", True), ("DYN906", True)}
 
 
+def test_verified_with_what_the_run_shows(project, capsys):
+    made = "\n\ndef make():\n    return Model('Identity'), (torch.randn(2, 4),)\n"
+    model = MODEL.replace("self.rnn(self.h(x))[0]", "self.h(x)").replace("b = a * 2", "b = a.float()") + made
+    (project / "model.py").write_text(model)
+    (project / "script.py").write_text("import model\nm, x = model.make()\nm(*x)\n")
+    _, out, _ = support.command("--verify", "model.py:make", "model.py")
+    assert "fixes kept           0" in out
+    _, out, _ = support.command("--verify", "model.py:make", "--trace", "script.py", "model.py")
+    assert "fixes kept           1" in out
+    assert "breaks after         0" in out
+    assert "torch.where(b.sum() > 0, b + 1, b)" in (project / "model.py").read_text()
+
+
 def test_facts_hold_on_while_edits_move_lines(project):
     facts = traced.run("script.py", ["model.py"])
     text = "# one more line\n" + MODEL
