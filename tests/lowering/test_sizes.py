@@ -8,7 +8,10 @@ from dynfix.lowering import poly, sizes
 from dynfix.lowering.ir import Buffer
 from dynfix.lowering.poly import Var, at_least, common, divided, evaluate, least, split, variable
 from dynfix.lowering.storage import pack_slots
+from dynfix.lowering.symint import Symbols
 from torch import float32, uint8
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 N, M = Var("n", 7, 2), Var("m", 5, 2)
 A, B = variable(N), variable(M)
@@ -111,3 +114,30 @@ def test_live_buffers_of_run_time_sizes_share_no_bytes():
             for i, (low, high, first, end) in enumerate(spans):
                 for start, stop, begin, close in spans[i + 1 :]:
                     assert end < begin or close < first or high <= start or stop <= low
+
+
+def number(env, value):
+    source = ConstantSource(f"number{value}")
+    return env.create_symintnode(env.create_symbol(value, source, DimDynamic.DYNAMIC), hint=value, source=source)
+
+
+def test_variables_are_found_in_what_a_call_is_given():
+    env = ShapeEnv()
+    n, m = number(env, 5), number(env, 7)
+    direct = Symbols([("x", n * m), ("y", m), ("z", n * m)])
+    assert [given.text for given in direct.variables] == ["y", "(x - 0) // n1"]
+    assert poly.hint(direct.size(n)) == 5 and direct.size(n * m + 1) == direct.size(n) * direct.size(m) + 1
+    solved = Symbols([("x", n * 3 + 1)])
+    assert [given.text for given in solved.variables] == ["(x - 1) // 3"] and poly.hint(solved.size(n)) == 5
+    assert solved.size((n * 4) // 2) == solved.size(n) * 2 and poly.hint(solved.size(n // 2)) == 2
+
+
+def test_what_cannot_be_taken_apart_is_a_variable_itself():
+    env = ShapeEnv()
+    n, m = number(env, 5), number(env, 7)
+    symbols = Symbols([("x", n * m), ("y", n * m), ("z", n * n + m * m)])
+    names = [given.var.name for given in symbols.variables]
+    assert len(set(names)) == len(names) == 2 and [given.text for given in symbols.variables] == ["x", "z"]
+    assert poly.hint(symbols.size(n * m)) == 35
+    with pytest.raises(poly.Unsupported):
+        symbols.size(n)
