@@ -147,7 +147,7 @@ def _outcomes(todo, settings, fixing, jobs):
 
 
 def _handled(todo, settings, fixing, jobs):
-    work = [(path, settings, fixing) for path in todo]
+    work = [(path, settings.narrowed(path), fixing) for path in todo]
     if jobs == 1 or len(work) < _ENOUGH_FOR_TWO:
         yield from map(_read_and_handle, work)
         return

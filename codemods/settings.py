@@ -78,6 +78,11 @@ class Settings:
         """The Facts of the file at `path`, or None."""
         return self.facts.get(os.path.realpath(path)) if self.facts else None
 
+    def narrowed(self, path):
+        """The same with the facts of one file alone: what a worker process is sent."""
+        facts = self.facts_of(path)
+        return replace(self, facts={os.path.realpath(path): facts} if facts else {}) if self.facts else self
+
     def key(self):
         """What results depend on."""
         names = ("select", "extend_select", "ignore", "per_file_ignores", "scope")
