@@ -27,6 +27,7 @@ from ..ir import (
     Select,
     Store,
     Value,
+    atoms,
     nest_loads,
     walk,
 )
@@ -57,11 +58,14 @@ class KernelPrinter:
         self.uses: dict[Node, Names] = {}
         self.loaded: set[Buffer] = set()
         self.dirty: set[Buffer] = set()
+        self.earlier: set[Buffer] = set()  # buffers that the nests before this one load, and the nests after it
+        self.later: set[Buffer] = set()
         self.count = 0
         self.inner: Dim | None = None  # the inner axis of the nest that is being printed
         inner = [dim for dim in tile.inner if dim is not None and dim.block > 1]
         self.rank = [dim.name for dim in tile.dims if dim.block > 1] + ["r"] * bool(inner)
         self.axes: dict[Axis, Dim] = {dim.axis: dim for dim in tile.dims}
+        self.tile_axes = {dim.axis for dim in tile.dims if dim.programs > 1}
         self.names: dict[Axis, str] = {dim.axis: dim.name for dim in tile.dims}
         self.fast = all(b.dtype.itemsize == 2 and b.dtype.is_floating_point for b in self._stored())
         self.integer = "tl.int64" if tile.wide else "tl.int32"
@@ -74,8 +78,10 @@ class KernelPrinter:
 
     def print(self) -> str:
         self._programs()
-        for nest, dim in zip(self.tile.nests, self.tile.inner, strict=True):
+        for number, (nest, dim) in enumerate(zip(self.tile.nests, self.tile.inner, strict=True)):
+            self.later = {load.buffer for other in self.tile.nests[number + 1 :] for load in nest_loads(other)}
             self._nest(nest, dim)
+            self.earlier |= {load.buffer for load in nest_loads(nest)}
         self._drop_unread()
         head = f"def {self.name}({', '.join(self.params.values())}):"
         return "\n".join(["@triton.jit", head, *(INDENT + line for line in self.lines), ""])
@@ -376,10 +382,20 @@ class KernelPrinter:
             place = self._widen(value.index, place, names, names | self.used(value.mask))
             masks = self._inside(names | self.used(value.mask)) + masks[-1:]
         text = f"{self.param(value.buffer)} + {place}"
+        policy = self._eviction(value, names)
         if not masks:
-            return f"tl.load({text})"
+            return f"tl.load({text}{policy})"
         other = "0.0" if value.dtype.is_floating_point else "0"
-        return f"tl.load({text}, mask={' & '.join(masks)}, other={other})"
+        return f"tl.load({text}, mask={' & '.join(masks)}, other={other}{policy})"
+
+    def _eviction(self, value: Load, names: Names) -> str:
+        """In a loop over a row: what a later loop, or every program, reads again stays cached; what is read for the last time goes."""
+        if self.body is None or "r" not in names:
+            return ""
+        shared = not any(isinstance(atom, Axis) and atom in self.tile_axes for atom in atoms(value.index))
+        if value.buffer in self.later or shared:
+            return ', eviction_policy="evict_last"'
+        return ', eviction_policy="evict_first"' if value.buffer in self.earlier else ""
 
     def _widen(self, index: Index, place: str, names: Names, wanted: Names) -> str:
         """An index over more axes than it uses, so that its mask fits."""
