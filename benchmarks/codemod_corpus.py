@@ -223,6 +223,9 @@ class Runs:
             self.file.write_text(json.dumps(self.known))
         return {row["idx"]: row for row in rows}
 
+    def again(self, path, indices):
+        return self._run(path, indices, [])
+
     def _run(self, path, indices, breaking):
         a = self.arguments
         command = [sys.executable, os.path.abspath(__file__), "", "", str(a.loader), "--path", str(path)]
@@ -267,7 +270,16 @@ def measure(arguments, scratch):
             for i in group:
                 result.append({"file": name, "idx": i, "breaking": i in breaking, **{v: found[v][i] for v in found}})
         print(f"{number}/{len(wanted)} files", file=sys.stderr, flush=True)
-    return result
+    differ = [r for r in result if any(what_differs(r, v, loosely=True) for v in VARIANTS)]
+    loose = [r for r in differ if unsteady(r, runs, scratch)]
+    print(f"{len(loose)} cases left out, of which the original differs from itself")
+    return [r for r in result if r not in loose]
+
+
+def unsteady(row, runs, scratch):
+    """Whether the original, run once more, differs from itself (uninitialised memory, time)."""
+    again = {r["idx"]: r for r in runs.again(scratch / "before" / row["file"], [row["idx"]])}[row["idx"]]
+    return what_differs({"before": row["before"], "again": again}, "again") != ""
 
 
 def report(result):
