@@ -157,6 +157,7 @@ class CompiledFunction:
         """Numbers and sizes that an entry took for constants and that are others now: the next recording traces them."""
         for failure in self._dispatcher.explain_miss(args, kwargs):
             self._moving.note_number(failure.guard)
+        self._moving.left = self.options.recompile_limit - len(self._dispatcher.entries)
         for recording in self._captured():
             self._moving.note_sizes(recording.guards, args, kwargs)
 

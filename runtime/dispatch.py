@@ -13,6 +13,9 @@ MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 class Entry(Protocol):
     """One recording that can stand for a call."""
 
+    general: bool
+    """Whether it is slower than one that stands for fewer calls: then it is asked last."""
+
     @property
     def guards(self) -> GuardSet:
         """What must hold."""
@@ -45,7 +48,7 @@ class Dispatcher:
             if inputs is not None:
                 result = entry.run(inputs, args, kwargs)
                 if result is not MISS:
-                    if entry is not entries[0]:
+                    if entry is not entries[0] and not entry.general:
                         self._promote(entry)
                     return result
         return self._on_miss(args, kwargs)
@@ -56,10 +59,10 @@ class Dispatcher:
         return self._entries
 
     def add(self, entry: Entry) -> None:
-        """Put `entry` first; one that is there already is moved."""
+        """Put `entry` first, or last if it is general; one that is there already is moved."""
         with self._lock:
             others = tuple(other for other in self._entries if other is not entry)
-            self._entries = (entry, *others)[: self._limit]
+            self._entries = (*others[: self._limit - 1], entry) if entry.general else (entry, *others)[: self._limit]
 
     def clear(self) -> None:
         """Drop every entry. Calls that are under way finish with theirs."""

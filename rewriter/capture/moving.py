@@ -8,6 +8,8 @@ import torch
 
 from ...runtime.guard import Arg, Attr, Equals, Guard, Item, Kwarg, Path, Tensor
 
+LAST = 2  # of the recordings of a function on a GPU, those that may be for every size
+
 
 @dataclasses.dataclass
 class Moving:
@@ -17,6 +19,7 @@ class Moving:
     numbers: set[Path] = dataclasses.field(default_factory=set)
     sizes: dict[Path, set[int]] = dataclasses.field(default_factory=dict)
     fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
+    left: int = 0  # recordings that may still be made
 
     def clear(self) -> None:
         self.numbers.clear()
@@ -48,6 +51,8 @@ class Moving:
     def dims(self, path: Path, tensor: torch.Tensor, dynamic: bool | None) -> frozenset[int]:
         """The dims of an input whose sizes are traced. 0 and 1 are constants always: code broadcasts, or skips, on them."""
         if dynamic is False or type(tensor) is not torch.Tensor:
+            return frozenset()
+        if tensor.is_cuda and dynamic is None and self.left > LAST:  # kernels on GPUs are fused for known sizes alone
             return frozenset()
         dims = set(range(tensor.dim())) if dynamic and _is_argument(path) else self.sizes.get(path, set())
         dims = dims | set(getattr(tensor, "_dynamo_dynamic_indices", ()))

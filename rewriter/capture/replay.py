@@ -64,6 +64,8 @@ class Entry:
         self._checks: dict[int, list[tuple[Any, Any]]] = {}
         for after, recipe, expected in recording.outcomes:
             self._checks.setdefault(after, []).append((recipe, expected))
+        on_gpu = any(device.type == "cuda" for device in self._devices)
+        self.general = recording.symbols is not None and on_gpu
         self._sizes_hold = recording.symbols.holds if recording.symbols is not None else _always
         self._redo_safe = not any(getattr(program, "may_write_first", False) and segment.writes
                                   for program, segment in zip(programs, recording.segments, strict=True))  # fmt: skip

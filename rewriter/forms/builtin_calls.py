@@ -131,7 +131,7 @@ def _reversed(rec: Recorder, value: Any) -> Any:
         return rec.call(method, (value,), {})
     if python_method(rec, value, "__getitem__") is not None:
         size = _len(rec, value)
-        return map(lambda index: items.load(rec, value, index), range(size - 1, -1, -1))
+        return map(functools.partial(items.load, rec, value), range(size - 1, -1, -1))
     items.guard_structure(rec, value)
     return reversed(value)
 

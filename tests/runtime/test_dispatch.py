@@ -9,8 +9,8 @@ from dynfix.runtime.guard import Arg, Equals, Guard, GuardSet
 
 
 class Entry:
-    def __init__(self, value):
-        self.value = value
+    def __init__(self, value, general=False):
+        self.value, self.general = value, general
         self.guards = GuardSet([Guard(Arg(0), Equals(value), "m.py:7")], [Arg(0)], 1)
 
     def run(self, inputs, args, kwargs):
@@ -33,6 +33,14 @@ def test_hit_and_miss():
     assert made((1,), {}) == ("ran", 1)
     assert made((3,), {}) == ("missed", 3)
     assert made((1, 2), {}) == ("missed", 1)
+
+
+def test_a_general_entry_is_asked_last():
+    made = dispatcher(1, 2, limit=3)
+    made.add(Entry(3, general=True))
+    assert values(made) == [2, 1, 3]
+    assert made((3,), {}) == ("ran", 3) and values(made) == [2, 1, 3]
+    assert made((1,), {}) == ("ran", 1) and values(made) == [1, 2, 3]
 
 
 def test_most_recent_hit_first():

@@ -185,3 +185,20 @@ def test_second_device_while_the_first_is_current():
     call = dynfix.compile(gelu_chain, fullgraph=True)
     with torch.cuda.device(0):
         close(call(x, b), gelu_chain(x, b), rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_that_change():
+    """The first sizes have kernels of their own; the last recordings stand for every size."""
+
+    def f(x, w):
+        b, t, c = x.shape
+        y = torch.nn.functional.layer_norm(x @ w, (c,)).view(b * t, c).float()
+        return torch.softmax(y, -1).view(b, t, c) * t + torch.arange(t, device=x.device)[:, None]
+
+    compiled = dynfix.compile(f)
+    w = torch.randn(64, 64, device="cuda")
+    for b, t in ((2, 16), (2, 24), (3, 12), (5, 31), (4, 200), (7, 9), (2, 11), (6, 13), (3, 77), (2, 16), (9, 5), (4, 40)):
+        x = torch.randn(b, t, 64, device="cuda")
+        torch.testing.assert_close(compiled(x, w), f(x, w), rtol=1e-4, atol=1e-4)
+    entries = compiled._dynfix_entry._dispatcher.entries
+    assert entries[-1].general and len(entries) <= 8
