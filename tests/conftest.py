@@ -13,7 +13,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 def pytest_configure(config):
     if "DYNFIX_CACHE_DIR" not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="dynfix-tests-")
+        folder = tempfile.TemporaryDirectory(prefix="dynfix-tests-", ignore_cleanup_errors=True)
         os.environ["DYNFIX_CACHE_DIR"] = folder.name
         config.add_cleanup(folder.cleanup)
 

@@ -64,6 +64,8 @@ def target_of(func: Any, name: str, args: tuple[Any, ...]) -> tuple[str, Any, tu
     """(fx opcode, target, arguments) that say the same as `func(*args)` in a torch-level graph."""
     if name.startswith("get:"):
         return "call_function", getattr, (args[0], name[4:])
+    if name == "__getitem__" and isinstance(args[1], int) and type(args[1]) is not bool:
+        return "call_function", torch.select, (args[0], 0, args[1])  # indexing would take a traced size for a constant
     if name in _OPERATORS:
         return "call_function", _OPERATORS[name], args
     if (

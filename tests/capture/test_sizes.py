@@ -205,6 +205,15 @@ def test_sizes_of_zero_and_one_have_their_own_recordings():
     assert len(recordings(fn)) == 4
 
 
+def test_rows_by_a_size():
+    def body(x):
+        n = x.shape[0]
+        return x[n - 1], x[n // 2] * 2, x[-n]
+
+    fn = same(lambda: body, *(call(rows(n).requires_grad_()) for n in (5, 7, 11, 64, 9)))
+    assert len(recordings(fn)) <= 3
+
+
 def test_two_inputs():
     def body(x, y):
         return x @ y.t(), x.shape[0] + y.shape[0], torch.cat([x, y]).mean(0)
