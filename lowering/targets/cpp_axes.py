@@ -36,7 +36,9 @@ def _divisor(group: Group) -> Size | None:
 
 def _split(nest: Nest, divisor: Size) -> Nest:
     *before, last = nest.axes
-    outer = Axis(last.number, divided(last.size, divisor))
+    steps = divided(last.size, divisor)
+    assert steps is not None  # `divisor` is one that divides
+    outer = Axis(last.number, steps)
     inner = Axis(last.number + 1, divisor)
     whole = sizes.add(sizes.scale(sizes.atom_index(outer), divisor), sizes.atom_index(inner))
 

@@ -156,7 +156,7 @@ def is_slow(base: Index, divisor: Size) -> bool:
 
 def slow_divisions(indices: Iterable[Index], axes: Container[Axis]) -> list[Atom]:
     """Slow divisions in the indices that need no other axes than these, those within others first."""
-    found = {}
+    found: dict[Atom, int] = {}
     for atom in (atom for index in indices for atom in atoms(index) if isinstance(atom, FloorDiv | Mod)):
         below = list(atoms(atom.base))
         own = all(not isinstance(part, Indirect) and (not isinstance(part, Axis) or part in axes) for part in below)

@@ -271,10 +271,8 @@ class Recorder(TorchFunctionMode):
 
     def _give_form(self, args: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""
-        number: Any = args[1] if len(args) == 2 else None
-        if type(number) is not scalars.TracedFloat or number.form is not None or not scalars.live_in(self, number):
-            return
-        if not number.recipe.graph:
+        number = args[1] if len(args) == 2 else None
+        if isinstance(number, float) and scalars.live_in(self, number) and number.form is None and not number.recipe.graph:
             number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
             self.fed.append(number.recipe)
 

@@ -197,7 +197,8 @@ def test_sizes_that_change():
 
     compiled = dynfix.compile(f)
     w = torch.randn(64, 64, device="cuda")
-    for b, t in ((2, 16), (2, 24), (3, 12), (5, 31), (4, 200), (7, 9), (2, 11), (6, 13), (3, 77), (2, 16), (9, 5), (4, 40)):
+    sizes = [(2, 16), (2, 24), (3, 12), (5, 31), (4, 200), (7, 9), (2, 11), (6, 13), (3, 77), (2, 16), (9, 5), (4, 40)]
+    for b, t in sizes:
         x = torch.randn(b, t, 64, device="cuda")
         torch.testing.assert_close(compiled(x, w), f(x, w), rtol=1e-4, atol=1e-4)
     entries = compiled._dynfix_entry._dispatcher.entries
