@@ -5,7 +5,7 @@ import math
 import operator
 import types
 from collections import deque
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
@@ -19,7 +19,7 @@ def is_live(value: Any) -> bool:
     return recorder is not None and type(value) in TRACED and value.recording is recorder and recorder.active
 
 
-def live_in(recorder: Any, value: Any) -> "TypeGuard[Any]":
+def live_in(recorder: Any, value: Any) -> bool:
     """Whether `value` is a traced scalar of `recorder`."""
     return type(value) in TRACED and value.recording is recorder
 

@@ -271,8 +271,11 @@ class Recorder(TorchFunctionMode):
 
     def _give_form(self, args: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""
-        number = args[1] if len(args) == 2 else None
-        if isinstance(number, float) and scalars.live_in(self, number) and number.form is None and not number.recipe.graph:
+        if len(args) == 2 and isinstance(args[1], float) and scalars.live_in(self, args[1]):
+            self._feed(args[1])
+
+    def _feed(self, number: Any) -> None:
+        if number.form is None and not number.recipe.graph:
             number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
             self.fed.append(number.recipe)
 
