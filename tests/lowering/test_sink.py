@@ -32,7 +32,9 @@ def heads(x, w):
 
 
 def test_gradients_of_a_split_go_where_they_are_needed(copies):
-    check_gradients(heads, torch.randn(10, 6), torch.randn(6, 96))
+    check_gradients(
+        heads, torch.randn(10, 6) / 3, torch.randn(6, 96) / 3
+    )  # larger ones make rounding larger than the tolerance
     before, after = copies[-1]
     assert after < before
 

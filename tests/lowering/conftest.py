@@ -1,0 +1,9 @@
+"""Every test draws the same numbers, whichever ran before it."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
