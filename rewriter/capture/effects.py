@@ -22,13 +22,13 @@ class Effect:
         return Effect(self.function, tuple(_recipe(part, maker) for part in self.arguments),
                       {name: _recipe(part, maker) for name, part in self.keywords.items()})  # fmt: skip
 
-    def strip(self) -> None:
+    def strip(self, stripper: scalars.Stripper) -> None:
         """A traced scalar that was stored, and is still there, becomes a plain number where it is."""
         for part in self.arguments:
             if not isinstance(part, Recipe):
-                scalars.strip(part, attributes=False)
+                stripper.owner(part)
         value = self.arguments[-1] if self.arguments else None
-        made_plain = value if isinstance(value, Recipe) else scalars.strip(value)
+        made_plain = value if isinstance(value, Recipe) else stripper.value(value)
         if made_plain is not value and self.function in STORES:
             *place, _ = (part.value if isinstance(part, Const) else part for part in self.arguments)
             if STORES[self.function](*place) is value:

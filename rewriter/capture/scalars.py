@@ -78,9 +78,19 @@ _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod, divmo
 
 def _may_raise(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether other numbers may raise where these did not."""
-    if function in _DIVISIONS:
-        return type(args[1]) in TRACED
-    return function in (operator.pow, int, round) and not (function is operator.pow and args[1] in (0, 1, 2, 3))
+    if function in _DIVISIONS and type(args[1]) in TRACED:
+        return True
+    if function is operator.pow:
+        return args[1] not in (0, 1, 2, 3) or isinstance(args[0], float)
+    if function in (int, round):
+        return True
+    to_float = function in (float, operator.truediv) or any(isinstance(arg, float) for arg in args)
+    return to_float and any(isinstance(arg, TracedInt) and not _is_bounded(arg) for arg in args)
+
+
+def _is_bounded(number: Any) -> bool:
+    form = size_form(number)
+    return form is not None and form.bounded
 
 
 def settle(value: Any) -> Any:
@@ -186,17 +196,21 @@ def release(made: list[Any]) -> None:
     made.clear()
 
 
-def strip(obj: Any, attributes: bool = True) -> Any:
-    """`obj` with the traced scalars in it made plain: tuples and frozensets anew, what can change in place."""
-    return _Strip(attributes)(obj)
+class Stripper:
+    """Makes the traced scalars in objects plain: tuples and frozensets anew, each once; what can change in place."""
+
+    def __init__(self) -> None:
+        anew: dict[int, Any] = {}
+        self.value, self.owner = _Strip(True, anew), _Strip(False, anew)
 
 
 MOST = 20_000  # objects looked into: what was made in the call is small, what it refers to need not be
 
 
 class _Strip:
-    def __init__(self, attributes: bool) -> None:
-        self._done: dict[int, Any] = {}
+    def __init__(self, attributes: bool, anew: dict[int, Any]) -> None:
+        self._in_place: dict[int, Any] = {}
+        self._anew = anew
         self._keep: list[Any] = []
         self._into_objects = attributes
 
@@ -205,13 +219,14 @@ class _Strip:
             return plain(obj)
         if type(obj) in _LEAVES or isinstance(obj, _OTHERS):
             return obj
-        if id(obj) not in self._done:
+        done = self._anew if isinstance(obj, tuple | frozenset) else self._in_place
+        if id(obj) not in done:
             if len(self._keep) > MOST:
                 return obj
             self._keep.append(obj)
-            self._done[id(obj)] = obj
-            self._done[id(obj)] = self._stripped(obj)
-        return self._done[id(obj)]
+            done[id(obj)] = obj
+            done[id(obj)] = self._stripped(obj)
+        return done[id(obj)]
 
     def _stripped(self, obj: Any) -> Any:
         if isinstance(obj, tuple | frozenset):

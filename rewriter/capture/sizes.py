@@ -44,6 +44,8 @@ class Form:
         self.symbol: Any = None
         self.compute: Callable[[list[Any]], Any] | None = None
 
+    bounded = True  # whether no call can give more than LARGEST
+
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
         """A new node of `segment` that gives the number."""
         raise NotImplementedError
@@ -63,6 +65,8 @@ class Read(Form):
 
 class Given(Form):
     """An integer that the call was given, call input `index`."""
+
+    bounded = False
 
     def __init__(self, seen: int, index: int) -> None:
         super().__init__(seen)

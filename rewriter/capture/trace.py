@@ -146,9 +146,10 @@ class Recorder(TorchFunctionMode):
         """The call is over: what it returns and what it stored holds plain numbers."""
         if not self.scalars:
             return result
+        stripper = scalars.Stripper()
         for effect in self.effects:
-            effect.strip()
-        result = scalars.strip(result)
+            effect.strip(stripper)
+        result = stripper.value(result)
         scalars.release(self.scalars)
         return result
 

@@ -10,10 +10,10 @@ import torch
 
 from .. import reasons
 from ..capture import scalars
-from ..capture.nested import settle_in
+from ..capture.nested import has_traced, settle_in
 from ..capture.trace import Recorder
 from . import attributes, binaries, branches, items, iteration
-from .lookup import python_method
+from .lookup import on_class, python_method
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,9 +56,22 @@ def _len(rec: Recorder, obj: Any) -> int:
         return len(scalars.settle(obj))
     method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
     if method is not None:
-        return int(rec.call(method, (obj,), {}))
+        return len(_Answers(rec.call(method, (obj,), {})))
     items.guard_structure(rec, obj)
     return len(obj)
+
+
+class _Answers:
+    """Python's own checks of what a `__len__` or `__hash__` gave."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def __len__(self) -> int:
+        return self._answer  # type: ignore[no-any-return]
+
+    def __hash__(self) -> int:
+        return self._answer  # type: ignore[no-any-return]
 
 
 def _number(cls: Any) -> Callable[..., Any]:
@@ -89,7 +102,11 @@ def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
     items.guard_arguments(rec, args, kwargs)
     args = settle_in(args)
     method = (
-        python_method(rec, args[0], "__str__") or python_method(rec, args[0], "__repr__") if len(args) == 1 else None
+        python_method(
+            rec, args[0], "__str__" if on_class(type(args[0]), "__str__") is not object.__str__ else "__repr__"
+        )
+        if len(args) == 1
+        else None
     )
     if method is not None and not isinstance(args[0], torch.nn.Module | torch.Tensor | BaseException):
         return str(rec.call(method, (args[0],), {}))
@@ -168,17 +185,18 @@ def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
 
 def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
     """Added as Python code would: C's own loop over floats reads the digits of traced numbers."""
+    values = list(iteration.over(rec, iterable))
+    if not has_traced((start, *values)):
+        return sum(values, start)
     total = start
-    for value in iteration.over(rec, iterable):
+    for value in values:
         total = binaries.binary(rec, "+", operator.add, total, value)
     return total
 
 
 def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     values = list(iteration.over(rec, iterable))
-    if key is None:
-        return sorted(settle_in(values), reverse=reverse)
-    keys = settle_in([rec.call(key, (value,), {}) for value in values])
+    keys = settle_in([rec.call(key, (value,), {}) for value in values] if key is not None else values)
     order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)
     return [values[index] for index in order]
 
@@ -187,19 +205,24 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
     """`min`, `max`: the first that no other is `op`; compared one by one, as Python does."""
 
     def run(rec: Recorder, *args: Any, key: Any = None, **default: Any) -> Any:
-        values = list(iteration.over(rec, args[0])) if len(args) == 1 else list(args)
-        if not values:
-            return function(values, **default)
-        keys = values if key is None else [rec.call(key, (value,), {}) for value in values]
-        best = 0
-        for index in range(1, len(values)):
-            if branches.truth(rec, binaries.compare(rec, op, _COMPARE[op], keys[index], keys[best])):
-                best = index
-        return values[best]
+        if (len(args) != 1 and default) or default.keys() - {"default"}:
+            return function(*args, key=key, **default)  # it raises
+        values = iter(iteration.over(rec, args[0]) if len(args) == 1 else args)
+        measure = (lambda value: value) if key is None else (lambda value: rec.call(key, (value,), {}))
+        best = next(values, _NOTHING)
+        if best is _NOTHING:
+            return function((), **default)
+        most = measure(best)
+        for value in values:
+            measured = measure(value)
+            if branches.truth(rec, binaries.compare(rec, op, _COMPARE[op], measured, most)):
+                best, most = value, measured
+        return best
 
     return run
 
 
+_NOTHING = object()
 _COMPARE = {"<": operator.lt, ">": operator.gt}
 
 
@@ -214,7 +237,7 @@ def _id(rec: Recorder, obj: Any) -> int:
 
 def _hash(rec: Recorder, obj: Any) -> int:
     method = python_method(rec, obj, "__hash__")
-    return hash(obj) if method is None else int(rec.call(method, (obj,), {}))
+    return hash(obj) if method is None else hash(_Answers(rec.call(method, (obj,), {})))
 
 
 def _vars(rec: Recorder, *args: Any) -> Any:

@@ -8,8 +8,6 @@ from .. import reasons
 from ..capture import state
 from ..capture.trace import Recorder
 
-_PLAIN = {"use_reentrant", "preserve_rng_state", "determinism_check", "early_stop"}
-
 
 def takes(function: Any) -> bool:
     return function is checkpoint
@@ -20,6 +18,9 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     recording."""
     if kwargs.get("use_reentrant") is not False or "context_fn" in kwargs or "debug" in kwargs:
         rec.stop(reasons.UNSUPPORTED, "checkpoint() with use_reentrant=True, context_fn or debug")
+        return function(*args, **kwargs)
+    if rec.marks:
+        rec.stop(reasons.UNSUPPORTED, "a checkpoint() inside another")
         return function(*args, **kwargs)
     inner, *inputs = args
 

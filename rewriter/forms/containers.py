@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..capture import scalars
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
 from ..capture.provenance import MAPPINGS
@@ -55,7 +56,7 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
         and args
         and not rec.known.was_written(owner)
     ):
-        return _looked_up(rec, function, owner, name, settle_in(args))
+        return _looked_up(rec, function, owner, name, tuple(map(_number, args)))
     if name in _WRITES | _READ_WRITES:
         return _write(rec, function, owner, name, args, kwargs)
     items.guard_content(rec, owner)
@@ -81,7 +82,14 @@ def _taken(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments that are kept stay traced; those that say where or how many are read by C code."""
     if name in _KEEPING:
         return args
-    return (*settle_in(args[:1]), *args[1:]) if name in ("insert", "setdefault", "__setitem__") else settle_in(args)
+    return (
+        (_number(args[0]), *args[1:]) if name in ("insert", "setdefault", "__setitem__") else tuple(map(_number, args))
+    )
+
+
+def _number(value: Any) -> Any:
+    """A traced scalar settled; a container stays the object that it is."""
+    return scalars.settle(value) if type(value) in scalars.TRACED else value
 
 
 def _write(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -77,3 +77,17 @@ def test_less_is_kept():
 def test_sizes_that_change():
     fn = same(Net, *(call(torch.linspace(0, 1, 3 * n).view(n, 3).requires_grad_()) for n in (2, 4, 7, 9)))
     assert len(recordings(fn)) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_one_inside_another(backend):
+    def run(function, *args):
+        return checkpoint(function, *args, use_reentrant=False)
+
+    class Nested(Net):
+        def forward(self, x):
+            return run(lambda v: run(self.blocks[1], run(self.blocks[0], v)) * 2, x)
+
+    fn = same(Nested, *(call(torch.linspace(0, 1, 3 * n).view(n, 3).requires_grad_()) for n in (2, 2, 2, 7, 3)), backend=backend,
+              tolerance=(1e-5, 1e-6))  # fmt: skip
+    assert torch.is_grad_enabled() and not any(recording.segments for recording in recordings(fn))

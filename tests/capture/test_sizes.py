@@ -509,3 +509,65 @@ def test_numbers_too_large_for_a_kernel(backend):
     same(lambda: lambda x, n: x.double() ** 2 + n**2 // 3, *steps, backend=backend, tolerance=(1e-9, 0))
     steps = [call(rows(n).double()) for n in (3, 4, 7, 5)]
     same(lambda: lambda x: x + x.shape[0] * 2**60, *steps, backend=backend, tolerance=(1e-9, 0))
+
+
+def test_one_object_stays_one_object():
+    def body(x, keep):
+        n = x.shape[0]
+        listed, paired, table = [n], (n, x.shape[1]), {}
+        got = table.get("a", listed)
+        got.append(1)
+        keep.append(paired)
+        first = sorted([listed, [1]])
+        return listed, got is listed, any(part is listed for part in first), paired, n is n
+
+    compiled = dynfix.compile(body, backend="eager")
+    for size in (5, 7, 3, 9):
+        keep, expected = [], []
+        found = compiled(rows(size), keep)
+        assert found == body(rows(size), expected) and keep[0] is found[3]
+
+
+def test_overflows_are_the_users_to_catch():
+    def body(x, s):
+        try:
+            p = s**2, s * 0.5
+        except OverflowError:
+            p = -1.0
+        return x * 2, p
+
+    same(lambda: body, *(call(rows(3), s) for s in (0.5, 2.0, 3.0, 1e300, 4.0)))
+    same(lambda: body, *(call(rows(3), s) for s in (3, 5, 7, 10**400, 4)))
+
+
+def test_builtins_answer_as_python_does():
+    class Named(str):
+        def __repr__(self):
+            return "REPR"
+
+    class Odd:
+        def __init__(self, length, code):
+            self.length, self.code = length, code
+
+        def __len__(self):
+            return self.length
+
+        def __hash__(self):
+            return self.code
+
+    def answers(function):
+        try:
+            return function()
+        except Exception as error:
+            return type(error).__name__, str(error)
+
+    def body(x):
+        it = iter([3, 0, 2, 5])
+        asked = (lambda: sum(["a", "b"], ""), lambda: max(1, 2, default=3), lambda: min([1], foo=3), lambda: str(Named("abc")),
+                 lambda: hash(Odd(1, 1 << 70)), lambda: hash(Odd(1, -1)), lambda: len(Odd(-1, 0)), lambda: len(Odd(3, 0)),
+                 lambda: max(it, key=lambda v: 1 // v), lambda: list(it), lambda: max([]), lambda: max([], default=7),
+                 lambda: max(3, 1, 2), lambda: min("b", "a"), lambda: sum([0.1] * 10),
+                 lambda: sorted("bca", reverse=True), lambda: sorted([(1, "b"), (0, "c"), (1, "a")], key=lambda p: p[0]))  # fmt: skip
+        return x * 2, [answers(one) for one in asked]
+
+    same(lambda: lambda x: body(x), *(call(rows(n)) for n in (5, 5, 7, 3)))
