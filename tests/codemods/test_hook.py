@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import support
+from . import support, walk
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "repos:\n- repo: {repo}\n  rev: {rev}\n  hooks:\n  - id: {hook}\n"
@@ -44,7 +44,7 @@ def project(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     git("init", "-q", cwd=folder)
-    (folder / "model.py").write_text((support.FIXTURES / "DYN301/prints.in.py").read_text())
+    walk.write_files(folder)
     return folder
 
 
@@ -60,8 +60,14 @@ def test_a_commit_is_blocked_fixed_and_passes(hook_repository, project, tmp_path
     git("add", "-A", cwd=project)
     blocked = git("commit", "-m", "model", cwd=project, ok=False, **home)
     assert blocked.returncode != 0
-    assert "DYN301" in blocked.stdout + blocked.stderr
+    shown = walk.output_of("git add --all && git commit")
+    assert shown[shown.index("DYN301") :] in blocked.stdout + blocked.stderr
 
+    assert support.command("--unsafe-fixes", project)[0] == 0
+    git("add", "-A", cwd=project)
+    git("commit", "-m", "model", cwd=project, **home)
+
+    (project / "other.py").write_text((support.FIXTURES / "DYN301/prints.in.py").read_text())
     write(CONFIG.format(repo=repository, rev=rev, hook="dynfix"))
     git("add", "-A", cwd=project)
     fixing = git("commit", "-m", "model", cwd=project, ok=False, **home)
@@ -69,7 +75,7 @@ def test_a_commit_is_blocked_fixed_and_passes(hook_repository, project, tmp_path
 
     git("add", "-A", cwd=project)
     git("commit", "-m", "model", cwd=project, **home)
-    assert "is_compiling" in git("show", "HEAD:model.py", cwd=project).stdout
+    assert "is_compiling" in git("show", "HEAD:other.py", cwd=project).stdout
     no_torch = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
     for python in (tmp_path / "cache").glob("repo*/py_env-*/bin/python"):
         run(str(python), "-c", no_torch, cwd=project)
