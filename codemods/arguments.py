@@ -84,5 +84,5 @@ def settings(options):
 
 
 def _folder(path):
-    from_file = path.rpartition("/")[0] if path.endswith((".py", ".pyi")) else path
+    from_file = path.rpartition("/")[0] if path.endswith((".py", ".pyi", ".ipynb")) else path
     return from_file or "."

@@ -15,7 +15,7 @@ _MAX_ROUNDS = 50
 
 @dataclass(frozen=True)
 class Fixed:
-    """`source` after the fixes; `applied`: the findings that were fixed; `left`: those of the final text."""
+    """`source` after the fixes; `applied`: the findings that were fixed; `left`: those of the final text; both placed."""
 
     source: object
     applied: tuple
@@ -44,7 +44,7 @@ def _findings(source, settings):
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
     suppressions = Suppressions(source)
     kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
-    shown = _without_muted(kept, found)
+    shown = [_admitted(f, source) for f in _without_muted(kept, found)]
     return sorted(shown + suppressions.unused(found, settings), key=lambda f: f.sort_key())
 
 
@@ -52,6 +52,11 @@ def _without_muted(kept, found):
     """A fix that would also change a suppressed finding is not offered."""
     muted = {f.fix for f in found if f not in kept and f.fix is not None}
     return [f.without_fix("a suppressed finding shares the fix") if f.fix in muted else f for f in kept]
+
+
+def _admitted(finding, source):
+    why = finding.fix is not None and source.refuses(finding.fix)
+    return finding.without_fix(why) if why else finding
 
 
 def _captured(context, rules, scope):
@@ -91,11 +96,11 @@ def fix(source, settings):
         if changed is None:
             dropped |= {_key(f) for f in chosen if f.fix in fixes}
             continue
-        applied += [f for f in chosen if f.fix in fixes]
+        applied += source.placed([f for f in chosen if f.fix in fixes])
         source = changed
         found = findings(source, settings)
     left = [_failed(f) if _key(f) in dropped else f for f in found]
-    return Fixed(source, tuple(applied), tuple(left))
+    return Fixed(source, tuple(applied), tuple(source.placed(left)))
 
 
 def _key(finding):

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 from .. import __version__
-from . import arguments, formats, runner, suppress, traced, verify
+from . import arguments, formats, notebook, runner, suppress, traced, verify
 from .findings import ERROR
 from .rules import BY_CODE
 from .settings import SettingsError
@@ -118,10 +118,17 @@ def _write(results):
 def _diff(result):
     if result.after is None:
         return ""
+    if not result.path.endswith(notebook.SUFFIX):
+        return _diff_of(result.before, result.after, result.path)
+    before, after = notebook.cell_texts(result.before), notebook.cell_texts(result.after)
+    return "".join(_diff_of(before[n], after[n], f"{result.path}:cell {n}") for n in before)
+
+
+def _diff_of(before, after, path):
     import difflib  # only where a diff is asked for
 
-    before, after = result.before.splitlines(keepends=True), result.after.splitlines(keepends=True)
-    lines = difflib.unified_diff(before, after, result.path, result.path)
+    before, after = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    lines = difflib.unified_diff(before, after, path, path)
     return "".join(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n" for line in lines)
 
 

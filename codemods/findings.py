@@ -11,7 +11,7 @@ ERROR, NOTE = "error", "note"
 class Finding:
     """`line`, `column`, `end_line`, `end_column` count from 1, the end is exclusive. `help`: what to do by hand.
     `kept`: why there is no fix. A note tells something and fails nothing. `traced`: only the
-    traced run justifies it."""
+    traced run justifies it. `cell`: of a notebook, from 1; lines count within it then."""
 
     code: str
     message: str
@@ -25,10 +25,12 @@ class Finding:
     kept: str = ""
     level: str = ERROR
     traced: bool = False
+    cell: int | None = None
 
     @property
     def place(self):
-        return f"{self.path}:{self.line}:{self.column}"
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{self.path}:{cell}{self.line}:{self.column}"
 
     def without_fix(self, why):
         return replace(self, fix=None, kept=why)

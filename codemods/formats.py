@@ -6,6 +6,7 @@ from html import escape
 
 from .cache import to_dict
 from .findings import ERROR, NOTE
+from .notebook import cell_texts
 from .rules import BY_CODE
 
 _VERSION = "0.1.0"
@@ -18,15 +19,24 @@ class Lines:
     def __init__(self, known):
         self._texts = dict(known)
 
-    def get(self, path, number):
+    def of(self, finding):
+        """The line that a finding begins on."""
+        number = finding.line
+        lines = self._text(finding.path, finding.cell).splitlines()
+        return lines[number - 1] if number <= len(lines) else ""
+
+    def _text(self, path, cell):
+        text = self._document(path)
+        return text if cell is None else cell_texts(text)[cell]
+
+    def _document(self, path):
         if path not in self._texts:
             try:
                 with open(path, encoding="utf-8", errors="replace") as stream:
                     self._texts[path] = stream.read()
             except OSError:
                 self._texts[path] = ""
-        lines = self._texts[path].splitlines()
-        return lines[number - 1] if number <= len(lines) else ""
+        return self._texts[path]
 
 
 def advice(finding):
@@ -51,7 +61,7 @@ def full(found, lines, paint):
 
 
 def _full_one(finding, lines, paint):
-    text = lines.get(finding.path, finding.line).replace("\t", " ")
+    text = lines.of(finding).replace("\t", " ")
     end = finding.end_column if finding.end_line == finding.line else len(text) + 1
     gutter = " " * len(str(finding.line))
     carets = " " * (finding.column - 1) + "^" * max(1, end - finding.column)
@@ -77,10 +87,19 @@ def grouped(found, lines, paint):
         if finding.path != last:
             parts.append(("\n" if last else "") + paint(finding.path, "underline") + ":\n")
             last = finding.path
-        parts.append(
-            f"  {finding.line}:{finding.column} {paint(finding.code, 'bold red')} {_mark(finding)}{finding.message}\n"
-        )
+        parts.append(f"  {_in_file(finding)} {paint(finding.code, 'bold red')} {_mark(finding)}{finding.message}\n")
     return "".join(parts)
+
+
+def _in_file(finding):
+    return finding.place.removeprefix(f"{finding.path}:")
+
+
+def _region(finding):
+    """(line, column, end line, end column) in the file; of a notebook, whose lines are others', its beginning."""
+    if finding.cell is not None:
+        return 1, 1, 1, 1
+    return finding.line, finding.column, finding.end_line, finding.end_column
 
 
 def record(finding):
@@ -90,6 +109,7 @@ def record(finding):
         "code": finding.code,
         "message": finding.message,
         "filename": finding.path,
+        "cell": finding.cell,
         "location": {"row": finding.line, "column": finding.column},
         "end_location": {"row": finding.end_line, "column": finding.end_column},
         "level": finding.level,
@@ -109,11 +129,14 @@ def json_lines(found, lines, paint):
 
 
 def github(found, lines, paint):
-    return "".join(
-        f"::{'error' if f.level == ERROR else 'notice'} title=dynfix ({f.code}),file={f.path},"
-        f"line={f.line},col={f.column},endLine={f.end_line},endColumn={f.end_column}::{f.place}: {f.code} {f.message}\n"
-        for f in found
-    )
+    return "".join(_github_one(f) for f in found)
+
+
+def _github_one(finding):
+    line, column, end, end_column = _region(finding)
+    level = "error" if finding.level == ERROR else "notice"
+    where = f"file={finding.path},line={line},col={column},endLine={end},endColumn={end_column}"
+    return f"::{level} title=dynfix ({finding.code}),{where}::{finding.place}: {finding.code} {finding.message}\n"
 
 
 def gitlab(found, lines, paint):
@@ -123,7 +146,7 @@ def gitlab(found, lines, paint):
             "check_name": f.code,
             "severity": "major" if f.level == ERROR else "info",
             "fingerprint": fingerprint(f),
-            "location": {"path": f.path, "lines": {"begin": f.line, "end": f.end_line}},
+            "location": {"path": f.path, "lines": {"begin": _region(f)[0], "end": _region(f)[2]}},
         }
         for f in found
     ]
@@ -132,7 +155,7 @@ def gitlab(found, lines, paint):
 
 def fingerprint(finding):
     """The same for the same finding at the same place of the same file."""
-    return _digest(f"{finding.path}:{finding.code}:{finding.line}:{finding.column}")
+    return _digest(f"{finding.path}:{finding.code}:{_in_file(finding)}")
 
 
 def _digest(text):
@@ -162,19 +185,18 @@ def _sarif_rule(code):
 
 
 def _sarif_result(finding):
-    region = {
-        "startLine": finding.line,
-        "startColumn": finding.column,
-        "endLine": finding.end_line,
-        "endColumn": finding.end_column,
-    }
+    region = dict(zip(("startLine", "startColumn", "endLine", "endColumn"), _region(finding), strict=True))
     place = {"artifactLocation": {"uri": finding.path.replace("\\", "/")}, "region": region}
     return {
         "ruleId": finding.code,
         "level": "error" if finding.level == ERROR else "note",
-        "message": {"text": "; ".join([finding.message, *advice(finding)])},
+        "message": {"text": "; ".join([_in_cell(finding) + finding.message, *advice(finding)])},
         "locations": [{"physicalLocation": place}],
     }
+
+
+def _in_cell(finding):
+    return "" if finding.cell is None else f"{_in_file(finding)}: "
 
 
 def _quoted(text):
@@ -194,22 +216,19 @@ def junit(found, lines, paint):
 
 
 def rdjson(found, lines, paint):
-    diagnostics = [
-        {
-            "message": f.message,
-            "code": {"value": f.code},
-            "severity": "ERROR" if f.level == ERROR else "INFO",
-            "location": {
-                "path": f.path,
-                "range": {
-                    "start": {"line": f.line, "column": f.column},
-                    "end": {"line": f.end_line, "column": f.end_column},
-                },
-            },
-        }
-        for f in found
-    ]
+    diagnostics = [_rdjson_one(f) for f in found]
     return json.dumps({"source": {"name": "dynfix"}, "severity": "ERROR", "diagnostics": diagnostics}, indent=2) + "\n"
+
+
+def _rdjson_one(finding):
+    line, column, end, end_column = _region(finding)
+    span = {"start": {"line": line, "column": column}, "end": {"line": end, "column": end_column}}
+    return {
+        "message": _in_cell(finding) + finding.message,
+        "code": {"value": finding.code},
+        "severity": "ERROR" if finding.level == ERROR else "INFO",
+        "location": {"path": finding.path, "range": span},
+    }
 
 
 def statistics(found):

@@ -6,10 +6,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import check
+from . import check, notebook
 from .cache import Cache
 from .ignored import Ignored
-from .source import Source, SourceError
+from .source import SourceError
 
 _ENOUGH_FOR_TWO = 4
 _COLLECT_EVERY = 4_000_000  # bytes of source
@@ -53,7 +53,7 @@ def _walk(top, settings):
         folders[:] = keep
         for name in sorted(names):
             path = os.path.normpath(os.path.join(folder, name))
-            if name.endswith((".py", ".pyi")) and not _skipped(path, False, settings, ignored):
+            if name.endswith((".py", ".pyi", notebook.SUFFIX)) and not _skipped(path, False, settings, ignored):
                 yield path
 
 
@@ -63,12 +63,12 @@ def _skipped(path, is_folder, settings, ignored):
 
 def handle(path, raw, settings, fixing):
     """The Result for one file's bytes."""
-    if path.endswith(".ipynb"):
-        return Result(path, error=("notebooks are not handled", 1, 1))
     try:
-        source = Source.from_bytes(raw, path)
+        source = notebook.load(raw, path)
+        if source is None:
+            return Result(path)
         if not fixing:
-            return Result(path, tuple(check.findings(source, settings)))
+            return Result(path, tuple(source.placed(check.findings(source, settings))))
         fixed = check.fix(source, settings)
     except SourceError as error:
         return Result(path, error=(error.message, error.line, error.column))
@@ -76,7 +76,7 @@ def handle(path, raw, settings, fixing):
         return Result(path, error=("the code is nested too deeply", 1, 1))
     if fixed.source.text == source.text:
         return Result(path, fixed.left)
-    return Result(path, fixed.left, fixed.applied, source.text, fixed.source.text, fixed.source.to_bytes())
+    return Result(path, fixed.left, fixed.applied, source.document, fixed.source.document, fixed.source.to_bytes())
 
 
 def _read_and_handle(job):

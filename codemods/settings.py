@@ -26,6 +26,7 @@ _EXCLUDE = (
     "node_modules",
     ".eggs",
     ".dynfix_cache",
+    ".ipynb_checkpoints",
     "site-packages",
 )
 

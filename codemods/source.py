@@ -12,7 +12,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class SourceError(Exception):
-    """A file that cannot be handled: `line` and `column` are 1-based, `message` is one line."""
+    """A file that cannot be handled: `line` and `column` are 1-based (of a notebook's cell: "cell 3:2"), `message` is one
+    line."""
 
     def __init__(self, message, line=1, column=1):
         super().__init__(message)
@@ -60,6 +61,23 @@ class Source:
     def from_bytes(cls, raw, path):
         text, encoding, bom = decode(raw)
         return cls(text, path, encoding, bom)
+
+    @property
+    def document(self):
+        """What the file holds: the text itself, unless it stands in something else."""
+        return self.text
+
+    def refuses(self, fix):
+        """Why a fix may not be made here; "" where it may."""
+        return ""
+
+    def placed(self, found):
+        """Findings with the places that people see."""
+        return found
+
+    def line_of(self, finding):
+        """The line of `text` that a placed finding begins on."""
+        return finding.line
 
     def to_bytes(self):
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode(self.encoding)

@@ -5,18 +5,20 @@ import re
 import tokenize
 
 from .edit import Edit, apply
-from .source import Source
+from .notebook import load
 
 _NOQA = re.compile(r"#\s*noqa\s*:\s*", re.IGNORECASE)
 
 
 def annotate(raw, path, found):
     """(the file's bytes with a noqa comment at every finding that can have one, how many were added)."""
-    source = Source.from_bytes(raw, path)
+    source = load(raw, path)
     ends = _logical_ends(source)
     wanted = {}
     for finding in found:
-        line = next((n for n in range(finding.line, finding.end_line + 1) if n in ends), None)
+        first = source.line_of(finding)
+        last = first + finding.end_line - finding.line
+        line = next((n for n in range(first, last + 1) if n in ends), None)
         if line is not None:
             wanted.setdefault(line, set()).add(finding.code)
     edits = [_edit(source, line, sorted(codes)) for line, codes in wanted.items()]

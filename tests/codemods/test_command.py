@@ -73,7 +73,7 @@ def test_a_bad_file_is_one_line_and_the_others_go_on(folder):
     (folder / "bad.py").write_text("import torch\ndef f(:\n")
     (folder / "latin.py").write_bytes(b"import torch\nx = '\xe9'\n")
     (folder / "book.ipynb").write_text("{}")
-    assert "notebooks are not handled" in support.command("--check", "book.ipynb")[2]
+    assert "notebooks of format 4 are read" in support.command("--check", "book.ipynb")[2]
     code, out, err = support.command("--check", ".")
     assert code == 2
     assert "bad.py:2:7: SyntaxError" in err
