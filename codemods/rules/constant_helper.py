@@ -2,6 +2,7 @@
 
 import ast
 
+from ..constancy import number_by_default, several, sized
 from ..edit import Edit, Safety
 from ..kinds_tables import RANDOM
 from .base import Rule
@@ -66,7 +67,7 @@ def step(x: torch.Tensor):
                 yield from self._function(function, captured, context)
 
     def _function(self, function, captured, context):
-        used = _Body(context)
+        used = Body(context)
         if not used.constant(function, ()) or not (used.numpy and used.makes):
             return
         calls = [
@@ -85,7 +86,8 @@ def step(x: torch.Tensor):
         start = context.source.span(function.node)[0]
         edit = Edit(start, start, f"@{found[0]}.compiler.assume_constant_result{context.source.newline}")
         why = "compiled calls share one tensor: a write into it would stay"
-        fix = context.fix("take its result for constant", edit, safety=Safety.UNSAFE, why=why, imports=found[1])
+        edits = edit, *(e for call in calls for e in _at_call(call, context))
+        fix = context.fix("take its result for constant", *edits, safety=Safety.UNSAFE, why=why, imports=found[1])
         yield context.finding(self, calls[0], fix=fix)
 
 
@@ -93,11 +95,36 @@ def _not_fixed(calls, context):
     for call in calls:
         for value in [*call.args, *(k.value for k in call.keywords)]:
             kind = context.kind(value)
-            if kind.what not in _FIXED or kind.host:
+            known = kind.what in _FIXED or number_by_default(value, context) or _one_size(value, context)
+            if (not known and not _is_cuda(value, context)) or kind.host:
                 return f"`{context.segment(value)}` is not known to be a Python number"
-        if _kept_in_attribute(call, context):
+        if _kept_in_attribute(call, context) and not context.kind(call).is_tensor:
             return "its result is kept in an attribute, which Dynamo cannot make of a constant"
     return ""
+
+
+def _one_size(node, context):
+    """Whether `node` asks for one size of a name that surely is no plain object of another sort."""
+    base = sized(node, context)
+    return base is not None and not several(node) and context.kind(base).what in ("tensor", "unknown")
+
+
+def _is_cuda(node, context):
+    """Whether `node` asks a tensor, or what may be one, where it lies."""
+    asks = isinstance(node, ast.Attribute) and node.attr == "is_cuda"
+    return asks and context.kind(node.value).what in ("tensor", "unknown")
+
+
+def _at_call(call, context):
+    """The edits of a call: sizes become plain ints, since a size that changes from call to call is no constant to Dynamo;
+    what an attribute keeps becomes a tensor of its own."""
+    for value in [*call.args, *(k.value for k in call.keywords)]:
+        kind = context.kind(value)
+        if (kind.what == "size" and kind.cls != "shape") or _one_size(value, context):
+            yield context.replacement(value, f"range({context.segment(value)}).stop")
+    if _kept_in_attribute(call, context):
+        end = context.source.span(call)[1]
+        yield Edit(end, end, ".clone()")
 
 
 def _kept_in_attribute(call, context):
@@ -110,7 +137,7 @@ def _kept_in_attribute(call, context):
     return any(isinstance(t, ast.Attribute) for t in [*targets, *named])
 
 
-class _Body:
+class Body:
     """Whether a function is one of its arguments alone; whether it uses NumPy, and makes a tensor."""
 
     def __init__(self, context):
