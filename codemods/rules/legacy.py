@@ -72,7 +72,8 @@ def operand(node, context):
 class RecurrentLayer(Rule):
     """
     Dynamo breaks the graph at every `nn.LSTM`, `nn.GRU` and `nn.RNN` unless `torch._dynamo.config.allow_rnn` is set.
-    Eager is untouched by that setting; it holds for the whole process and PyTorch calls it experimental: unsafe.
+    Eager is untouched by that setting; it holds for the whole process and PyTorch calls it experimental: unsafe. Layers
+    that are given packed sequences break more often with it, so a file that packs any is left alone.
     """
 
     code, name, message = "DYN906", "recurrent-layer", "Dynamo breaks at recurrent layers by default"
@@ -114,8 +115,9 @@ class Model(nn.Module):
         layer = kind.what == "module" and kind.cls in _RECURRENT
         if not layer or not isinstance(node.ctx, ast.Load) or _allowed(context):
             return
-        if _packs(context.function(node).node, context):
-            yield context.finding(self, node, kept="it runs on packed sequences, which Dynamo does not trace")
+        if _packs(context):
+            kept = "packed sequences, which Dynamo does not trace, would break more often: the setting is the whole process's"
+            yield context.finding(self, node, kept=kept)
             return
         found = context.torch(node)
         edit = found and after_imports(context.source, f"{found[0]}._dynamo.config.allow_rnn = True", found[0])
@@ -128,9 +130,10 @@ class Model(nn.Module):
         )
 
 
-def _packs(function, context):
-    calls = (n for n in ast.walk(function) if isinstance(n, ast.Call))
-    return any((context.resolve(c.func) or "").startswith("torch.nn.utils.rnn.pack_") for c in calls)
+def _packs(context):
+    """Whether the file packs sequences anywhere."""
+    calls = context.index.get(ast.Call, ())
+    return any((context.names.resolve(c.func) or "").startswith("torch.nn.utils.rnn.pack_") for c in calls)
 
 
 def _allowed(context):
