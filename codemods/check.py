@@ -42,6 +42,8 @@ def _findings(source, settings):
     context = Context(source, settings)
     rules = enabled(settings, source.path)
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
+    if not any(f.fix is not None and settings.fixes(f.code) for f in found):
+        found += [f for rule in rules for f in rule.conclude(context)]
     suppressions = Suppressions(source)
     kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
     shown = [_admitted(f, source) for f in _without_muted(kept, found)]
@@ -86,7 +88,7 @@ def fix(source, settings):
     found = findings(source, settings)
     for _ in range(_MAX_ROUNDS):
         chosen = [f for f in found if wanted(f, settings) and _key(f) not in dropped]
-        fixes = disjoint(f.fix for f in chosen)
+        fixes = disjoint(f.fix for f in [f for f in chosen if f.fix.first] or chosen)
         if not fixes:
             break
         changed = apply_fixes(source, fixes)

@@ -23,7 +23,8 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fix:
-    """One change, applied whole or not at all. `why`: what makes it unsafe; `silent`: calls mute when compiled."""
+    """One change, applied whole or not at all. `why`: what makes it unsafe; `silent`: calls mute when compiled; `first`: it is
+    part of a change of several files, made before all others."""
 
     edits: tuple[Edit, ...]
     title: str
@@ -31,6 +32,7 @@ class Fix:
     why: str = ""
     imports: tuple[str, ...] = ()
     silent: int = 0
+    first: bool = False
 
     @property
     def span(self):
@@ -40,12 +42,17 @@ class Fix:
 def apply(text, edits):
     """`text` with non-overlapping `edits` made; ValueError where two overlap."""
     parts, at = [], 0
-    for edit in sorted(set(edits), key=lambda e: (e.start, e.end)):
+    for edit in sorted(set(edits), key=_order):
         if edit.start < at:
             raise ValueError(f"edits overlap at offset {edit.start}")
         parts += text[at : edit.start], edit.text
         at = edit.end
     return "".join(parts) + text[at:]
+
+
+def _order(edit):
+    """By place; of insertions at one place, those that begin with an empty line come last."""
+    return edit.start, edit.end, edit.text.startswith(("\n", "\r")), edit.text
 
 
 def disjoint(fixes):

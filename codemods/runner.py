@@ -3,11 +3,12 @@
 import gc
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import check, notebook
 from .cache import Cache
+from .elsewhere import settings_for_roots
 from .ignored import Ignored
 from .source import SourceError
 
@@ -114,7 +115,20 @@ def run(paths, settings, fixing, progress=None):
             progress(done, len(todo))
     if cache:
         cache.save()
+    if fixing and settings.facts:
+        for result, known in settings_for_roots(list(results.values()), settings):
+            results[result.path] = _once_more(result, known)
     return [results[path] for path in paths]
+
+
+def _once_more(result, settings):
+    """A result, fixed on."""
+    raw = result.raw if result.raw is not None else Path(result.path).read_bytes()
+    more = handle(result.path, raw, settings, True)
+    if more.error or more.raw is None:
+        return replace(result, left=more.left) if more.error is None else result
+    before = result.before or more.before
+    return replace(more, before=before, applied=(*result.applied, *more.applied))
 
 
 def _from_cache(paths, settings, fixing, cache):

@@ -60,10 +60,12 @@ class Fact:
 
 
 class Facts:
-    """The facts of one file: `of(function, node)`, and `captured`: the functions that ran under a module's call."""
+    """The facts of one file: `of(function, node)`; `captured`: the functions that ran under a module's call; `reads`:
+    the host reads under modules of which this file begins the call: (frames, whether of the inputs alone)."""
 
-    def __init__(self, table, captured):
-        self.table, self.captured = table, frozenset(captured)
+    def __init__(self, table, captured, reads=(), roots=None):
+        self.table, self.captured, self.reads = table, frozenset(captured), reads
+        self.roots, self.plan = roots or {}, None
 
     def of(self, function, node):
         """The Fact of an expression in the function of that qualified name, or None."""
@@ -95,7 +97,7 @@ def load(data):
 
 def _file(entry):
     table = {(function, text): Fact(*fact) for function, text, fact in entry["facts"] if fact is not None}
-    return Facts(table, entry["captured"])
+    return Facts(table, entry["captured"], tuple((frames, clean) for frames, clean in entry.get("reads", ())), entry.get("roots"))
 
 
 def run(command, paths):

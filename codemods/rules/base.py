@@ -11,18 +11,23 @@ _TITLES = {Safety.SAFE: "safe", Safety.UNSAFE: "unsafe"}
 class Rule:
     """`check(node, context)` yields findings for a node of a type in `nodes`. `before`/`after`: the documented
     example, which is a test as well (`after` None: reported, not rewritten). `safety`: of the fix at its best;
-    None: there is no fix."""
+    None: there is no fix. `shown`: what a traced run of the example shows, as (outermost forward, function, read)."""
 
     code = name = message = help = ""
     safety: Safety | None = None
     dynamo: tuple[str, ...] = ()
     nodes: tuple[type[ast.AST], ...] = ()
     whole_file = False
+    shown: tuple[tuple[str, str, str], ...] = ()
     before = ""
     after: str | None = None
 
     def check(self, node, context):
         raise NotImplementedError(f"{self.code} has no matcher")
+
+    def conclude(self, context):
+        """Findings of a file for which no other rule has a fix left."""
+        return ()
 
     def document(self):
         """The rule's page, in Markdown."""

@@ -7,6 +7,7 @@ from ..edit import Safety
 from .base import Rule
 from .guarded import guard
 from .host_read import told
+from .random_draws import only_for_training, settled
 
 
 class CallRule(Rule):
@@ -37,23 +38,44 @@ class PythonRandom(CallRule):
     """
     Python's and NumPy's generators cannot be drawn from inside a graph, and a number drawn while tracing would be the
     same at every call. Draw with torch (`torch.rand`, `torch.randint`), on the device, or draw outside and pass the
-    number in.
+    number in. A number that only training looks at (`self.training and p < self.layerdrop`) is not drawn where compiled
+    code does not train: unsafe, for later draws of NumPy's generator give other numbers than in eager.
     """
 
     code, name, message = "DYN701", "python-random", "a random number is drawn outside torch"
     help = "draw it with torch, or outside the compiled code"
+    safety = Safety.UNSAFE
     dynamo = ("GB0033",)
     prefixes = ("random.", "numpy.random.")
     before = """
-import random
-
+import numpy as np
 import torch
+from torch import nn
 
 
-@torch.compile
-def step(x: torch.Tensor):
-    return x * random.random()
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        p = np.random.uniform(0, 1)
+        return x if self.training and p < 0.1 else torch.relu(x)
 """
+    after = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        p = np.random.uniform(0, 1) if self.training or not torch.compiler.is_compiling() else 0.0
+        return x if self.training and p < 0.1 else torch.relu(x)
+"""
+
+    def applies(self, node, context):
+        return not settled(node, context)
+
+    def fix(self, node, context):
+        drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
+        return only_for_training(node, context) if drawn else None
 
 
 class Clock(CallRule):

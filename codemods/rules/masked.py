@@ -7,6 +7,7 @@ from ..gathered import OPERATORS, Masked, simple, still
 from ..plain import Plain
 from .base import Rule
 from .data_shapes import is_mask
+from .masked_rows import added_rows
 
 
 class MaskedWrite(Rule):
@@ -15,7 +16,8 @@ class MaskedWrite(Rule):
     `y[...] = torch.where(mask, x, y)` writes the same values into the same tensor, where the mask has as many axes as
     `y`. It is safe where `x`, `y` and the mask surely have one shape and the right side is `x[mask]` alone; an
     expression is computed for every element instead of the chosen ones, which is unsafe: it may raise, or turn a
-    gradient into NaN.
+    gradient into NaN. A tensor with a row for each chosen place (`y[mask] += rows`) is put in its places first, by
+    `masked_scatter`: unsafe as well.
     """
 
     code, name, message = "DYN504", "masked-write", "a masked write gathers as many elements as the mask has"
@@ -48,6 +50,10 @@ def step(x: torch.Tensor):
 
     def check(self, node, context):
         target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+        rows = added_rows(node, context)
+        if rows is not None:
+            yield context.finding(self, node, fix=rows)
+            return
         if not isinstance(target, ast.Subscript) or not is_mask(target.slice, context):
             return
         if isinstance(node, ast.Assign) and (len(node.targets) > 1 or not _gathers(node.value, target.slice)):

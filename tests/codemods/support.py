@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import json
+import os
 from pathlib import Path
 
-from dynfix.codemods import check, dynfix
+from dynfix.codemods import check, dynfix, traced
 from dynfix.codemods.settings import Settings
 from dynfix.codemods.source import Source
 
@@ -14,6 +16,20 @@ FIXTURES = Path(__file__).parent / "fixtures"
 def fixed(text, unsafe=False, **settings):
     """The Fixed of a text."""
     return check.fix(Source(text, "model.py"), Settings(unsafe_fixes=unsafe, **settings))
+
+
+def shown(reads):
+    """The settings of a traced run of model.py that showed `reads`: (outermost forward, function, text of the read)."""
+    path, roots = os.path.realpath("model.py"), {}
+    for root, function, text in reads:
+        roots.setdefault(root, []).append([[path, function, text]])
+    return {"facts": {path: traced.Facts({}, [f for _, f, _ in reads], (), roots)}} if reads else {}
+
+
+def reads(path):
+    """`shown` by the file beside a fixture's input, where there is one."""
+    beside = path.with_name(path.name.removesuffix(".in.py") + ".reads.json")
+    return shown(json.loads(beside.read_text())) if beside.exists() else {}
 
 
 def found(text, **settings):

@@ -13,9 +13,9 @@ CASES = [(path, kind) for path in support.inputs() for kind in ("out", "unsafe.o
 @pytest.mark.parametrize(("path", "kind"), CASES, ids=[f"{p.parent.name}-{p.name[:-6]}-{k}" for p, k in CASES])
 def test_fixture(path, kind, request):
     """`.out.py` after safe fixes (absent: no change), `.unsafe.out.py` after all (absent: as after the safe ones)."""
-    text = path.read_text()
-    result = support.fixed(text, unsafe=kind != "out")
-    safe = support.fixed(text).source.text
+    text, run = path.read_text(), support.reads(path)
+    result = support.fixed(text, unsafe=kind != "out", **run)
+    safe = support.fixed(text, **run).source.text
     unchanged = text if kind == "out" else safe
     target = support.expected(path, kind)
     if request.config.getoption("--regen", default=False):
@@ -25,7 +25,7 @@ def test_fixture(path, kind, request):
     want = target.read_text() if target.exists() else unchanged
     assert result.source.text == want
     ast.parse(result.source.text)
-    again = support.fixed(result.source.text, unsafe=kind != "out")
+    again = support.fixed(result.source.text, unsafe=kind != "out", **run)
     assert again.source.text == result.source.text
     assert not again.applied
 
@@ -33,16 +33,17 @@ def test_fixture(path, kind, request):
 @pytest.mark.parametrize("path", support.inputs(), ids=lambda p: p.name)
 def test_fixture_is_about_its_rule(path):
     """Every input makes its folder's rule speak, except those named `quiet_*` and `noqa*`, which must not."""
-    codes = {f.code for f in support.found(path.read_text())}
+    codes = {f.code for f in support.found(path.read_text(), **support.reads(path))}
     assert (path.parent.name in codes) is not path.name.startswith(("quiet_", "noqa"))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
 def test_documented_example(rule):
     """The example in the documentation is what the rule does."""
-    assert rule.code in support.codes(rule.before)
+    run = support.shown(rule.shown)
+    assert rule.code in support.codes(rule.before, **run)
     unsafe = rule.safety is None or rule.safety.value == "unsafe"
-    result = support.fixed(rule.before, unsafe=unsafe)
+    result = support.fixed(rule.before, unsafe=unsafe, **run)
     if rule.after is None:
         assert rule.code in {f.code for f in result.left}
     else:

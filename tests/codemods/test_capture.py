@@ -1,0 +1,176 @@
+"""What the rules about reads of numbers leave: the same in eager, and one graph."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dynfix.codemods import verify  # noqa: E402
+
+from . import support  # noqa: E402
+
+READS = [
+    ("x[x > x.mean()]", "torch.sort(x[x > x.mean()]).values"),
+    ("(x > 0).sum().item()", "torch.zeros((x > 0).sum().item())"),
+    ("x.nonzero()", "x.nonzero() + 1"),
+    ("torch.arange((x > 0).sum())", "torch.arange((x > 0).sum()) + 1"),
+    ("(x > 0).long().sum(0).tolist()", "torch.cat([p.relu() for p in x.split((x > 0).long().sum(1).tolist())])"),
+]
+HEAD = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n"
+METHOD = '    def forward(self, x: torch.Tensor, scale=1, *, extra=None):\n        """Said."""\n        return {}\n'
+
+
+def pair(expression, read=None):
+    """(the original class, the fixed one)."""
+    text = HEAD + METHOD.format(expression)
+    shown = support.shown([("Model.forward", "Model.forward", read or expression)])
+    fixed = support.fixed(text, unsafe=True, **shown)
+    assert "DYN506" in {f.code for f in fixed.applied}
+    modules = [verify.load_text(t, "model.py", n) for t, n in ((text, "original"), (fixed.source.text, "fixed"))]
+    return [m.Model for m in modules]
+
+
+class Outer(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(torch.relu(x)) * 2
+
+
+@pytest.fixture(params=READS[:4], ids=[r for r, _ in READS[:4]])
+def models(request):
+    torch._dynamo.reset()
+    read, expression = request.param
+    return [cls() for cls in pair(expression, read)]
+
+
+def test_eager_is_as_before(models):
+    before, after = models
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(after(x), before(x), rtol=0, atol=0)
+    assert inspect.signature(after.forward) == inspect.signature(before.forward)
+    assert type(after).forward.__doc__ == "Said."
+    assert type(after).forward.__name__ == "forward"
+
+
+def test_one_graph(models):
+    before, after = models
+    x = torch.randn(4, 3)
+    assert verify.count_breaks(before, (x,)) > 0
+    explained = torch._dynamo.explain(after)(x)
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled(models, fullgraph):
+    same_compiled(*models, "eager", fullgraph)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled_by_inductor(fullgraph):
+    torch._dynamo.reset()
+    same_compiled(*(cls() for cls in pair("torch.relu(x[x > 0])", "x[x > 0]")), "inductor", fullgraph)
+
+
+def same_compiled(before, after, backend, fullgraph):
+    compiled = torch.compile(after, backend=backend, fullgraph=fullgraph)
+    for size in (4, 4, 7):
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(compiled(x), before(x))
+    config = torch._dynamo.config
+    assert not (config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops or config.suppress_errors)
+
+
+def test_no_new_break_inside_another_module(models):
+    before, after = models
+    x = torch.randn(4, 3)
+    assert verify.count_breaks(Outer(after), (x,)) <= verify.count_breaks(Outer(before), (x,))
+    torch._dynamo.reset()
+    plain = pair("x * 2 + x[x > x.mean()].sum() * 0", "x[x > x.mean()]")[1]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert verify.count_breaks(Outer(plain()), (x,)) == 0
+        torch.compile(Outer(plain()), backend="eager", fullgraph=True)(x)
+
+
+def test_other_sizes_are_no_new_graphs():
+    after = pair("x.nonzero() + 1", "x.nonzero()")[1]()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(after, backend="eager")
+    for _ in range(4):
+        compiled(torch.randn(5, 3))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_what_cannot_be_captured_runs_in_eager():
+    """A size that decides a split: no error, and the same values."""
+    before, after = (cls() for cls in pair(READS[4][1], "(x > 0).long().sum(1).tolist()"))
+    torch._dynamo.reset()
+    x = torch.tensor([[1.0, -1.0, -1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, -1.0]])
+    torch.testing.assert_close(torch.compile(after, backend="eager")(x), before(x))
+
+
+def test_dynamo_is_not_imported():
+    fixed = support.fixed(
+        HEAD + METHOD.format("x.nonzero()"), unsafe=True, **support.shown([("Model.forward",) * 2 + ("x.nonzero()",)])
+    )
+    run = "\nModel()(torch.ones(2))\nimport sys\nassert 'torch._dynamo' not in sys.modules\n"
+    subprocess.run([sys.executable, "-c", fixed.source.text + run], check=True)
+
+
+def changed(path):
+    """The make functions of a fixture and of what unsafe fixes make of it."""
+    texts = path.read_text(), support.expected(path, "unsafe.out").read_text()
+    return [verify.load_text(t, f"{path.stem}.py", n).make for t, n in zip(texts, ("original", "fixed"), strict=True)]
+
+
+def test_numbers_beside_buffers():
+    before, after = changed(support.FIXTURES / "DYN107/model.in.py")
+    for seed in range(3):
+        assert not verify.differences(verify.observe(before, seed), verify.observe(after, seed))
+    model, inputs = after()
+    assert model.state_dict().keys() == before()[0].state_dict().keys()
+    torch.testing.assert_close(model.lengths(torch.tensor([9, 12])), before()[0].lengths(torch.tensor([9, 12])))
+    assert verify.count_breaks(*before()) > 0
+    torch._dynamo.reset()
+    torch.compile(model, backend="eager", fullgraph=True)(*inputs)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_numbers_for_training_alone(training):
+    """Eager draws the same numbers, and as many of them; compiled code that does not train is one graph."""
+    numpy = pytest.importorskip("numpy")
+    path = support.FIXTURES / "DYN701/training.in.py"
+    texts = path.read_text(), support.expected(path, "unsafe.out").read_text()
+    models = [verify.load_text(t, "training.py", n).Model() for t, n in zip(texts, ("original", "fixed"), strict=True)]
+    models[1].load_state_dict(models[0].state_dict())
+    results = []
+    for model in models:
+        numpy.random.seed(0)
+        results.append((model.train(training)(torch.ones(2, 4)), numpy.random.rand()))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    torch._dynamo.reset()
+    torch.compile(models[1].eval(), backend="eager", fullgraph=True)(torch.ones(2, 4))
+
+
+def test_rows_under_a_mask():
+    text = (
+        support.FIXTURES / "DYN504/rows.in.py"
+    ).read_text() + "\n\ndef make():\n    return Model(), (torch.randn(3, 4),)\n"
+    text = (
+        text.replace("        y[keep, 1:] += rows[:, 1:]\n", "").split("        u = y")[0]
+        + "        return y, z\n\n\ndef make():\n    return Model(), (torch.randn(3, 4),)\n"
+    )
+    text = text.replace("torch.full((6,), 3.0)", "torch.ones(6)")
+    fixed = support.fixed(text, unsafe=True).source.text
+    before, after = (verify.load_text(t, "rows.py", n).make for t, n in ((text, "original"), (fixed, "fixed")))
+    for seed in range(3):
+        assert not verify.differences(verify.observe(before, seed), verify.observe(after, seed))
+    model, inputs = after()
+    torch._dynamo.reset()
+    torch.compile(model, backend="aot_eager", fullgraph=True)(*inputs)[0].sum().backward()
