@@ -7,6 +7,7 @@ from ..branch import Chooser, written_in_place
 from ..condition import Condition, condition
 from ..edit import Edit, Safety
 from ..kinds import ANY
+from ..predicated import Predicated
 from .base import Rule
 from .guarded import mute_only
 
@@ -74,9 +75,12 @@ class Model(nn.Module):
         if isinstance(test, str):
             lead, test = _led(node, context) or ("", test)
         if isinstance(test, str):
-            yield context.finding(self, node.test, kept=test)
+            fix = Predicated(node, context).fix()
+            yield context.finding(self, node.test, fix=fix, kept="" if fix else test)
             return
         built = _Rewrite(node, context, test, lead).fix()
+        if isinstance(built, str):
+            built = Predicated(node, context).fix() or built
         fix, kept = (None, built) if isinstance(built, str) else (built, "")
         yield context.finding(self, node.test, fix=fix, kept=kept)
 
