@@ -219,6 +219,8 @@ class Calls(Expressions):
             return (
                 self.tokens.tensor(fresh=True) if last not in ("eigh", "qr", "svd", "slogdet", "eig") else Kind(TENSORS)
             )
+        if name == "torch.where" and len(node.args) + len(node.keywords) == 1:
+            return Kind(TENSORS)  # one for each dimension
         if name == "torch.cond" and len(node.args) == 3:
             sides = [self.kind(a.body) if isinstance(a, ast.Lambda) else ANY for a in node.args[1:]]
             return self.tokens.join(*sides)

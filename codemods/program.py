@@ -27,6 +27,7 @@ DISABLE = _words(
     """
     torch.compiler.disable torch._dynamo.disable torch._dynamo.disallow_in_graph dynfix.disable torch.jit.unused
     torch.jit.script torch.jit.ignore torch.compiler.assume_constant_result torch.no_compile
+    torch.library.custom_op
     """
 )
 

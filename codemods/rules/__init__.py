@@ -14,6 +14,7 @@ from .calls import (
 )
 from .checks import RaiseIf, RuntimeCheck
 from .constant_helper import ConstantHelper
+from .custom_op import CustomOp
 from .data_shapes import DynamicShape, MissingSize
 from .debugger import Debugger
 from .dict_attribute import DictAttribute
@@ -72,6 +73,7 @@ RULES = (
     NumpyScalar(),
     NumpyLimits(),
     ConstantHelper(),
+    CustomOp(),
     PythonRandom(),
     Clock(),
     Seed(),
