@@ -33,24 +33,28 @@ class Text:
 
     def _block(self, body, found, captured):
         for statement in body:
-            choice = isinstance(statement, ast.If)
-            state = compiling(statement.test, self.names) if choice else None
-            if choice and read_ahead(statement.test):
-                self._block(statement.orelse, found, False)
-                continue
+            state, whole = self._state(statement)
             if state is None:
                 self._visit(statement, found, captured)
                 continue
-            whole = not isinstance(statement.test, ast.BoolOp)
             self._block(statement.body, found, captured and state)
             self._block(statement.orelse, found, captured and not (state and whole))
             leaves = state and whole and isinstance(statement.body[-1], (ast.Return, ast.Raise))
             captured = captured and not leaves
 
+    def _state(self, statement):
+        """(whether the body is for captured code or for the other; None: for both, whether the rest is for the other)."""
+        if not isinstance(statement, ast.If):
+            return None, False
+        if read_ahead(statement.test):
+            return True, True
+        return compiling(statement.test, self.names), not isinstance(statement.test, ast.BoolOp)
+
     def _visit(self, node, found, captured):
         if isinstance(node, (ast.Call, ast.Subscript)):
             found[not captured].add(ast.unparse(node))
         if isinstance(node, ast.IfExp) and read_ahead(node.test):
+            self._visit(node.body, found, captured)
             self._visit(node.orelse, found, False)
             return
         for _, value in ast.iter_fields(node):
