@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 from codemod_corpus import digest, leaves, same
@@ -44,6 +45,7 @@ def child(arguments):
     module, found = harness(arguments.harness)
     if arguments.eager:
         module.torch._dynamo.explain = _refuse
+        module.time = types.SimpleNamespace(time=lambda: 0.0)  # a traced run is slower than what the harness waits for
     module.child(arguments.child, arguments.out, False)
     result = json.loads(Path(arguments.out).read_text())
     if found:
@@ -89,7 +91,10 @@ def breaks(found):
 
 def fix(arguments, scratch, models):
     """Fix the copy `after`, in one go or with what the traced models showed."""
+    from dataclasses import replace
+
     from dynfix.codemods import runner, traced
+    from dynfix.codemods.hoist.plan import planned
     from dynfix.codemods.settings import Settings
 
     target = scratch / "after"
@@ -108,7 +113,8 @@ def fix(arguments, scratch, models):
                 ["-m", "dynfix.codemods.trace_run", str(listed), str(out)],
             )
         facts = merged(facts, json.loads(out.read_text()) if out.exists() else {})
-    settings = Settings(unsafe_fixes=arguments.unsafe_fixes, exclude=(), cache=False, jobs=1, facts=traced.load(facts))
+    settings = Settings(unsafe_fixes=arguments.unsafe_fixes, exclude=(), cache=False, jobs=1)
+    settings = replace(settings, facts=planned(traced.load(facts), settings))
     applied = 0
     for result in runner.run(paths, settings, True):
         applied += len(result.applied)
@@ -120,7 +126,7 @@ def fix(arguments, scratch, models):
 
 
 def merged(first, second):
-    """The facts of two runs, joined."""
+    """What two runs showed, joined."""
     from dataclasses import astuple
 
     from dynfix.codemods.traced import Fact
@@ -134,6 +140,9 @@ def merged(first, second):
             table[function, text] = fact if known == fact else (astuple(both) if both else None)
         old["facts"] = [[f, t, fact] for (f, t), fact in table.items()]
         old["captured"] = sorted({*old["captured"], *entry["captured"]})
+        old["reads"] = [*old.get("reads", ()), *(r for r in entry["reads"] if r not in old.get("reads", ()))]
+        for root, ways in entry.get("roots", {}).items():
+            old.setdefault("roots", {}).setdefault(root, []).extend(ways)
     return first
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from .. import __version__
 from . import arguments, formats, notebook, runner, suppress, traced, verify
 from .findings import ERROR
+from .hoist.plan import planned
 from .rules import BY_CODE
 from .settings import SettingsError
 
@@ -89,7 +90,7 @@ def _decoded(raw):
 def _files(options, settings):
     paths, missing = runner.files(options.paths or ["."], settings)
     if options.trace:
-        settings = replace(settings, facts=traced.run(options.trace, paths), cache=False)
+        settings = replace(settings, facts=planned(traced.run(options.trace, paths), settings), cache=False)
     fixing = not options.check and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.add_noqa:

@@ -4,6 +4,7 @@ import ast
 from dataclasses import dataclass, field
 
 from .names import dotted
+from .walk import VALUES
 
 
 def _words(text):
@@ -162,6 +163,7 @@ class Program:
         """The functions that run under capture: "forward" (reached from a module's forward or a compiled function),
         "compiled" (from compiled ones alone) or "all". `seen`: names of functions that a traced run saw there."""
         allowed = [f for f in self.functions if f.name not in NEVER_CAPTURED and not self._disabled(f)]
+        allowed = [f for f in allowed if not f.name.endswith(f"_{VALUES}")]  # they run ahead of what is captured
         if scope == "all":
             return set(allowed)
         roots = self._compiled_roots()

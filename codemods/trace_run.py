@@ -5,16 +5,21 @@ import ast
 import atexit
 import builtins
 import importlib
+import inspect
 import json
 import os
 import runpy
 import sys
+import types
 from dataclasses import astuple
 from importlib.machinery import SourceFileLoader
 
+from .trace_reads import Reads
+from .trace_roots import Roots
 from .traced import Fact, qualified
 
 _SEE = "__dynfix_see__"
+_LOOK_AROUND = frozenset("super locals globals vars dir eval exec".split())
 _MOST = 4096  # looks at one expression, after which it is known well enough
 
 
@@ -25,7 +30,8 @@ class Tracer:
         self.paths = frozenset(paths)
         self.places, self.facts, self.looks = [], {}, {}
         self.depth, self.captured = 0, set()
-        self.torch = self.types = None
+        self.torch = self.reads = None
+        self.roots = Roots(self.paths)
 
     def place(self, path, function, text):
         self.places.append((path, function, text))
@@ -49,6 +55,8 @@ class Tracer:
             return Fact("tensor", value.dim(), str(value.dtype).removeprefix("torch."))
         if value is None:
             return Fact("none")
+        if isinstance(value, _FUNCTIONS):
+            return Fact("function", cls=_definition(value))
         simple = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(value))
         if simple:
             return Fact(simple)
@@ -69,8 +77,12 @@ class Tracer:
         return Fact("tensors") if tensors else Fact(f"object {type(value).__qualname__}")
 
     def data(self):
-        """{path: {"facts": [[function, text, fact]], "captured": [function]}}."""
-        found = {path: {"facts": [], "captured": []} for path in self.paths}
+        """{path: {"facts": [[function, text, fact]], "captured": [function], "reads": [...]}}: reads by the file of the root."""
+        found = {path: {"facts": [], "captured": [], "reads": []} for path in self.paths}
+        for frames, clean in self.reads.data():
+            found[frames[0][0]]["reads"].append([frames, clean])
+        for path, roots in self.roots.data(self.reads.data()).items():
+            found[path]["roots"] = roots
         for (path, function, text), fact in self.facts.items():
             found[path]["facts"].append([function, text, None if fact is None else astuple(fact)])
         for path, function in sorted(self.captured):
@@ -99,6 +111,9 @@ class Tracer:
 
     def install(self):
         self.torch = importlib.import_module("torch")
+        importlib.import_module("torch.utils.weak")
+        self.reads = Reads(self.paths, self.torch)
+        self.reads.mode().__enter__()  # until the process ends
         hooks = importlib.import_module("torch.nn.modules.module")
         hooks.register_module_forward_pre_hook(self._enter)
         hooks.register_module_forward_hook(self._leave, always_call=True)
@@ -116,13 +131,25 @@ class Tracer:
         SourceFileLoader.get_code = fresh
 
     def _enter(self, module, inputs):
+        if not self.depth:
+            self.reads.enter(module)
+            self.roots.enter(module)
         self.depth += 1
 
     def _leave(self, module, inputs, output):
         self.depth = max(0, self.depth - 1)
+        if not self.depth:
+            self.reads.leave()
 
 
 _compile = builtins.compile
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+
+
+def _definition(function):
+    """Where the code of a function, below its decorators, begins: `path:line`."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{os.path.realpath(code.co_filename)}:{code.co_firstlineno}" if code else None
 
 
 def _class_of(module):
@@ -158,9 +185,9 @@ class _Wrap(ast.NodeTransformer):
     visit_Compare = visit_UnaryOp = visit_IfExp = visit_BinOp
 
     def visit_Call(self, node):
-        """What is called by a plain name stays so: `super()` and `locals()` look for it."""
+        """What looks for the frame that it is called from, `super()` and `locals()`, is called by its plain name."""
         text = ast.unparse(node)
-        if not isinstance(node.func, ast.Name):
+        if not (isinstance(node.func, ast.Name) and node.func.id in _LOOK_AROUND):
             node.func = self.visit(node.func)
         node.args = [self.visit(a) for a in node.args]
         node.keywords = [self.visit(k) for k in node.keywords]

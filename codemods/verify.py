@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from . import check, traced
 from .findings import ERROR
+from .hoist.plan import planned
 from .source import Source
 
 
@@ -252,7 +253,7 @@ def command(options, settings, write):
     try:
         path, factory = _target(options.verify)
         if options.trace:
-            settings = replace(settings, facts=traced.run(options.trace, [path]))
+            settings = replace(settings, facts=planned(traced.run(options.trace, [path]), settings))
         with open(path, "rb") as stream:
             source = Source.from_bytes(stream.read(), path)
         outcome = verify(source, factory, settings)

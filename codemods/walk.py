@@ -11,6 +11,7 @@ _COMPILING = (
     "dynfix.is_compiling",
 )
 _SCRIPTING = ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export")
+VALUES = "host_values"  # what is computed ahead of a captured call
 _BLOCKS = {"body", "orelse", "finalbody"}
 
 
@@ -35,6 +36,21 @@ def _exact(test, names):
     while isinstance(test, ast.UnaryOp):
         test = test.operand
     return isinstance(test, ast.Call) and (names.resolve(test.func) or "") not in _SCRIPTING
+
+
+def read_ahead(test):
+    """Whether a choice asks for what was computed ahead of the captured call: `values and "key" in values`. Its other
+    side runs in eager alone."""
+    if not (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and len(test.values) == 2):
+        return False
+    name, inside = test.values
+    return (
+        isinstance(name, ast.Name)
+        and isinstance(inside, ast.Compare)
+        and isinstance(inside.left, ast.Constant)
+        and isinstance(inside.ops[0], ast.In)
+        and ast.unparse(inside.comparators) == name.id
+    )
 
 
 class Walk:
@@ -71,6 +87,8 @@ class Walk:
         for rule in self.table.get(type(node), ()):
             self.found.extend(rule.check(node, self.context))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return
+        if isinstance(node, (ast.If, ast.IfExp)) and read_ahead(node.test):
             return
         if isinstance(node, ast.If):
             self._if(node)

@@ -13,6 +13,7 @@ from .calls import (
     TruthFunction,
 )
 from .checks import RaiseIf, RuntimeCheck
+from .constant_block import ConstantBlock
 from .constant_helper import ConstantHelper
 from .custom_op import CustomOp
 from .data_shapes import DynamicShape, MissingSize
@@ -28,8 +29,12 @@ from .logs import Logging
 from .loops import Accumulate, TensorFor
 from .masked import MaskedWrite
 from .misuse import CompileInside, Deprecated, Swallowed, WrongMode
+from .number_buffer import NumberBuffer
 from .numpy_scalars import NumpyLimits, NumpyScalar
 from .prints import Print
+from .read_ahead import ReadAhead
+from .rolled import DrawnRoll
+from .scoped_capture import ScopedCapture
 from .set_attribute import SetAttribute
 from .shapes import ShapeBranch
 from .tensor_if import TensorIf
@@ -42,6 +47,8 @@ RULES = (
     ToList(),
     ImplicitInt(),
     TruthFunction(),
+    NumberBuffer(),
+    ReadAhead(),
     TensorIf(),
     TensorTernary(),
     ChainedComparison(),
@@ -69,10 +76,13 @@ RULES = (
     MissingSize(),
     MaskedWrite(),
     InPlaceView(),
+    ScopedCapture(),
+    DrawnRoll(),
     Foreign(),
     NumpyScalar(),
     NumpyLimits(),
     ConstantHelper(),
+    ConstantBlock(),
     CustomOp(),
     PythonRandom(),
     Clock(),

@@ -1,0 +1,348 @@
+"""Which host reads of a traced run can be computed ahead of the captured call, and the edits that do so.
+
+A read that depends on the inputs of the outermost module alone is computed by a companion of that module's `forward`
+(and of each function between), which runs before it, outside the graph; the values are handed down as a parameter."""
+
+import ast
+import copy
+import functools
+from dataclasses import dataclass
+
+from ..edit import Edit, Fix, Safety, after_imports, apply
+from ..findings import Finding
+from ..noqa import Suppressions
+from ..source import Source, SourceError
+from .companion import HELPER, HELPER_TEXT, VALUES, Call, Companion, Unit, flat, parameter_edit
+from .project import Project
+from .purity import Impure, Purity, parameters
+
+CODE = "DYN110"
+_TITLE = "compute it ahead of the call"
+_WHY = "which functions lead to it, and with which objects, is what one run showed"
+
+
+class NoReceiver(Impure):
+    """The object whose method is called is not there ahead: `companion` must do without it."""
+
+    def __init__(self, companion, why):
+        super().__init__(why)
+        self.companion = companion
+
+
+class Planner:
+    """Takes reads one by one; what cannot be computed ahead leaves no trace."""
+
+    def __init__(self, facts, load):
+        self.project = Project(facts, load)
+        self.purity = Purity(self.project)
+        self.companions, self.reads, self.failed = {}, [], []
+
+    def add(self, raw):
+        """One read, by its frames: placed as far out as it can be computed."""
+        chain = self.project.chain(raw)
+        if not chain:
+            return
+        why = Impure("no place was found for it")
+        for level, node in _candidates(chain):
+            try:
+                self._try(chain[: level + 1], node)
+                self.reads.append((chain[-1], node))
+                return
+            except Impure as error:
+                why = error
+        self.failed.append((chain[-1], str(why)))
+
+    def _try(self, chain, node):
+        """With the objects of all methods at hand; then without those that are others at every turn of a loop."""
+        absent = set()
+        for _ in chain:
+            before = copy.copy(self.companions), [(c, _state(c)) for c in self.companions.values()]
+            try:
+                return self._place(chain, node, absent)
+            except Impure as error:
+                self.companions = before[0]
+                for companion, state in before[1]:
+                    _restore(companion, state)
+                if not isinstance(error, NoReceiver) or error.companion in absent:
+                    raise
+                absent.add(error.companion)
+        raise Impure("its object is not there ahead")
+
+    def _place(self, chain, node, absent):
+        companions = [self._companion(frame, absent) for frame in chain]
+        self._root(companions[0], chain[0])
+        last = companions[-1]
+        if all(u.node is not node for u in last.units.values()):
+            unit, anchor = self._unit(last, chain[-1].file, node)
+            key = last.key(node, "_".join(unit.names) or _wish(chain[-1].file, node))
+            last.units[key], last.anchors[key] = unit, anchor
+        for frame, caller, callee in zip(chain, companions, companions[1:], strict=False):
+            self._call(caller, callee, frame.node)
+        self._grow(last)
+
+    def _unit(self, companion, file, node):
+        """(Unit, the statement before which it is computed): of an expression, of an element of one, or of a loop."""
+        if isinstance(node, ast.stmt):
+            names = companion.slice.block(node)
+            if not names or file.source.has_long_string(*file.source.span(node)) or not file.source.white_before(node):
+                raise Impure("the loop around it leaves nothing that could be handed down")
+            return Unit(node, names=tuple(names)), node
+        state = _state(companion)
+        try:
+            anchor = companion.slice.need([node], node)
+            return Unit(node, flat(file, node)), anchor
+        except Impure:
+            _restore(companion, state)
+            whole = _element(file, companion.function, node)
+            if whole is None:
+                raise
+        anchor = companion.slice.need([whole.value], whole.value)
+        return Unit(node, f"{flat(file, whole.value)}.tolist()", f"[{flat(file, whole.slice)}]"), anchor
+
+    def _companion(self, frame, absent):
+        if frame.key not in self.companions:
+            me = frame.file.self_name(frame.function)
+            without = {me} if frame.key in absent else ()
+            if any(getattr(n, "id", getattr(n, "arg", "")) == VALUES for n in ast.walk(frame.function)):
+                raise Impure("values are handed down to it already")
+            self.companions[frame.key] = Companion(frame.file, frame.function, self.purity, without)
+        return self.companions[frame.key]
+
+    def _root(self, companion, frame):
+        if companion.file.self_name(companion.function) is None or companion.function.name != "forward":
+            raise Impure("it is not reached from the `forward` of a module")
+        if companion.slice.absent:
+            raise Impure("the outermost module is called in a loop of another")
+        companion.is_root = True
+
+    def _call(self, caller, callee, node):
+        if not isinstance(node, ast.Call) or any(isinstance(a, (ast.Starred, ast.GeneratorExp)) for a in node.args):
+            raise Impure("the call that leads to it cannot hand anything down")
+        known = [c for c in callee.callers if c.node is node]
+        if not known:
+            call = _matched(caller, callee, node)
+            key = caller.key(node, _wish(caller.file, node.func))
+            caller.calls[key] = call
+            callee.callers.append(call)
+
+    def _grow(self, companion, seen=()):
+        """Have the callers compute what the companion needs."""
+        if companion in seen:
+            raise Impure("it calls itself")
+        for call in companion.callers:
+            caller, key = call.caller, call.caller.key(call.node, "")
+            self._visible(caller, companion)
+            needed = [e for _, e in companion.arguments(call)]
+            caller.bare |= companion.bare or companion.kwarg in companion.slice.needed or self._passed(call)
+            if companion.takes_self:
+                self._receive(caller, call)
+            caller.anchors[key] = caller.slice.need(needed or [ast.Constant(0)], call.node)
+            self._grow(caller, (*seen, companion))
+
+    def _passed(self, call):
+        """Whether the call may give parameters by the caller's own `**kwargs`; those without a default the caller takes
+        from there."""
+        if call.passed and (not call.spread or call.caller.kwarg is None or call.caller.is_root):
+            raise Impure(f"the call does not say what `{min(call.passed)}` is")
+        call.caller.from_kwargs |= call.passed
+        return call.spread and bool(call.callee.slice.needed - set(call.matched))
+
+    def _receive(self, caller, call):
+        try:
+            if call.receiver is None:
+                raise Impure("its object is not there ahead")
+            caller.slice.need([call.receiver], call.node)
+        except Impure as error:
+            if isinstance(error, NoReceiver):
+                raise
+            key = call.callee.file.source.path, call.callee.file.names_of[call.callee.function]
+            raise NoReceiver(key, str(error)) from None
+
+    def _visible(self, caller, callee):
+        if not callee.takes_self and callee.file is not caller.file:
+            raise Impure(f"`{callee.function.name}` stands in another file")
+
+    # What it comes to
+
+    def edits(self):
+        """{path: (edits, imports)}."""
+        found = {}
+        used = [c for c in self.companions.values() if c.units or c.calls]
+        own = {c.function for c in used}
+        for companion in used:
+            for file, function in self.project.overriding(companion.file, companion.function):
+                if function not in own and VALUES not in parameters(function):
+                    own.add(function)
+                    found.setdefault(file.source.path, ([], set()))[0].append(parameter_edit(file, function))
+        for companion in used:
+            edits, imports = found.setdefault(companion.file.source.path, ([], set()))
+            edits += [*companion.edits(), _definition(companion)]
+            if companion.is_root:
+                edits.append(_decorator(companion))
+                imports |= {"functools", "sys"}
+        for path, (edits, imports) in found.items():
+            source = self.project.file(path).source
+            if imports and f"def {HELPER}(" not in source.text:
+                edits.append(after_imports(source, HELPER_TEXT.rstrip("\n").replace("\n", source.newline), "torch"))
+        return found
+
+    def fixes(self):
+        """{path: Fix}; none where one of them cannot be made."""
+        found = {}
+        for path, (edits, imports) in self.edits().items():
+            source = self.project.file(path).source
+            if None in edits:
+                return {}
+            found[path] = Fix(tuple(edits), _TITLE, Safety.UNSAFE, _WHY, tuple(sorted(imports)), first=True)
+            try:
+                source.with_text(apply(source.text, edits))
+            except (SourceError, ValueError):
+                return {}
+        return found
+
+
+def _candidates(chain):
+    """(level, node), outermost functions first: the call that leads on, expressions around it, the loop around them."""
+    for level, frame in enumerate(chain):
+        node, loop = frame.node, None
+        while isinstance(node, (ast.expr, ast.keyword, ast.comprehension)):
+            if isinstance(node, ast.expr):
+                yield level, node
+            node = frame.file.parents[node]
+        while node is not frame.function:
+            loop = node if isinstance(node, (ast.For, ast.While)) else loop
+            node = frame.file.parents[node]
+        if loop is not None:
+            yield level, loop
+
+
+def _element(file, function, node):
+    """The `x[i]` of a read `x[i].tolist()`, or of `x[i].item()` where `x` has one dimension: of one list of all of them."""
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args and not node.keywords
+    ):
+        return None
+    part = node.func.value
+    if not isinstance(part, ast.Subscript) or node.func.attr not in ("item", "tolist"):
+        return None
+    whole, index = file.fact(function, part.value), file.fact(function, part.slice)
+    counted = index is not None and index.what == "int"
+    ranked = whole is not None and whole.what == "tensor" and (node.func.attr == "tolist" or whole.rank == 1)
+    return part if counted and ranked else None
+
+
+def _matched(caller, callee, node):
+    fact = caller.file.fact(caller.function, node.func)
+    module = fact is not None and fact.what == "module"
+    receiver = node.func if module else getattr(node.func, "value", None)
+    args = callee.function.args
+    names = [a.arg for a in [*args.posonlyargs, *args.args]]
+    if callee.file.self_name(callee.function) is not None:
+        names = names[1:]
+    if len(node.args) > len(names):
+        raise Impure("the call gives more arguments than it names")
+    matched = dict(zip(names, node.args, strict=False))
+    taken = {*names, *(a.arg for a in args.kwonlyargs)}
+    given = {k.arg: k.value for k in node.keywords if k.arg is not None}
+    matched.update({n: e for n, e in given.items() if n in taken})
+    extra = {n: e for n, e in given.items() if n not in taken}
+    spread = any(k.arg is None for k in node.keywords)
+    return Call(caller, callee, node, receiver, module, spread, matched, extra)
+
+
+def _state(companion):
+    part = companion.slice
+    sets = set(part.kept), set(part.flat), set(part.whole), set(part.needed)
+    dicts = dict(companion.units), dict(companion.calls), dict(companion.anchors), list(companion.callers)
+    return sets, dicts, companion.is_root, companion.bare, set(companion.from_kwargs)
+
+
+def _restore(companion, state):
+    part, dicts, companion.is_root, companion.bare, from_kwargs = state
+    companion.from_kwargs = set(from_kwargs)
+    companion.units, companion.calls, companion.anchors, companion.callers = map(copy.copy, dicts)
+    companion.slice.kept, companion.slice.flat, companion.slice.whole, companion.slice.needed = map(set, part)
+
+
+def _wish(file, node):
+    """A key that says what it is: the names that it is assigned to, or the last name in it."""
+    statement = file.statement(node)
+    if isinstance(statement, ast.Assign) and statement.value is node:
+        return "_".join(n.id for n in ast.walk(statement.targets[0]) if isinstance(n, ast.Name)) or "value"
+    names = [getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(node)]
+    return next((n for n in names if n and not n.startswith("__")), "value").strip("_") or "value"
+
+
+def _definition(companion):
+    """The companion before its function, or, without an object, before the class."""
+    source, node = companion.file.source, companion.function
+    owner = companion.file.cls(node)
+    place = node if owner is None or companion.takes_self else owner
+    first = min([place.lineno, *(d.lineno for d in place.decorator_list)])
+    start = source.starts[first - 1]
+    text = companion.text(source.white_before(place) or "", source.indent_unit())
+    text = text if place is not owner else text + "\n"
+    return Edit(start, start, text.replace("\n", source.newline))
+
+
+def _decorator(companion):
+    """The decorator that runs a root's companion, above the others; part of the same edit as the definition's place."""
+    source, node = companion.file.source, companion.function
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    at = source.starts[first - 1]
+    indent = source.white_before(node) or ""
+    return Edit(at, at + len(indent), f"{indent}@{HELPER}({companion.name}){source.newline}{indent}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One file's part: it holds for this text alone, and together with the other files' parts."""
+
+    text: str
+    findings: tuple
+
+
+def planned(facts, settings):
+    """The facts, each with its file's part of the plan; of files that the settings let be changed."""
+    known = {path: copy.copy(fact) for path, fact in facts.items()}
+    load = functools.cache(_load)
+    planner = Planner(facts, load)
+    for path in sorted(facts):
+        for raw, clean in facts[path].reads:
+            if clean and all(_may_change(p, line, load, settings) for p, _, (line, *_) in raw):
+                planner.add(raw)
+    for path, fix in planner.fixes().items():
+        known[path].plan = Plan(load(path).text, _findings(planner, path, fix))
+    return known
+
+
+def _load(path):
+    """The Source at `path`; None where it is none."""
+    try:
+        with open(path, "rb") as stream:
+            return Source.from_bytes(stream.read(), path)
+    except (OSError, SourceError):
+        return None
+
+
+def _may_change(path, line, load, settings):
+    source = load(path)
+    if source is None or not settings.selects(CODE, path) or not settings.fixes(CODE):
+        return False
+    return not Suppressions(source).covers(CODE, line, line)
+
+
+def _findings(planner, path, fix):
+    source = planner.project.file(path).source
+    places = {(f.file, n) for f, n in planner.reads if f.file.source is source}
+    nodes = sorted({n for _, n in places}, key=lambda n: (n.lineno, n.col_offset))
+    nodes = nodes or [c.function for c in planner.companions.values() if c.file.source is source][:1]
+    return tuple(_finding(source, node, fix) for node in nodes)
+
+
+def _finding(source, node, fix):
+    message = "what is read here depends on inputs alone, and is read in the midst of the graph"
+    end = node.end_lineno if isinstance(node, ast.expr) else node.lineno
+    column = node.end_col_offset if isinstance(node, ast.expr) else node.col_offset + 3
+    place = (node.lineno, source.column(node.lineno, node.col_offset), end, source.column(end, column))
+    return Finding(CODE, message, source.path, *place, fix, traced=True)

@@ -1,0 +1,171 @@
+"""The files of a traced run, as the planner sees them: functions by name and by place, parents, and what was seen."""
+
+import ast
+import os
+import re
+from functools import cached_property
+
+from ..names import Names, by_type
+from ..traced import qualified
+
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_MANY = 60
+_INNER = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
+
+
+class File:
+    """One file: its source, functions and facts."""
+
+    def __init__(self, source, facts):
+        self.source, self.facts = source, facts
+        self.names_of = qualified(source.tree)
+        self.functions = {name: node for node, name in self.names_of.items()}
+        self.parents = {c: p for p in ast.walk(source.tree) for c in ast.iter_child_nodes(p)}
+
+    @cached_property
+    def names(self):
+        return Names(self.source.tree, by_type(self.source.tree))
+
+    @cached_property
+    def by_line(self):
+        """{line of the first decorator, or of the `def`: function}."""
+        return {min([n.lineno, *(d.lineno for d in n.decorator_list)]): n for n in self.names_of}
+
+    def fact(self, function, node):
+        return self.facts.of(self.names_of.get(function, ""), node)
+
+    def is_method(self, function):
+        static = any(
+            isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod") for d in function.decorator_list
+        )
+        return isinstance(self.parents.get(function), ast.ClassDef) and not static
+
+    def self_name(self, function):
+        """The name of a method's first parameter; None of other functions."""
+        args = [*function.args.posonlyargs, *function.args.args]
+        return args[0].arg if args and self.is_method(function) else None
+
+    def cls(self, function):
+        owner = self.parents.get(function)
+        return owner if isinstance(owner, ast.ClassDef) else None
+
+    def statement(self, node):
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def expression(self, function, place):
+        """The expression of `function` at (line, column, end line, end column), the widest of those that share it."""
+        for node in ast.walk(function):
+            if isinstance(node, ast.expr) and _place(node) == tuple(place):
+                return node
+        return None
+
+
+def _place(node):
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+class Frame:
+    """A function on the way to a read, and the expression that it stands at."""
+
+    def __init__(self, file, function, node):
+        self.file, self.function, self.node = file, function, node
+
+    @property
+    def key(self):
+        return self.file.source.path, self.file.names_of[self.function]
+
+
+class Project:
+    """The files by real path, loaded when first asked for; `load(path)` gives a Source or None."""
+
+    def __init__(self, facts, load):
+        self.facts, self.load, self.files, self.named, self.texts = facts, load, {}, {}, {}
+
+    def file(self, path):
+        if path not in self.files:
+            source = self.load(path) if path in self.facts else None
+            self.files[path] = File(source, self.facts[path]) if source is not None else None
+        return self.files[path]
+
+    def definition(self, place):
+        """(file, function) of the `path:line` that a run saw; None where it is not of the project."""
+        path, _, line = (place or "").rpartition(":")
+        file = self.file(path) if path else None
+        function = file.by_line.get(int(line)) if file else None
+        return (file, function) if function is not None else None
+
+    def methods(self, name):
+        """Every method of that name in the project, at most so many."""
+        if name not in self.named:
+            pattern = re.compile(rf"^\s+def {re.escape(name)}\(", re.MULTILINE)
+            files = [self.file(p) for p in self.facts if pattern.search(self.text(p))][:_MANY]
+            self.named[name] = [(f, n) for f in files if f for n in f.functions.values() if n.name == name]
+        return self.named[name]
+
+    def overriding(self, file, function):
+        """The methods of classes below that of `function` that take its place, as (file, function)."""
+        cls = file.cls(function)
+        if cls is None:
+            return []
+        found, todo = [], [(file, cls)]
+        while todo:
+            for below, node in self._below(*todo.pop()):
+                todo.append((below, node))
+                found += [(below, s) for s in node.body if isinstance(s, ast.FunctionDef) and s.name == function.name]
+        return found
+
+    def _below(self, file, cls):
+        pattern = re.compile(rf"^\s*class \w+\([^)]*\b{cls.name}\b", re.MULTILINE)
+        stem = os.path.splitext(os.path.basename(file.source.path))[0]
+        for path in [p for p in self.facts if pattern.search(self.text(p))]:
+            other = self.file(path)
+            for node in (n for n in ast.walk(other.source.tree) if isinstance(n, ast.ClassDef) and n is not cls):
+                bases = [other.names.resolve(b) or "" for b in node.bases]
+                own = other is file and cls.name in bases
+                if own or any(b.split(".")[-2:] == [stem, cls.name] for b in bases):
+                    yield other, node
+
+    def text(self, path):
+        if path not in self.texts:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                self.texts[path] = stream.read()
+        return self.texts[path]
+
+    def chain(self, raw):
+        """Frames from the outermost module's forward to the read; None where one cannot be found. Decorators that hand
+        everything on are left out, and comprehensions belong to their function."""
+        frames = []
+        for path, name, place in raw:
+            inner = name.rpartition(".")[2] in _INNER
+            file = self.file(path)
+            function = file.functions.get(_plain(name)) if file else None
+            node = file.expression(function, place) if function is not None else None
+            if node is None:
+                return None
+            if inner and frames and frames[-1].function is function:
+                frames.pop()
+            if not _hands_on(function, node):
+                frames.append(Frame(file, function, node))
+        return frames
+
+
+def _plain(name):
+    parts = [p for p in name.split(".") if p != "<locals>"]
+    while parts and parts[-1] in _INNER:
+        parts.pop()
+    return ".".join(parts)
+
+
+def _hands_on(function, node):
+    """Whether the call at `node` hands on all that the function was given."""
+    args = function.args
+    if not (isinstance(node, ast.Call) and args.vararg and args.kwarg):
+        return False
+    spread = any(isinstance(a, ast.Starred) and _is(a.value, args.vararg.arg) for a in node.args)
+    return spread and any(k.arg is None for k in node.keywords)
+
+
+def _is(node, name):
+    return isinstance(node, ast.Name) and node.id == name

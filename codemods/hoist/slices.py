@@ -1,0 +1,294 @@
+"""Backward slices of one function: what must run, and under which conditions, to have the value of an expression ahead."""
+
+import ast
+
+from .purity import Impure, parameters, root
+
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CHANGES = frozenset("pop append extend insert setdefault update add clear remove discard sort reverse popitem".split())
+_TOTAL = frozenset("item tolist prod sum size dim numel long int float bool flatten to shape".split())
+
+
+class Slice:
+    """The statements of `function` that are kept (`kept`; of the `if`s in `flat` the body alone) so that what `need` was
+    asked for can be computed, and the parameters (`needed`) that this takes. `absent`: names that are not there."""
+
+    def __init__(self, file, function, purity, absent=()):
+        self.file, self.function, self.purity, self.absent = file, function, purity, frozenset(absent)
+        self.order = {s: i for i, s in enumerate(_statements(function.body))}
+        self.bindings = self._bindings()
+        self.parameters = parameters(function)
+        self.kept, self.flat, self.whole, self.needed = set(), set(), set(), set()
+
+    def need(self, expressions, within):
+        """Have the values of `expressions`, which stand in or around `within`: the statement before which they can be
+        computed. Raises Impure where they cannot; the slice may be half grown then."""
+        anchor = self._anchor(within, expressions)
+        self._control(anchor, expressions)
+        for expression in expressions:
+            self._evaluate(expression, anchor)
+        return anchor
+
+    def block(self, loop):
+        """Have what a whole loop binds: the names of it that are read below."""
+        inside = [s for s in self.order if s is loop or loop in self._around(s)]
+        for statement in inside:
+            if isinstance(statement, (ast.Return, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.Delete)):
+                raise Impure("the loop around it does more than to compute")
+        for outer in self._around(loop):
+            self._condition(outer, loop, False)
+        for exit_ in self._exits(loop):
+            self._keep_exit(exit_)
+        self.kept |= set(inside)
+        self.whole.add(loop)
+        bound_here = {n for s in inside for n in _bound_by(s)}
+        for statement in inside:
+            for expression in _read_by(statement):
+                self.purity.expression(self.file, self.function, expression)
+                for name in loads(expression):
+                    self._name_of_block(name, loop, name in bound_here)
+        last = max(self.order[s] for s in inside)
+        read = {n for s, i in self.order.items() if i > last for e in _read_by(s) for n in loads(e)}
+        return sorted(bound_here & read)
+
+    def _name_of_block(self, name, loop, bound_here):
+        before = [s for s in self.bindings.get(name, ()) if self.order[s] < self.order[loop]]
+        if before or not bound_here:
+            self._name(name, loop)
+
+    # Where it is evaluated
+
+    def _anchor(self, within, expressions):
+        """The statement before which it is evaluated: outside every loop around it."""
+        self._invariant(within, expressions)
+        statement = self.file.statement(within)
+        loops = [s for s in self._around(statement) if isinstance(s, _LOOPS)]
+        if statement is not None and isinstance(statement, _LOOPS) and statement not in loops:
+            header = any(n is within for n in ast.walk(getattr(statement, "iter", statement)))
+            loops = loops if header else [statement, *loops]
+        anchor = loops[-1] if loops else statement
+        if any(isinstance(s, (ast.Try, ast.With, ast.AsyncWith)) for s in self._around(anchor)):
+            raise Impure("it stands in a `try` or a `with`")
+        for loop in loops:
+            self._fixed_in(loop, expressions)
+        return anchor
+
+    def _invariant(self, within, expressions):
+        """Names that a comprehension or lambda around it binds are not there ahead."""
+        node, inner = within, set()
+        while not isinstance(node, ast.stmt):
+            node = self.file.parents[node]
+            if isinstance(node, _COMPREHENSIONS):
+                inner |= {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+            if isinstance(node, ast.Lambda):
+                inner |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+        if inner & {name for e in expressions for name in loads(e)}:
+            raise Impure("it is of one turn of a comprehension")
+
+    def _fixed_in(self, loop, expressions):
+        inside = {s for s in self.order if loop is s or loop in self._around(s)}
+        for name in (n for e in expressions for n in loads(e)):
+            if any(s in inside for s in self.bindings.get(name, ())):
+                raise Impure(f"`{name}` changes in a loop")
+
+    def _around(self, statement):
+        """The statements around one, innermost first."""
+        found, node = [], self.file.parents.get(statement)
+        while node is not None and node is not self.function:
+            if isinstance(node, ast.stmt):
+                found.append(node)
+            node = self.file.parents.get(node)
+        return found
+
+    # Under which conditions
+
+    def _control(self, anchor, expressions):
+        total = all(_is_total(e) for e in expressions)
+        for outer in self._around(anchor):
+            self._condition(outer, anchor, total)
+        for exit_ in self._exits(anchor):
+            try:
+                self._keep_exit(exit_)
+            except Impure:
+                if not total:
+                    raise
+
+    def _condition(self, outer, anchor, total):
+        if not isinstance(outer, ast.If):
+            raise Impure("it stands in a block other than an `if`")
+        try:
+            self._test(outer)
+        except Impure:
+            inner = [s for s in self.kept if outer in self._around(s)]
+            if not total or not all(isinstance(s, ast.Assign) and _is_total(s.value) for s in inner):
+                raise
+            self.flat.add(outer)
+
+    def _test(self, statement):
+        """Keep the `if` with its condition."""
+        if statement in self.kept or statement in self.flat:
+            return
+        kept, needed = set(self.kept), set(self.needed)
+        try:
+            self.kept.add(statement)
+            self._evaluate(statement.test, statement)
+        except Impure:
+            self.kept, self.needed = kept, needed
+            raise
+
+    def _exits(self, anchor):
+        """Statements before `anchor` that may leave the function."""
+        leaving = (s for s in self.order if isinstance(s, (ast.Return, ast.Raise)))
+        return [s for s in leaving if self.order[s] < self.order[anchor] and not self._apart(s, anchor)]
+
+    def _apart(self, first, second):
+        """Whether the two stand in different branches of one `if`."""
+        for outer in self._around(first):
+            if isinstance(outer, ast.If) and outer in self._around(second):
+                return _branch(self.file, outer, first) != _branch(self.file, outer, second)
+        return False
+
+    def _keep_exit(self, statement):
+        for outer in self._around(statement):
+            if not isinstance(outer, ast.If):
+                raise Impure("the function may be left from a loop before it")
+            self._test(outer)
+        self.kept.add(statement)
+
+    # With which values
+
+    def _evaluate(self, expression, anchor):
+        self.purity.expression(self.file, self.function, expression)
+        for name in loads(expression):
+            if name == "super":
+                raise Impure("`super()` means something else there")
+            self._name(name, anchor)
+
+    def _name(self, name, anchor):
+        if name in self.absent:
+            raise Impure(f"`{name}` is another at every turn of a loop")
+        if name in self.parameters:
+            self.needed.add(name)
+        found = self.bindings.get(name, ())
+        before = [s for s in found if self.order[s] < self.order[anchor] and not self._apart(s, anchor)]
+        loops = [s for s in self._around(anchor) if isinstance(s, _LOOPS)]
+        if any(loop in self._around(s) for s in found if s not in before for loop in loops):
+            raise Impure(f"`{name}` changes in a loop")
+        if not before and name not in self.parameters and found:
+            raise Impure(f"`{name}` is not there yet")
+        for statement in before:
+            self._keep(statement)
+
+    def _keep(self, statement):
+        if statement in self.kept:
+            return
+        self.kept.add(statement)
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.With, ast.Try)):
+            raise Impure(f"it needs what line {statement.lineno} defines")
+        total = isinstance(statement, ast.Assign) and _is_total(statement.value)
+        for outer in self._around(statement):
+            if isinstance(outer, ast.If):
+                self._condition(outer, statement, total)
+            elif isinstance(outer, ast.For):
+                self._keep(outer)
+            else:
+                raise Impure(f"line {statement.lineno} stands in a block other than an `if` or a `for`")
+        for expression in _read_by(statement):
+            self._evaluate(expression, statement)
+
+    def _bindings(self):
+        """{name: statements that bind it, or change what it holds}."""
+        found = {}
+        for statement in self.order:
+            for name in _bound_by(statement):
+                found.setdefault(name, []).append(statement)
+        return found
+
+
+def loads(expression):
+    """The names that an expression reads from around it."""
+    inner = {n.id for n in ast.walk(expression) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    inner |= {n.arg for n in ast.walk(expression) if isinstance(n, ast.arg)}
+    found = (n.id for n in ast.walk(expression) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return dict.fromkeys(n for n in found if n not in inner)
+
+
+def _statements(body):
+    """Every statement of a function, in order, not those of functions in it."""
+    for statement in body:
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(statement, part, None) or [])
+            for handler in getattr(statement, "handlers", ()):
+                yield from _statements(handler.body)
+
+
+def _own(statement):
+    """The expressions of a statement itself, not of the statements in it."""
+    for name, value in ast.iter_fields(statement):
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, ast.withitem):
+                yield part
+            if isinstance(part, ast.expr) and name != "annotation":
+                yield part
+
+
+def _bound_by(statement):
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield statement.name
+        return
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        yield from ((a.asname or a.name).split(".")[0] for a in statement.names)
+    for expression in _own(statement):
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+                yield node.id
+            elif isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+                yield root(node)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _changes(node.func.attr):
+                yield root(node.func.value)
+
+
+def _changes(name):
+    return name in _CHANGES or (name.endswith("_") and not name.endswith("__"))
+
+
+def _read_by(statement):
+    """What a kept statement evaluates."""
+    if isinstance(statement, ast.If):
+        return [statement.test]
+    if isinstance(statement, ast.For):
+        return [statement.iter]
+    if isinstance(statement, ast.While):
+        return [statement.test]
+    return [e for e in _own(statement) if isinstance(e, ast.expr)]
+
+
+def _branch(file, outer, statement):
+    node = statement
+    while file.parents[node] is not outer:
+        node = file.parents[node]
+    return node in outer.body
+
+
+def _is_total(expression):
+    """Whether it raises for no tensors: names, attributes, numbers, `+ - *`, slices and plain reads."""
+    if isinstance(expression, (ast.Name, ast.Constant)):
+        return True
+    if isinstance(expression, ast.Attribute):
+        return _is_total(expression.value)
+    if isinstance(expression, ast.BinOp):
+        return (
+            isinstance(expression.op, (ast.Add, ast.Sub, ast.Mult))
+            and _is_total(expression.left)
+            and _is_total(expression.right)
+        )
+    if isinstance(expression, ast.UnaryOp):
+        return _is_total(expression.operand)
+    if isinstance(expression, ast.Subscript):
+        return isinstance(expression.slice, ast.Slice) and _is_total(expression.value)
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+        return expression.func.attr in _TOTAL and not expression.args and _is_total(expression.func.value)
+    return False
