@@ -174,3 +174,75 @@ def test_rows_under_a_mask():
     model, inputs = after()
     torch._dynamo.reset()
     torch.compile(model, backend="aot_eager", fullgraph=True)(*inputs)[0].sum().backward()
+
+
+PROJECT = {
+    "parts.py": """import torch
+
+
+def chosen(x, mask):
+    return x[mask]
+
+
+def checked(x):
+    print(x.nonzero())
+    return x
+""",
+    "model.py": """import functools
+
+import torch
+from parts import checked, chosen
+from torch import nn
+
+
+def told(method):
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        return method(*args, **kwargs)
+
+    return call
+
+
+class Layer(nn.Module):
+    def forward(self, x):
+        return chosen(x, x[:, 0] > 0)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.h, self.layer = nn.Linear(4, 4), Layer()
+
+    @told
+    def forward(self, x):
+        return self.layer(self.h(x))
+
+
+class Still(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.h = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if not torch.compiler.is_compiling():
+            checked(x)
+        if x.sum() > 99:
+            return x
+        return self.h(x)
+""",
+    "script.py": "import torch\nfrom model import Model, Still\nModel()(torch.ones(3, 4))\nStill()(torch.ones(3, 4))\n",
+}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="frames do not tell their place")
+def test_what_a_run_shows_of_several_files(tmp_path, monkeypatch):
+    """The read stands in another file than the root; what only eager reads, and a branch, are no reason."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in PROJECT.items():
+        (tmp_path / name).write_text(text)
+    code, out, err = support.command("--unsafe-fixes", "--trace", "script.py", "model.py", "parts.py")
+    text = (tmp_path / "model.py").read_text()
+    assert text.count("@captures_reads") == 1, (code, out, err)
+    assert "    @captures_reads\n    @told\n    def forward" in text
+    run = "\nm = Model()\ne = torch._dynamo.explain(m)(torch.randn(3, 4))\nassert (e.graph_count, e.graph_break_count) == (1, 0)\n"
+    subprocess.run([sys.executable, "-c", "import torch._dynamo\n" + text + run], check=True, cwd=tmp_path)
