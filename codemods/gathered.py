@@ -13,11 +13,13 @@ _ELEMENTWISE = (SAME | SAME_FLOAT | {"pow", "where", "maximum", "minimum"}) - _L
 
 
 class Masked:
-    """What reads under one mask in an expression; `reads` are the `x[mask]` that `elementwise` met."""
+    """What reads under one mask in an expression; `reads` are the `x[mask]` that `elementwise` met, `shown` is how the mask is
+    written."""
 
     def __init__(self, mask, context):
         self.mask, self.context = mask, context
         self.text, self.reads = ast.dump(mask), []
+        self.shown = context.segment(mask)
 
     def covers(self, into):
         """Whether the mask surely has as many axes as the tensor; an index that works then has its very shape."""
@@ -74,7 +76,7 @@ class Masked:
         """The source of `node` over all elements. Where it is not total, those that the mask leaves out are put to one
         before: else they could turn gradients into NaN."""
         start, end = self.context.source.span(node)
-        mask, plain = self.context.segment(self.mask), self.total(node)
+        mask, plain = self.shown, self.total(node)
         spans = []
         for read in self.reads:
             base = self.context.segment(read.value)

@@ -105,8 +105,20 @@ def _not_fixed(calls, context):
 
 def _one_size(node, context):
     """Whether `node` asks for one size of a name that surely is no plain object of another sort."""
+    if isinstance(node, ast.Name) and context.kind(node).what == "unknown":
+        return _unpacked_size(node, context)
     base = sized(node, context)
     return base is not None and not several(node) and context.kind(base).what in ("tensor", "unknown")
+
+
+def _unpacked_size(name, context):
+    """Whether a name is bound once, by `_, name = x.shape`."""
+    every = (n for n in ast.walk(context.function(name).node) if isinstance(n, ast.Name) and n.id == name.id)
+    stores = [n for n in every if isinstance(n.ctx, ast.Store)]
+    target = context.parent(stores[0]) if len(stores) == 1 else None
+    statement = context.parent(target) if isinstance(target, ast.Tuple) else None
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return value is not None and sized(value, context) is not None and several(value)
 
 
 def _is_cuda(node, context):

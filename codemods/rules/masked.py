@@ -9,6 +9,8 @@ from .base import Rule
 from .data_shapes import is_mask
 from .masked_rows import added_rows
 
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+
 
 class MaskedWrite(Rule):
     """
@@ -16,8 +18,8 @@ class MaskedWrite(Rule):
     `y[...] = torch.where(mask, x, y)` writes the same values into the same tensor, where the mask has as many axes as
     `y`. It is safe where `x`, `y` and the mask surely have one shape and the right side is `x[mask]` alone; an
     expression is computed for every element instead of the chosen ones, which is unsafe: it may raise, or turn a
-    gradient into NaN. A tensor with a row for each chosen place (`y[mask] += rows`) is put in its places first, by
-    `masked_scatter`: unsafe as well.
+    gradient into NaN. A mask that may have fewer axes than `y` is given the ones that it lacks. A tensor with a row
+    for each chosen place (`y[mask] += rows`) is put in its places first, by `masked_scatter`: unsafe as well.
     """
 
     code, name, message = "DYN504", "masked-write", "a masked write gathers as many elements as the mask has"
@@ -54,13 +56,36 @@ def step(x: torch.Tensor):
         if rows is not None:
             yield context.finding(self, node, fix=rows)
             return
-        if not isinstance(target, ast.Subscript) or not is_mask(target.slice, context):
+        if not isinstance(target, ast.Subscript) or not _masks(node, target, context):
             return
         if isinstance(node, ast.Assign) and (len(node.targets) > 1 or not _gathers(node.value, target.slice)):
             return  # a mask with a number on the right is masked_fill, which has a fixed shape
         built = _Write(node, target, context).fix()
         fix, kept = (None, built) if isinstance(built, str) else (built, "")
         yield context.finding(self, node, fix=fix, kept=kept)
+
+
+def _masks(node, target, context):
+    """Whether what `target` is indexed with is a bool tensor: known as one, or a comparison of what surely is a tensor."""
+    index = target.slice
+    if is_mask(index, context):
+        return True
+    if not isinstance(index, ast.Compare) or not isinstance(index.ops[0], _ORDERS) or len(index.ops) > 1:
+        return False
+    return context.kind(index.left).is_tensor or (
+        ast.dump(index.left) == ast.dump(target.value) and _taken_by_torch(node.value, target, context)
+    )
+
+
+def _taken_by_torch(value, target, context):
+    """Whether a function of torch is given the elements that `target` names: it takes no other array."""
+    calls = (n for n in ast.walk(value) if isinstance(n, ast.Call))
+    taken = [c.args[0] for c in calls if c.args and (context.resolve(c.func) or "").startswith("torch.")]
+    return any(isinstance(a, ast.Subscript) and _same(a, target) for a in taken)
+
+
+def _same(read, target):
+    return ast.dump(read.value) == ast.dump(target.value) and ast.dump(read.slice) == ast.dump(target.slice)
 
 
 def _gathers(value, mask):
@@ -72,22 +97,22 @@ def _gathers(value, mask):
 class _Write:
     def __init__(self, node, target, context):
         self.node, self.target, self.context = node, target, context
-        self.mask, self.into = target.slice, target.value
-        self.masked = Masked(self.mask, context)
+        self.mask, self.into, self.target = target.slice, target.value, target
+        self.masked, self.before = Masked(self.mask, context), ""
 
     def fix(self):
         """The Fix, or a string that says why there is none."""
         context, found = self.context, self.context.torch(self.node)
         if found is None:
             return "`torch` is hidden by a local name, or not imported at the top of the file"
-        if not simple(self.into) or not context.kind(self.into).is_tensor or not still(self.mask):
+        if not simple(self.into) or not self._tensor() or not still(self.mask):
             return "the parts are no plain names"
-        if not self.masked.covers(self.into):
+        if not self.masked.covers(self.into) and not self._lift():
             return "the mask may have fewer axes than the tensor"
         problem = self.masked.elementwise(self.node.value)
         if problem:
             return problem
-        into, mask = context.segment(self.into), context.segment(self.mask)
+        into, mask = context.segment(self.into), self.masked.shown
         value = self.masked.ungathered(self.node.value, found[0])
         if isinstance(self.node, ast.AugAssign):
             operator = OPERATORS.get(type(self.node.op))
@@ -98,9 +123,26 @@ class _Write:
             own = into if plain else f"{found[0]}.where({mask}, {into}, 1)"
             value = f"{own} {operator} {value if simple_value else f'({value})'}"
         why = self._doubt()
-        edit = context.replacement(self.node, f"{into}[...] = {found[0]}.where({mask}, {value}, {into})")
+        edit = context.replacement(self.node, f"{self.before}{into}[...] = {found[0]}.where({mask}, {value}, {into})")
         safety = Safety.UNSAFE if why else Safety.SAFE
         return context.fix("use torch.where", edit, safety=safety, why=why, imports=found[1])
+
+    def _lift(self):
+        """Whether the mask, given a size of one for the axes of the tensor that it lacks, can have a name of its own: it
+        chooses along the first axes."""
+        context, indent = self.context, self.context.source.indent_of(self.node)
+        if not simple(self.mask) or indent is None:
+            return False
+        into, mask = context.segment(self.into), context.segment(self.mask)
+        self.masked.shown = context.fresh_name(self.node, "chosen", "lifted")
+        lifted = f"{mask}.reshape({mask}.shape + (1,) * ({into}.dim() - {mask}.dim()))"
+        self.before = f"{self.masked.shown} = {lifted}{context.source.newline}{indent}"
+        return True
+
+    def _tensor(self):
+        unknown = self.context.kind(self.into).what == "unknown"
+        proved = unknown and _taken_by_torch(self.node.value, self.target, self.context)
+        return self.context.kind(self.into).is_tensor or proved
 
     def _doubt(self):
         mask, into = self.context.kind(self.mask), self.context.kind(self.into)
