@@ -85,7 +85,7 @@ class Companion:
         self.file, self.function = file, function
         self.slice = Slice(file, function, purity, absent)
         self.units, self.calls, self.anchors, self.callers = {}, {}, {}, []
-        self.is_root = self.bare = False
+        self.is_root = self.bare = self.is_method = False
         self.from_kwargs = set()  # what it takes of its function's `**kwargs`
 
     @property
@@ -95,7 +95,7 @@ class Companion:
 
     @property
     def takes_self(self):
-        return self.is_root or self.file.self_name(self.function) in self.slice.needed
+        return self.is_root or self.is_method or self.file.self_name(self.function) in self.slice.needed
 
     @property
     def name(self):

@@ -43,7 +43,8 @@ class Planner:
         if not chain:
             return
         why = Impure("no place was found for it")
-        for level, node in _candidates(chain):
+        candidates = list(_candidates(chain))
+        for level, node in sorted(candidates, key=lambda c: _is_heavy(chain[c[0]], c[1])):
             try:
                 self._try(chain[: level + 1], node)
                 self.reads.append((chain[-1], node))
@@ -155,12 +156,15 @@ class Planner:
         except Impure as error:
             if isinstance(error, NoReceiver):
                 raise
-            key = call.callee.file.source.path, call.callee.file.names_of[call.callee.function]
+            key = call.callee.file.path, call.callee.file.names_of[call.callee.function]
             raise NoReceiver(key, str(error)) from None
 
     def _visible(self, caller, callee):
-        if not callee.takes_self and callee.file is not caller.file:
-            raise Impure(f"`{callee.function.name}` stands in another file")
+        """In another file a companion is found by its object alone."""
+        if callee.file is not caller.file and not callee.takes_self:
+            if callee.file.self_name(callee.function) is None or callee.slice.absent:
+                raise Impure(f"`{callee.function.name}` stands in another file")
+            callee.is_method = True
 
     # What it comes to
 
@@ -173,9 +177,9 @@ class Planner:
             for file, function in self.project.overriding(companion.file, companion.function):
                 if function not in own and VALUES not in parameters(function):
                     own.add(function)
-                    found.setdefault(file.source.path, ([], set()))[0].append(parameter_edit(file, function))
+                    found.setdefault(file.path, ([], set()))[0].append(parameter_edit(file, function))
         for companion in used:
-            edits, imports = found.setdefault(companion.file.source.path, ([], set()))
+            edits, imports = found.setdefault(companion.file.path, ([], set()))
             edits += [*companion.edits(), _definition(companion)]
             if companion.is_root:
                 edits.append(_decorator(companion))
@@ -216,6 +220,12 @@ def _candidates(chain):
             yield level, loop
 
 
+def _is_heavy(frame, node):
+    """Whether floating-point tensors go into it: work that belongs into the graph, where there is another way."""
+    facts = (frame.file.fact(frame.function, n) for n in ast.walk(node) if isinstance(n, ast.expr))
+    return any(f is not None and f.what == "tensor" and "float" in (f.dtype or "") for f in facts)
+
+
 def _element(file, function, node):
     """The `x[i]` of a read `x[i].tolist()`, or of `x[i].item()` where `x` has one dimension: of one list of all of them."""
     if not (
@@ -254,11 +264,12 @@ def _state(companion):
     part = companion.slice
     sets = set(part.kept), set(part.flat), set(part.whole), set(part.needed)
     dicts = dict(companion.units), dict(companion.calls), dict(companion.anchors), list(companion.callers)
-    return sets, dicts, companion.is_root, companion.bare, set(companion.from_kwargs)
+    flags = companion.is_root, companion.bare, companion.is_method
+    return sets, dicts, flags, set(companion.from_kwargs)
 
 
 def _restore(companion, state):
-    part, dicts, companion.is_root, companion.bare, from_kwargs = state
+    part, dicts, (companion.is_root, companion.bare, companion.is_method), from_kwargs = state
     companion.from_kwargs = set(from_kwargs)
     companion.units, companion.calls, companion.anchors, companion.callers = map(copy.copy, dicts)
     companion.slice.kept, companion.slice.flat, companion.slice.whole, companion.slice.needed = map(set, part)
@@ -269,6 +280,8 @@ def _wish(file, node):
     statement = file.statement(node)
     if isinstance(statement, ast.Assign) and statement.value is node:
         return "_".join(n.id for n in ast.walk(statement.targets[0]) if isinstance(n, ast.Name)) or "value"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        return f"{node.func.value.id}_{node.func.attr}"
     names = [getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(node)]
     return next((n for n in names if n and not n.startswith("__")), "value").strip("_") or "value"
 
@@ -302,10 +315,11 @@ class Plan:
     findings: tuple
 
 
-def planned(facts, settings):
-    """The facts, each with its file's part of the plan; of files that the settings let be changed."""
+def planned(facts, settings, load=None):
+    """The facts, each with its file's part of the plan; of files that the settings let be changed. `load(path)` gives the
+    Source of a file."""
     known = {path: copy.copy(fact) for path, fact in facts.items()}
-    load = functools.cache(_load)
+    load = functools.cache(load or _load)
     planner = Planner(facts, load)
     for path in sorted(facts):
         for raw, clean in facts[path].reads:

@@ -16,8 +16,8 @@ _INNER = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
 class File:
     """One file: its source, functions and facts."""
 
-    def __init__(self, source, facts):
-        self.source, self.facts = source, facts
+    def __init__(self, path, source, facts):
+        self.path, self.source, self.facts = path, source, facts
         self.names_of = qualified(source.tree)
         self.functions = {name: node for node, name in self.names_of.items()}
         self.parents = {c: p for p in ast.walk(source.tree) for c in ast.iter_child_nodes(p)}
@@ -74,7 +74,7 @@ class Frame:
 
     @property
     def key(self):
-        return self.file.source.path, self.file.names_of[self.function]
+        return self.file.path, self.file.names_of[self.function]
 
 
 class Project:
@@ -86,7 +86,7 @@ class Project:
     def file(self, path):
         if path not in self.files:
             source = self.load(path) if path in self.facts else None
-            self.files[path] = File(source, self.facts[path]) if source is not None else None
+            self.files[path] = File(path, source, self.facts[path]) if source is not None else None
         return self.files[path]
 
     def definition(self, place):
@@ -118,7 +118,7 @@ class Project:
 
     def _below(self, file, cls):
         pattern = re.compile(rf"^\s*class \w+\([^)]*\b{cls.name}\b", re.MULTILINE)
-        stem = os.path.splitext(os.path.basename(file.source.path))[0]
+        stem = os.path.splitext(os.path.basename(file.path))[0]
         for path in [p for p in self.facts if pattern.search(self.text(p))]:
             other = self.file(path)
             for node in (n for n in ast.walk(other.source.tree) if isinstance(n, ast.ClassDef) and n is not cls):
@@ -128,9 +128,13 @@ class Project:
                     yield other, node
 
     def text(self, path):
+        """Of a file, without parsing it; "" where there is none."""
         if path not in self.texts:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                self.texts[path] = stream.read()
+            try:
+                with open(path, encoding="utf-8", errors="replace") as stream:
+                    self.texts[path] = stream.read()
+            except OSError:
+                self.texts[path] = ""
         return self.texts[path]
 
     def chain(self, raw):

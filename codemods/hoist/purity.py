@@ -41,7 +41,7 @@ class Purity:
 
     def changes(self, file, function):
         """The parameters whose objects the function changes; Impure where it does more."""
-        key = file.source.path, function
+        key = file.path, function
         if key not in self.known:
             self.known[key] = frozenset()  # of itself, while it is looked at
             try:
@@ -140,7 +140,7 @@ class _Look:
         if func.attr in _QUERIES:
             return True
         fact = self.fact(func.value)
-        tensor = fact is None or fact.what in ("tensor", "tensors")
+        tensor = fact is None or fact.what in ("tensor", "tensors", "object Size")
         return tensor and func.attr in METHOD and not func.attr.endswith("_") and func.attr not in RANDOM
 
     def _any_of(self, call):

@@ -52,12 +52,12 @@ class Model(nn.Module):
     def _forward_host_values(self, x, sizes):
         \"\"\"What `forward` reads on the host.\"\"\"
         host_values = {{}}
-        host_values["sizes"] = sizes.tolist()
+        host_values["sizes_tolist"] = sizes.tolist()
         return host_values
 
     @_read_ahead(_forward_host_values)
     def forward(self, x, sizes, host_values=None):
-        parts = torch.split(x, (host_values["sizes"] if host_values and "sizes" in host_values else sizes.tolist()))
+        parts = torch.split(x, (host_values["sizes_tolist"] if host_values and "sizes_tolist" in host_values else sizes.tolist()))
         return torch.stack([p.mean(0) for p in parts])
 """
 

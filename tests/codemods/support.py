@@ -1,5 +1,6 @@
 """What the codemod tests share: fixtures on disk, fixing a text, running the command."""
 
+import ast
 import contextlib
 import io
 import json
@@ -7,6 +8,8 @@ import os
 from pathlib import Path
 
 from dynfix.codemods import check, dynfix, traced
+from dynfix.codemods.hoist.plan import planned
+from dynfix.codemods.rules.read_ahead import ReadAhead
 from dynfix.codemods.settings import Settings
 from dynfix.codemods.source import Source
 
@@ -18,18 +21,33 @@ def fixed(text, unsafe=False, **settings):
     return check.fix(Source(text, "model.py"), Settings(unsafe_fixes=unsafe, **settings))
 
 
-def shown(reads):
-    """The settings of a traced run of model.py that showed `reads`: (outermost forward, function, text of the read)."""
+def shown(reads, text=""):
+    """The settings of a traced run of model.py that showed `reads`: (outermost forward, function, text of the read). With
+    the `text` of the file, those that a forward makes itself are of its inputs alone."""
     path, roots = os.path.realpath("model.py"), {}
-    for root, function, text in reads:
-        roots.setdefault(root, []).append([[path, function, text]])
-    return {"facts": {path: traced.Facts({}, [f for _, f, _ in reads], (), roots)}} if reads else {}
+    for root, function, read in reads:
+        roots.setdefault(root, []).append([[path, function, read]])
+    own = [
+        ([[path, function, _place(text, function, read)]], True) for root, function, read in reads if root == function
+    ]
+    facts = {path: traced.Facts({}, [f for _, f, _ in reads], own if text else (), roots)} if reads else {}
+    return {"facts": planned(facts, Settings(), lambda _: Source(text, "model.py"))} if reads else {}
+
+
+def _place(text, function, read):
+    """Where the expression stands."""
+    if not text:
+        return None
+    (within,) = [node for node, name in traced.qualified(ast.parse(text)).items() if name == function]
+    node = next(n for n in ast.walk(within) if isinstance(n, ast.expr) and ast.unparse(n) == read)
+    return [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset]
 
 
 def reads(path):
     """`shown` by the file beside a fixture's input, where there is one."""
     beside = path.with_name(path.name.removesuffix(".in.py") + ".reads.json")
-    return shown(json.loads(beside.read_text())) if beside.exists() else {}
+    text = path.read_text() if path.parent.name == ReadAhead.code else ""
+    return shown(json.loads(beside.read_text()), text) if beside.exists() else {}
 
 
 def found(text, **settings):

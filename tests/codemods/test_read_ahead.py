@@ -1,0 +1,255 @@
+"""DYN110 end to end: a traced run, the fixed project, equal results and no graph break."""
+
+import importlib
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if sys.version_info < (3, 11):
+    pytest.skip("frames do not tell their place there", allow_module_level=True)
+
+from . import support  # noqa: E402
+
+PARTS = """import torch
+from torch import nn
+
+
+def as_list(sizes, options):
+    known = options.pop("known", None)
+    return sizes.tolist() if known is None else known
+"""
+MODEL = """import torch
+from torch import nn
+from parts import as_list
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, flag=None, **kwargs):
+        lengths = kwargs["lengths"] * 1
+        return torch.stack([p.mean(0) for p in torch.split(self.linear(x), lengths.tolist())])
+
+
+class Other(Inner):
+    def forward(self, x, lengths):
+        return super().forward(x, lengths=lengths)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x, lengths):
+        return self.inner(x, lengths=lengths)
+
+
+class Model(nn.Module):
+    step = 2
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.other = Other()
+        self.calls = None
+
+    def forward(self, x, sizes, mask=None, **options):
+        if x.dim() != 2:
+            raise ValueError("two dimensions")
+        lengths = sizes * 1
+        total = 0
+        for layer in self.layers:
+            total = total + layer(x, lengths)
+        if mask is not None:
+            total = total * sizes[mask].sum()
+        for i in range(len(sizes)):
+            total = total + sizes[i].item() * self.step
+        rows = []
+        for size in sizes:
+            rows.append(torch.arange(size) * 2)
+        counts = as_list(sizes, options)
+        picked = self.picked(x, sizes)
+        return total + self.other(x, sizes) + sum(counts) + torch.cat(rows).sum() + picked.sum()
+
+    def picked(self, x, sizes):
+        h = x.relu()
+        return h[torch.arange(sizes.min())] * 2
+"""
+SCRIPT = """import torch
+from model import Model
+Model()(torch.randn(6, 4), torch.tensor([2, 4]), torch.tensor([True, False]))
+"""
+CALLS = [
+    (torch.arange(24.0).view(6, 4) % 5, torch.tensor([2, 4]), torch.tensor([True, False])),
+    (torch.arange(28.0).view(7, 4) % 3, torch.tensor([3, 4]), None),
+    (torch.arange(36.0).view(9, 4) % 7, torch.tensor([3, 6]), torch.tensor([True, True])),
+]
+
+
+def load(folder, monkeypatch, name="model"):
+    """The module, afresh, from `folder`."""
+    for known in ("model", "parts"):
+        sys.modules.pop(known, None)
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+    module = importlib.import_module(name)
+    monkeypatch.undo()
+    return module
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory):
+    """(the module before, the module after, the folder)."""
+    made, tmp_path, monkeypatch = {}, tmp_path_factory.mktemp("project"), pytest.MonkeyPatch()
+    for folder in ("before", "after"):
+        (tmp_path / folder).mkdir()
+        for name, text in (("model.py", MODEL), ("parts.py", PARTS), ("run.py", SCRIPT)):
+            (tmp_path / folder / name).write_text(text)
+        if folder == "after":
+            monkeypatch.chdir(tmp_path / folder)
+            support.command("--unsafe-fixes", "--trace", "run.py", "--ignore", "DYN506", ".")
+            monkeypatch.undo()
+        made[folder] = load(tmp_path / folder, monkeypatch)
+    return made["before"], made["after"], tmp_path / "after"
+
+
+def models(before, after):
+    found = []
+    for module in (before, after):
+        torch.manual_seed(0)
+        found.append(module.Model())
+    return found
+
+
+def breaks(model, args):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    explained = torch._dynamo.explain(model)(*args)
+    return max(explained.graph_break_count, sum(torch._dynamo.utils.counters["graph_break"].values()))
+
+
+def test_one_graph_and_equal(fixed):
+    """No break under the default settings, `fullgraph=True` works, eager and compiled results are those of before."""
+    old, new = models(*fixed[:2])
+    assert breaks(old, CALLS[0]) > 0
+    assert breaks(new, CALLS[0]) == 0
+    torch._dynamo.reset()
+    compiled = torch.compile(new, backend="eager", fullgraph=True)
+    for args in CALLS:
+        want = old(*args)
+        assert torch.equal(new(*args), want)
+        assert torch.equal(compiled(*args), want)
+
+
+def test_gradients(fixed):
+    old, new = models(*fixed[:2])
+    for model in (old, new):
+        model(*CALLS[0]).square().sum().backward()
+    for a, b in zip(old.parameters(), new.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_inside_another_graph(fixed):
+    """Where another module is compiled around it, it breaks no more than before."""
+
+    class Around(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *args):
+            return self.inner(*args) * 2
+
+    old, new = models(*fixed[:2])
+    assert breaks(Around(new), CALLS[0]) <= breaks(Around(old), CALLS[0])
+    assert torch.equal(Around(new)(*CALLS[0]), Around(old)(*CALLS[0]))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (torch.ones(6, 4), torch.tensor([2, 5])),
+        (torch.ones(6), torch.tensor([6])),
+        (torch.ones(6, 4), None),
+        (torch.ones(6, 4), torch.tensor([2, 4]), torch.tensor([True])),
+    ],
+)
+def test_the_same_exceptions(fixed, args):
+    raised = []
+    for model in models(*fixed[:2]):
+        with pytest.raises(Exception) as caught:
+            model(*args)
+        raised.append((caught.type, str(caught.value)))
+    assert raised[0] == raised[1]
+
+
+def test_options_are_not_guessed(fixed):
+    """What comes by `**options` goes through functions that a companion does not follow: then nothing is computed ahead."""
+    old, new = models(*fixed[:2])
+    args = CALLS[0]
+    assert torch.equal(new(*args, known=[100, 1]), old(*args, known=[100, 1]))
+
+
+def test_overriding_methods_take_the_values(fixed):
+    """A class below hands nothing on, and is called as before."""
+    other = fixed[1].Other()
+    assert "host_values" in (fixed[2] / "model.py").read_text().split("class Other")[1].split("class Layer")[0]
+    assert other(torch.ones(6, 4), torch.tensor([2, 4])).shape == (2, 4)
+
+
+def test_a_second_run_changes_nothing(fixed, monkeypatch):
+    folder = fixed[2]
+    texts = [(folder / n).read_text() for n in ("model.py", "parts.py")]
+    monkeypatch.chdir(folder)
+    support.command("--unsafe-fixes", "--trace", "run.py", "--ignore", "DYN506", ".")
+    assert texts == [(folder / n).read_text() for n in ("model.py", "parts.py")]
+
+
+WRITES = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.offset = 1
+
+    def forward(self, x, sizes):
+        CHANGE
+        return self.linear(x)[: sizes.sum().item()]
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sizes.add_(1)",
+        "sizes.view(-1).add_(1)",
+        "self.linear(x).relu_(); same = sizes.view(-1); same += 1",
+        "sizes = sizes + torch.randint(0, 3, (2,))",
+        "sizes = (sizes * self.linear(x).abs().sum()).long().clamp(max=3)",
+    ],
+)
+def test_what_changes_is_not_computed_ahead(tmp_path, monkeypatch, change):
+    """Writes to the inputs by any name, random numbers and parameters before the read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(WRITES.replace("CHANGE", change))
+    script = "import torch\nfrom model import Model\nModel()(torch.ones(6, 4), torch.tensor([1, 2]))\n"
+    (tmp_path / "run.py").write_text(script)
+    support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
+    assert (tmp_path / "model.py").read_text() == WRITES.replace("CHANGE", change)
+
+
+def test_a_suppressed_read_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = WRITES.replace("CHANGE", "pass").replace(".item()]", ".item()]  # noqa: DYN110")
+    (tmp_path / "model.py").write_text(text)
+    script = "import torch\nfrom model import Model\nModel()(torch.ones(6, 4), torch.tensor([1, 2]))\n"
+    (tmp_path / "run.py").write_text(script)
+    support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
+    assert (tmp_path / "model.py").read_text() == text
