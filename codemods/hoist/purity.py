@@ -12,7 +12,7 @@ _BUILTINS = frozenset(
     map max min next pow range repr super reversed round set slice sorted str sum tuple type zip
     """.split()
 )
-_MODULES = ("math.", "itertools.", "operator.", "functools.reduce", "functools.partial", "collections.", "re.")
+_MODULES = ("math.", "itertools.", "operator.", "functools.reduce", "functools.partial", "collections.", "re.", "numpy.")
 _QUERIES = frozenset(
     """
     get keys values items copy index count split join startswith endswith format lower upper strip replace removeprefix
@@ -108,7 +108,9 @@ class _Look:
         if root(call.func) not in self.local | self.parameters:
             if name.startswith("torch."):
                 return _plain_torch(name)
-            if name.startswith(_MODULES) or _is_builtin(call.func, names):
+            if name.startswith(_MODULES) and not name.startswith("numpy.random."):
+                return True
+            if _is_builtin(call.func, names):
                 return True
         if fact is not None and fact.what == "function" and fact.cls:
             return self._seen(call, fact)
@@ -140,7 +142,7 @@ class _Look:
         if func.attr in _QUERIES:
             return True
         fact = self.fact(func.value)
-        tensor = fact is None or fact.what in ("tensor", "tensors", "object Size")
+        tensor = fact is None or fact.what in ("tensor", "tensors", "object Size", "none")
         return tensor and func.attr in METHOD and not func.attr.endswith("_") and func.attr not in RANDOM
 
     def _any_of(self, call):
