@@ -23,8 +23,8 @@ class Buffers:
         self.local, self.numbers, self.edits = {}, {}, []
         for statement in self.init.node.body:
             self._statement(statement)
-        stored = {n.attr for m in cls.methods.values() if m is not self.init for n in ast.walk(m.node) if _stores(n)}
-        self.numbers = {a: n for a, n in self.numbers.items() if a not in stored}
+        changed = _changed(cls, self.init.node)
+        self.numbers = {a: n for a, n in self.numbers.items() if a not in changed}
 
     def _statement(self, node):
         name, value = self._buffer(node)
@@ -113,8 +113,28 @@ def _free(wish, taken):
     return wish
 
 
-def _stores(node):
-    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+def _changed(cls, init):
+    """Attributes that the class binds more than once, or hands to something that writes into them."""
+    found, once = set(), set()
+    for method in cls.methods.values():
+        for node in ast.walk(method.node):
+            names = _bound_by(node)
+            found |= names if method.node is not init else names & once
+            once |= names
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("_"):
+                found |= {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    return found
+
+
+def _bound_by(node):
+    """The attributes that a node stores, also into their items and as a buffer's name."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
+        inner = node.value if isinstance(node, ast.Subscript) else node
+        return {inner.attr} if isinstance(inner, ast.Attribute) else set()
+    register = (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "register_buffer"
+    )
+    return {node.args[0].value} if register and node.args and isinstance(node.args[0], ast.Constant) else set()
 
 
 def _is_false(keyword, name):

@@ -6,7 +6,10 @@ from ..edit import Safety
 from ..number_buffers import Buffers, Method
 from .base import Rule
 
-_WHY = "the methods compute with Python numbers, in double precision, and give a Python number where they gave a tensor"
+_WHY = (
+    "the methods compute with Python numbers, in double precision, and give a Python number where they gave a tensor; models "
+    "that were pickled whole lack the numbers"
+)
 
 
 class NumberBuffer(Rule):
