@@ -3,6 +3,7 @@ reached from the outermost module, and whether what was read depends on that mod
 
 import os
 import sys
+from collections.abc import Iterator
 
 _READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __complex__".split())
 _SHAPES = frozenset(
@@ -23,7 +24,7 @@ class Reads:
     def __init__(self, paths, torch):
         self.paths, self.torch = paths, torch
         self.root, self.found, self.looks = None, {}, 0
-        self.real, self.derived, self.inputs = {}, None, None
+        self.real, self.derived, self.inputs, self.consumed = {}, None, None, False
 
     def enter(self, module):
         """The outermost module's call begins."""
@@ -54,7 +55,7 @@ class Reads:
             for tensor in _leaves((result, args[:1] if name.endswith("_") else ()), self.torch.Tensor):
                 self.derived[tensor] = True
         if tensors and self.reads(name, args, kwargs, result):
-            self.note(not derived and all(t._version == version for t, version in self.inputs))
+            self.note(not derived and all(t._version == version for t, version in self.inputs) and not self.consumed)
 
     def is_derived(self, tensor):
         """Of parameters, or drawn at random: not of the inputs alone."""
@@ -91,11 +92,13 @@ class Reads:
             self.found[key] = self.found.get(key, True) and clean
 
     def _inputs(self):
-        """The tensors that the outermost module was given, with their versions: writes to them, by any name, show."""
+        """The tensors that the outermost module was given, with their versions: writes to them, by any name, show. What is
+        given as an iterator can be read once only."""
         frame = sys._getframe(3)
         while frame is not None and not self._is_root(frame):
             frame = frame.f_back
         given = [frame.f_locals.get(n) for n in ("args", "kwargs")] if frame is not None else []
+        self.consumed = any(True for _ in _leaves(given, Iterator))
         return [(t, t._version) for t in _leaves(given, self.torch.Tensor) if not t.is_inference()]
 
     def _is_root(self, frame):

@@ -11,6 +11,7 @@ from .slices import Slice
 
 _CLOSING = re.compile(r"(\s*\))*")
 HELPER = "_read_ahead"
+_WIDTH = 120  # columns
 HELPER_TEXT = f'''
 def {HELPER}(read):
     """Have `read` compute, ahead of the captured call and on the host, what the method takes as `{VALUES}`."""
@@ -125,11 +126,18 @@ class Companion:
         body += [f"given = dict({kwargs})"] if checked else []
         body += writer.block(self.function.body, "")
         body.append(f"return {VALUES} if {kwargs} == given else {{}}" if checked else f"return {VALUES}")
-        head = f"def {self.name}({self._signature()}):"
-        return "\n".join(f"{indent}{line}" for line in [head, *(unit + line for line in body)]) + "\n\n"
+        head = self._head(len(indent), unit)
+        return "\n".join(f"{indent}{line}" for line in [*head, *(unit + line for line in body)]) + "\n\n"
+
+    def _head(self, indent, unit):
+        parts = self._signature()
+        head = f"def {self.name}({', '.join(parts)}):"
+        if indent + len(head) <= _WIDTH:
+            return [head]
+        return [f"def {self.name}(", *(f"{unit}{part}," for part in parts), "):"]
 
     def _signature(self):
-        """All of a root's parameters; of others those that the slice needs."""
+        """All of a root's parameters; of others those that the slice needs, one text each."""
         args, needed = self.function.args, self.slice.needed
         positional = [*args.posonlyargs, *args.args]
         defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
@@ -146,7 +154,7 @@ class Companion:
             wanted = [(n, None) for n in sorted(self.from_kwargs)] + wanted
             parts += (["*"] if wanted else []) + [_parameter(p) for p in wanted]
         kwarg = self.kwarg
-        return ", ".join([*parts, f"**{kwarg}"] if kwarg and (self.is_root or kwarg in needed) else parts)
+        return [*parts, f"**{kwarg}"] if kwarg and (self.is_root or kwarg in needed) else parts
 
     def call_text(self, call):
         """The call of this companion where its function is called by `call`."""
@@ -172,9 +180,17 @@ class Companion:
             yield self._argument_edit(call.node, f'**({VALUES} or {{}}).get("{key}", {{}})')
 
     def _value_edits(self, key, unit):
-        start, end = self.file.source.span(unit.node)
-        yield Edit(start, start, f'({VALUES}["{key}"]{unit.index} if {VALUES} and "{key}" in {VALUES} else ')
-        yield Edit(end, end, ")")
+        """The expression goes into the `else` of a choice; on lines of its own where one would be long."""
+        source = self.file.source
+        start, end = source.span(unit.node)
+        line = source.line(unit.node.lineno)
+        before = f'{VALUES}["{key}"]{unit.index} if {VALUES} and "{key}" in {VALUES} else '
+        if len(line) + len(before) <= _WIDTH:
+            return [Edit(start, start, f"({before}"), Edit(end, end, ")")]
+        outer = source.newline + line[: len(line) - len(line.lstrip())]
+        inner = outer + source.indent_unit()
+        before = inner + before.replace(" if ", f"{inner}if ").replace(" else ", f"{inner}else ")
+        return [Edit(start, start, f"({before}"), Edit(end, end, f"{outer})")]
 
     def _loop_edits(self, key, unit):
         """The loop goes into the `else` of a choice."""

@@ -12,7 +12,16 @@ _BUILTINS = frozenset(
     map max min next pow range repr super reversed round set slice sorted str sum tuple type zip
     """.split()
 )
-_MODULES = ("math.", "itertools.", "operator.", "functools.reduce", "functools.partial", "collections.", "re.", "numpy.")
+_MODULES = (
+    "math.",
+    "itertools.",
+    "operator.",
+    "functools.reduce",
+    "functools.partial",
+    "collections.",
+    "re.",
+    "numpy.",
+)
 _QUERIES = frozenset(
     """
     get keys values items copy index count split join startswith endswith format lower upper strip replace removeprefix
@@ -101,6 +110,23 @@ class _Look:
         return self.file.fact(self.function, node)
 
     def _allowed(self, call):
+        for given in [*call.args, *(k.value for k in call.keywords)]:
+            self._given(given)
+        if isinstance(call.func, ast.Name) and call.func.id == "next" and isinstance(call.args[0], ast.Name):
+            return self._changed(call.args[0].id)
+        return self._called(call)
+
+    def _given(self, node):
+        """A module or a function that is handed on may be called by what gets it."""
+        fact = self.fact(node)
+        if fact is not None and fact.what == "module":
+            raise Impure(f"the module `{ast.unparse(node)}` is handed on")
+        if fact is not None and fact.what == "function":
+            found = self.project.definition(fact.cls)
+            if found is None or self.purity.changes(*found):
+                raise Impure(f"the function `{ast.unparse(node)}` is handed on")
+
+    def _called(self, call):
         fact, names = self.fact(call.func), self.file.names
         if fact is not None and fact.what == "module":
             raise Impure(f"`{ast.unparse(call.func)}` is a module")

@@ -249,6 +249,8 @@ def _bound_by(statement):
                 yield root(node)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _changes(node.func.attr):
                 yield root(node.func.value)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next":
+                yield root(node.args[0]) if node.args else None
 
 
 def _changes(name):
