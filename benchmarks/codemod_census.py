@@ -82,9 +82,9 @@ def run(arguments, model, folder, out, command=()):
 
 
 def breaks(found):
-    """The larger of the two counts; None where explain failed."""
+    """The larger of the two counts; None where explain failed, or no graph was captured at all."""
     data = found.get("eval", {})
-    if "graph_break_count" not in data:
+    if not data.get("graph_count"):
         return None
     return max(data["graph_break_count"], sum(data["counters"].values()))
 
