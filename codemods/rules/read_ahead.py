@@ -57,7 +57,11 @@ class Model(nn.Module):
 
     @_read_ahead(_forward_host_values)
     def forward(self, x, sizes, host_values=None):
-        parts = torch.split(x, (host_values["sizes_tolist"] if host_values and "sizes_tolist" in host_values else sizes.tolist()))
+        parts = torch.split(x, (
+            host_values["sizes_tolist"]
+            if host_values and "sizes_tolist" in host_values
+            else sizes.tolist()
+        ))
         return torch.stack([p.mean(0) for p in parts])
 """
 
