@@ -35,7 +35,7 @@ class Roots:
         return result
 
     def _text(self, path, place):
-        """The expression at a place; "" where it is the test of a branch, which no capture of numbers helps."""
+        """The expression at a place; "" where it only decides something, which no capture of numbers helps."""
         if path not in self.trees:
             with open(path, "rb") as stream:
                 self.trees[path] = _by_place(ast.parse(stream.read()))
@@ -51,14 +51,14 @@ def plain(name):
 
 
 def _by_place(tree):
-    """{(line, column, end line, end column): text} of every expression in a function but tests."""
+    """{(line, column, end line, end column): text} of every expression in a function but those that decide."""
     tests, found = set(), {}
     for node in ast.walk(tree):
         if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
             tests |= set(_tests(node.test))
     for function in qualified(tree):
         for node in ast.walk(function):
-            if isinstance(node, ast.expr) and (node not in tests or _reads(node)):
+            if isinstance(node, ast.expr) and (node not in tests or _reads(node)) and not _compares(node):
                 place = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
                 found.setdefault(place, ast.unparse(node))
     return found
@@ -71,6 +71,11 @@ def _tests(node):
     elif isinstance(node, ast.BoolOp):
         for value in node.values:
             yield from _tests(value)
+
+
+def _compares(node):
+    """Whether a call reads truths alone, which decide what it gives."""
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("max", "min", "sorted", "any", "all")
 
 
 def _reads(node):
