@@ -52,6 +52,7 @@ class Call:
     spread: bool = False
     matched: dict = field(default_factory=dict)
     extra: dict = field(default_factory=dict)
+    part: ast.Subscript | None = None  # the element by which the arguments change in a loop
 
     @property
     def passed(self):
@@ -158,7 +159,8 @@ class Companion:
 
     def call_text(self, call):
         """The call of this companion where its function is called by `call`."""
-        given = [f"{name}={flat(call.caller.file, node)}" for name, node in self.arguments(call)]
+        of = (lambda node: one_of(node, call.part)) if call.part else (lambda node: flat(call.caller.file, node))
+        given = [f"{name}={of(node)}" for name, node in self.arguments(call)]
         given += [f"{name}={name}" for name in sorted(call.passed)]
         prefix = f"{ast.unparse(call.receiver)}." if self.takes_self else ""
         return f"{prefix}{self.name}({', '.join(given)})"
@@ -177,7 +179,11 @@ class Companion:
         for key, unit in self.units.items():
             yield from self._loop_edits(key, unit) if unit.names else self._value_edits(key, unit)
         for key, call in self.calls.items():
-            yield self._argument_edit(call.node, f'**({VALUES} or {{}}).get("{key}", {{}})')
+            text = f'**({VALUES} or {{}}).get("{key}", {{}})'
+            if call.part:
+                index = flat(self.file, call.part.slice)
+                text = f'**({VALUES}["{key}"][{index}] if {VALUES} and "{key}" in {VALUES} else {{}})'
+            yield self._argument_edit(call.node, text)
 
     def _value_edits(self, key, unit):
         """The expression goes into the `else` of a choice; on lines of its own where one would be long."""
@@ -241,7 +247,8 @@ class _Writer:
             unit = companion.units[key]
             return [] if unit.names or self._of_kept(key) else [f'{VALUES}["{key}"] = {unit.text}']
         call = companion.calls[key]
-        line = f'{VALUES}["{key}"] = {{"{VALUES}": {call.callee.call_text(call)}}}'
+        text = f'{{"{VALUES}": {call.callee.call_text(call)}}}'
+        line = f'{VALUES}["{key}"] = {each_of(text, companion.file, call.part) if call.part else text}'
         test = call.test()
         return [f"if {test}:", self.unit + line] if test else [line]
 
@@ -284,6 +291,28 @@ class _Writer:
 def _parameter(pair):
     name, default = pair
     return name if default is None else f"{name}={ast.unparse(default)}"
+
+
+ELEMENT = "element"
+
+
+def one_of(node, part):
+    """The text of an expression with the element `part` under a name of its own."""
+    return ast.unparse(_Named(ast.unparse(part)).visit(copy.deepcopy(node)))
+
+
+class _Named(ast.NodeTransformer):
+    def __init__(self, text):
+        self.text = text
+
+    def visit_Subscript(self, node):
+        same = ast.unparse(node) == self.text
+        return ast.Name(ELEMENT, ast.Load()) if same else self.generic_visit(node)
+
+
+def each_of(text, file, part):
+    """The text of the list of `text` for every element."""
+    return f"[{text} for {ELEMENT} in {flat(file, part.value)}]"
 
 
 def flat(file, node):

@@ -12,7 +12,19 @@ from ..edit import Edit, Fix, Safety, after_imports, apply
 from ..findings import Finding
 from ..noqa import Suppressions
 from ..source import Source, SourceError
-from .companion import HELPER, HELPER_TEXT, VALUES, Call, Companion, Unit, flat, parameter_edit
+from .companion import (
+    ELEMENT,
+    HELPER,
+    HELPER_TEXT,
+    VALUES,
+    Call,
+    Companion,
+    Unit,
+    each_of,
+    flat,
+    one_of,
+    parameter_edit,
+)
 from .project import Project
 from .purity import Impure, Purity, parameters
 
@@ -94,11 +106,12 @@ class Planner:
             return Unit(node, flat(file, node)), anchor
         except Impure:
             _restore(companion, state)
-            whole = _element(file, companion.function, node)
-            if whole is None:
+            part = _element(file, companion.function, node)
+            if part is None:
                 raise
-        anchor = companion.slice.need([whole.value], whole.value)
-        return Unit(node, f"{flat(file, whole.value)}.tolist()", f"[{flat(file, whole.slice)}]"), anchor
+        text, expressions = _of_all(file, companion.function, node, part)
+        anchor = companion.slice.need(expressions, part.value)
+        return Unit(node, text, f"[{flat(file, part.slice)}]"), anchor
 
     def _companion(self, frame, absent):
         if frame.key not in self.companions:
@@ -137,8 +150,23 @@ class Planner:
             caller.bare |= companion.bare or companion.kwarg in companion.slice.needed or self._passed(call)
             if companion.takes_self:
                 self._receive(caller, call)
-            caller.anchors[key] = caller.slice.need(needed or [ast.Constant(0)], call.node)
+            caller.anchors[key] = self._arguments(call, needed)
             self._grow(caller, (*seen, companion))
+
+    def _arguments(self, call, needed):
+        """The statement before which the arguments are there; of one element at every turn of a loop, for all of them."""
+        part, state = call.caller.slice, _state(call.caller)
+        call.part = None
+        try:
+            return part.need(needed or [ast.Constant(0)], call.node)
+        except Impure:
+            _restore(call.caller, state)
+            found = {ast.unparse(p): p for e in needed if (p := _element(call.caller.file, call.caller.function, e))}
+            if len(found) != 1:
+                raise
+        (call.part,) = found.values()
+        each = [ast.parse(one_of(e, call.part), mode="eval").body for e in needed]
+        return part.need([*each, call.part.value], call.part.value)
 
     def _passed(self, call):
         """Whether the call may give parameters by the caller's own `**kwargs`; those without a default the caller takes
@@ -227,18 +255,28 @@ def _is_heavy(frame, node):
 
 
 def _element(file, function, node):
-    """The `x[i]` of a read `x[i].tolist()`, or of `x[i].item()` where `x` has one dimension: of one list of all of them."""
-    if not (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args and not node.keywords
-    ):
-        return None
-    part = node.func.value
-    if not isinstance(part, ast.Subscript) or node.func.attr not in ("item", "tolist"):
-        return None
-    whole, index = file.fact(function, part.value), file.fact(function, part.slice)
-    counted = index is not None and index.what == "int"
-    ranked = whole is not None and whole.what == "tensor" and (node.func.attr == "tolist" or whole.rank == 1)
-    return part if counted and ranked else None
+    """The `x[i]` by which alone an expression changes in a loop: a tensor's element at a Python int."""
+    found = {ast.unparse(n): n for n in ast.walk(node) if _is_element(file, function, n)}
+    named = any(isinstance(n, ast.Name) and n.id == ELEMENT for n in ast.walk(node))
+    return next(iter(found.values())) if len(found) == 1 and not named else None
+
+
+def _is_element(file, function, node):
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Name):
+        return False
+    whole, index = file.fact(function, node.value), file.fact(function, node.slice)
+    return whole is not None and whole.what == "tensor" and index is not None and index.what == "int"
+
+
+def _of_all(file, function, node, part):
+    """(the text of the list of what `node` is for every element, the expressions that it reads). `x[i].tolist()`, and
+    `x[i].item()` of one dimension, is an item of one list."""
+    if isinstance(node, ast.Call) and getattr(node.func, "value", None) is part and not node.args:
+        rank = file.fact(function, part.value).rank
+        if node.func.attr == "tolist" or (node.func.attr == "item" and rank == 1):
+            return f"{flat(file, part.value)}.tolist()", [part.value]
+    each = one_of(node, part)
+    return each_of(each, file, part), [ast.parse(each, mode="eval").body, part.value]
 
 
 def _matched(caller, callee, node):

@@ -1,13 +1,13 @@
 """Backward slices of one function: what must run, and under which conditions, to have the value of an expression ahead."""
 
 import ast
+import contextlib
 
 from .purity import Impure, parameters, root
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _CHANGES = frozenset("pop append extend insert setdefault update add clear remove discard sort reverse popitem".split())
-_TOTAL = frozenset("item tolist prod sum size dim numel long int float bool flatten to shape".split())
 
 
 class Slice:
@@ -25,7 +25,7 @@ class Slice:
         """Have the values of `expressions`, which stand in or around `within`: the statement before which they can be
         computed. Raises Impure where they cannot; the slice may be half grown then."""
         anchor = self._anchor(within, expressions)
-        self._control(anchor, expressions)
+        self._control(anchor)
         for expression in expressions:
             self._evaluate(expression, anchor)
         return anchor
@@ -36,10 +36,7 @@ class Slice:
         for statement in inside:
             if isinstance(statement, (ast.Return, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.Delete)):
                 raise Impure("the loop around it does more than to compute")
-        for outer in self._around(loop):
-            self._condition(outer, loop, False)
-        for exit_ in self._exits(loop):
-            self._keep_exit(exit_)
+        self._control(loop)
         self.kept |= set(inside)
         self.whole.add(loop)
         bound_here = {n for s in inside for n in _bound_by(s)}
@@ -103,31 +100,29 @@ class Slice:
 
     # Under which conditions
 
-    def _control(self, anchor, expressions):
-        total = all(_is_total(e) for e in expressions)
+    def _control(self, anchor):
         for outer in self._around(anchor):
-            self._condition(outer, anchor, total)
+            self._condition(outer)
         for exit_ in self._exits(anchor):
-            try:
+            with contextlib.suppress(Impure):  # computed in vain then, or not at all
                 self._keep_exit(exit_)
-            except Impure:
-                if not total:
-                    raise
 
-    def _condition(self, outer, anchor, total):
+    def _condition(self, outer):
+        """Keep an `if` around what is computed; where its test cannot be, what is under it is computed always."""
         if not isinstance(outer, ast.If):
             raise Impure("it stands in a block other than an `if`")
+        if outer in self.flat:
+            return
         try:
             self._test(outer)
         except Impure:
-            inner = [s for s in self.kept if outer in self._around(s)]
-            if not total or not all(isinstance(s, ast.Assign) and _is_total(s.value) for s in inner):
-                raise
             self.flat.add(outer)
 
     def _test(self, statement):
         """Keep the `if` with its condition."""
-        if statement in self.kept or statement in self.flat:
+        if statement in self.flat:
+            raise Impure(f"the test of line {statement.lineno} cannot be made ahead")
+        if statement in self.kept:
             return
         kept, needed = set(self.kept), set(self.needed)
         try:
@@ -178,20 +173,21 @@ class Slice:
         if not before and name not in self.parameters and found:
             raise Impure(f"`{name}` is not there yet")
         for statement in before:
-            self._keep(statement)
+            self._keep(statement, anchor)
 
-    def _keep(self, statement):
+    def _keep(self, statement, anchor):
+        """Keep what binds a name that is read at `anchor`, under its own conditions."""
         if statement in self.kept:
             return
         self.kept.add(statement)
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.With, ast.Try)):
             raise Impure(f"it needs what line {statement.lineno} defines")
-        total = isinstance(statement, ast.Assign) and _is_total(statement.value)
+        around = self._around(anchor)
         for outer in self._around(statement):
             if isinstance(outer, ast.If):
-                self._condition(outer, statement, total)
+                self._condition(outer) if outer in around else self._test(outer)
             elif isinstance(outer, ast.For):
-                self._keep(outer)
+                self._keep(outer, anchor)
             else:
                 raise Impure(f"line {statement.lineno} stands in a block other than an `if` or a `for`")
         for expression in _read_by(statement):
@@ -273,24 +269,3 @@ def _branch(file, outer, statement):
     while file.parents[node] is not outer:
         node = file.parents[node]
     return node in outer.body
-
-
-def _is_total(expression):
-    """Whether it raises for no tensors: names, attributes, numbers, `+ - *`, slices and plain reads."""
-    if isinstance(expression, (ast.Name, ast.Constant)):
-        return True
-    if isinstance(expression, ast.Attribute):
-        return _is_total(expression.value)
-    if isinstance(expression, ast.BinOp):
-        return (
-            isinstance(expression.op, (ast.Add, ast.Sub, ast.Mult))
-            and _is_total(expression.left)
-            and _is_total(expression.right)
-        )
-    if isinstance(expression, ast.UnaryOp):
-        return _is_total(expression.operand)
-    if isinstance(expression, ast.Subscript):
-        return isinstance(expression.slice, ast.Slice) and _is_total(expression.value)
-    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-        return expression.func.attr in _TOTAL and not expression.args and _is_total(expression.func.value)
-    return False

@@ -233,6 +233,8 @@ class Model(nn.Module):
         "self.linear(x).relu_(); same = sizes.view(-1); same += 1",
         "sizes = sizes + torch.randint(0, 3, (2,))",
         "sizes = (sizes * self.linear(x).abs().sum()).long().clamp(max=3)",
+        "sizes = sizes + 1 if self.linear(x).sum() > 0 else sizes",
+        "for _ in self.linear(x): sizes = sizes * 1",
     ],
 )
 def test_what_changes_is_not_computed_ahead(tmp_path, monkeypatch, change):
@@ -243,6 +245,57 @@ def test_what_changes_is_not_computed_ahead(tmp_path, monkeypatch, change):
     (tmp_path / "run.py").write_text(script)
     support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
     assert (tmp_path / "model.py").read_text() == WRITES.replace("CHANGE", change)
+
+
+def test_a_change_under_a_condition_that_stays(tmp_path, monkeypatch):
+    """An assignment under a test of activations is not made ahead without its test."""
+    change = "if self.linear(x).sum() > 0:\n            sizes = sizes * 1"
+    test_what_changes_is_not_computed_ahead(tmp_path, monkeypatch, change)
+
+
+PACKED = """import torch
+from torch import nn
+
+
+def grid(size, scale):
+    return tuple(s * scale for s in size.tolist())
+
+
+def unpad(feature, size):
+    if not isinstance(size, list):
+        size = size.tolist()
+    return feature[: size[0]]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, features, sizes):
+        out = []
+        for i, feature in enumerate(features):
+            feature = self.linear(feature)
+            if feature.shape[0] > 1:
+                height, width = grid(sizes[i], 2)
+                out.append(unpad(feature, sizes[i]).sum() * height - width)
+        return torch.stack(out)
+"""
+
+
+def test_one_element_at_every_turn(tmp_path, monkeypatch):
+    """What reads one element of an input at every turn of a loop over activations is computed for all of them."""
+    (tmp_path / "model.py").write_text(PACKED)
+    script = "import torch\nfrom model import Model\nModel()(torch.ones(2, 6, 4), torch.tensor([[1, 2], [3, 1]]))\n"
+    (tmp_path / "run.py").write_text(script)
+    old = load(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
+    new = load(tmp_path, monkeypatch)
+    old, new = models(old, new)
+    assert breaks(new, (torch.ones(2, 6, 4), torch.tensor([[1, 2], [3, 1]]))) == 0
+    for args in ((torch.rand(2, 6, 4), torch.tensor([[4, 2], [3, 1]])), (torch.rand(1, 5, 4), torch.tensor([[2, 9]]))):
+        assert torch.equal(old(*args), new(*args))
 
 
 def test_a_suppressed_read_stays(tmp_path, monkeypatch):
