@@ -1,6 +1,7 @@
 """The function that computes ahead what another reads on the host, as text, and the edits that hand its values down."""
 
 import ast
+import copy
 import itertools
 import re
 from dataclasses import dataclass, field
