@@ -263,7 +263,18 @@ class Method:
         return isinstance(outer, ast.Call) and self.rounded(outer) is call
 
     def _takes(self, call):
+        """Whether a call takes numbers: of torch, or of this file, where the run showed no such tensor on its own."""
         name = self.context.resolve(call.func) or ""
+        if name in _TAKERS:
+            return True
         own = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
-        own = own and call.func.value.id == self.own and call.func.attr in self.function.cls.methods
-        return name in _TAKERS or own or (isinstance(call.func, ast.Name) and name in self.context.program.top)
+        methods = self.function.cls.methods if own and call.func.value.id == self.own else {}
+        top = self.context.program.top if isinstance(call.func, ast.Name) else {}
+        callee = methods.get(getattr(call.func, "attr", "")) or top.get(name)
+        return callee is not None and not _single_tensors(callee.qualified, self.context.facts)
+
+
+def _single_tensors(function, facts):
+    """Whether names of a function were tensors of one number: other rules count on it."""
+    seen = facts.table.items() if facts else ()
+    return any(f == function and t.isidentifier() and k.what == "tensor" and k.rank == 0 for (f, t), k in seen)
