@@ -183,7 +183,10 @@ class Predicated:
                 return None
             self.numbers.add(target.id)
             return [f"{indent}{into} = {into} {operator} {chosen}"]
-        return [f"{indent}{into} {operator}= {chosen}"] if kind.is_tensor else None
+        fits = (
+            kind.is_tensor and self.context.inference.tokens.category(kind.dtype) == "float"
+        )  # else it may not be cast
+        return [f"{indent}{into} {operator}= {chosen}"] if fits else None
 
     def _count_from_tensor(self, name):
         """Whether a counter starts once from an int literal, and is read in arithmetic alone: the edit that starts it as a

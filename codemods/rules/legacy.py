@@ -131,8 +131,10 @@ class Model(nn.Module):
 
 
 def _packs(context):
-    """Whether the file packs sequences anywhere."""
-    calls = context.index.get(ast.Call, ())
+    """Whether the file packs sequences: anywhere, or, where a run was traced, in what ran then."""
+    ran = context.facts.captured if context.facts else frozenset()
+    looked = [f.node for f in context.program.functions if f.qualified in ran] if ran else [context.source.tree]
+    calls = (n for node in looked for n in ast.walk(node) if isinstance(n, ast.Call))
     return any((context.names.resolve(c.func) or "").startswith("torch.nn.utils.rnn.pack_") for c in calls)
 
 
