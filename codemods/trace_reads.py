@@ -55,6 +55,8 @@ class Reads:
             for tensor in _leaves((result, args[:1] if name.endswith("_") else ()), self.torch.Tensor):
                 self.derived[tensor] = True
         if tensors and self.reads(name, args, kwargs, result):
+            index = list(_leaves(args[1], self.torch.Tensor)) if name == "__getitem__" else tensors
+            derived = name in _RANDOM or any(self.is_derived(t) for t in index)  # of what is read
             self.note(not derived and all(t._version == version for t, version in self.inputs) and not self.consumed)
 
     def is_derived(self, tensor):

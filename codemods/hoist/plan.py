@@ -103,6 +103,11 @@ class Planner:
         state = _state(companion)
         try:
             anchor = companion.slice.need([node], node)
+            above = file.parents[node]
+            if isinstance(above, ast.Subscript) and above.slice is node:
+                return Unit(node, f"({flat(file, node)}).nonzero(as_tuple=True)"), anchor
+            if isinstance(above, ast.Tuple) and isinstance(file.parents[above], ast.Subscript):
+                return Unit(node, f"({flat(file, node)}).nonzero()[:, 0]"), anchor
             return Unit(node, flat(file, node)), anchor
         except Impure:
             _restore(companion, state)
@@ -241,11 +246,25 @@ def _candidates(chain):
             if isinstance(node, ast.expr):
                 yield level, node
             node = frame.file.parents[node]
+        if level == len(chain) - 1 and isinstance(frame.node, ast.Subscript):
+            yield level, _mask(frame) or frame.node
         while node is not frame.function:
             loop = node if isinstance(node, (ast.For, ast.While)) else loop
             node = frame.file.parents[node]
         if loop is not None:
             yield level, loop
+
+
+def _mask(frame):
+    """The bool tensor of an index with one tensor: of one dimension where there are other indices."""
+    index = frame.node.slice
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    facts = [(p, frame.file.fact(frame.function, p)) for p in parts]
+    tensors = [(p, f) for p, f in facts if f is not None and f.what == "tensor"]
+    if len(tensors) != 1 or any(isinstance(p, ast.Starred) for p in parts):
+        return None
+    (part, fact), alone = tensors[0], len(parts) == 1
+    return part if fact.dtype == "bool" and (fact.rank == 1 or (alone and fact.rank)) else None
 
 
 def _is_heavy(frame, node):

@@ -298,6 +298,42 @@ def test_one_element_at_every_turn(tmp_path, monkeypatch):
         assert torch.equal(old(*args), new(*args))
 
 
+MASKED = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, mask):
+        h = self.linear(x)
+        valid = mask > 0
+        return h[valid].sum(0) + h[:, valid[0]].sum() + h[0][valid[0], :2].sum()
+"""
+
+
+def test_masks_over_activations(tmp_path, monkeypatch):
+    """A bool index that depends on inputs alone becomes the indices of its elements."""
+    (tmp_path / "model.py").write_text(MASKED)
+    args = (torch.ones(2, 3, 4), torch.tensor([[1, 0, 1], [0, 0, 1]]))
+    script = "import torch\nfrom model import Model\nModel()(torch.ones(2, 3, 4), torch.tensor([[1, 0, 1], [0, 0, 1]]))\n"
+    (tmp_path / "run.py").write_text(script)
+    old = load(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
+    old, new = models(old, load(tmp_path, monkeypatch))
+    assert breaks(new, args) == 0
+    for mask in ([[1, 1, 1], [0, 1, 0]], [[0, 0, 0], [0, 0, 0]]):
+        x = torch.rand(2, 3, 4)
+        for model in (old, new):
+            model.zero_grad()
+            model(x, torch.tensor(mask)).sum().backward()
+        assert torch.equal(old(x, torch.tensor(mask)), new(x, torch.tensor(mask)))
+        assert torch.equal(old.linear.weight.grad, new.linear.weight.grad)
+
+
 def test_a_suppressed_read_stays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = WRITES.replace("CHANGE", "pass").replace(".item()]", ".item()]  # noqa: DYN110")
