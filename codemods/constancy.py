@@ -1,6 +1,7 @@
 """Statements whose results hang on sizes and Python numbers alone: a tensor's data decides nothing in them."""
 
 import ast
+import functools
 
 from .kinds_tables import RANDOM
 
@@ -233,6 +234,7 @@ def several(node):
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "size" and not node.args
 
 
+@functools.lru_cache(maxsize=256)
 def _stored_later(cls):
     """Attributes that methods other than `__init__` store."""
     return {

@@ -81,6 +81,8 @@ def observe(make, seed):
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         random.seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed)
         torch.manual_seed(seed)
         function, inputs = make()
         torch.manual_seed(seed + 1)

@@ -104,7 +104,9 @@ class _Stretch:
         while end < len(block) and scan.takes(block[end]):
             end += 1
         self.length = end - at
-        self.run = self._cut(block[at:end])
+        self.run = self._cut(block[at:end]) if scan.numpy or scan.dynamic else []
+        if not self.run:
+            return
         self.scan = self._scan(self.run)
         self.inputs, self.uses = self.scan.settled()
         self.outputs = self._outputs(self.run)

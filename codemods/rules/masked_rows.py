@@ -26,8 +26,8 @@ class Rows:
 def added_rows(node, context):
     """The Fix for a masked write of one `y[mask] op rows`, also by way of a name; None for anything else."""
     found = _parts(node, context)
-    torch = context.torch(node)
-    if found is None or torch is None or any(context.source.indent_of(s) is None for s in found.statements):
+    torch = context.torch(node) if found is not None else None
+    if torch is None or any(context.source.indent_of(s) is None for s in found.statements):
         return None
     operator, filler = _OPERATORS[type(found.operator)]
     into, rows = context.segment(found.into), context.segment(found.rows)

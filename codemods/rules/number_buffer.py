@@ -65,6 +65,8 @@ class Pad(nn.Module):
 """
 
     def check(self, node, context):
+        if not any(k.arg == "persistent" for k in context.index.get(ast.keyword, ())):
+            return
         for cls in context.program.classes.values():
             if cls.is_module and "__init__" in cls.methods and _makes_buffers(cls.node):
                 yield from self._class(cls, context)
