@@ -1,6 +1,7 @@
 """Host reads of a traced run: where captured code read tensors on the host or made shapes of their values, how it was
 reached from the outermost module, and whether what was read depends on that module's inputs alone. Needs torch."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ class Reads:
         """The outermost module's call begins."""
         self.root = module
         self.derived = self.torch.utils.weak.WeakIdKeyDictionary()
+        for buffer in module.buffers():
+            self.derived[buffer] = True
 
     def leave(self):
         self.root = self.derived = self.inputs = None
@@ -41,14 +44,17 @@ class Reads:
             def __torch_function__(self, function, types, args=(), kwargs=None):
                 result = function(*args, **(kwargs or {}))
                 if reads.root is not None:
-                    reads.see(getattr(function, "__name__", ""), args, kwargs or {}, result)
+                    reads.see(function, getattr(function, "__name__", ""), args, kwargs or {}, result)
                 return result
 
         return Watch()
 
-    def see(self, name, args, kwargs, result):
+    def see(self, function, name, args, kwargs, result):
         if self.inputs is None:
             self.inputs = self._inputs()
+        self.consumed |= (
+            name == "__get__" and function is self.torch.Tensor.data.__get__
+        )  # writes to it move no version
         tensors = list(_leaves((args, kwargs), self.torch.Tensor))
         derived = name in _RANDOM or any(self.is_derived(t) for t in tensors)
         if derived:
@@ -100,8 +106,9 @@ class Reads:
         while frame is not None and not self._is_root(frame):
             frame = frame.f_back
         given = [frame.f_locals.get(n) for n in ("args", "kwargs")] if frame is not None else []
-        self.consumed = any(True for _ in _leaves(given, Iterator))
-        return [(t, t._version) for t in _leaves(given, self.torch.Tensor) if not t.is_inference()]
+        tensors = list(_leaves(given, self.torch.Tensor))
+        self.consumed = any(True for _ in _leaves(given, Iterator)) or any(t.is_inference() for t in tensors)
+        return [(t, t._version) for t in tensors if not t.is_inference()]
 
     def _is_root(self, frame):
         return frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is self.root
@@ -133,4 +140,7 @@ def _leaves(value, kind):
             yield from _leaves(part, kind)
     elif isinstance(value, dict):
         for part in value.values():
+            yield from _leaves(part, kind)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for part in list(vars(value).values()) if hasattr(value, "__dict__") else ():
             yield from _leaves(part, kind)

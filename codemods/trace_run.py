@@ -56,7 +56,7 @@ class Tracer:
         if value is None:
             return Fact("none")
         if isinstance(value, _FUNCTIONS):
-            return Fact("function", cls=_definition(value))
+            return Fact("method" if isinstance(value, types.MethodType) else "function", cls=_definition(value))
         simple = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(value))
         if simple:
             return Fact(simple)

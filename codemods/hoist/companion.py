@@ -20,7 +20,7 @@ def {HELPER}(read):
     def decorate(method):
         @functools.wraps(method)
         def call(self, *args, **kwargs):
-            if torch.compiler.is_compiling():  # within another graph
+            if torch.compiler.is_compiling() or "{VALUES}" in kwargs:  # within another graph, or of another's
                 return method(self, *args, **kwargs)
             ahead = torch.compiler.disable(read) if "torch._dynamo" in sys.modules else read
             try:
@@ -65,10 +65,19 @@ class Call:
         own = {callee.file.self_name(callee.function), callee.kwarg}
         return (callee.slice.needed - set(self.matched) - own - optional) | (callee.from_kwargs - set(self.extra))
 
-    def test(self):
-        """Whether the module that is called has the companion."""
-        needed = self.of_module and self.callee.takes_self
-        return f'hasattr({ast.unparse(self.receiver)}, "{self.callee.name}")' if needed else ""
+    @property
+    def guard(self):
+        """Whether what is called is the function of the companion: `` where it surely is."""
+        owner = self.callee.file.cls(self.callee.function)
+        if owner is None or self.receiver is None or isinstance(self.receiver, ast.Call):
+            return ""
+        name = self.callee.function.name
+        return f"type({ast.unparse(self.receiver)}).{name} is {owner.name}.{name}"
+
+    @property
+    def in_loop(self):
+        """Whether what is computed once is handed down at every turn of a loop."""
+        return self.part is None and in_loop(self.caller.file, self.caller.function, self.node)
 
 
 @dataclass(eq=False)
@@ -104,7 +113,7 @@ class Companion:
     def name(self):
         owner = self.file.cls(self.function)
         prefix = "" if owner is None or self.takes_self else f"{owner.name.lower()}_"
-        return f"_{prefix}{self.function.name.strip('_')}_{VALUES}"
+        return f"_{prefix}{self.function.name.lstrip('_')}_{VALUES}"
 
     def key(self, node, wish):
         """A new key for what is computed for `node`; the old one where there is one."""
@@ -124,6 +133,10 @@ class Companion:
         if self.is_root and self.bare and kwargs:
             body.insert(1, f"if {kwargs}:")
             body.insert(2, f"{unit}return {{}}")
+        if self.takes_self and not self.is_root:
+            me, owner = self.file.self_name(self.function), self.file.cls(self.function).name
+            body.insert(1, f"if type({me}).{self.function.name} is not {owner}.{self.function.name}:")
+            body.insert(2, f"{unit}return {{}}  # of another class")
         checked = kwargs in self.slice.needed if kwargs else False
         body += [f"given = dict({kwargs})"] if checked else []
         body += writer.block(self.function.body, "")
@@ -180,11 +193,13 @@ class Companion:
         for key, unit in self.units.items():
             yield from self._loop_edits(key, unit) if unit.names else self._value_edits(key, unit)
         for key, call in self.calls.items():
-            text = f'**({VALUES} or {{}}).get("{key}", {{}})'
-            if call.part:
-                index = flat(self.file, call.part.slice)
-                text = f'**({VALUES}["{key}"][{index}] if {VALUES} and "{key}" in {VALUES} else {{}})'
-            yield self._argument_edit(call.node, text)
+            yield self._argument_edit(call.node, self._handed(key, call))
+
+    def _handed(self, key, call):
+        """The argument that hands values down: nothing where none were computed, or where another function is called."""
+        index = f"[{flat(self.file, call.part.slice)}]" if call.part else ""
+        tests = [VALUES, f'{VALUES}.get("{key}")', *([call.guard] if not call.callee.takes_self and call.guard else [])]
+        return f'**({{"{VALUES}": {VALUES}["{key}"]{index}}} if {" and ".join(tests)} else {{}})'
 
     def _value_edits(self, key, unit):
         """The expression goes into the `else` of a choice; on lines of its own where one would be long."""
@@ -248,10 +263,12 @@ class _Writer:
             unit = companion.units[key]
             return [] if unit.names or self._of_kept(key) else [f'{VALUES}["{key}"] = {unit.text}']
         call = companion.calls[key]
-        text = f'{{"{VALUES}": {call.callee.call_text(call)}}}'
+        text = call.callee.call_text(call)
         line = f'{VALUES}["{key}"] = {each_of(text, companion.file, call.part) if call.part else text}'
-        test = call.test()
-        return [f"if {test}:", self.unit + line] if test else [line]
+        asks = call.of_module and call.callee.takes_self
+        return (
+            [f'if hasattr({ast.unparse(call.receiver)}, "{call.callee.name}"):', self.unit + line] if asks else [line]
+        )
 
     def _of_kept(self, key):
         """Whether the unit is the value of an assignment that is kept: it is computed there."""
@@ -332,12 +349,25 @@ def parameter_edit(file, function):
         line = f'{VALUES} = {args.kwarg.arg}.pop("{VALUES}", None)'
         return Edit(start, start, f"{line}{source.newline}{indent}")
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
-    if not every:
+    alone = f"{VALUES}=None" if args.vararg or args.kwonlyargs else f"*, {VALUES}=None"
+    if not every and not args.vararg:
         at = source.text.index("(", source.text.index("def", source.span(function)[0])) + 1
-        return Edit(at, at, f"{VALUES}=None" + (", " if args.kwarg or args.vararg else ""))
+        return Edit(at, at, alone + (", " if args.kwarg else ""))
     last = args.vararg if args.vararg and not args.kwonlyargs else every[-1]
-    ends = [source.span(n)[1] for n in [last, *args.defaults, *args.kw_defaults, args.vararg] if n]
-    return Edit(max(ends), max(ends), _separator(source, function, every, last) + f"{VALUES}=None")
+    ends = [_end(source, n) for n in [last, *args.defaults, *args.kw_defaults, args.vararg] if n]
+    parts = every or [last]
+    return Edit(max(ends), max(ends), _separator(source, function, parts, last) + alone)
+
+
+def _end(source, node):
+    """The end of a node, behind the parentheses that stand around it."""
+    start, end = source.span(node)
+    while re.search(r"\(\s*$", source.text[:start][-80:]) and (closing := re.match(r"\s*\)", source.text[end:])):
+        start = source.text.rindex("(", 0, start)
+        if re.search(r"\bdef\s+\w+\s*$", source.text[:start][-200:]):
+            break
+        end += closing.end()
+    return end
 
 
 def _first(function):
@@ -345,6 +375,18 @@ def _first(function):
     body = function.body
     documented = len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     return body[1] if documented else body[0]
+
+
+def in_loop(file, function, node):
+    """Whether `node` runs at every turn of a loop or comprehension of the function, and not in the head of one."""
+    child, node = node, file.parents[node]
+    while child is not function:
+        if isinstance(node, (ast.For, ast.While)) and child is not getattr(node, "iter", None):
+            return True
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)) and child is not node.generators[0]:
+            return True
+        child, node = node, file.parents.get(node)
+    return False
 
 
 def _separator(source, node, parts, last):

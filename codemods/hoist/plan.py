@@ -12,21 +12,10 @@ from ..edit import Edit, Fix, Safety, after_imports, apply
 from ..findings import Finding
 from ..noqa import Suppressions
 from ..source import Source, SourceError
-from .companion import (
-    ELEMENT,
-    HELPER,
-    HELPER_TEXT,
-    VALUES,
-    Call,
-    Companion,
-    Unit,
-    each_of,
-    flat,
-    one_of,
-    parameter_edit,
-)
+from .companion import ELEMENT, HELPER, HELPER_TEXT, VALUES, Companion, Unit, each_of, flat, in_loop, one_of
+from .legal import check_defaults, check_function, matched, only_read
 from .project import Project
-from .purity import Impure, Purity, parameters
+from .purity import Impure, Purity
 
 CODE = "DYN110"
 _TITLE = "compute it ahead of the call"
@@ -92,6 +81,20 @@ class Planner:
         for frame, caller, callee in zip(chain, companions, companions[1:], strict=False):
             self._call(caller, callee, frame.node)
         self._grow(last)
+        self._check()
+
+    def _check(self):
+        """What holds of all companions together."""
+        names = [(c.file.path, c.takes_self and c.file.cls(c.function), c.name) for c in self.companions.values()]
+        if len(set(names)) < len(names):
+            raise Impure("two companions would have one name")
+        for companion in self.companions.values():
+            check_defaults(companion)
+            if companion.is_root and companion.callers:
+                raise Impure("an outermost module is called within another")
+            for unit in companion.units.values():
+                if _is_repeated(companion, unit.node) and not only_read(companion.file, companion.function, unit):
+                    raise Impure("what is computed once would be changed at every turn of a loop")
 
     def _unit(self, companion, file, node):
         """(Unit, the statement before which it is computed): of an expression, of an element of one, or of a loop."""
@@ -103,7 +106,9 @@ class Planner:
         state = _state(companion)
         try:
             anchor = companion.slice.need([node], node)
-            above = file.parents[node]
+            above, fact = file.parents[node], file.fact(companion.function, node)
+            if fact is None or fact.dtype != "bool":
+                return Unit(node, flat(file, node)), anchor
             if isinstance(above, ast.Subscript) and above.slice is node:
                 return Unit(node, f"({flat(file, node)}).nonzero(as_tuple=True)"), anchor
             if isinstance(above, ast.Tuple) and isinstance(file.parents[above], ast.Subscript):
@@ -114,7 +119,7 @@ class Planner:
             part = _element(file, companion.function, node)
             if part is None:
                 raise
-        text, expressions = _of_all(file, companion.function, node, part)
+        text, expressions = _of_all(file, node, part)
         anchor = companion.slice.need(expressions, part.value)
         return Unit(node, text, f"[{flat(file, part.slice)}]"), anchor
 
@@ -122,6 +127,7 @@ class Planner:
         if frame.key not in self.companions:
             me = frame.file.self_name(frame.function)
             without = {me} if frame.key in absent else ()
+            check_function(self.project, frame.file, frame.function)
             if any(getattr(n, "id", getattr(n, "arg", "")) == VALUES for n in ast.walk(frame.function)):
                 raise Impure("values are handed down to it already")
             self.companions[frame.key] = Companion(frame.file, frame.function, self.purity, without)
@@ -130,6 +136,9 @@ class Planner:
     def _root(self, companion, frame):
         if companion.file.self_name(companion.function) is None or companion.function.name != "forward":
             raise Impure("it is not reached from the `forward` of a module")
+        bound = companion.file.names.bound & {"functools", "sys", "torch", HELPER}
+        if bound and not (bound == {HELPER} and "Have `read` compute" in companion.file.source.text):
+            raise Impure(f"`{min(bound)}` means something else there")
         if companion.slice.absent:
             raise Impure("the outermost module is called in a loop of another")
         companion.is_root = True
@@ -138,8 +147,10 @@ class Planner:
         if not isinstance(node, ast.Call) or any(isinstance(a, (ast.Starred, ast.GeneratorExp)) for a in node.args):
             raise Impure("the call that leads to it cannot hand anything down")
         known = [c for c in callee.callers if c.node is node]
+        if any(c.node is node and c.callee is not callee for c in caller.calls.values()):
+            raise Impure("more than one function is called there")
         if not known:
-            call = _matched(caller, callee, node)
+            call = matched(self.project, caller, callee, node)
             key = caller.key(node, _wish(caller.file, node.func))
             caller.calls[key] = call
             callee.callers.append(call)
@@ -205,12 +216,6 @@ class Planner:
         """{path: (edits, imports)}."""
         found = {}
         used = [c for c in self.companions.values() if c.units or c.calls]
-        own = {c.function for c in used}
-        for companion in used:
-            for file, function in self.project.overriding(companion.file, companion.function):
-                if function not in own and VALUES not in parameters(function):
-                    own.add(function)
-                    found.setdefault(file.path, ([], set()))[0].append(parameter_edit(file, function))
         for companion in used:
             edits, imports = found.setdefault(companion.file.path, ([], set()))
             edits += [*companion.edits(), _definition(companion)]
@@ -287,34 +292,20 @@ def _is_element(file, function, node):
     return whole is not None and whole.what == "tensor" and index is not None and index.what == "int"
 
 
-def _of_all(file, function, node, part):
-    """(the text of the list of what `node` is for every element, the expressions that it reads). `x[i].tolist()`, and
-    `x[i].item()` of one dimension, is an item of one list."""
-    if isinstance(node, ast.Call) and getattr(node.func, "value", None) is part and not node.args:
-        rank = file.fact(function, part.value).rank
-        if node.func.attr == "tolist" or (node.func.attr == "item" and rank == 1):
-            return f"{flat(file, part.value)}.tolist()", [part.value]
+def _of_all(file, node, part):
+    """(the text of the list of what `node` is for every element, the expressions that it reads). `x[i].tolist()` is an item
+    of one list."""
+    if isinstance(node, ast.Call) and getattr(node.func, "value", None) is part and not node.args and node.func.attr == "tolist":
+        return f"{flat(file, part.value)}.tolist()", [part.value]
     each = one_of(node, part)
     return each_of(each, file, part), [ast.parse(each, mode="eval").body, part.value]
 
 
-def _matched(caller, callee, node):
-    fact = caller.file.fact(caller.function, node.func)
-    module = fact is not None and fact.what == "module"
-    receiver = node.func if module else getattr(node.func, "value", None)
-    args = callee.function.args
-    names = [a.arg for a in [*args.posonlyargs, *args.args]]
-    if callee.file.self_name(callee.function) is not None:
-        names = names[1:]
-    if len(node.args) > len(names):
-        raise Impure("the call gives more arguments than it names")
-    matched = dict(zip(names, node.args, strict=False))
-    taken = {*names, *(a.arg for a in args.kwonlyargs)}
-    given = {k.arg: k.value for k in node.keywords if k.arg is not None}
-    matched.update({n: e for n, e in given.items() if n in taken})
-    extra = {n: e for n, e in given.items() if n not in taken}
-    spread = any(k.arg is None for k in node.keywords)
-    return Call(caller, callee, node, receiver, module, spread, matched, extra)
+def _is_repeated(companion, node=None):
+    """Whether a value is used more than once for each time that it is computed."""
+    if node is not None and isinstance(node, ast.expr) and in_loop(companion.file, companion.function, node):
+        return True
+    return any(call.in_loop or _is_repeated(call.caller) for call in companion.callers)
 
 
 def _state(companion):
@@ -349,8 +340,11 @@ def _definition(companion):
     owner = companion.file.cls(node)
     place = node if owner is None or companion.takes_self else owner
     first = min([place.lineno, *(d.lineno for d in place.decorator_list)])
+    indent = source.white_before(place) or ""
+    while first > 1 and source.line(first - 1).startswith(f"{indent}#"):
+        first -= 1  # a comment that belongs to it
     start = source.starts[first - 1]
-    text = companion.text(source.white_before(place) or "", source.indent_unit())
+    text = companion.text(indent, source.indent_unit())
     text = text if place is not owner else text + "\n"
     return Edit(start, start, text.replace("\n", source.newline))
 

@@ -1,7 +1,6 @@
 """The files of a traced run, as the planner sees them: functions by name and by place, parents, and what was seen."""
 
 import ast
-import os
 import re
 from functools import cached_property
 
@@ -104,28 +103,12 @@ class Project:
             self.named[name] = [(f, n) for f in files if f for n in f.functions.values() if n.name == name]
         return self.named[name]
 
-    def overriding(self, file, function):
-        """The methods of classes below that of `function` that take its place, as (file, function)."""
-        cls = file.cls(function)
-        if cls is None:
-            return []
-        found, todo = [], [(file, cls)]
-        while todo:
-            for below, node in self._below(*todo.pop()):
-                todo.append((below, node))
-                found += [(below, s) for s in node.body if isinstance(s, ast.FunctionDef) and s.name == function.name]
-        return found
-
-    def _below(self, file, cls):
-        pattern = re.compile(rf"^\s*class \w+\([^)]*\b{cls.name}\b", re.MULTILINE)
-        stem = os.path.splitext(os.path.basename(file.path))[0]
-        for path in [p for p in self.facts if pattern.search(self.text(p))]:
-            other = self.file(path)
-            for node in (n for n in ast.walk(other.source.tree) if isinstance(n, ast.ClassDef) and n is not cls):
-                bases = [other.names.resolve(b) or "" for b in node.bases]
-                own = other is file and cls.name in bases
-                if own or any(b.split(".")[-2:] == [stem, cls.name] for b in bases):
-                    yield other, node
+    def holds(self, name):
+        """Whether a dotted name is of the project: relative, or of a package or module among its files."""
+        top = name.split(".")[0]
+        return name.startswith(".") or (
+            bool(top) and any(f"/{top}/" in p or p.endswith(f"/{top}.py") for p in self.facts)
+        )
 
     def text(self, path):
         """Of a file, without parsing it; "" where there is none."""
@@ -166,6 +149,10 @@ def _hands_on(function, node):
     """Whether the call at `node` hands on all that the function was given."""
     args = function.args
     if not (isinstance(node, ast.Call) and args.vararg and args.kwarg):
+        return False
+    if any(
+        isinstance(n, ast.Name) and n.id == args.vararg.arg and isinstance(n.ctx, ast.Store) for n in ast.walk(function)
+    ):
         return False
     spread = any(isinstance(a, ast.Starred) and _is(a.value, args.vararg.arg) for a in node.args)
     return spread and any(k.arg is None for k in node.keywords)

@@ -5,6 +5,10 @@ import ast
 import builtins
 
 from ..kinds_tables import METHOD, RANDOM
+from .state import CHANGES, Owned, State, base, is_fixed_global
+
+_CALLED = ("function", "method")
+_OUTWARD = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.With, ast.AsyncWith)
 
 _BUILTINS = frozenset(
     """
@@ -28,7 +32,6 @@ _QUERIES = frozenset(
     removesuffix
     """.split()
 )
-_CHANGES = frozenset("pop append extend insert setdefault update add clear remove discard sort reverse popitem".split())
 _STATE = frozenset("manual_seed seed set_default_dtype set_default_device set_grad_enabled save load compile".split())
 
 
@@ -40,10 +43,11 @@ class Purity:
     """`expression(file, function, node)` raises Impure where the node cannot be computed ahead."""
 
     def __init__(self, project):
-        self.project, self.known = project, {}
+        self.project, self.known, self.state = project, {}, State(project)
 
-    def expression(self, file, function, node):
-        look = _Look(self, file, function)
+    def expression(self, file, function, node, later=lambda statement: False):
+        """`later(statement)`: whether a statement of the function comes after what is looked at."""
+        look = _Look(self, file, function, later)
         look.at(node)
         if look.changes:
             raise Impure(f"it changes `{min(look.changes)}`")
@@ -62,7 +66,9 @@ class Purity:
         return self.known[key]
 
     def _body(self, file, function):
-        look = _Look(self, file, function)
+        if any(not _is_plain(d) for d in function.decorator_list):
+            raise Impure(f"`{function.name}` is decorated")
+        look = _Look(self, file, function, None)
         for statement in function.body:
             look.at(statement)
         return frozenset(look.changes)
@@ -71,39 +77,66 @@ class Purity:
 class _Look:
     """One look at code of `function`: `changes` collects the parameters whose objects it changes."""
 
-    def __init__(self, purity, file, function):
+    def __init__(self, purity, file, function, later):
         self.purity, self.project, self.file, self.function = purity, purity.project, file, function
         self.local, self.parameters, self.changes = bound(function), parameters(function), set()
+        self.inner = {
+            a.arg
+            for n in ast.walk(function)
+            if isinstance(n, ast.Lambda)
+            for a in ast.walk(n.args)
+            if isinstance(a, ast.arg)
+        }
+        self.owned, self.later = Owned(file, function, self.parameters), later
 
     def at(self, node):
         for part in ast.walk(node):
-            if isinstance(part, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)):
+            if isinstance(part, _OUTWARD):
                 raise Impure(f"`{self.function.name}` changes what others see")
             if isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
                 self._written(part)
             elif isinstance(part, ast.Attribute):
                 self._attribute(part)
+            elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+                self._global(part.id)
+            elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
+                self._added(part)
             elif isinstance(part, ast.Call) and not self._allowed(part):
                 raise Impure(f"`{ast.unparse(part.func)}` cannot be shown to change nothing")
 
+    def _global(self, name):
+        known = self.local | self.parameters | self.inner
+        if name not in known and not is_fixed_global(self.file, name):
+            raise Impure(f"`{name}` may be another at every call")
+
+    def _added(self, node):
+        """`x += 1` changes the object of `x`, but of numbers and strings."""
+        load = ast.Name(node.target.id, ast.Load())
+        fact = self.fact(load)
+        if not (fact and fact.what in ("int", "float", "bool", "str")) and not self._changed(node, node.target.id):
+            raise Impure(f"`{self.function.name}` writes to `{node.target.id}`")
+
     def _written(self, node):
-        if isinstance(node, ast.Attribute) or not self._changed(root(node)):
+        if isinstance(node, ast.Attribute) or not self._changed(node, root(node)):
             raise Impure(f"`{self.function.name}` writes to `{ast.unparse(node)}`")
 
-    def _changed(self, name):
-        """Note a change of what `name` stands for; False where others may hold it."""
-        if name in self.parameters and name not in self.local:
+    def _changed(self, node, name):
+        """Note a change of what `name` stands for at `node`; False where others may hold it."""
+        if name in self.parameters and self.owned.is_parameter(node, name):
             self.changes.add(name)
             return True
-        return name in self.local
+        return name is not None and self.owned.at(node, name)
 
     def _attribute(self, node):
-        fact = self.fact(node)
-        if fact is None or fact.what != "tensor" or root(node) != self.file.self_name(self.function):
-            return
-        above = self.file.parents.get(node)
+        fact, above = self.fact(node), self.file.parents.get(node)
         of_tensor = self.fact(node.value) and self.fact(node.value).what == "tensor"
-        if not of_tensor and not _compared_with_none(above):
+        called = isinstance(above, ast.Call) and above.func is node
+        if of_tensor or called or (root(node) not in self.parameters and base(node) in self.file.names.aliases):
+            return
+        if self.purity.state.changing(node.attr, self.later and self.function, self.later):
+            raise Impure(f"`{ast.unparse(node)}` may change before")
+        mine = root(node) == self.file.self_name(self.function)
+        if fact is not None and fact.what == "tensor" and mine and not _compared_with_none(above):
             raise Impure(f"`{ast.unparse(node)}` is a tensor of the module")
 
     def fact(self, node):
@@ -113,7 +146,7 @@ class _Look:
         for given in [*call.args, *(k.value for k in call.keywords)]:
             self._given(given)
         if isinstance(call.func, ast.Name) and call.func.id == "next" and isinstance(call.args[0], ast.Name):
-            return self._changed(call.args[0].id)
+            return self._changed(call, call.args[0].id)
         return self._called(call)
 
     def _given(self, node):
@@ -121,7 +154,7 @@ class _Look:
         fact = self.fact(node)
         if fact is not None and fact.what == "module":
             raise Impure(f"the module `{ast.unparse(node)}` is handed on")
-        if fact is not None and fact.what == "function":
+        if fact is not None and fact.what in _CALLED:
             found = self.project.definition(fact.cls)
             if found is None or self.purity.changes(*found):
                 raise Impure(f"the function `{ast.unparse(node)}` is handed on")
@@ -138,24 +171,24 @@ class _Look:
                 return True
             if _is_builtin(call.func, names):
                 return True
-        if fact is not None and fact.what == "function" and fact.cls:
+        if fact is not None and fact.what in _CALLED and fact.cls:
             return self._seen(call, fact)
         named = self.file.functions.get(name)
         if named is not None and isinstance(call.func, ast.Name) and call.func.id not in self.local:
-            return self._calls(call, self.file, named)
+            return self._calls(call, self.file, named, False)
         return isinstance(call.func, ast.Attribute) and (self._method(call.func) or self._any_of(call))
 
     def _seen(self, call, fact):
         """The function that the run saw: one of the project, or a method of torch's own objects."""
         found = self.project.definition(fact.cls)
         if found is not None:
-            return self._calls(call, *found)
+            return self._calls(call, *found, fact.what == "method")
         return "/torch/" in fact.cls and isinstance(call.func, ast.Attribute) and self._method(call.func)
 
-    def _calls(self, call, file, function):
+    def _calls(self, call, file, function, is_bound):
         for name in self.purity.changes(file, function):
-            given = argument(file, function, call, name)
-            if isinstance(given, ast.Name) and self._changed(given.id):
+            given = argument(function, call, name, is_bound)
+            if isinstance(given, ast.Name) and self._changed(call, given.id):
                 continue
             if given is not None and not isinstance(given, (ast.Constant, ast.Dict, ast.List, ast.Call)):
                 raise Impure(f"`{function.name}` changes `{ast.unparse(given)}`")
@@ -163,8 +196,8 @@ class _Look:
 
     def _method(self, func):
         """A method of a tensor, or of a list, dict or string; one that changes its object only of a local one."""
-        if func.attr in _CHANGES:
-            return isinstance(func.value, ast.Name) and self._changed(func.value.id)
+        if func.attr in CHANGES:
+            return isinstance(func.value, ast.Name) and self._changed(func, func.value.id)
         if func.attr in _QUERIES:
             return True
         fact = self.fact(func.value)
@@ -221,12 +254,15 @@ def parameters(function):
     return {a.arg for a in every}
 
 
-def argument(file, function, call, name):
-    """What `call` gives for the parameter `name` of `function`; None where it gives nothing."""
+def argument(function, call, name, is_bound):
+    """What `call` gives for the parameter `name`; `is_bound`: the first one is the object. None where it gives nothing."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]]
-    names = names[1:] if file.self_name(function) is not None else names
+    names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][is_bound:]
     place = names.index(name) if name in names else len(call.args)
     return call.args[place] if place < len(call.args) else None
+
+
+def _is_plain(decorator):
+    return isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod")

@@ -1,13 +1,16 @@
 """Backward slices of one function: what must run, and under which conditions, to have the value of an expression ahead."""
 
 import ast
+import builtins
 import contextlib
 
-from .purity import Impure, parameters, root
+from .purity import Impure, parameters
+from .state import base, changes
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_CHANGES = frozenset("pop append extend insert setdefault update add clear remove discard sort reverse popitem".split())
+_SHARED = ("object list", "object dict", "object set", "tensors", "object defaultdict", "object OrderedDict")
+_BEYOND = (ast.Match, ast.Nonlocal, ast.Global, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor)
 
 
 class Slice:
@@ -16,6 +19,8 @@ class Slice:
 
     def __init__(self, file, function, purity, absent=()):
         self.file, self.function, self.purity, self.absent = file, function, purity, frozenset(absent)
+        if any(isinstance(n, _BEYOND) for n in ast.walk(function)):
+            raise Impure(f"`{function.name}` has statements that are not followed")
         self.order = {s: i for i, s in enumerate(_statements(function.body))}
         self.bindings = self._bindings()
         self.parameters = parameters(function)
@@ -39,15 +44,15 @@ class Slice:
         self._control(loop)
         self.kept |= set(inside)
         self.whole.add(loop)
-        bound_here = {n for s in inside for n in _bound_by(s)}
+        bound_here = {n for s in inside for n in self._bound_by(s)}
+        self.purity.expression(self.file, self.function, loop, self._later_than(loop))
         for statement in inside:
-            for expression in _read_by(statement):
-                self.purity.expression(self.file, self.function, expression)
-                for name in loads(expression):
-                    self._name_of_block(name, loop, name in bound_here)
-        last = max(self.order[s] for s in inside)
-        read = {n for s, i in self.order.items() if i > last for e in _read_by(s) for n in loads(e)}
-        return sorted(bound_here & read)
+            read = [n for e in _read_by(statement) for n in loads(e)]
+            for name in [*read, *([statement.target.id] if _adds_to_name(statement) else [])]:
+                self._name_of_block(name, loop, name in bound_here)
+        within = set(ast.walk(loop))
+        outside = (n for n in ast.walk(self.function) if isinstance(n, ast.Name) and n not in within)
+        return sorted(bound_here & {n.id for n in outside if isinstance(n.ctx, ast.Load)})
 
     def _name_of_block(self, name, loop, bound_here):
         before = [s for s in self.bindings.get(name, ()) if self.order[s] < self.order[loop]]
@@ -61,9 +66,8 @@ class Slice:
         self._invariant(within, expressions)
         statement = self.file.statement(within)
         loops = [s for s in self._around(statement) if isinstance(s, _LOOPS)]
-        if statement is not None and isinstance(statement, _LOOPS) and statement not in loops:
-            header = any(n is within for n in ast.walk(getattr(statement, "iter", statement)))
-            loops = loops if header else [statement, *loops]
+        if isinstance(statement, ast.While):
+            loops = [statement, *loops]
         anchor = loops[-1] if loops else statement
         if any(isinstance(s, (ast.Try, ast.With, ast.AsyncWith)) for s in self._around(anchor)):
             raise Impure("it stands in a `try` or a `with`")
@@ -154,11 +158,16 @@ class Slice:
     # With which values
 
     def _evaluate(self, expression, anchor):
-        self.purity.expression(self.file, self.function, expression)
+        self.purity.expression(self.file, self.function, expression, self._later_than(anchor))
         for name in loads(expression):
             if name == "super":
                 raise Impure("`super()` means something else there")
             self._name(name, anchor)
+
+    def _later_than(self, anchor):
+        """Whether a statement of this function runs after `anchor` alone."""
+        in_loop = any(isinstance(s, _LOOPS) for s in self._around(anchor))
+        return lambda statement: not in_loop and self.order.get(statement, -1) > self.order[anchor]
 
     def _name(self, name, anchor):
         if name in self.absent:
@@ -180,6 +189,10 @@ class Slice:
         if statement in self.kept:
             return
         self.kept.add(statement)
+        if isinstance(statement, ast.For) and (
+            statement.orelse or any(isinstance(n, (ast.Break, ast.Continue)) for n in ast.walk(statement))
+        ):
+            raise Impure(f"the loop of line {statement.lineno} may be left")
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.With, ast.Try)):
             raise Impure(f"it needs what line {statement.lineno} defines")
         around = self._around(anchor)
@@ -195,11 +208,41 @@ class Slice:
 
     def _bindings(self):
         """{name: statements that bind it, or change what it holds}."""
-        found = {}
+        found, me = {}, self.file.self_name(self.function)
         for statement in self.order:
-            for name in _bound_by(statement):
+            for name in set(self._bound_by(statement)) - {None, me}:  # attributes of the object are looked at apart
                 found.setdefault(name, []).append(statement)
         return found
+
+    def _bound_by(self, statement):
+        """The names that a statement binds, or whose objects it may change."""
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield statement.name
+            return
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            yield from ((a.asname or a.name).split(".")[0] for a in statement.names)
+        for expression in _own(statement):
+            for node in ast.walk(expression):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+                    yield node.id
+                elif isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+                    yield base(node)
+                elif isinstance(node, ast.Call):
+                    yield from self._changed_by(node)
+
+    def _changed_by(self, call):
+        """Names whose objects a call may change: of a method that changes its object; lists and the like that are handed on."""
+        if isinstance(call.func, ast.Attribute) and changes(call.func.attr):
+            yield base(call.func.value)
+        if isinstance(call.func, ast.Name) and call.func.id == "next":
+            yield from (a.id for a in call.args if isinstance(a, ast.Name))
+        name = self.file.names.resolve(call.func) or ""
+        if name.startswith("torch.") or (isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id)):
+            return
+        for given in [*call.args, *(k.value for k in call.keywords if k.arg)]:
+            fact = self.file.fact(self.function, given)
+            if isinstance(given, ast.Name) and fact is not None and fact.what in _SHARED:
+                yield given.id
 
 
 def loads(expression):
@@ -231,26 +274,8 @@ def _own(statement):
                 yield part
 
 
-def _bound_by(statement):
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        yield statement.name
-        return
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        yield from ((a.asname or a.name).split(".")[0] for a in statement.names)
-    for expression in _own(statement):
-        for node in ast.walk(expression):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-                yield node.id
-            elif isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
-                yield root(node)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _changes(node.func.attr):
-                yield root(node.func.value)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next":
-                yield root(node.args[0]) if node.args else None
-
-
-def _changes(name):
-    return name in _CHANGES or (name.endswith("_") and not name.endswith("__"))
+def _adds_to_name(statement):
+    return isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
 
 
 def _read_by(statement):

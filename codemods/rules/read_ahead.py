@@ -56,7 +56,7 @@ class Model(nn.Module):
         return host_values
 
     @_read_ahead(_forward_host_values)
-    def forward(self, x, sizes, host_values=None):
+    def forward(self, x, sizes, *, host_values=None):
         parts = torch.split(x, (
             host_values["sizes_tolist"]
             if host_values and "sizes_tolist" in host_values
