@@ -342,3 +342,79 @@ def test_a_suppressed_read_stays(tmp_path, monkeypatch):
     (tmp_path / "run.py").write_text(script)
     support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
     assert (tmp_path / "model.py").read_text() == text
+
+
+STATEFUL = """import torch
+from torch import nn
+
+COUNT = {"n": 0}
+
+
+def tick():
+    COUNT["n"] += 1
+
+
+def grow(items, more):
+    items.append(more)
+
+
+class Layer(nn.Module):
+    def forward(self, x, sizes):
+        rows = sizes.tolist()
+        rows.append(1)
+        return x * len(rows)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.norm = nn.BatchNorm1d(4)
+        self.history, self.state, self.i = [], {}, 0
+
+    def bump(self):
+        self.i += 1
+
+    def forward(self, x, sizes, flag=False):
+        BODY
+"""
+BODIES = [
+    "n = sizes\nif self.linear(x).sum() > 100: n = sizes * 2\nreturn x[: n.sum().item()]",
+    "for c in (sizes * 2, sizes * 3):\n    if c.dim() == self.i + 1: break\nn = c\nreturn x[: n.sum().item()]",
+    "for i in range(3):\n    if i == 2: continue\n    n = sizes + i\nreturn x[: n.sum().item()]",
+    "n = sizes\nfor i in range(2): m = sizes\nelse: n = sizes * 2\nreturn x[: n.sum().item()]",
+    "n = sizes\nt = 0\nwhile n.sum().item() > 0:\n    n = n - 1\n    t += 1\nreturn x * t",
+    "match self.i:\n    case 0: sizes = sizes * 2\nreturn x[: sizes.sum().item()]",
+    "n = sizes\ndef bump():\n    nonlocal n\n    n = n + 1\nbump()\nreturn x[: n.sum().item()]",
+    "t = 0\nfor i in range(3):\n    p = sizes.tolist()\n    p.append(i)\n    t = t + x.sum() * len(p)\nreturn t",
+    "for layer in self.layers: x = layer(x, sizes)\nreturn x",
+    "self.bump()\nreturn x[: sizes[self.i % 2].item()]",
+    "tick()\nreturn x[: (sizes.sum() + COUNT['n']).item()]",
+    "self.state['s'] = sizes\nreturn x[: self.state['s'].sum().item()]",
+    "rows = [sizes]\ngrow(rows, sizes * 2)\nreturn x[: torch.stack(rows).sum().item()]",
+    "norm = self.norm\ny = norm(x)\nreturn y[: norm.num_batches_tracked.item()]",
+    "sizes.data.view(-1).add_(1)\nreturn x[: sizes.sum().item()]",
+    "h = self.history\nh.append(1)\nreturn x[: (sizes.sum() + len(h)).item()]",
+    "t = sizes\nif flag: t[0] += 1\nreturn x[: t.sum().item()]",
+    "if flag: sizes.view(-1).add_(1)\nreturn x[: sizes.sum().item()]",
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_what_a_look_at_text_may_miss(tmp_path, monkeypatch, body):
+    """Control flow, state and shared objects between the begin of the call and the read: equal at every call."""
+    lines = body.replace("\n", "\n        ")
+    (tmp_path / "model.py").write_text(STATEFUL.replace("BODY", lines))
+    script = "import torch\nfrom model import Model\nModel()(torch.ones(8, 4), torch.tensor([1, 2]))\n"
+    (tmp_path / "run.py").write_text(script)
+    old = load(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
+    old, new = models(old, load(tmp_path, monkeypatch))
+    for sizes, flag in (([1, 2], False), ([2, 1], True), ([1, 1], True), ([3, 1], False)):
+        given = [torch.tensor(sizes), torch.tensor(sizes)]
+        results = [m(torch.ones(8, 4), s, flag) for m, s in zip((old, new), given, strict=True)]
+        assert torch.equal(*results)
+        assert torch.equal(*given)
+    assert old.history == new.history
