@@ -20,6 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 VARIANTS = ("safe", "unsafe", "traced")
@@ -166,17 +167,19 @@ def prepare(folder, scratch, files):
 def fix(arguments, scratch, variant, wanted):
     """Fix the copies of one variant; which rules fixed how much."""
     from dynfix.codemods import check
+    from dynfix.codemods.hoist.plan import planned
     from dynfix.codemods.settings import Settings
     from dynfix.codemods.source import Source
 
     applied = collections.Counter()
     for name, indices in wanted.items():
         path = scratch / variant / name
-        facts = {}
+        settings = Settings(unsafe_fixes=variant != "safe")
         if variant == "traced":
             facts = learnt(arguments, scratch, name, indices, path)
+            settings = replace(settings, facts=planned(facts, settings))
         source = Source.from_bytes(path.read_bytes(), str(path))
-        fixed = check.fix(source, Settings(unsafe_fixes=variant != "safe", facts=facts))
+        fixed = check.fix(source, settings)
         path.write_bytes(fixed.source.to_bytes())
         applied.update(f.code for f in fixed.applied)
     print(f"{variant}: {sum(applied.values())} fixes: {dict(sorted(applied.items()))}", flush=True)
