@@ -97,7 +97,9 @@ def load(data):
 
 def _file(entry):
     table = {(function, text): Fact(*fact) for function, text, fact in entry["facts"] if fact is not None}
-    return Facts(table, entry["captured"], tuple((frames, clean) for frames, clean in entry.get("reads", ())), entry.get("roots"))
+    return Facts(
+        table, entry["captured"], tuple((frames, clean) for frames, clean in entry.get("reads", ())), entry.get("roots")
+    )
 
 
 def run(command, paths):

@@ -383,7 +383,10 @@ def in_loop(file, function, node):
     while child is not function:
         if isinstance(node, (ast.For, ast.While)) and child is not getattr(node, "iter", None):
             return True
-        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)) and child is not node.generators[0]:
+        if (
+            isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
+            and child is not node.generators[0]
+        ):
             return True
         child, node = node, file.parents.get(node)
     return False

@@ -295,7 +295,12 @@ def _is_element(file, function, node):
 def _of_all(file, node, part):
     """(the text of the list of what `node` is for every element, the expressions that it reads). `x[i].tolist()` is an item
     of one list."""
-    if isinstance(node, ast.Call) and getattr(node.func, "value", None) is part and not node.args and node.func.attr == "tolist":
+    if (
+        isinstance(node, ast.Call)
+        and getattr(node.func, "value", None) is part
+        and not node.args
+        and node.func.attr == "tolist"
+    ):
         return f"{flat(file, part.value)}.tolist()", [part.value]
     each = one_of(node, part)
     return each_of(each, file, part), [ast.parse(each, mode="eval").body, part.value]

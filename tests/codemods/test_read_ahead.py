@@ -318,7 +318,9 @@ def test_masks_over_activations(tmp_path, monkeypatch):
     """A bool index that depends on inputs alone becomes the indices of its elements."""
     (tmp_path / "model.py").write_text(MASKED)
     args = (torch.ones(2, 3, 4), torch.tensor([[1, 0, 1], [0, 0, 1]]))
-    script = "import torch\nfrom model import Model\nModel()(torch.ones(2, 3, 4), torch.tensor([[1, 0, 1], [0, 0, 1]]))\n"
+    script = (
+        "import torch\nfrom model import Model\nModel()(torch.ones(2, 3, 4), torch.tensor([[1, 0, 1], [0, 0, 1]]))\n"
+    )
     (tmp_path / "run.py").write_text(script)
     old = load(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
