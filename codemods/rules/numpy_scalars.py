@@ -15,6 +15,7 @@ _MATH = {
     "numpy.sin": "sin",
     "numpy.cos": "cos",
     "numpy.tan": "tan",
+    "numpy.prod": "prod",
     "numpy.lcm": "lcm",
     "numpy.gcd": "gcd",
 }
@@ -101,6 +102,8 @@ class Model(nn.Module):
             wanted = _MATH.get(context.resolve(call.func) or "")
             if not wanted or len(call.args) != (2 if wanted in _OF_TWO else 1) or call.keywords:
                 continue
+            if wanted == "prod" and not _is_shape(call.args[0], context):
+                continue
             hidden = "math" in context.local_names(call) | context.names.bound
             if hidden or context.names.aliases.get("math", "math") != "math":
                 yield context.finding(self, call, kept="`math` is hidden by another name")
@@ -113,6 +116,15 @@ class Model(nn.Module):
     def _told(self, call, edit, title, why, imports, context):
         fix = context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=imports)
         return context.finding(self, call, fix=fix)
+
+
+def _is_shape(node, context):
+    """Whether an expression is the shape of a tensor, or a part of it."""
+    while isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        node = node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+        return node.func.attr == "size" and context.kind(node.func.value).is_tensor
+    return isinstance(node, ast.Attribute) and node.attr == "shape" and context.kind(node.value).is_tensor
 
 
 def _attributes(statement):
