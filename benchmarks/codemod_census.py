@@ -113,7 +113,7 @@ def fix(arguments, scratch, models):
                 ["-m", "dynfix.codemods.trace_run", str(listed), str(out)],
             )
         facts = merged(facts, json.loads(out.read_text()) if out.exists() else {})
-    settings = Settings(unsafe_fixes=arguments.unsafe_fixes, exclude=(), cache=False, jobs=1)
+    settings = Settings(unsafe_fixes=arguments.unsafe_fixes, exclude=(), cache=False, jobs=2)
     settings = replace(settings, facts=planned(traced.load(facts), settings))
     applied = 0
     for result in runner.run(paths, settings, True):

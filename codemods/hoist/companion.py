@@ -97,7 +97,7 @@ class Companion:
         self.file, self.function = file, function
         self.slice = Slice(file, function, purity, absent)
         self.units, self.calls, self.anchors, self.callers = {}, {}, {}, []
-        self.is_root = self.bare = self.is_method = False
+        self.is_root = self.bare = self.is_method = self.is_checked = False
         self.from_kwargs = set()  # what it takes of its function's `**kwargs`
 
     @property
@@ -114,6 +114,14 @@ class Companion:
         owner = self.file.cls(self.function)
         prefix = "" if owner is None or self.takes_self else f"{owner.name.lower()}_"
         return f"_{prefix}{self.function.name.lstrip('_')}_{VALUES}"
+
+    @property
+    def of(self):
+        """The tensors that the values are computed of, where a decorator may hand on others."""
+        own = {self.file.self_name(self.function), self.kwarg}
+        names = sorted(self.slice.needed - own) if self.is_checked else ()
+        facts = {n: self.file.fact(self.function, ast.Name(n, ast.Load())) for n in names}
+        return [n for n in names if facts[n] is not None and facts[n].what == "tensor"]
 
     def key(self, node, wish):
         """A new key for what is computed for `node`; the old one where there is one."""
@@ -139,6 +147,8 @@ class Companion:
             body.insert(2, f"{unit}return {{}}  # of another class")
         checked = kwargs in self.slice.needed if kwargs else False
         body += [f"given = dict({kwargs})"] if checked else []
+        of = ", ".join(f'"{name}": {name}' for name in self.of)
+        body += [f'{VALUES}["of"] = {{{of}}}'] if of else []
         body += writer.block(self.function.body, "")
         body.append(f"return {VALUES} if {kwargs} == given else {{}}" if checked else f"return {VALUES}")
         head = self._head(len(indent), unit)
@@ -189,7 +199,13 @@ class Companion:
 
     def edits(self):
         """Edits of the function: its parameter, its units and its calls."""
-        yield parameter_edit(self.file, self.function)
+        tests = [f'{VALUES}["of"]["{name}"] is not {name}' for name in self.of]
+        check = (
+            f"if {VALUES} and {' or '.join(tests) if len(tests) < 2 else '(' + ' or '.join(tests) + ')'}:"
+            if tests
+            else ""
+        )
+        yield from parameter_edits(self.file, self.function, check)
         for key, unit in self.units.items():
             yield from self._loop_edits(key, unit) if unit.names else self._value_edits(key, unit)
         for key, call in self.calls.items():
@@ -339,15 +355,26 @@ def flat(file, node):
     return ast.unparse(node) if "\n" in text else text
 
 
-def parameter_edit(file, function):
-    """The edit by which the function takes the values."""
+def parameter_edits(file, function, check):
+    """The edits by which the function takes the values; `check`: an `if` under which they are not those of its arguments."""
     source, args = file.source, function.args
     first = _first(function)
-    indent = source.white_before(first)
+    indent, start = source.white_before(first), source.starts[_line(first) - 1] + len(source.white_before(first) or "")
+    lines = [check, f"{source.indent_unit()}{VALUES} = None"] if check else []
     if args.kwarg and indent is not None:  # the signature, which others may look at, stays
-        start = source.span(first)[0]
-        line = f'{VALUES} = {args.kwarg.arg}.pop("{VALUES}", None)'
-        return Edit(start, start, f"{line}{source.newline}{indent}")
+        lines = [f'{VALUES} = {args.kwarg.arg}.pop("{VALUES}", None)', *lines]
+    else:
+        yield _parameter_edit(source, function)
+    if lines:
+        yield Edit(start, start, "".join(f"{line}{source.newline}{indent or ''}" for line in lines))
+
+
+def _line(statement):
+    return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+
+
+def _parameter_edit(source, function):
+    args = function.args
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
     alone = f"{VALUES}=None" if args.vararg or args.kwonlyargs else f"*, {VALUES}=None"
     if not every and not args.vararg:

@@ -60,7 +60,7 @@ def check_function(project, file, function):
     for decorator in function.decorator_list:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = file.names.resolve(node) or ""
-        if name not in file.functions and not project.holds(name):
+        if name not in ("staticmethod", "classmethod") and name not in file.functions and not project.holds(name):
             raise Impure(f"`{ast.unparse(node)}` is not of the project")
 
 

@@ -131,6 +131,7 @@ class Planner:
             if any(getattr(n, "id", getattr(n, "arg", "")) == VALUES for n in ast.walk(frame.function)):
                 raise Impure("values are handed down to it already")
             self.companions[frame.key] = Companion(frame.file, frame.function, self.purity, without)
+        self.companions[frame.key].is_checked |= frame.changed
         return self.companions[frame.key]
 
     def _root(self, companion, frame):
@@ -317,12 +318,12 @@ def _state(companion):
     part = companion.slice
     sets = set(part.kept), set(part.flat), set(part.whole), set(part.needed)
     dicts = dict(companion.units), dict(companion.calls), dict(companion.anchors), list(companion.callers)
-    flags = companion.is_root, companion.bare, companion.is_method
+    flags = companion.is_root, companion.bare, companion.is_method, companion.is_checked
     return sets, dicts, flags, set(companion.from_kwargs)
 
 
 def _restore(companion, state):
-    part, dicts, (companion.is_root, companion.bare, companion.is_method), from_kwargs = state
+    part, dicts, (companion.is_root, companion.bare, companion.is_method, companion.is_checked), from_kwargs = state
     companion.from_kwargs = set(from_kwargs)
     companion.units, companion.calls, companion.anchors, companion.callers = map(copy.copy, dicts)
     companion.slice.kept, companion.slice.flat, companion.slice.whole, companion.slice.needed = map(set, part)

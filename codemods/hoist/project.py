@@ -66,10 +66,11 @@ def _place(node):
 
 
 class Frame:
-    """A function on the way to a read, and the expression that it stands at."""
+    """A function on the way to a read, and the expression that it stands at. `changed`: a decorator may have put other
+    arguments in the place of those that it was called with."""
 
-    def __init__(self, file, function, node):
-        self.file, self.function, self.node = file, function, node
+    def __init__(self, file, function, node, changed):
+        self.file, self.function, self.node, self.changed = file, function, node, changed
 
     @property
     def key(self):
@@ -123,7 +124,7 @@ class Project:
     def chain(self, raw):
         """Frames from the outermost module's forward to the read; None where one cannot be found. Decorators that hand
         everything on are left out, and comprehensions belong to their function."""
-        frames = []
+        frames, changed = [], False
         for path, name, place in raw:
             inner = name.rpartition(".")[2] in _INNER
             file = self.file(path)
@@ -133,8 +134,11 @@ class Project:
                 return None
             if inner and frames and frames[-1].function is function:
                 frames.pop()
-            if not _hands_on(function, node):
-                frames.append(Frame(file, function, node))
+            if _hands_on(function, node):
+                changed = changed or _rebinds(function)
+            else:
+                frames.append(Frame(file, function, node, changed))
+                changed = False
         return frames
 
 
@@ -150,12 +154,14 @@ def _hands_on(function, node):
     args = function.args
     if not (isinstance(node, ast.Call) and args.vararg and args.kwarg):
         return False
-    if any(
-        isinstance(n, ast.Name) and n.id == args.vararg.arg and isinstance(n.ctx, ast.Store) for n in ast.walk(function)
-    ):
-        return False
     spread = any(isinstance(a, ast.Starred) and _is(a.value, args.vararg.arg) for a in node.args)
     return spread and any(k.arg is None for k in node.keywords)
+
+
+def _rebinds(function):
+    """Whether it gives its `*args` another value."""
+    stores = (n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return function.args.vararg.arg in stores
 
 
 def _is(node, name):

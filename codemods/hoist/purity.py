@@ -7,6 +7,7 @@ import builtins
 from ..kinds_tables import METHOD, RANDOM
 from .state import CHANGES, Owned, State, base, is_fixed_global
 
+_OF_MODULES = ("parameters", "named_parameters", "buffers", "named_buffers", "modules", "children")
 _CALLED = ("function", "method")
 _OUTWARD = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.With, ast.AsyncWith)
 
@@ -133,6 +134,8 @@ class _Look:
         called = isinstance(above, ast.Call) and above.func is node
         if of_tensor or called or (root(node) not in self.parameters and base(node) in self.file.names.aliases):
             return
+        for getter in self.purity.state.properties.get(node.attr, ()):
+            self.purity.changes(*getter)
         if self.purity.state.changing(node.attr, self.later and self.function, self.later):
             raise Impure(f"`{ast.unparse(node)}` may change before")
         mine = root(node) == self.file.self_name(self.function)
@@ -183,7 +186,9 @@ class _Look:
         found = self.project.definition(fact.cls)
         if found is not None:
             return self._calls(call, *found, fact.what == "method")
-        return "/torch/" in fact.cls and isinstance(call.func, ast.Attribute) and self._method(call.func)
+        if "/torch/" not in fact.cls or not isinstance(call.func, ast.Attribute):
+            return False
+        return call.func.attr in _OF_MODULES or self._method(call.func)
 
     def _calls(self, call, file, function, is_bound):
         for name in self.purity.changes(file, function):
@@ -265,4 +270,4 @@ def argument(function, call, name, is_bound):
 
 
 def _is_plain(decorator):
-    return isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod")
+    return isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod", "property")

@@ -45,20 +45,24 @@ class State:
 
     @cached_property
     def properties(self):
-        """Attributes that run code when they are read."""
-        return {f.name for _, f in self._reached() if any("property" in ast.unparse(d) for d in f.decorator_list)}
+        """{attribute: [(file, function) that runs when it is read]}."""
+        found = {}
+        for file, function in self._reached():
+            if any("property" in ast.unparse(d) for d in function.decorator_list):
+                found.setdefault(function.name, []).append((file, function))
+        return found
 
     def changing(self, attribute, function=None, later=lambda statement: False):
         """Whether the attribute may be another than at the begin of the call; what `function` stores `later` does not count."""
-        if attribute in self.properties:
-            return True
         return any(f is not function or not later(s) for f, s in self.stores.get(attribute, ()))
 
     def _reached(self):
         files = [f for p, facts in self.project.facts.items() if facts.captured and (f := self.project.file(p))]
         by_name, todo = {}, []
         for file in files:
-            for name, node in file.functions.items():
+            for node, name in file.names_of.items():
+                if any(ast.unparse(d).endswith((".setter", ".deleter")) for d in node.decorator_list):
+                    continue  # run where the attribute is stored, which counts
                 by_name.setdefault(node.name, []).append((file, node))
                 if name in file.facts.captured:
                     todo.append((file, node))
