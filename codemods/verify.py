@@ -32,19 +32,20 @@ def _torch():
 
 def count_breaks(function, inputs, kwargs=None):
     """Graph breaks of one call of `function(*inputs)` under torch.compile with default settings: the larger of what
-    `torch._dynamo.explain` and `torch._dynamo.utils.counters["graph_break"]` say, since each misses some."""
+    `torch._dynamo.explain` and `torch._dynamo.utils.counters["graph_break"]` say, since each misses some; 1 where no
+    graph came of it, for then the whole call ran in eager."""
     torch = _torch()
     kwargs = kwargs or {}
     dynamo = torch._dynamo
     with _silence():
         dynamo.reset()
-        explained = dynamo.explain(function)(*inputs, **kwargs).graph_break_count
+        explained = dynamo.explain(function)(*inputs, **kwargs)
         dynamo.reset()
         dynamo.utils.counters.clear()
         torch.compile(function, backend="eager")(*inputs, **kwargs)
         counted = sum(dynamo.utils.counters["graph_break"].values())
         dynamo.reset()
-    return max(explained, counted)
+    return max(explained.graph_break_count, counted, explained.graph_count == 0)
 
 
 @contextlib.contextmanager
