@@ -166,6 +166,7 @@ def _report(results, options, settings, errors, stream, lines):
         stream.write(formats.statistics(shown))
     else:
         stream.write(formats.FORMATTERS[settings.output_format](shown, lines, _painter(stream)))
+    stream.flush()  # what stderr says comes after it, wherever both go
     errors += [f"{r.path}:{r.error[1]}:{r.error[2]}: {r.error[0]}" for r in results if r.error]
     for error in errors:
         print(f"dynfix: {error}", file=sys.stderr)
