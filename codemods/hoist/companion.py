@@ -20,7 +20,8 @@ def {HELPER}(read):
     def decorate(method):
         @functools.wraps(method)
         def call(self, *args, **kwargs):
-            if torch.compiler.is_compiling() or "{VALUES}" in kwargs:  # within another graph, or of another's
+            within = torch.compiler.is_compiling() or "{VALUES}" in kwargs  # another graph, or another's values
+            if within or torch.nn.modules.module._global_forward_pre_hooks:
                 return method(self, *args, **kwargs)
             ahead = torch.compiler.disable(read) if "torch._dynamo" in sys.modules else read
             try:
@@ -71,8 +72,9 @@ class Call:
         owner = self.callee.file.cls(self.callee.function)
         if owner is None or self.receiver is None or isinstance(self.receiver, ast.Call):
             return ""
-        name = self.callee.function.name
-        return f"type({ast.unparse(self.receiver)}).{name} is {owner.name}.{name}"
+        name, receiver = self.callee.function.name, ast.unparse(self.receiver)
+        same = f"type({receiver}).{name} is {owner.name}.{name}"
+        return f"{same} and not {receiver}._forward_pre_hooks" if self.of_module else same
 
     @property
     def in_loop(self):
@@ -281,10 +283,10 @@ class _Writer:
         call = companion.calls[key]
         text = call.callee.call_text(call)
         line = f'{VALUES}["{key}"] = {each_of(text, companion.file, call.part) if call.part else text}'
-        asks = call.of_module and call.callee.takes_self
-        return (
-            [f'if hasattr({ast.unparse(call.receiver)}, "{call.callee.name}"):', self.unit + line] if asks else [line]
-        )
+        if not (call.of_module and call.callee.takes_self):
+            return [line]
+        module = ast.unparse(call.receiver)
+        return [f'if hasattr({module}, "{call.callee.name}") and not {module}._forward_pre_hooks:', self.unit + line]
 
     def _of_kept(self, key):
         """Whether the unit is the value of an assignment that is kept: it is computed there."""

@@ -153,6 +153,32 @@ def test_gradients(fixed):
         assert torch.equal(a.grad, b.grad)
 
 
+def flipped(module, args, kwargs):
+    """A forward pre-hook: the lengths in another order, to a layer or what is within one."""
+    if type(module).__name__ == "Layer":
+        return (args[0], args[1].flip(0)), kwargs
+    return args, {**kwargs, "lengths": kwargs["lengths"].flip(0)}
+
+
+@pytest.mark.parametrize("where", ["layers.1", "layers.1.inner", "everywhere"])
+def test_a_hook_that_changes_inputs(fixed, where):
+    """What is computed ahead of the hook is not what the module reads."""
+    results = []
+    for model in models(*fixed[:2]):
+        if where == "everywhere":
+            handle = torch.nn.modules.module.register_module_forward_pre_hook(
+                lambda m, a: flipped(m, a, {})[0] if type(m).__name__ == "Layer" else None
+            )
+        else:
+            handle = model.get_submodule(where).register_forward_pre_hook(flipped, with_kwargs=True)
+        hooked = model(*CALLS[0])
+        handle.remove()
+        results.append((hooked, model(*CALLS[0])))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+    assert not torch.equal(results[0][0], results[0][1])
+
+
 def test_inside_another_graph(fixed):
     """Where another module is compiled around it, it breaks no more than before."""
 
