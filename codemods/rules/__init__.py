@@ -1,5 +1,7 @@
 """One rule a file, or a few of one family; this is the list of them all."""
 
+from .attribute_counter import AttributeCounter
+from .bool_operator import BoolOperator
 from .calls import (
     Clock,
     DeepCopy,
@@ -15,14 +17,18 @@ from .calls import (
 from .checks import RaiseIf, RuntimeCheck
 from .constant_block import ConstantBlock
 from .constant_helper import ConstantHelper
+from .context_manager import ContextManager
 from .custom_op import CustomOp
 from .data_shapes import DynamicShape, MissingSize
 from .debugger import Debugger
 from .dict_attribute import DictAttribute
 from .effects import ProgressBar, Warn
+from .except_branch import ExceptBranch
 from .foreign import Foreign
+from .generators import KeptGenerator
 from .host_read import HostNumber, HostRead, ToList
 from .inplace_view import InPlaceView
+from .kept_on_self import KeptOnSelf
 from .legacy import LegacyVariable, NewLeaf, RecurrentLayer
 from .logic import BuiltinOnTensor, ChainedComparison, TensorAssert
 from .logs import Logging
@@ -37,6 +43,7 @@ from .rolled import DrawnRoll
 from .scoped_capture import ScopedCapture
 from .set_attribute import SetAttribute
 from .shapes import ShapeBranch
+from .size_loop import SizeLoop
 from .tensor_if import TensorIf
 from .tensor_ternary import TensorTernary
 from .tensor_while import TensorWhile
@@ -59,18 +66,24 @@ RULES = (
     RaiseIf(),
     RuntimeCheck(),
     Accumulate(),
+    BoolOperator(),
     Print(),
     Logging(),
     Warn(),
     Debugger(),
     ProgressBar(),
     Files(),
+    AttributeCounter(),
+    KeptOnSelf(),
     SetAttribute(),
     Dynamic(),
     Signature(),
     DeepCopy(),
     Identity(),
     DictAttribute(),
+    KeptGenerator(),
+    ContextManager(),
+    ExceptBranch(),
     DynamicShape(),
     ShapeBranch(),
     MissingSize(),
@@ -78,6 +91,7 @@ RULES = (
     InPlaceView(),
     ScopedCapture(),
     DrawnRoll(),
+    SizeLoop(),
     Foreign(),
     NumpyScalar(),
     NumpyLimits(),

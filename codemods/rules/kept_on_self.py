@@ -1,0 +1,106 @@
+"""DYN308: a list of a module that grows at every call."""
+
+import ast
+from dataclasses import replace
+
+from ..edit import Safety
+from ..state import attributes, kept
+from .base import Rule
+from .guarded import guard, quiet
+
+_WHY = "compiled code keeps nothing: `{0}` then holds what eager calls put there"
+
+
+class KeptOnSelf(Rule):
+    """
+    Dynamo appends to a list of the module as a side effect after the graph, without a break, but guards the list's length: each
+    call finds another one and compiles again, and after eight times (`recompile_limit`) the code is left to eager for
+    good. One attribute that is overwritten, or a dict entry under a key that stays, costs nothing. Where nothing in the file reads
+    the list, it is filled in eager alone: unsafe, for readers elsewhere find nothing from compiled calls. A list that captured code,
+    or code outside the class, empties again is no matter.
+    """
+
+    code, name, message = (
+        "DYN308",
+        "kept-on-self",
+        "a list of the module grows at every call, which compiles again for each length",
+    )
+    help = "return the value and collect it outside the compiled code, or keep only the last one in an attribute"
+    safety = Safety.UNSAFE
+    nodes = (ast.Module,)
+    whole_file = True
+    before = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        y = torch.relu(x)
+        self.seen.append(y.detach())
+        return y
+"""
+    after = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        y = torch.relu(x)
+        if not torch.compiler.is_compiling():
+            self.seen.append(y.detach())
+        return y
+"""
+
+    def check(self, node, context):
+        for attribute in attributes(context, kept, ast.Expr, ast.AugAssign, ast.Assign):
+            growths = [g for g in attribute.growths if _fits(g, attribute.stores, context)]
+            if attribute.reset or not attribute.stores or len(growths) < len(attribute.growths):
+                continue
+            for growth in growths:
+                built = _fix(growth, attribute, context)
+                fix, why = (None, built) if isinstance(built, str) else (built, "")
+                yield context.finding(self, growth.node, fix=fix, kept=why)
+
+
+def _fits(growth, stores, context):
+    """Whether the attribute surely is what the statement makes longer: a list, or a dict or a list of lists."""
+    inner = isinstance(growth.node, ast.Expr) and not isinstance(growth.node.value.func.value, ast.Attribute)
+    return all(v is not None and (_holds_lists(v, context) if inner else _is_list(v, context)) for v in stores)
+
+
+def _is_list(node, context):
+    if isinstance(node, (ast.List, ast.ListComp)):
+        return True
+    return isinstance(node, ast.Call) and context.names.resolve(node.func) == "list"
+
+
+def _holds_lists(node, context):
+    if isinstance(node, (ast.DictComp, ast.ListComp)):
+        return _is_list(node.value if isinstance(node, ast.DictComp) else node.elt, context)
+    if isinstance(node, (ast.Dict, ast.List)):
+        values = node.values if isinstance(node, ast.Dict) else node.elts
+        return all(v is not None and _is_list(v, context) for v in values)
+    name = context.names.resolve(node.func) if isinstance(node, ast.Call) else None
+    return (name == "dict" and not (node.args or node.keywords)) or (
+        name == "collections.defaultdict" and [context.names.resolve(a) for a in node.args] == ["list"]
+    )
+
+
+def _fix(growth, attribute, context):
+    if attribute.read_by():
+        return attribute.read_by()
+    if not all(quiet(a, context) for a in growth.added):
+        return "what is kept is computed there, and not by reading alone: leaving it out could change the result"
+    built = guard([growth.node], context)
+    why = _WHY.format(attribute.attr)
+    return built if isinstance(built, str) else replace(built, safety=Safety.UNSAFE, why=why)

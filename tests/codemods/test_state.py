@@ -1,0 +1,115 @@
+"""Counters and lists on modules: fixed code does the same in eager, call after call, and compiles once."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dynfix.codemods import verify  # noqa: E402
+
+from . import support  # noqa: E402
+
+CALLS = 12
+
+
+def both(path):
+    text = (support.FIXTURES / path).read_text()
+    fixed = support.fixed(text, unsafe=True).source.text
+    assert fixed != text
+    models = []
+    for name, shown in (("original", text), ("fixed", fixed)):
+        torch.manual_seed(0)
+        models.append(verify.load_text(shown, f"{name}.py", name).Model())
+    return models
+
+
+def plain(value):
+    """What an attribute holds, tensors as lists."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    return [plain(v) for v in value] if isinstance(value, list) else value
+
+
+def graphs(model):
+    """How often `CALLS` calls compile."""
+    made = []
+
+    def backend(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=backend)
+    for _ in range(CALLS):
+        compiled(torch.randn(3, 4))
+    return len(made)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("path", "attributes"),
+    [
+        ("DYN307/guarded.in.py", ["calls", "seen"]),
+        ("DYN307/buffers.in.py", ["calls", "rows"]),
+        ("DYN308/lists.in.py", ["seen", "more", "groups", "pairs"]),
+    ],
+)
+def test_the_same_in_eager(path, attributes, training, capsys):
+    told = []
+    for model in (models := both(path)):
+        model.train(training)
+        results = [model(torch.full((3, 4), float(i))) for i in range(3)]
+        sum(r.sum() for r in results).backward()
+        held = [plain(getattr(model, name)) for name in attributes]
+        told.append([capsys.readouterr().out, plain(results), held, plain([p.grad for p in model.parameters()])])
+    assert told[0] == told[1]
+    assert models[0].state_dict().keys() == models[1].state_dict().keys()
+
+
+@pytest.mark.parametrize("path", ["DYN307/guarded.in.py", "DYN307/buffers.in.py", "DYN308/lists.in.py"])
+def test_compiled_once(path):
+    original, fixed = both(path)
+    limit = torch._dynamo.config.recompile_limit
+    assert (
+        graphs(original) >= limit or "print(" in (support.FIXTURES / path).read_text()
+    )  # which breaks before the graph
+    assert graphs(fixed) == 1
+
+
+def test_a_buffer_counts_when_compiled():
+    original, fixed = both("DYN307/buffers.in.py")
+    graphs(fixed)
+    for _ in range(CALLS):
+        original(torch.randn(3, 4))
+    assert (int(fixed.calls), float(fixed.mean_rows())) == (original.calls, original.mean_rows())
+    fixed.reset()
+    assert fixed.calls == 0 and "calls" in dict(fixed.named_buffers())
+
+
+@pytest.mark.parametrize("path", ["DYN307/quiet_others.in.py", "DYN308/quiet_others.in.py"])
+def test_what_is_quiet_compiles_a_few_times_at_most(path):
+    """Except what code outside sets back before each call, or has no known kind."""
+    text = (support.FIXTURES / path).read_text()
+    for known in (
+        "        self.start += 1\n",
+        "        self.outside += 1\n",
+        "        self.sink.append(x)\n",
+        "        self.taken.append(x)\n",
+    ):
+        text = text.replace(known, "")
+    model = verify.load_text(text, "quiet.py", "quiet").Model(0)
+    assert graphs(model) < torch._dynamo.config.recompile_limit
+
+
+def test_number_buffers_and_counters_leave_each_other_alone():
+    """DYN107 makes numbers of buffers that stay, DYN307 buffers of numbers that change."""
+    documented = {}
+    for code in ("DYN107", "DYN307"):
+        (rule,) = [r for r in support.check.RULES if r.code == code]
+        documented[code] = rule
+    for code, other in (("DYN107", "DYN307"), ("DYN307", "DYN107")):
+        result = support.fixed(documented[code].before, unsafe=True)
+        assert {f.code for f in result.applied} == {code}
+        assert other not in support.codes(result.source.text)
+        assert not support.fixed(result.source.text, unsafe=True).applied
