@@ -65,6 +65,9 @@ BINARY = {
     "maximum": "+",
     "minimum": "+",
 }
+# Their arguments, beside the tensor itself, are sizes: a tensor among them is read on the host.
+SIZED = _words("view reshape expand repeat tile unflatten new_zeros new_ones new_empty")
+SIZED_FACTORIES = _words("zeros ones empty rand randn eye")
 FACTORIES = _words("rand randn zeros ones empty full randint arange linspace eye tensor randperm normal")
 CASTS = {
     "float": ("float32", "float"),

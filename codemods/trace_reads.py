@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from .kinds_tables import SIZED, SIZED_FACTORIES
+
 _READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __complex__".split())
 _SHAPES = frozenset(
     "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount __getitem__ arange".split()
@@ -60,9 +62,10 @@ class Reads:
         if derived:
             for tensor in _leaves((result, args[:1] if name.endswith("_") else ()), self.torch.Tensor):
                 self.derived[tensor] = True
-        if tensors and self.reads(name, args, kwargs, result):
-            index = list(_leaves(args[1], self.torch.Tensor)) if name == "__getitem__" else tensors
-            derived = name in _RANDOM or any(self.is_derived(t) for t in index)  # of what is read
+        numbers = list(_leaves(_meant_as_numbers(name, args), self.torch.Tensor))
+        if tensors and (numbers or self.reads(name, args, kwargs, result)):
+            index = list(_leaves(args[1], self.torch.Tensor)) if name == "__getitem__" else numbers or tensors
+            derived = (name in _RANDOM and not numbers) or any(self.is_derived(t) for t in index)  # of what is read
             self.note(not derived and all(t._version == version for t, version in self.inputs) and not self.consumed)
 
     def is_derived(self, tensor):
@@ -132,6 +135,13 @@ def _place(code, instruction):
     return line, column, end_line, end_column
 
 
+def _meant_as_numbers(name, args):
+    """The arguments of which a function makes Python ints: bounds of slices, and sizes."""
+    if name == "__getitem__":
+        return [i for i in (args[1] if isinstance(args[1], tuple) else args[1:]) if isinstance(i, slice)]
+    return args[1:] if name in SIZED else args if name in SIZED_FACTORIES else ()
+
+
 def _leaves(value, kind):
     if isinstance(value, kind):
         yield value
@@ -141,6 +151,8 @@ def _leaves(value, kind):
     elif isinstance(value, dict):
         for part in value.values():
             yield from _leaves(part, kind)
+    elif isinstance(value, slice):
+        yield from _leaves([value.start, value.stop, value.step], kind)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for part in list(vars(value).values()) if hasattr(value, "__dict__") else ():
             yield from _leaves(part, kind)

@@ -84,12 +84,14 @@ class Call:
 
 @dataclass(eq=False)
 class Unit:
-    """What is computed ahead for `node`: `text`; or, of a loop, its `names`. `index`: what `node` takes of it."""
+    """What is computed ahead for `node`: `text`; or, of a loop, its `names`. `index`: what `node` takes of it.
+    `is_number`: it is used as an int, or as several, alone."""
 
     node: ast.AST
     text: str = ""
     index: str = ""
     names: tuple = ()
+    is_number: bool = False
 
 
 class Companion:
@@ -293,7 +295,7 @@ class _Writer:
         statement = self.companion.anchors[key]
         unit = self.companion.units[key]
         whole = isinstance(statement, ast.Assign) and statement.value is unit.node and not unit.index
-        return whole and statement in self.slice.kept
+        return whole and not unit.is_number and statement in self.slice.kept
 
     def _statement(self, statement, indent):
         if isinstance(statement, ast.If) and statement in self.slice.flat:

@@ -78,8 +78,8 @@ def check_defaults(companion):
 
 def only_read(file, function, unit):
     """Whether a value that is used at every turn of a loop is read there alone, or is a number."""
-    if unit.names:
-        return False
+    if unit.names or unit.is_number:
+        return unit.is_number
     fact = file.fact(function, unit.node)
     if fact is not None and fact.what in ("int", "float", "bool"):
         return True

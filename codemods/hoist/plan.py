@@ -14,7 +14,8 @@ from ..noqa import Suppressions
 from ..source import Source, SourceError
 from .companion import ELEMENT, HELPER, HELPER_TEXT, VALUES, Companion, Unit, each_of, flat, in_loop, one_of
 from .legal import check_defaults, check_function, matched, only_read
-from .project import Project
+from .numbers import as_python, numbers, source_of
+from .project import Frame, Project
 from .purity import Impure, Purity
 
 CODE = "DYN110"
@@ -39,10 +40,12 @@ class Planner:
         self.companions, self.reads, self.failed = {}, [], []
 
     def add(self, raw):
-        """One read, by its frames: placed as far out as it can be computed."""
-        chain = self.project.chain(raw)
-        if not chain:
-            return
+        """One read, by its frames."""
+        for chain in _targets(self.project.chain(raw)):
+            self._add(chain)
+
+    def _add(self, chain):
+        """What is read is placed as far out as it can be computed."""
         why = Impure("no place was found for it")
         candidates = list(_candidates(chain))
         for level, node in sorted(candidates, key=lambda c: _is_heavy(chain[c[0]], c[1])):
@@ -103,25 +106,19 @@ class Planner:
             if not names or file.source.has_long_string(*file.source.span(node)) or not file.source.white_before(node):
                 raise Impure("the loop around it leaves nothing that could be handed down")
             return Unit(node, names=tuple(names)), node
-        state = _state(companion)
+        state, python = _state(companion), as_python(file, companion.function, node)
         try:
             anchor = companion.slice.need([node], node)
-            above, fact = file.parents[node], file.fact(companion.function, node)
-            if fact is None or fact.dtype != "bool":
-                return Unit(node, flat(file, node)), anchor
-            if isinstance(above, ast.Subscript) and above.slice is node:
-                return Unit(node, f"({flat(file, node)}).nonzero(as_tuple=True)"), anchor
-            if isinstance(above, ast.Tuple) and isinstance(file.parents[above], ast.Subscript):
-                return Unit(node, f"({flat(file, node)}).nonzero()[:, 0]"), anchor
-            return Unit(node, flat(file, node)), anchor
+            text = flat(file, node)
+            return Unit(node, _handed_as(file, companion.function, node, text), is_number=python is not None), anchor
         except Impure:
             _restore(companion, state)
             part = _element(file, companion.function, node)
             if part is None:
                 raise
-        text, expressions = _of_all(file, node, part)
+        text, expressions = _of_all(file, companion.function, node, part)
         anchor = companion.slice.need(expressions, part.value)
-        return Unit(node, text, f"[{flat(file, part.slice)}]"), anchor
+        return Unit(node, text, f"[{flat(file, part.slice)}]", is_number=python is not None), anchor
 
     def _companion(self, frame, absent):
         if frame.key not in self.companions:
@@ -248,6 +245,8 @@ def _candidates(chain):
     """(level, node), outermost functions first: the call that leads on, expressions around it, the loop around them."""
     for level, frame in enumerate(chain):
         node, loop = frame.node, None
+        if level == len(chain) - 1:
+            yield from ((level, n) for n in _others(frame))
         while isinstance(node, (ast.expr, ast.keyword, ast.comprehension)):
             if isinstance(node, ast.expr):
                 yield level, node
@@ -261,8 +260,29 @@ def _candidates(chain):
             yield level, loop
 
 
+def _targets(chain):
+    """The chain of a read; of ints that are made of tensors without saying so, one for each of them."""
+    if not chain:
+        return
+    last = chain[-1]
+    found = numbers(last.file, last.function, last.node)
+    if not found or _mask(last) is not None:
+        yield chain
+    for node in found:
+        yield [*chain[:-1], Frame(last.file, last.function, node, last.changed)]
+
+
+def _others(frame):
+    """What a number was unpacked from, in place of the number."""
+    source = source_of(frame.file, frame.function, frame.node.id) if isinstance(frame.node, ast.Name) else None
+    if source is not None:
+        yield source
+
+
 def _mask(frame):
     """The bool tensor of an index with one tensor: of one dimension where there are other indices."""
+    if not isinstance(frame.node, ast.Subscript):
+        return None
     index = frame.node.slice
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     facts = [(p, frame.file.fact(frame.function, p)) for p in parts]
@@ -293,18 +313,30 @@ def _is_element(file, function, node):
     return whole is not None and whole.what == "tensor" and index is not None and index.what == "int"
 
 
-def _of_all(file, node, part):
+def _handed_as(file, function, node, text):
+    """The text of what is handed down for `node`: indices of a mask, and the numbers that tensors are meant as."""
+    above, fact, python = file.parents[node], file.fact(function, node), as_python(file, function, node)
+    if python is not None:
+        return f"int({text})" if python == "int" else f"({text}).tolist()"
+    if fact is None or fact.dtype != "bool":
+        return text
+    if isinstance(above, ast.Subscript) and above.slice is node:
+        return f"({text}).nonzero(as_tuple=True)"
+    if isinstance(above, ast.Tuple) and isinstance(file.parents[above], ast.Subscript):
+        return f"({text}).nonzero()[:, 0]"
+    return text
+
+
+def _of_all(file, function, node, part):
     """(the text of the list of what `node` is for every element, the expressions that it reads). `x[i].tolist()` is an item
     of one list."""
-    if (
-        isinstance(node, ast.Call)
-        and getattr(node.func, "value", None) is part
-        and not node.args
-        and node.func.attr == "tolist"
-    ):
+    told = isinstance(node, ast.Call) and getattr(node.func, "value", None) is part and not node.args
+    python = as_python(file, function, node)
+    if (told and node.func.attr == "tolist") or (python is not None and node is part):
         return f"{flat(file, part.value)}.tolist()", [part.value]
     each = one_of(node, part)
-    return each_of(each, file, part), [ast.parse(each, mode="eval").body, part.value]
+    text = each if python is None else _handed_as(file, function, node, each)
+    return each_of(text, file, part), [ast.parse(each, mode="eval").body, part.value]
 
 
 def _is_repeated(companion, node=None):

@@ -1,0 +1,92 @@
+"""Tensors of which Python makes an int without being told: bounds of slices, and sizes."""
+
+import ast
+
+from ..kinds_tables import SIZED, SIZED_FACTORIES
+from .purity import parameters
+
+_INTS = frozenset("uint8 int8 int16 int32 int64".split())
+
+
+def numbers(file, function, node):
+    """The tensors of one element that `node`, a call or an index, reads as Python ints."""
+    return [n for n in places(file.names, node) if _rank(file, function, n) == 0]
+
+
+def places(names, node):
+    """The expressions of a call or an index that stand where an int is meant."""
+    if isinstance(node, ast.Subscript):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        bounds = (b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper, p.step))
+        return [b for b in bounds if b is not None]
+    return [p for a in _sizes(names, node) for p in _flat(a)] if isinstance(node, ast.Call) else []
+
+
+def _sizes(names, call):
+    """The arguments of a call that are sizes."""
+    name = names.resolve(call.func) or ""
+    if name.startswith("torch."):
+        last = name.removeprefix("torch.")
+        return call.args if last in SIZED_FACTORIES else call.args[1:] if last in SIZED else ()
+    return call.args if isinstance(call.func, ast.Attribute) and call.func.attr in SIZED else ()
+
+
+def _flat(node):
+    return node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
+
+
+def as_python(file, function, node):
+    """How `node` becomes what it is meant as, where that is an int, or ints by the names they are given: `int` or `tolist`;
+    None of what else there is."""
+    rank = _rank(file, function, node)
+    if rank == 0 and _is_meant(file, node):
+        return "int"
+    above = file.parents[node]
+    if (
+        rank in (0, 1)
+        and isinstance(above, ast.Assign)
+        and above.value is node
+        and _only_numbers(file, function, above)
+    ):
+        return "tolist" if rank else "int"
+    return None
+
+
+def source_of(file, function, name):
+    """The value that a name is given once, where it is an int, or ints by several names, in all but type."""
+    stores = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and _is_store(n)]
+    statement = file.statement(stores[0]) if stores else None
+    if not isinstance(statement, ast.Assign) or as_python(file, function, statement.value) is None:
+        return None
+    return statement.value
+
+
+def _only_numbers(file, function, statement):
+    """Whether the names that an assignment binds are bound there alone, and stand for ints wherever they are read."""
+    targets = _flat(statement.targets[0]) if len(statement.targets) == 1 else [None]
+    several = len(targets) > 1 or targets[0] is not statement.targets[0]
+    if not all(isinstance(t, ast.Name) for t in targets):
+        return False
+    if several != (_rank(file, function, statement.value) == 1):
+        return False
+    names = {t.id for t in targets}
+    found = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in names and n not in targets]
+    return not names & parameters(function) and all(not _is_store(n) and _is_meant(file, n) for n in found)
+
+
+def _is_meant(file, node):
+    """Whether an expression stands where an int is meant."""
+    above = file.parents[node]
+    while isinstance(above, (ast.Tuple, ast.List, ast.Slice)):
+        above = file.parents[above]
+    return any(node is place for place in places(file.names, above))
+
+
+def _is_store(node):
+    return not isinstance(node.ctx, ast.Load)
+
+
+def _rank(file, function, node):
+    """Of a tensor of integers."""
+    fact = file.fact(function, node)
+    return fact.rank if fact is not None and fact.what == "tensor" and fact.dtype in _INTS else None

@@ -1,0 +1,106 @@
+"""DYN110 on tensors that stand where a Python int is meant: bounds of slices, and sizes."""
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if sys.version_info < (3, 11):
+    pytest.skip("frames do not tell their place there", allow_module_level=True)
+
+from dynfix.codemods.verify import count_breaks  # noqa: E402
+
+from . import support  # noqa: E402
+from .test_read_ahead import load, models  # noqa: E402
+
+MODEL = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, lengths, shapes):
+        x = self.fc(x)
+BODY        return total
+"""
+SCRIPT = """import torch
+from model import Model
+Model()(torch.randn(2, 6, 4), torch.tensor([2, 4]), torch.tensor([[2, 2], [4, 1]]))
+"""
+CALLS = [
+    (torch.randn(2, 6, 4), torch.tensor([2, 4]), torch.tensor([[2, 2], [4, 1]])),
+    (torch.randn(2, 6, 4), torch.tensor([3, 6]), torch.tensor([[4, 1], [1, 4]])),
+    (torch.randn(3, 8, 4), torch.tensor([8, 1, 5]), torch.tensor([[2, 4], [2, 2], [8, 3]])),
+]
+PADDED = "total = x[:, : lengths.max()].sum()\n"
+UNPACKED = "h, w = shapes[0]\ntotal = x.reshape(-1, h, w).square().mean()\n"
+IN_LOOP = """total = 0
+for i in range(x.size(0)):
+    part = x[i][: lengths[i], :]
+    a, b = shapes[i]
+    total = total + part[:1].expand(a, 4).sum() * 2 + x.new_zeros(b, a).sum()
+"""
+FACTORY = "n = lengths.min()\ntotal = (torch.ones(n, 4) * x[0, n - 1 :][:1]).sum() + x[:, :: lengths.min()].sum()\n"
+
+
+def project(tmp_path, monkeypatch, body):
+    """(the model before, the model after)."""
+    text = MODEL.replace("BODY", "".join(f"        {line}\n" for line in body.splitlines()))
+    (tmp_path / "model.py").write_text(text)
+    (tmp_path / "run.py").write_text(SCRIPT)
+    old = load(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
+    return models(old, load(tmp_path, monkeypatch))
+
+
+def outcome(model, args):
+    try:
+        return model(*args)
+    except Exception as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("body", [PADDED, UNPACKED, IN_LOOP, FACTORY], ids=["bound", "unpacked", "loop", "factory"])
+def test_one_graph_and_equal(tmp_path, monkeypatch, body):
+    old, new = project(tmp_path, monkeypatch, body)
+    assert count_breaks(old, CALLS[0]) > 0
+    assert count_breaks(new, CALLS[0]) == 0
+    torch._dynamo.reset()
+    compiled = torch.compile(new, backend="eager", fullgraph=True)
+    for args in CALLS:
+        want = old(*args)
+        assert torch.equal(new(*args), want)
+        torch.testing.assert_close(compiled(*args), want)
+
+
+@pytest.mark.parametrize("body", [PADDED, UNPACKED, IN_LOOP])
+def test_the_same_exceptions(tmp_path, monkeypatch, body):
+    old, new = project(tmp_path, monkeypatch, body)
+    short = CALLS[0][0], torch.tensor([], dtype=torch.long), torch.tensor([[7, 5, 3]])
+    assert outcome(new, short) == outcome(old, short)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a, b = shapes[0]\ntotal = x.reshape(-1, a).sum() * a / b\n",  # a tensor elsewhere
+        "a, b = shapes[0]\nif x.size(0) > 2:\n    a = 4\ntotal = x.reshape(-1, a).sum() + b\n",  # given twice
+        "total = 0\nfor row in shapes:\n    total = total + x[: row[0]].sum() + row\n",
+    ],
+)
+def test_what_is_a_tensor_elsewhere_stays_one(tmp_path, monkeypatch, body):
+    old, new = project(tmp_path, monkeypatch, body)
+    for args in CALLS:
+        got, want = outcome(new, args), outcome(old, args)
+        assert torch.equal(got, want) and got.dtype == want.dtype if torch.is_tensor(want) else got == want
+
+
+def test_of_activations(tmp_path, monkeypatch):
+    """Of what the model computes, nothing is read ahead."""
+    old, new = project(tmp_path, monkeypatch, "n = (x > 0).sum()\ntotal = x.flatten()[:n].sum()\n")
+    assert not hasattr(type(new), "_forward_host_values")
+    assert torch.equal(new(*CALLS[0]), old(*CALLS[0]))
