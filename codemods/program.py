@@ -205,6 +205,10 @@ class Program:
             return {f for f in self.functions if f.name == node.id and f.cls is None}
         return set()
 
+    def is_compiled(self, function):
+        """Whether `torch.compile` is given the function itself."""
+        return function in self._compiled_roots()
+
     def _reach(self, roots, allowed):
         reached, todo = set(), list(roots)
         while todo:
@@ -225,6 +229,14 @@ class Program:
                 yield from self._constructed(self.classes[node.id])
             elif isinstance(node, ast.Attribute):
                 yield from self._attribute(function, node)
+            elif isinstance(node, ast.withitem):
+                yield from self._entered(node.context_expr)
+
+    def _entered(self, node):
+        """What `with X(...)` of a class of this file runs."""
+        made = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and self.classes.get(node.func.id)
+        if made:
+            yield from filter(None, (self.method(made, name) for name in ("__enter__", "__exit__")))
 
     def _constructed(self, cls):
         for name in ("__init__", "__call__", "__post_init__"):

@@ -46,6 +46,7 @@ from .shapes import ShapeBranch
 from .size_loop import SizeLoop
 from .tensor_if import TensorIf
 from .tensor_ternary import TensorTernary
+from .tensor_text import TensorText
 from .tensor_while import TensorWhile
 
 RULES = (
@@ -55,6 +56,7 @@ RULES = (
     ImplicitInt(),
     TruthFunction(),
     NumberBuffer(),
+    TensorText(),
     ReadAhead(),
     TensorIf(),
     TensorTernary(),

@@ -282,6 +282,7 @@ class TruthFunction(CallRule):
     help = "use (a == b).all() or torch.isclose(a, b).all(), which stay tensors"
     dynamo = ("GB0033",)
     names = frozenset(["torch.equal", "torch.allclose", "torch.is_nonzero"])
+    methods = frozenset(["equal", "allclose", "is_nonzero"])
     before = """
 import torch
 
@@ -292,6 +293,13 @@ def step(x: torch.Tensor, y: torch.Tensor):
         return x
     return x + y
 """
+
+    def check(self, node, context):
+        method = isinstance(node.func, ast.Attribute) and node.func.attr in self.methods
+        if not method or not context.kind(node.func.value).is_tensor:
+            yield from super().check(node, context)
+        elif not told(node, context):
+            yield context.finding(self, node, f"{self.message}: `.{node.func.attr}()`")
 
 
 class ImplicitInt(Rule):

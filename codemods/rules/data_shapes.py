@@ -83,12 +83,14 @@ def is_mask(index, context):
 class MissingSize(Rule):
     """
     With a size named, these know their output's shape before they run: `repeat_interleave(..., output_size=n)`,
-    `bincount(minlength=...)` alone is not enough (values may be larger), `one_hot(..., num_classes=n)`. The number
-    must be a Python int that is known without reading the tensor.
+    `one_hot(..., num_classes=n)`. The number must be a Python int that is known without reading the tensor.
+    `bincount(n, minlength=k)` is not enough, for values may be larger: counts of the values below k are a
+    `scatter_add_` into k zeros. Unsafe, for it raises where a value is larger.
     """
 
     code, name, message = "DYN503", "missing-size", "without its size named, the result's shape depends on data"
-    help = "name the size: output_size= for repeat_interleave, num_classes= for one_hot"
+    help = "name the size: output_size= for repeat_interleave, num_classes= for one_hot; count into zeros for bincount"
+    safety = Safety.UNSAFE
     dynamo = ("GB0036", "GB0246")
     nodes = (ast.Call,)
     before = """
@@ -96,8 +98,16 @@ import torch
 
 
 @torch.compile
-def step(x: torch.Tensor, counts: torch.Tensor):
-    return torch.repeat_interleave(x, counts, dim=0)
+def step(n: torch.Tensor):
+    return torch.bincount(n, minlength=10)
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(n: torch.Tensor):
+    return torch.zeros(10, dtype=torch.int64, device=n.device).scatter_add_(0, n.long(), torch.ones_like(n, dtype=torch.int64))
 """
 
     def check(self, node, context):
@@ -111,6 +121,27 @@ def step(x: torch.Tensor, counts: torch.Tensor):
             )
         elif name == "one_hot" and "num_classes" not in named and len(node.args) < 2:
             yield context.finding(self, node, "one_hot without num_classes: the result's shape depends on data")
+        elif name == "bincount" and (method or (node.args and context.kind(node.args[0]).is_tensor)):
+            built = self._counted(node, method, context)
+            fix, kept = (None, built) if isinstance(built, str) else (built, "")
+            yield context.finding(self, node, "the shape of `bincount`'s result depends on data", fix=fix, kept=kept)
+
+    def _counted(self, node, method, context):
+        """The Fix that counts into as many zeros as `minlength` says, or why there is none."""
+        found, counted = context.torch(node), node.func.value if method else node.args[0]
+        given = {k.arg: k.value for k in node.keywords}
+        size = given.get("minlength")
+        sized = size is not None and context.kind(size).what in ("int", "size") and not context.kind(size).host
+        if found is None or not sized or len(given) != 1 or len(node.args) != (0 if method else 1):
+            return "only a bincount without weights, of a `minlength` that is a Python int, has as many counts"
+        if not isinstance(counted, ast.Name):
+            return "what is counted would be computed more than once"
+        name, torch = counted.id, found[0]
+        zeros = f"{torch}.zeros({context.segment(size)}, dtype={torch}.int64, device={name}.device)"
+        shown = f"{zeros}.scatter_add_(0, {name}.long(), {torch}.ones_like({name}, dtype={torch}.int64))"
+        why = "it raises where a value is `minlength` or more, where bincount gives more counts"
+        edit = context.replacement(node, shown)
+        return context.fix("count into zeros", edit, safety=Safety.UNSAFE, why=why, imports=found[1])
 
     def _by_tensor(self, node, method, context):
         """Whether the counts are a tensor."""

@@ -1,12 +1,14 @@
 """DYN303, DYN305: warnings and progress bars in captured code."""
 
 import ast
+from dataclasses import replace
 
 from ..edit import Safety
 from .base import Rule
 from .calls import CallRule
 from .guarded import guard, quiet
 
+_FILTERS = ("warnings.simplefilter", "warnings.filterwarnings", "warnings.resetwarnings")
 _BARS = frozenset(["tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange", "tqdm.auto.trange"])
 
 
@@ -14,7 +16,9 @@ class Warn(Rule):
     """
     `warnings.warn` looks at the stack and at global filters. Dynamo leaves it out of the graph with a break or drops it,
     by version. Under `if not torch.compiler.is_compiling():` eager warns exactly as before, and the compiled code is
-    silent, which is counted.
+    silent, which is counted. So it is with `simplefilter`, `filterwarnings` and `resetwarnings`, which break the graph,
+    and inside `with warnings.catch_warnings():` (which is traced) leave the whole function to eager; unsafe where the
+    filter may make errors of warnings.
     """
 
     code, name, message = "DYN303", "warning", "a warning in compiled code"
@@ -48,16 +52,28 @@ def step(x: torch.Tensor):
 
     def check(self, node, context):
         call = node.value
-        if not isinstance(call, ast.Call) or context.resolve(call.func) != "warnings.warn":
+        name = context.resolve(call.func) if isinstance(call, ast.Call) else None
+        if name not in ("warnings.warn", *_FILTERS):
             return
         if not all(quiet(a, context) for a in [*call.args, *(k.value for k in call.keywords)]):
             yield context.finding(
                 self, node, kept="its arguments do more than read: muting them could change the result"
             )
             return
-        built = guard([node], context, silent=1)
+        built = guard([node], context, silent=int(name == "warnings.warn"))
         fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node, fix=fix, kept=kept)
+        if fix and name in _FILTERS and not _tells(call):
+            fix = replace(
+                fix, safety=Safety.UNSAFE, why="a warning may be an error here, which compiled code does not raise"
+            )
+        message = self.message if name == "warnings.warn" else "a filter of warnings is set in compiled code"
+        yield context.finding(self, node, message, fix=fix, kept=kept)
+
+
+def _tells(call):
+    """Whether a filter only says which warnings are shown."""
+    action = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "action"), None)
+    return isinstance(action, ast.Constant) and action.value in ("ignore", "default", "always", "module", "once")
 
 
 class ProgressBar(CallRule):
