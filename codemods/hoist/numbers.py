@@ -2,7 +2,7 @@
 
 import ast
 
-from ..kinds_tables import SIZED, SIZED_FACTORIES
+from ..implicit import elements, places
 from .purity import parameters
 
 _INTS = frozenset("uint8 int8 int16 int32 int64".split())
@@ -10,29 +10,7 @@ _INTS = frozenset("uint8 int8 int16 int32 int64".split())
 
 def numbers(file, function, node):
     """The tensors of one element that `node`, a call or an index, reads as Python ints."""
-    return [n for n in places(file.names, node) if _rank(file, function, n) == 0]
-
-
-def places(names, node):
-    """The expressions of a call or an index that stand where an int is meant."""
-    if isinstance(node, ast.Subscript):
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        bounds = (b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper, p.step))
-        return [b for b in bounds if b is not None]
-    return [p for a in _sizes(names, node) for p in _flat(a)] if isinstance(node, ast.Call) else []
-
-
-def _sizes(names, call):
-    """The arguments of a call that are sizes."""
-    name = names.resolve(call.func) or ""
-    if name.startswith("torch."):
-        last = name.removeprefix("torch.")
-        return call.args if last in SIZED_FACTORIES else call.args[1:] if last in SIZED else ()
-    return call.args if isinstance(call.func, ast.Attribute) and call.func.attr in SIZED else ()
-
-
-def _flat(node):
-    return node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
+    return [n for n in places(file.names.resolve, node) if _rank(file, function, n) == 0]
 
 
 def as_python(file, function, node):
@@ -63,7 +41,7 @@ def source_of(file, function, name):
 
 def _only_numbers(file, function, statement):
     """Whether the names that an assignment binds are bound there alone, and stand for ints wherever they are read."""
-    targets = _flat(statement.targets[0]) if len(statement.targets) == 1 else [None]
+    targets = elements(statement.targets[0]) if len(statement.targets) == 1 else [None]
     several = len(targets) > 1 or targets[0] is not statement.targets[0]
     if not all(isinstance(t, ast.Name) for t in targets):
         return False
@@ -79,7 +57,7 @@ def _is_meant(file, node):
     above = file.parents[node]
     while isinstance(above, (ast.Tuple, ast.List, ast.Slice)):
         above = file.parents[above]
-    return any(node is place for place in places(file.names, above))
+    return any(node is place for place in places(file.names.resolve, above))
 
 
 def _is_store(node):

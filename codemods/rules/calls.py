@@ -4,6 +4,7 @@ import ast
 from dataclasses import replace
 
 from ..edit import Safety
+from ..implicit import places
 from .base import Rule
 from .guarded import guard
 from .host_read import told
@@ -304,17 +305,16 @@ def step(x: torch.Tensor, y: torch.Tensor):
 
 class ImplicitInt(Rule):
     """
-    `range(t)`, `torch.arange(t)` and sizes made of a tensor read its value to get a Python int. Where the number is an
-    input of the compiled code, pass it as an int; where it bounds the work, compute for the largest size and mask.
+    `range(t)`, `torch.arange(t)`, `x[:t]` and sizes made of a tensor read its value to get a Python int. Where the number is an
+    input of the compiled code, pass it as an int; where it bounds the work, compute for the largest size and mask. Where it
+    depends on inputs alone, a traced run shows it, and DYN110 reads it ahead.
     """
 
     code, name, message = "DYN105", "implicit-int", "a tensor is used as a Python int"
     help = "pass the number as an int, or work at the largest size with a mask"
     dynamo = ("GB0033", "GB0124")
-    nodes = (ast.Call,)
-    takers = frozenset(
-        ["range", "torch.arange", "torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn", "torch.eye"]
-    )
+    nodes = (ast.Call, ast.Subscript)
+    takers = frozenset(["range", "torch.arange"])
     before = """
 import torch
 
@@ -325,8 +325,7 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node, context):
-        if context.resolve(node.func) not in self.takers:
-            return
-        for argument in node.args:
-            if context.kind(argument).is_tensor:
-                yield context.finding(self, argument)
+        taken = isinstance(node, ast.Call) and context.resolve(node.func) in self.takers
+        for number in node.args if taken else places(context.resolve, node):
+            if context.kind(number).is_tensor:
+                yield context.finding(self, number)

@@ -113,3 +113,10 @@ def test_a_local_name_torch_prevents_the_fix():
     result = support.fixed(text)
     assert result.source.text == text
     assert "hidden" in result.left[0].kept
+
+
+def test_implicit_ints_are_found_where_they_stand():
+    """Bounds of slices and sizes, not indices, nor Python ints beside them."""
+    text = (support.FIXTURES / "DYN105" / "bounds.in.py").read_text()
+    places = [(f.line, f.column) for f in support.found(text) if f.code == "DYN105"]
+    assert places == [(6, 16), (7, 11), (7, 18), (9, 19), (9, 38), (9, 58), (9, 76)]
