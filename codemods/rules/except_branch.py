@@ -14,7 +14,8 @@ class ExceptBranch(Rule):
     An exception that a tensor operator raises while tracing is no exception of the traced program: Dynamo stops with
     `TorchRuntimeError` (or the IndexError itself), also where the code would catch it, and what a kernel raises later
     comes out of the graph. Handlers that raise are left alone. `view`, and `reshape` where that failed, is what
-    `reshape` does by itself: a view where one is possible, else a copy, with the same errors.
+    `reshape` does by itself: a view where one is possible, else a copy, with the same errors (`grad_fn` may go by another
+    name).
     """
 
     code, name, message = "DYN409", "except-branch", "the exception of a tensor operator is not caught in compiled code"
