@@ -26,6 +26,7 @@ from .effects import ProgressBar, Warn
 from .except_branch import ExceptBranch
 from .foreign import Foreign
 from .generators import KeptGenerator
+from .host_copy import HostCopy
 from .host_read import HostNumber, HostRead, ToList
 from .inplace_view import InPlaceView
 from .kept_on_self import KeptOnSelf
@@ -53,6 +54,7 @@ RULES = (
     HostRead(),
     HostNumber(),
     ToList(),
+    HostCopy(),
     ImplicitInt(),
     TruthFunction(),
     NumberBuffer(),
