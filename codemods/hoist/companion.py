@@ -23,7 +23,7 @@ def {HELPER}(read):
             within = torch.compiler.is_compiling() or "{VALUES}" in kwargs  # another graph, or another's values
             if within or torch.nn.modules.module._global_forward_pre_hooks:
                 return method(self, *args, **kwargs)
-            ahead = torch.compiler.disable(read) if "torch._dynamo" in sys.modules else read
+            ahead = torch.compiler.disable(read) if "_dynamo" in vars(torch) else read
             try:
                 values = ahead(self, *args, **kwargs)
             except Exception:  # raised again where it belongs

@@ -134,7 +134,7 @@ class Planner:
     def _root(self, companion, frame):
         if companion.file.self_name(companion.function) is None or companion.function.name != "forward":
             raise Impure("it is not reached from the `forward` of a module")
-        bound = companion.file.names.bound & {"functools", "sys", "torch", HELPER}
+        bound = companion.file.names.bound & {"functools", "torch", HELPER}
         if bound and not (bound == {HELPER} and "Have `read` compute" in companion.file.source.text):
             raise Impure(f"`{min(bound)}` means something else there")
         if companion.slice.absent:
@@ -219,7 +219,7 @@ class Planner:
             edits += [*companion.edits(), _definition(companion)]
             if companion.is_root:
                 edits.append(_decorator(companion))
-                imports |= {"functools", "sys"}
+                imports.add("functools")
         for path, (edits, imports) in found.items():
             source = self.project.file(path).source
             if imports and f"def {HELPER}(" not in source.text:

@@ -41,7 +41,6 @@ class Model(nn.Module):
 """
     after = f"""
 import functools
-import sys
 import torch
 from torch import nn
 

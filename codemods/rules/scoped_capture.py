@@ -14,7 +14,7 @@ def {name}(forward):
 
     @functools.wraps(forward)
     def run(*args, **kwargs):
-        dynamo = None if {torch}.compiler.is_compiling() else sys.modules.get("torch._dynamo")
+        dynamo = None if {torch}.compiler.is_compiling() else vars({torch}).get("_dynamo")
         if dynamo is None:
             return forward(*args, **kwargs)
         with dynamo.config.patch(
@@ -60,7 +60,6 @@ class Model(nn.Module):
 """
     after = f"""
 import functools
-import sys
 import torch
 from torch import nn
 
@@ -91,9 +90,8 @@ class Model(nn.Module):
     def _fix(self, node, context):
         """The Fix: the helper, where the file has none yet, and the outermost decorator."""
         source, found = context.source, context.torch(node)
-        hidden = context.names.bound & {"functools", "sys"}
-        if found is None or found[1] or hidden:
-            return "`torch`, `functools` or `sys` is hidden by another name, or torch is not imported by its name"
+        if found is None or found[1] or "functools" in context.names.bound:
+            return "`torch` or `functools` is hidden by another name, or torch is not imported by its name"
         edits = [self._decorator(node, source)]
         if _NAME not in context.program.top:
             helper = _HELPER.format(name=_NAME, torch=found[0]).replace("\n", source.newline)
@@ -101,7 +99,7 @@ class Model(nn.Module):
         if None in edits:
             return "the imports, or the function's own line, leave no place for it"
         title = "capture what is read, below it alone"
-        imports = [n for n in ("functools", "sys") if context.names.top.get(n) != n]
+        imports = () if context.names.top.get("functools") == "functools" else ("functools",)
         return context.fix(title, *edits, safety=Safety.UNSAFE, why=_WHY, imports=imports)
 
     def _decorator(self, node, source):
