@@ -69,11 +69,16 @@ def counted(node, context):
 
 
 def kept(node, context):
-    """The Growth of `self.seen.append(x)` and the like, and of a list that a dict of the module holds."""
+    """The Growth of `self.seen.append(x)` and the like, also of a list that a dict of the module holds, and of
+    `self.seen[len(self.seen)] = x`."""
     function = _method(node, context)
     call = node.value if isinstance(node, ast.Expr) else None
-    if function is None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return counted(node, context) if isinstance(node, (ast.AugAssign, ast.Assign)) else None
+    if function is None:
+        return None
+    if isinstance(node, (ast.AugAssign, ast.Assign)):
+        return counted(node, context) or _numbered(node, function)
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
     base, added = call.func.value, tuple(call.args)
     if call.func.attr not in _GROWS or call.keywords:
         return None
@@ -83,6 +88,17 @@ def kept(node, context):
         base, added = base.func.value, (*added, *base.args)
     attr = own_attribute(base, function)
     return attr and Growth(node, function, attr, added, (base,))
+
+
+def _numbered(node, function):
+    """A dict that gets another entry, under its own length."""
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    attr = own_attribute(target.value, function) if isinstance(target, ast.Subscript) else None
+    lengths = (
+        [n for n in ast.walk(target.slice) if isinstance(n, ast.Call) and ast.unparse(n.func) == "len"] if attr else []
+    )
+    counted = [a for n in lengths for a in n.args if own_attribute(a, function) == attr]
+    return Growth(node, function, attr, (node.value, target.slice), (target.value, *counted)) if counted else None
 
 
 def _method(node, context):
@@ -208,9 +224,11 @@ class Attribute:
 
 def attributes(context, grows, *types):
     """The Attributes of modules that captured code grows: `grows(node, context)` gives the Growth of a statement."""
+    nodes = [n for t in types for n in context.index.get(t, ())]
+    grown = [(n, g) for n, g in ((n, grows(n, context)) for n in nodes) if g]
+    alive = {id(n) for n in live(context, *types)} if grown else set()
     found = {}
-    for node in live(context, *types):
-        growth = grows(node, context)
-        if growth:
+    for node, growth in grown:
+        if id(node) in alive:
             found.setdefault((growth.function.cls.name, growth.attr), []).append(growth)
     return [Attribute(growths, context) for growths in found.values()]

@@ -21,7 +21,7 @@ _UNTRACED = frozenset(
     """
     apply_along_axis apply_over_axes argpartition array2string array_repr array_str asanyarray asmatrix bitwise_count block
     compress cumulative_prod cumulative_sum delete digitize ediff1d extract frexp histogram_bin_edges in1d insert interp
-    intersect1d isin lexsort nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod
+    intersect1d isin ix_ lexsort nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod
     nanquantile nanstd nansum nanvar packbits partition piecewise place poly polyadd polyder polydiv polyfit polyint polymul
     polysub polyval putmask ravel_multi_index roots select setdiff1d setxor1d spacing trapezoid trapz trim_zeros union1d
     unique_all unique_counts unique_inverse unique_values unpackbits unravel_index unwrap vecdot
@@ -73,11 +73,14 @@ def step(x: torch.Tensor):
     def check(self, node, context):
         if "numpy" not in context.source.text:
             return
-        operators = _operators(node, context)
-        for part in live(context, ast.Call, ast.If):
-            function = context.function(part)
-            if function.name not in operators and not told(part, context):
-                yield from self._branch(part, context) if isinstance(part, ast.If) else self._call(part, context)
+        found = [
+            (p, f) for p in live(context, ast.Call, ast.If) if not told(p, context) for f in self._finding(p, context)
+        ]
+        operators = _operators(node, context) if found else ()
+        yield from (finding for part, finding in found if context.function(part).name not in operators)
+
+    def _finding(self, node, context):
+        return self._branch(node, context) if isinstance(node, ast.If) else self._call(node, context)
 
     def _branch(self, node, context):
         if _array(node.test, context):

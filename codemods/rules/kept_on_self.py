@@ -13,7 +13,7 @@ _WHY = "compiled code keeps nothing: `{0}` then holds what eager calls put there
 
 class KeptOnSelf(Rule):
     """
-    Dynamo appends to a list of the module as a side effect after the graph, without a break, but guards the list's length: each
+    Dynamo adds to a list of the module as a side effect after the graph, without a break, but guards the list's length: each
     call finds another one and compiles again, and after eight times (`recompile_limit`) the code is left to eager for
     good. One attribute that is overwritten, or a dict entry under a key that stays, costs nothing. Where nothing in the file reads
     the list, it is filled in eager alone: unsafe, for readers elsewhere find nothing from compiled calls. A list that captured code,
@@ -73,9 +73,19 @@ class Model(nn.Module):
 
 
 def _fits(growth, stores, context):
-    """Whether the attribute surely is what the statement makes longer: a list, or a dict or a list of lists."""
-    inner = isinstance(growth.node, ast.Expr) and not isinstance(growth.node.value.func.value, ast.Attribute)
-    return all(v is not None and (_holds_lists(v, context) if inner else _is_list(v, context)) for v in stores)
+    """Whether the attribute surely is what the statement makes longer: a list, a dict, or a dict or a list of lists."""
+    fits = _is_list
+    if isinstance(growth.node, ast.Expr) and not isinstance(growth.node.value.func.value, ast.Attribute):
+        fits = _holds_lists
+    elif isinstance(growth.node, ast.Assign) and isinstance(growth.node.targets[0], ast.Subscript):
+        fits = _is_dict
+    return all(v is not None and fits(v, context) for v in stores)
+
+
+def _is_dict(node, context):
+    if isinstance(node, ast.Dict):
+        return True
+    return isinstance(node, ast.Call) and context.names.resolve(node.func) in ("dict", "collections.OrderedDict")
 
 
 def _is_list(node, context):

@@ -7,7 +7,7 @@ from ..edit import Edit, Safety
 from ..percent import as_format
 from ..walk import compiling
 from .base import Rule
-from .guarded import guard, is_log, is_print, mute, quiet
+from .guarded import guard, is_log, is_print, quiet
 
 _BREAKS = "text is made of a tensor's value, which breaks the graph"
 _WHOLE = "`%` puts a tensor's value into text, and leaves the whole function to eager"
@@ -24,7 +24,7 @@ class TensorText(Rule):
     kept or returned (it then shows what a later write in place put there). `str(t)`, `repr(t)`, `!r` and `!s`
     break, so does all work with the text (`+`, a comparison, a method); `"%.3f" % t` leaves the whole function to eager, without
     being counted as a break, and `format(t, ".3f")` raises. Where `f"{t}"` surely gives the same text, that is written.
-    Text that goes to guarded prints alone is made under the guard.
+    Text that is read under `if not torch.compiler.is_compiling():` alone is made under it, too.
     """
 
     code, name, message = "DYN108", "tensor-text", _BREAKS
@@ -191,7 +191,7 @@ def _writes(node, name, context):
 
 
 def _muted(node, context):
-    """The Fix that makes text under a guard, where all that reads it is a print or a log call, or guarded itself."""
+    """The Fix that makes text under a guard, where all that reads it is guarded already."""
     statement = context.parent(node)
     while isinstance(statement, (ast.BinOp, ast.Call, ast.JoinedStr, ast.FormattedValue)):
         statement = context.parent(statement)
@@ -218,8 +218,6 @@ def _shared(name, context, statement):
 def _in_eager(node, context):
     child, parent = node, context.parent(node)
     while parent is not None:
-        if isinstance(child, ast.Expr) and mute(child, context):
-            return True
         if isinstance(parent, ast.If) and child in parent.body and compiling(parent.test, context.names) is False:
             return True
         child, parent = parent, context.parent(parent)

@@ -52,7 +52,7 @@ def graphs(model):
     [
         ("DYN307/guarded.in.py", ["calls", "seen"]),
         ("DYN307/buffers.in.py", ["calls", "rows"]),
-        ("DYN308/lists.in.py", ["seen", "more", "groups", "pairs"]),
+        ("DYN308/lists.in.py", ["seen", "more", "groups", "pairs", "all"]),
     ],
 )
 def test_the_same_in_eager(path, attributes, training, capsys):
