@@ -108,14 +108,16 @@ def _method(node, context):
 
 class Attribute:
     """One attribute of one class, everywhere in the file. `stores`: the values that it is given outside captured code, None
-    for one that is not plain; `uses`: where it stands otherwise than in `growths`."""
+    for one that is not plain; `uses`: where it stands otherwise than in what is `grown`; `shared`: a class above or below counts
+    as well."""
 
-    def __init__(self, growths, context):
+    def __init__(self, growths, grown, context):
         first = growths[0]
         self.growths, self.context, self.attr, self.cls = growths, context, first.attr, first.function.cls
         self.parents = {c: p for p in ast.walk(context.source.tree) for c in ast.iter_child_nodes(p)}
-        own = {id(n) for g in growths for n in g.own}
+        own = {id(n) for g in grown for n in g.own}
         nodes = [n for n in context.index.get(ast.Attribute, ()) if n.attr == self.attr and id(n) not in own]
+        self.shared = any(g.attr == self.attr and self._related(g.function.cls) for g in grown if g not in growths)
         found = [self._use(n) for n in nodes]
         self.uses = [u for u in found if u is not None]
         self.stores = [self._value(u) for u in self.uses if u.what == "store" and not u.captured]
@@ -172,7 +174,10 @@ class Attribute:
     def _unrelated(self, node, function):
         """Whether it is the same name on a module of another class of the file."""
         own = function is not None and function.cls is not None and own_attribute(node, function)
-        return bool(own) and not (self._above(function.cls) & self._above(self.cls))
+        return bool(own) and not self._related(function.cls)
+
+    def _related(self, cls):
+        return bool(self._above(cls) & self._above(self.cls))
 
     def _above(self, cls):
         """A class with those above it in the file."""
@@ -231,4 +236,4 @@ def attributes(context, grows, *types):
     for node, growth in grown:
         if id(node) in alive:
             found.setdefault((growth.function.cls.name, growth.attr), []).append(growth)
-    return [Attribute(growths, context) for growths in found.values()]
+    return [Attribute(growths, [g for _, g in grown], context) for growths in found.values()]

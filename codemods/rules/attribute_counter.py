@@ -117,6 +117,8 @@ class _Counter:
         found = self.context.torch(self.attribute.growths[0].node)
         if wrong is not None:
             return f"`{self.attr}` is needed as a Python number in `{wrong.function.name}`"
+        if self.attribute.shared:
+            return f"`{self.attr}` is counted in several classes"
         edits = found and self._stores(found[0])
         if not edits:
             return f"`{self.attr}` is not plainly stored, once, in `__init__`"

@@ -11,7 +11,7 @@ from .custom_op import CustomOp
 from .host_read import told
 
 _TORCH = {"power": "pow"} | {n: n for n in NUMPY_ELEMENTWISE if n not in ("power", "cbrt")}
-_READS = ("tolist", "item")
+_READS = ("tolist", "item", "tobytes")
 _NUMBERS = ("float", "int", "bool")
 _WAY = ("numpy", "cpu", "detach")
 _ABOUT = ("finfo", "iinfo", "dtype", "shape", "ndim", "size", "result_type")
@@ -212,7 +212,8 @@ def _source(node, context):
 def _direct(call, read, context):
     """The Fix that reads the tensor itself."""
     tensor, names = _behind(read, context)
-    if "numpy" not in names or not context.kind(tensor).is_tensor:
+    bytes_ = isinstance(call.func, ast.Attribute) and call.func.attr == "tobytes"
+    if bytes_ or "numpy" not in names or not context.kind(tensor).is_tensor:
         return None
     edit = context.replacement(read, _source(tensor, context))
     return context.fix("read the tensor itself", edit, safety=Safety.UNSAFE, why=_READ_WHY)

@@ -227,6 +227,8 @@ def _in_eager(node, context):
 def _kept(node, values, context):
     """Why an f-string in the place of `node` would not do."""
     use = _use(node, context)
+    if context.lost_comments(*context.source.span(node)):
+        return "a comment stands in it"
     if use != "kept":
         return "the text is worked with" if use == "worked with" else "what takes the text is not known"
     names = [n for v in values for n in ast.walk(v) if isinstance(n, ast.Name)]

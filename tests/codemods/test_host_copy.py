@@ -57,6 +57,7 @@ def test_the_functions_named_are_those_that_torch_lacks():
         ("np.interp(x.numpy(), [0, 1], [0, 1])", True),
         ("x.cpu().numpy().tolist()", True),
         ("float(x.sum().numpy())", True),
+        ("x.numpy().tobytes()", True),
         ("int(np.argmax(x.numpy()))", True),
     ],
 )
