@@ -143,4 +143,5 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
         return found if op == "in" else not found
     if not (isinstance(b, MAPPINGS) and items.lacks(rec, b)):
         _contents(rec, b)
-    return function(scalars.settle(a) if type(a) in scalars.TRACED else a, settle_in(b))
+    looked_in = b if type(b) is dict else settle_in(b)  # of a dict the keys alone, which are plain
+    return function(scalars.settle(a) if type(a) in scalars.TRACED else a, looked_in)

@@ -148,6 +148,13 @@ def _same_sizes(x):
     return x @ x.t() if x.shape[0] == x.shape[1] else x
 
 
+def _kept_by_name(x):
+    sizes = {"rows": x.shape[0]}
+    if "columns" not in sizes:
+        sizes["columns"] = x.shape[1]
+    return x.new_ones(sizes["columns"], sizes["rows"]), "rows" in sizes
+
+
 def _checked(x):
     if x.shape[0] < 2 or x.shape[1] != 4:
         raise ValueError("rows")
@@ -160,8 +167,20 @@ def _stacked(x):
 
 BODIES = [_shape, _size, _length, _numel, _mean_by_hand, _ranges, _cat, _shapes, _size_methods, _text, _branch, _parity, _loop,
           _rows, _index, _types, _float_arithmetic, _strides, _interpolated, _attention, _in_place, _printed, _data_shape, _after_break,
-          _same_sizes, _checked, _stacked]  # fmt: skip
-ONE_FOR_ALL = {_size, _length, _numel, _mean_by_hand, _ranges, _cat, _attention, _in_place, _printed, _checked}
+          _same_sizes, _kept_by_name, _checked, _stacked]  # fmt: skip
+ONE_FOR_ALL = {
+    _size,
+    _length,
+    _numel,
+    _mean_by_hand,
+    _ranges,
+    _cat,
+    _attention,
+    _in_place,
+    _printed,
+    _kept_by_name,
+    _checked,
+}
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
