@@ -27,17 +27,17 @@ class Reads:
     def __init__(self, paths, torch):
         self.paths, self.torch = paths, torch
         self.root, self.found, self.looks = None, {}, 0
-        self.real, self.derived, self.inputs, self.consumed = {}, None, None, False
+        self.real, self.derived, self.constants, self.inputs, self.consumed = {}, None, None, None, False
 
     def enter(self, module):
         """The outermost module's call begins."""
         self.root = module
-        self.derived = self.torch.utils.weak.WeakIdKeyDictionary()
+        self.derived, self.constants = (self.torch.utils.weak.WeakIdKeyDictionary() for _ in range(2))
         for buffer in module.buffers():
             self.derived[buffer] = True
 
     def leave(self):
-        self.root = self.derived = self.inputs = None
+        self.root = self.derived = self.constants = self.inputs = None
 
     def mode(self):
         reads = self
@@ -62,11 +62,18 @@ class Reads:
         if derived:
             for tensor in _leaves((result, args[:1] if name.endswith("_") else ()), self.torch.Tensor):
                 self.derived[tensor] = True
-        numbers = list(_leaves(_meant_as_numbers(name, args), self.torch.Tensor))
+        self._constant(result, name, tensors)
+        numbers = [t for t in _leaves(_meant_as_numbers(name, args), self.torch.Tensor) if t not in self.constants]
         if tensors and (numbers or self.reads(name, args, kwargs, result)):
             index = list(_leaves(args[1], self.torch.Tensor)) if name == "__getitem__" else numbers or tensors
             derived = (name in _RANDOM and not numbers) or any(self.is_derived(t) for t in index)  # of what is read
             self.note(not derived and all(t._version == version for t, version in self.inputs) and not self.consumed)
+
+    def _constant(self, result, name, tensors):
+        """Note a number that is made of Python numbers alone: compilers know its value."""
+        if isinstance(result, self.torch.Tensor) and result.dim() == 0 and name not in _RANDOM:
+            if all(t in self.constants for t in tensors):
+                self.constants[result] = True
 
     def is_derived(self, tensor):
         """Of parameters, or drawn at random: not of the inputs alone."""
