@@ -1,6 +1,7 @@
 """Host reads of a traced run: where captured code read tensors on the host or made shapes of their values, how it was
 reached from the outermost module, and whether what was read depends on that module's inputs alone. Needs torch."""
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -32,9 +33,9 @@ class Reads:
     def enter(self, module):
         """The outermost module's call begins."""
         self.root = module
-        self.derived, self.constants = (self.torch.utils.weak.WeakIdKeyDictionary() for _ in range(2))
+        self.derived, self.constants = {}, self.torch.utils.weak.WeakIdKeyDictionary()
         for buffer in module.buffers():
-            self.derived[buffer] = True
+            self._derive(buffer)
 
     def leave(self):
         self.root = self.derived = self.constants = self.inputs = None
@@ -60,10 +61,11 @@ class Reads:
         tensors = list(_leaves((args, kwargs), self.torch.Tensor))
         derived = name in _RANDOM or any(self.is_derived(t) for t in tensors)
         if derived:
-            for tensor in _leaves((result, args[:1] if name.endswith("_") else ()), self.torch.Tensor):
-                self.derived[tensor] = True
+            for tensor in _leaves((result, args[:1] if _writes(name) else ()), self.torch.Tensor):
+                self._derive(tensor)
         self._constant(result, name, tensors)
-        numbers = [t for t in _leaves(_meant_as_numbers(name, args), self.torch.Tensor) if t not in self.constants]
+        meant = _leaves(_meant_as_numbers(name, args), self.torch.Tensor)
+        numbers = [t for t in meant if not self._is_constant(t)]
         if tensors and (numbers or self.reads(name, args, kwargs, result)):
             index = list(_leaves(args[1], self.torch.Tensor)) if name == "__getitem__" else numbers or tensors
             derived = (name in _RANDOM and not numbers) or any(self.is_derived(t) for t in index)  # of what is read
@@ -71,13 +73,27 @@ class Reads:
 
     def _constant(self, result, name, tensors):
         """Note a number that is made of Python numbers alone: compilers know its value."""
-        if isinstance(result, self.torch.Tensor) and result.dim() == 0 and name not in _RANDOM:
-            if all(t in self.constants for t in tensors):
-                self.constants[result] = True
+        is_number = isinstance(result, self.torch.Tensor) and result.dim() == 0 and not result.is_inference()
+        if is_number and name not in _RANDOM and all(self._is_constant(t) for t in tensors):
+            self.constants[result] = result._version
+
+    def _is_constant(self, tensor):
+        return tensor in self.constants and self.constants[tensor] == tensor._version
+
+    def _derive(self, tensor):
+        """Whatever shares its memory is derived with it."""
+        with contextlib.suppress(RuntimeError):  # of some layouts there is none
+            ref = self.torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
+            self.derived[ref.cdata] = ref
 
     def is_derived(self, tensor):
         """Of parameters, or drawn at random: not of the inputs alone."""
-        return isinstance(tensor, self.torch.nn.Parameter) or tensor in self.derived
+        if isinstance(tensor, self.torch.nn.Parameter):
+            return True
+        try:
+            return tensor.untyped_storage()._cdata in self.derived
+        except RuntimeError:
+            return True
 
     def reads(self, name, args, kwargs, result):
         """Whether the call read data on the host, or made a shape of it."""
@@ -116,9 +132,18 @@ class Reads:
         while frame is not None and not self._is_root(frame):
             frame = frame.f_back
         given = [frame.f_locals.get(n) for n in ("args", "kwargs")] if frame is not None else []
+        given += list(self._objects(given))
         tensors = list(_leaves(given, self.torch.Tensor))
         self.consumed = any(True for _ in _leaves(given, Iterator)) or any(t.is_inference() for t in tensors)
         return [(t, t._version) for t in tensors if not t.is_inference()]
+
+    def _objects(self, value):
+        """What the objects that were given hold in attributes."""
+        if isinstance(value, (list, tuple, dict)):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from self._objects(part)
+        elif hasattr(value, "__dict__") and not isinstance(value, (self.torch.Tensor, self.torch.nn.Module, type)):
+            yield dict(vars(value))
 
     def _is_root(self, frame):
         return frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is self.root
@@ -140,6 +165,13 @@ def _place(code, instruction):
         next(positions)
     line, end_line, column, end_column = next(positions)
     return line, column, end_line, end_column
+
+
+def _writes(name):
+    """Whether a function of that name writes into its first argument."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (name[2:3] == "i" and name not in ("__invert__", "__index__", "__int__"))
+    return name.endswith("_")
 
 
 def _meant_as_numbers(name, args):

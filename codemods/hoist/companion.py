@@ -23,7 +23,7 @@ def {HELPER}(read):
             within = torch.compiler.is_compiling() or "{VALUES}" in kwargs  # another graph, or another's values
             if within or torch.nn.modules.module._global_forward_pre_hooks:
                 return method(self, *args, **kwargs)
-            ahead = torch.compiler.disable(read) if "_dynamo" in vars(torch) else read
+            ahead = torch.compiler.disable(read) if "_dynamo" in torch.__dict__ else read
             try:
                 values = ahead(self, *args, **kwargs)
             except Exception:  # raised again where it belongs
@@ -149,6 +149,7 @@ class Companion:
             me, owner = self.file.self_name(self.function), self.file.cls(self.function).name
             body.insert(1, f"if type({me}).{self.function.name} is not {owner}.{self.function.name}:")
             body.insert(2, f"{unit}return {{}}  # of another class")
+        body[1:1] = self._same_methods(unit)
         checked = kwargs in self.slice.needed if kwargs else False
         body += [f"given = dict({kwargs})"] if checked else []
         of = ", ".join(f'"{name}": {name}' for name in self.of)
@@ -157,6 +158,12 @@ class Companion:
         body.append(f"return {VALUES} if {kwargs} == given else {{}}" if checked else f"return {VALUES}")
         head = self._head(len(indent), unit)
         return "\n".join(f"{indent}{line}" for line in [*head, *(unit + line for line in body)]) + "\n\n"
+
+    def _same_methods(self, unit):
+        """Nothing is computed where a method that would be called is another than the run saw."""
+        me = self.file.self_name(self.function)
+        tests = [f'type({me}).{n}.__qualname__ != "{full}"' for n, full in sorted(self.slice.methods.items())]
+        return [f"if {' or '.join(tests)}:", f"{unit}return {{}}  # of another class"] if tests else []
 
     def _head(self, indent, unit):
         parts = self._signature()

@@ -10,14 +10,26 @@ _INTS = frozenset("uint8 int8 int16 int32 int64".split())
 
 def numbers(file, function, node):
     """The tensors of one element that `node`, a call or an index, reads as Python ints."""
-    return [n for n in places(file.names.resolve, node) if _rank(file, function, n) == 0]
+    return [n for n in _places(file, function, node) if _rank(file, function, n) == 0]
+
+
+def _places(file, function, node):
+    """Where a tensor's method, or an index of a tensor or a sequence, takes ints: what others do with them is not known."""
+    owner = node.value if isinstance(node, ast.Subscript) else getattr(getattr(node, "func", None), "value", None)
+    resolved = isinstance(node, ast.Call) and (file.names.resolve(node.func) or "").startswith("torch.")
+    fact = file.fact(function, owner) if owner is not None and not resolved else None
+    known = resolved or (fact is not None and fact.what in _OWNERS)
+    return places(file.names.resolve, node) if known else []
+
+
+_OWNERS = ("tensor", "tensors", "object list", "object tuple", "object Size", "str")
 
 
 def as_python(file, function, node):
     """How `node` becomes what it is meant as, where that is an int, or ints by the names they are given: `int` or `tolist`;
     None of what else there is."""
     rank = _rank(file, function, node)
-    if rank == 0 and _is_meant(file, node):
+    if rank == 0 and _is_meant(file, function, node):
         return "int"
     above = file.parents[node]
     if (
@@ -49,15 +61,15 @@ def _only_numbers(file, function, statement):
         return False
     names = {t.id for t in targets}
     found = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in names and n not in targets]
-    return not names & parameters(function) and all(not _is_store(n) and _is_meant(file, n) for n in found)
+    return not names & parameters(function) and all(not _is_store(n) and _is_meant(file, function, n) for n in found)
 
 
-def _is_meant(file, node):
+def _is_meant(file, function, node):
     """Whether an expression stands where an int is meant."""
     above = file.parents[node]
     while isinstance(above, (ast.Tuple, ast.List, ast.Slice)):
         above = file.parents[above]
-    return any(node is place for place in places(file.names.resolve, above))
+    return any(node is place for place in _places(file, function, above))
 
 
 def _is_store(node):

@@ -248,7 +248,7 @@ def _candidates(chain):
         if level == len(chain) - 1:
             yield from ((level, n) for n in _others(frame))
         while isinstance(node, (ast.expr, ast.keyword, ast.comprehension)):
-            if isinstance(node, ast.expr):
+            if _is_value(node):
                 yield level, node
             node = frame.file.parents[node]
         if level == len(chain) - 1 and isinstance(frame.node, ast.Subscript):
@@ -277,6 +277,15 @@ def _others(frame):
     source = source_of(frame.file, frame.function, frame.node.id) if isinstance(frame.node, ast.Name) else None
     if source is not None:
         yield source
+
+
+def _is_value(node):
+    """Whether a node is an expression that can stand alone, and binds no name that others read."""
+    if not isinstance(node, ast.expr) or isinstance(node, (ast.Slice, ast.Starred)):
+        return False
+    if isinstance(node, ast.Tuple) and any(isinstance(e, (ast.Slice, ast.Starred)) for e in node.elts):
+        return False
+    return not any(isinstance(n, ast.NamedExpr) for n in ast.walk(node))
 
 
 def _mask(frame):
@@ -317,7 +326,7 @@ def _handed_as(file, function, node, text):
     """The text of what is handed down for `node`: indices of a mask, and the numbers that tensors are meant as."""
     above, fact, python = file.parents[node], file.fact(function, node), as_python(file, function, node)
     if python is not None:
-        return f"int({text})" if python == "int" else f"({text}).tolist()"
+        return f"({text}).__index__()" if python == "int" else f"({text}).tolist()"
     if fact is None or fact.dtype != "bool":
         return text
     if isinstance(above, ast.Subscript) and above.slice is node:

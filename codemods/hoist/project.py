@@ -81,7 +81,8 @@ class Project:
     """The files by real path, loaded when first asked for; `load(path)` gives a Source or None."""
 
     def __init__(self, facts, load):
-        self.facts, self.load, self.files, self.named, self.texts = facts, load, {}, {}, {}
+        self.facts, self.load, self.files, self.named, self.texts, self.written = facts, load, {}, {}, {}, {}
+        self.followed = []  # the functions on the way to the one that is looked at
 
     def file(self, path):
         if path not in self.files:

@@ -1,15 +1,13 @@
 """Backward slices of one function: what must run, and under which conditions, to have the value of an expression ahead."""
 
 import ast
-import builtins
 import contextlib
 
+from .aliases import Aliases, own
 from .purity import Impure, parameters
-from .state import base, changes
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_SHARED = ("object list", "object dict", "object set", "tensors", "object defaultdict", "object OrderedDict")
 _BEYOND = (ast.Match, ast.Nonlocal, ast.Global, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor)
 
 
@@ -22,9 +20,11 @@ class Slice:
         if any(isinstance(n, _BEYOND) for n in ast.walk(function)):
             raise Impure(f"`{function.name}` has statements that are not followed")
         self.order = {s: i for i, s in enumerate(_statements(function.body))}
+        self.aliases = Aliases(file, function, purity.project)
         self.bindings = self._bindings()
         self.parameters = parameters(function)
         self.kept, self.flat, self.whole, self.needed = set(), set(), set(), set()
+        self.methods = {}  # of the object, by name: the full names of those that the run saw
 
     def need(self, expressions, within):
         """Have the values of `expressions`, which stand in or around `within`: the statement before which they can be
@@ -44,8 +44,9 @@ class Slice:
         self._control(loop)
         self.kept |= set(inside)
         self.whole.add(loop)
-        bound_here = {n for s in inside for n in self._bound_by(s)}
+        bound_here = {n for s in inside for n in (*_bound_by(s), *self.aliases.by_statement(s))} - {None}
         self.purity.expression(self.file, self.function, loop, self._later_than(loop))
+        self._note_methods(loop)
         for statement in inside:
             read = [n for e in _read_by(statement) for n in loads(e)]
             for name in [*read, *([statement.target.id] if _adds_to_name(statement) else [])]:
@@ -159,10 +160,21 @@ class Slice:
 
     def _evaluate(self, expression, anchor):
         self.purity.expression(self.file, self.function, expression, self._later_than(anchor))
+        self._note_methods(expression)
         for name in loads(expression):
             if name == "super":
                 raise Impure("`super()` means something else there")
             self._name(name, anchor)
+
+    def _note_methods(self, node):
+        """Classes below may have methods of their own by these names."""
+        me = self.file.self_name(self.function)
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)):
+            fact = self.file.fact(self.function, call.func)
+            own = me is not None and isinstance(call.func.value, ast.Name) and call.func.value.id == me
+            found = self.purity.project.definition(fact.cls) if own and fact and fact.what == "method" else None
+            if found is not None:
+                self.methods[call.func.attr] = found[0].names_of[found[1]]
 
     def _later_than(self, anchor):
         """Whether a statement of this function runs after `anchor` alone."""
@@ -207,42 +219,26 @@ class Slice:
             self._evaluate(expression, statement)
 
     def _bindings(self):
-        """{name: statements that bind it, or change what it holds}."""
+        """{name: statements that bind it, or write into what it may hold}; attributes of the object are looked at apart."""
         found, me = {}, self.file.self_name(self.function)
         for statement in self.order:
-            for name in set(self._bound_by(statement)) - {None, me}:  # attributes of the object are looked at apart
+            names = self.aliases.by_statement(statement) - {None, me}
+            written = {other for name in names for other in self.aliases.of(name)}
+            for name in {*_bound_by(statement), *written} - {me}:
                 found.setdefault(name, []).append(statement)
         return found
 
-    def _bound_by(self, statement):
-        """The names that a statement binds, or whose objects it may change."""
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield statement.name
-            return
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            yield from ((a.asname or a.name).split(".")[0] for a in statement.names)
-        for expression in _own(statement):
-            for node in ast.walk(expression):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-                    yield node.id
-                elif isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
-                    yield base(node)
-                elif isinstance(node, ast.Call):
-                    yield from self._changed_by(node)
 
-    def _changed_by(self, call):
-        """Names whose objects a call may change: of a method that changes its object; lists and the like that are handed on."""
-        if isinstance(call.func, ast.Attribute) and changes(call.func.attr):
-            yield base(call.func.value)
-        if isinstance(call.func, ast.Name) and call.func.id == "next":
-            yield from (a.id for a in call.args if isinstance(a, ast.Name))
-        name = self.file.names.resolve(call.func) or ""
-        if name.startswith("torch.") or (isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id)):
-            return
-        for given in [*call.args, *(k.value for k in call.keywords if k.arg)]:
-            fact = self.file.fact(self.function, given)
-            if isinstance(given, ast.Name) and fact is not None and fact.what in _SHARED:
-                yield given.id
+def _bound_by(statement):
+    """The names that a statement binds."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield statement.name
+        return
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        yield from ((a.asname or a.name).split(".")[0] for a in statement.names)
+    for node in (n for e in own(statement) for n in ast.walk(e)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            yield node.id
 
 
 def loads(expression):
@@ -264,16 +260,6 @@ def _statements(body):
                 yield from _statements(handler.body)
 
 
-def _own(statement):
-    """The expressions of a statement itself, not of the statements in it."""
-    for name, value in ast.iter_fields(statement):
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, ast.withitem):
-                yield part
-            if isinstance(part, ast.expr) and name != "annotation":
-                yield part
-
-
 def _adds_to_name(statement):
     return isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
 
@@ -286,7 +272,7 @@ def _read_by(statement):
         return [statement.iter]
     if isinstance(statement, ast.While):
         return [statement.test]
-    return [e for e in _own(statement) if isinstance(e, ast.expr)]
+    return [e for e in own(statement) if isinstance(e, ast.expr)]
 
 
 def _branch(file, outer, statement):

@@ -4,12 +4,20 @@ objects that others hold."""
 import ast
 from functools import cached_property
 
+from ..kinds_tables import METHOD
+
 CHANGES = frozenset("pop append extend insert setdefault update add clear remove discard sort reverse popitem".split())
-_ALIASES = frozenset(
+_NEW = frozenset("copy split rsplit splitlines format join lower upper strip replace tolist".split())
+# Methods and functions whose result may be, hold, or share memory with what they are given.
+ALIASES = frozenset(
     """
     view reshape expand squeeze unsqueeze transpose permute flatten unbind split chunk narrow select t detach to type contiguous
-    float double half long int bool cpu cuda get pop setdefault items values keys expand_as view_as unfold diagonal
-    swapaxes movedim ravel unflatten as_strided real imag
+    float double half bfloat16 long int short char byte bool cpu cuda get pop setdefault items values keys expand_as view_as
+    reshape_as unfold diagonal swapaxes swapdims movedim moveaxis ravel unflatten as_strided real imag conj adjoint type_as
+    as_tensor asarray from_numpy numpy positive tensor_split hsplit vsplit dsplit split_with_sizes unsafe_split unsafe_chunk
+    broadcast_to broadcast_tensors atleast_1d atleast_2d atleast_3d sum_to_size resolve_conj resolve_neg meshgrid
+    cartesian_prod dropout alpha_dropout feature_dropout to_dense coalesce pin_memory rename refine_names align_to
+    untyped_storage storage data_ptr
     """.split()
 )
 
@@ -193,8 +201,10 @@ class Owned:
         if isinstance(value.func, ast.Attribute):
             name = self.file.names.resolve(value.func) or ""
             if name.startswith("torch."):
-                return value.func.attr not in _ALIASES or bool(value.args and self.fresh(value.args[0]))
-            return self.fresh(value.func.value) if value.func.attr in _ALIASES else True
+                return value.func.attr not in ALIASES or bool(value.args and self.fresh(value.args[0]))
+            if value.func.attr in ALIASES:
+                return self.fresh(value.func.value)
+            return value.func.attr in METHOD or value.func.attr in _NEW
         return isinstance(value.func, ast.Name) and value.func.id in (
             "list",
             "dict",

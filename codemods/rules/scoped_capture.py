@@ -14,7 +14,7 @@ def {name}(forward):
 
     @functools.wraps(forward)
     def run(*args, **kwargs):
-        dynamo = None if {torch}.compiler.is_compiling() else vars({torch}).get("_dynamo")
+        dynamo = None if {torch}.compiler.is_compiling() else {torch}.__dict__.get("_dynamo")
         if dynamo is None:
             return forward(*args, **kwargs)
         with dynamo.config.patch(
