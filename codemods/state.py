@@ -101,6 +101,11 @@ def _numbered(node, function):
     return Growth(node, function, attr, (node.value, target.slice), (target.value, *counted)) if counted else None
 
 
+def _bare(statement):
+    """`calls: int`, which makes no attribute."""
+    return isinstance(statement, ast.AnnAssign) and statement.value is None and isinstance(statement.target, ast.Name)
+
+
 def _method(node, context):
     function = context.function(node)
     return function if function is not None and function.cls is not None and function.cls.is_module else None
@@ -156,6 +161,17 @@ class Attribute:
                 targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
                 if any(isinstance(t, ast.Name) and t.id == self.attr for t in targets) and node.value is not None:
                     yield node.value
+
+    def class_names(self):
+        """What the bodies of the class, and of those above and below it in the file, give a value."""
+        related = [c for c in self.context.program.classes.values() if self._related(c)]
+        return set().union(*(c.bound_names - {s.target.id for s in c.node.body if _bare(s)} for c in related))
+
+    def foreign(self):
+        """Whether a class above it stands in another file that is not torch's."""
+        classes = self.context.program.classes
+        above = {b for name in self._above(self.cls) if name in classes for b in classes[name].bases}
+        return any(b not in classes and not (b or "").startswith("torch.nn.") for b in above)
 
     def _function(self, node):
         """The function of the file around a node, lambdas and nested functions left out."""

@@ -1,18 +1,20 @@
 """DYN307: a Python number on a module that every call changes."""
 
 import ast
-from dataclasses import replace
 
 from ..edit import Safety
 from ..state import attributes, counted
 from .base import Rule
-from .guarded import guard, mute, quiet
+from .grown import guard_each
+from .guarded import mute
 
 _GUARDED = "compiled code does not count: `{0}` then tells of eager calls alone"
 _BUFFER = (
-    "`{0}` becomes a tensor, in the module's buffers and computed with in torch's precision; code elsewhere that stores a number "
-    "there raises"
+    "`{0}` becomes a tensor, in the module's buffers and computed with in torch's precision and dtypes (an integer tensor of no "
+    "axis becomes int64); code elsewhere that stores a number there raises, and `+=` on what was read there changes the count"
 )
+_FOREIGN = "; `register_buffer` raises where a class of another file has that name"
+_BY_HAND = ("__getattr__", "__getattribute__", "__setattr__")
 
 
 class AttributeCounter(Rule):
@@ -88,7 +90,7 @@ class _Counter:
 
     def __init__(self, attribute, context):
         self.attribute, self.context, self.attr = attribute, context, attribute.attr
-        self.reads = [u for u in attribute.reads if not self._told(u)]
+        self.reads = [u for u in attribute.uses if u.what != "store" and not self._told(u)]
 
     def _told(self, use):
         node = use.node
@@ -99,32 +101,36 @@ class _Counter:
     def fix(self, growth):
         """The Fix for one place where it is counted, or why there is none."""
         if not self.reads and not self.attribute.named:
-            return self._guarded(growth)
+            return guard_each(self.attribute.growths, _GUARDED.format(self.attr), self.context)[growth]
         if self.attribute.named:
             return self.attribute.read_by()
         return self._buffer()
 
-    def _guarded(self, growth):
-        if not all(quiet(a, self.context) for a in growth.added):
-            return "what is added does more than read: leaving it out could change the result"
-        built = guard([growth.node], self.context)
-        why = _GUARDED.format(self.attr)
-        return built if isinstance(built, str) else replace(built, safety=Safety.UNSAFE, why=why)
-
     def _buffer(self):
-        captured = [u for u in self.reads if u.captured]
-        wrong = next((u for u in captured if not self._computes(u.node)), None)
-        found = self.context.torch(self.attribute.growths[0].node)
-        if wrong is not None:
-            return f"`{self.attr}` is needed as a Python number in `{wrong.function.name}`"
-        if self.attribute.shared:
-            return f"`{self.attr}` is counted in several classes"
+        found, why = self.context.torch(self.attribute.growths[0].node), self._unfit()
+        if why:
+            return why
         edits = found and self._stores(found[0])
         if not edits:
             return f"`{self.attr}` is not plainly stored, once, in `__init__`"
-        edits += [*self._grown()] if captured else []
-        title, why = "count in a buffer", _BUFFER.format(self.attr)
-        return self.context.fix(title, *edits, safety=Safety.UNSAFE, why=why, imports=found[1])
+        edits += self._grown()
+        if any(self.context.lost_comments(e.start, e.end) for e in edits):
+            return "a comment stands in a statement that would change"
+        why = _BUFFER.format(self.attr) + (_FOREIGN if self.attribute.foreign() else "")
+        return self.context.fix("count in a buffer", *edits, safety=Safety.UNSAFE, why=why, imports=found[1])
+
+    def _unfit(self):
+        """Why a buffer cannot take the number's place; "" where it can."""
+        wrong = next((u for u in self.reads if u.captured and not self._computes(u.node)), None)
+        if wrong is not None:
+            return f"`{self.attr}` is needed as a Python number in `{wrong.function.name}`"
+        named = next((u for u in self.reads if u.what == "trim"), None)
+        if named is not None:
+            return f"`{named.function.name}` has another name for `{self.attr}`, under which it may be written in place"
+        if self.attribute.shared:
+            return f"`{self.attr}` is counted in several classes, or outside captured code"
+        taken = next((n for n in (self.attr, *_BY_HAND) if n in self.attribute.class_names()), None)
+        return f"a class has `{taken}` in its body, besides which `register_buffer` cannot be used" if taken else ""
 
     def _computes(self, node):
         """Whether a number goes into arithmetic that gives a tensor."""
@@ -158,15 +164,15 @@ class _Counter:
         return edits if made == len([e for e in edits if "register_buffer" in e.text]) == 1 else []
 
     def _grown(self):
-        """Autograd may hold the old value: a new tensor instead of a write into it."""
-        for growth in self.attribute.growths:
-            if isinstance(growth.node, ast.AugAssign):
-                target, value = (self.context.segment(n) for n in (growth.node.target, growth.node.value))
-                sign = "+" if isinstance(growth.node.op, ast.Add) else "-"
-                value = (
-                    value if isinstance(growth.node.value, (ast.Constant, ast.Name, ast.Attribute)) else f"({value})"
-                )
-                yield self.context.replacement(growth.node, f"{target} = {target} {sign} {value}")
+        """Autograd, or who read it, may hold the old value: a new tensor instead of a write into it."""
+        nodes = [g.node for g in self.attribute.growths if isinstance(g.node, ast.AugAssign)]
+        return [self.context.replacement(n, self._plainly(n)) for n in nodes]
+
+    def _plainly(self, node):
+        target, value = (self.context.segment(n) for n in (node.target, node.value))
+        sign = "+" if isinstance(node.op, ast.Add) else "-"
+        simple = isinstance(node.value, (ast.Constant, ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        return f"{target} = {target} {sign} {value if simple else f'({value})'}"
 
 
 def _below_super(statement, init):

@@ -7,6 +7,9 @@ from ..edit import Safety
 from .base import Rule
 from .host_read import told
 
+_WHY = "the value becomes a bool tensor, and every operand is evaluated"
+_HIDDEN = "`torch` is hidden by a local name, or not imported at the top"
+_SEVERAL = "a tensor of no or several elements raised an error, and gives as many bools"
 _TESTS = (ast.If, ast.IfExp, ast.While, ast.Assert)
 
 
@@ -14,7 +17,8 @@ class BoolOperator(Rule):
     """
     `not t`, and `a and b` or `a or b` of a tensor `a`, ask for the truth of a tensor on the host, also where no branch
     follows. `torch.logical_not`, `logical_and` and `logical_or` give a bool tensor: unsafe, for `not` gives a Python
-    bool, `and` and `or` one of their operands, and the second operand is evaluated in any case. A tensor in the last
+    bool, `and` and `or` one of their operands, and the second operand is evaluated in any case, and a tensor of no or several elements
+    raises no error. A tensor in the last
     place alone (`flag and t`) is not asked.
     """
 
@@ -46,12 +50,14 @@ def step(x: torch.Tensor):
         if not _asks(node, context) or _inside(node, context) or told(node, context):
             return
         test, found = condition(node, context), context.torch(node)
-        if not isinstance(test, Condition) or found is None:
-            kept = test if isinstance(test, str) else "`torch` is hidden by a local name, or not imported at the top"
+        commented = context.lost_comments(*context.source.span(node))
+        if not isinstance(test, Condition) or found is None or commented:
+            hidden = "a comment stands in it" if commented else _HIDDEN
+            kept = test if isinstance(test, str) else hidden
             yield context.finding(self, node, kept=kept)
             return
         text = f"{found[0]}.logical_not({test.text})" if test.negated else test.text
-        why = "the value becomes a bool tensor, and every operand is evaluated"
+        why = "; ".join([_WHY, *sorted(_doubts(node, context))])
         edit = context.replacement(node, text)
         fix = context.fix("use the operator on tensors", edit, safety=Safety.UNSAFE, why=why, imports=found[1])
         yield context.finding(self, node, fix=fix)
@@ -64,6 +70,16 @@ def _asks(node, context):
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Not) and _truth(node.operand, context)
     return any(_truth(n, context) for n in node.values[:-1])
+
+
+def _doubts(node, context):
+    """What may differ in the operands that are no `and`, `or` or `not` themselves."""
+    if isinstance(node, ast.BoolOp):
+        return set().union(*(_doubts(n, context) for n in node.values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _doubts(node.operand, context)
+    test = condition(node, context)
+    return {_SEVERAL} if isinstance(test, Condition) and test.doubt else set()
 
 
 def _truth(node, context):

@@ -61,7 +61,8 @@ class ContextManager(Rule):
     `contextlib.contextmanager` and classes of one's own. Some are not: locks, a device as the default one, flags of
     cuDNN, `fork_rng`, anomaly detection, hooks for saved tensors, redirected output. A break in a `with` cannot be
     resumed, so the whole function around it runs in eager. What compiled code can do without is entered in eager alone
-    (`contextlib.nullcontext()` when compiled): unsafe, for the compiled code goes without. `sdp_kernel` has a successor
+    (`contextlib.nullcontext()` when compiled): unsafe, for the compiled code goes without; a lock that captured code also
+    releases, asks or notifies is left. `sdp_kernel` has a successor
     that is traced: unsafe, for the original warns that it is deprecated.
     """
 
@@ -108,7 +109,7 @@ def step(x: torch.Tensor):
             yield context.finding(self, manager, message, help="name device= in the calls that make tensors")
         elif lost or name == _SDP:
             shown = f"`{name}`" if name else "a lock"
-            built = self._eager(item, lost, context) if lost else self._successor(manager, context)
+            built = self._eager(item, lost, context) if lost else self._successor(item, context)
             fix, kept = (None, built) if isinstance(built, str) else (built, "")
             yield context.finding(self, manager, f"{shown} cannot be entered in a graph", fix=fix, kept=kept)
 
@@ -117,6 +118,8 @@ def step(x: torch.Tensor):
         found, own = context.torch(item.context_expr), _contextlib(item.context_expr, context)
         if item.optional_vars is not None:
             return "what it gives is used"
+        if _used(item.context_expr, context):
+            return "captured code uses the lock in another way, too, which may need it to be held"
         if found is None or own is None:
             return "`torch` or `contextlib` is hidden by another name, or not imported at the top of the file"
         choice = f"{own[0]}.nullcontext() if {found[0]}.compiler.is_compiling() else "
@@ -124,9 +127,12 @@ def step(x: torch.Tensor):
         imports = (*found[1], *own[1])
         return context.fix("enter it in eager only", edit, safety=Safety.UNSAFE, why=why, imports=imports)
 
-    def _successor(self, call, context):
+    def _successor(self, item, context):
         """`sdpa_kernel` with the backends that `sdp_kernel` would let in."""
+        call = item.context_expr
         found, chosen = context.torch(call), _backends(call)
+        if item.optional_vars is not None:
+            return "what it gives is used"
         if found is None or chosen is None:
             return "its arguments are computed, or `torch` is hidden by a local name"
         module = f"{found[0]}.nn.attention"
@@ -141,6 +147,24 @@ def _is_lock(node, context):
         return context.resolve(node.func) in _LOCKS
     values = held(node, context)
     return bool(values) and all(isinstance(v, ast.Call) and context.names.resolve(v.func) in _LOCKS for v in values)
+
+
+def _used(manager, context):
+    """Whether the lock that `manager` names stands, in captured code, elsewhere than after `with`, or in another lock."""
+    if isinstance(manager, ast.Call):
+        return False
+    managed = {id(i.context_expr) for t in (ast.With, ast.AsyncWith) for w in context.index.get(t, ()) for i in w.items}
+    locks = [n for n in context.index.get(ast.Call, ()) if context.names.resolve(n.func) in _LOCKS]
+    seen = context.facts.captured if context.facts else frozenset()
+    captured = [f.node for f in context.program.captured(context.settings.scope, seen)]
+    parts = (n for root in [*captured, *locks] for n in ast.walk(root))
+    return any(_called(n) == _called(manager) and id(n) not in managed for n in parts)
+
+
+def _called(node):
+    """The name by which a node reads a variable or an attribute."""
+    loaded = isinstance(getattr(node, "ctx", None), ast.Load)
+    return getattr(node, "id", None) or getattr(node, "attr", None) if loaded else None
 
 
 def _is_device(node, name, context):

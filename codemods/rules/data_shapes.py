@@ -3,10 +3,15 @@
 import ast
 
 from ..edit import Safety
+from ..kinds import literal
 from .base import Rule
 from .masked_sums import masked_sum
 
 _ALWAYS = frozenset(["nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"])
+_COUNTS = (
+    "a value of `minlength` or more (any value, where that is 0) raises, where bincount gives more counts; bools, floats and a "
+    "tensor of no axis are counted, where bincount raises"
+)
 
 
 class DynamicShape(Rule):
@@ -75,6 +80,10 @@ def _written_under(node, context):
     return isinstance(target, ast.Subscript) and ast.dump(target.slice) == ast.dump(node.slice)
 
 
+def _raises(kind, context):
+    return context.inference.tokens.category(kind.dtype) in ("bool", "float") or kind.rank not in (None, 1)
+
+
 def is_mask(index, context):
     kind = context.kind(index)
     return kind.is_tensor and kind.dtype == context.inference.tokens.bool
@@ -85,7 +94,8 @@ class MissingSize(Rule):
     With a size named, these know their output's shape before they run: `repeat_interleave(..., output_size=n)`,
     `one_hot(..., num_classes=n)`. The number must be a Python int that is known without reading the tensor.
     `bincount(n, minlength=k)` is not enough, for values may be larger: counts of the values below k are a
-    `scatter_add_` into k zeros. Unsafe, for it raises where a value is larger.
+    `scatter_add_` into k zeros. Unsafe, for it raises where a value is larger, and where bincount raises (bools, floats,
+    a tensor of no axis) it counts.
     """
 
     code, name, message = "DYN503", "missing-size", "without its size named, the result's shape depends on data"
@@ -134,14 +144,17 @@ def step(n: torch.Tensor):
         sized = size is not None and context.kind(size).what in ("int", "size") and not context.kind(size).host
         if found is None or not sized or len(given) != 1 or len(node.args) != (0 if method else 1):
             return "only a bincount without weights, of a `minlength` that is a Python int, has as many counts"
+        if _raises(context.kind(counted), context):
+            return "bincount takes whole numbers along one axis alone"
+        if literal(size) == 0:
+            return "a `minlength` of 0 leaves no counts to count into"
         if not isinstance(counted, ast.Name):
             return "what is counted would be computed more than once"
         name, torch = counted.id, found[0]
         zeros = f"{torch}.zeros({context.segment(size)}, dtype={torch}.int64, device={name}.device)"
         shown = f"{zeros}.scatter_add_(0, {name}.long(), {torch}.ones_like({name}, dtype={torch}.int64))"
-        why = "it raises where a value is `minlength` or more, where bincount gives more counts"
         edit = context.replacement(node, shown)
-        return context.fix("count into zeros", edit, safety=Safety.UNSAFE, why=why, imports=found[1])
+        return context.fix("count into zeros", edit, safety=Safety.UNSAFE, why=_COUNTS, imports=found[1])
 
     def _by_tensor(self, node, method, context):
         """Whether the counts are a tensor."""

@@ -1,12 +1,11 @@
 """DYN308: a list of a module that grows at every call."""
 
 import ast
-from dataclasses import replace
 
 from ..edit import Safety
 from ..state import attributes, kept
 from .base import Rule
-from .guarded import guard, quiet
+from .grown import guard_each
 
 _WHY = "compiled code keeps nothing: `{0}` then holds what eager calls put there"
 
@@ -16,8 +15,8 @@ class KeptOnSelf(Rule):
     Dynamo adds to a list of the module as a side effect after the graph, without a break, but guards the list's length: each
     call finds another one and compiles again, and after eight times (`recompile_limit`) the code is left to eager for
     good. One attribute that is overwritten, or a dict entry under a key that stays, costs nothing. Where nothing in the file reads
-    the list, it is filled in eager alone: unsafe, for readers elsewhere find nothing from compiled calls. A list that captured code,
-    or code outside the class, empties again is no matter.
+    the list, it is filled in eager alone, at all places or at none: unsafe, for readers elsewhere find nothing from compiled
+    calls. A list that captured code, or code outside the class, empties again is no matter.
     """
 
     code, name, message = (
@@ -66,8 +65,9 @@ class Model(nn.Module):
             growths = [g for g in attribute.growths if _fits(g, attribute.stores, context)]
             if attribute.reset or not attribute.stores or len(growths) < len(attribute.growths):
                 continue
+            guards = guard_each(growths, _WHY.format(attribute.attr), context)
             for growth in growths:
-                built = _fix(growth, attribute, context)
+                built = attribute.read_by() or guards[growth]
                 fix, why = (None, built) if isinstance(built, str) else (built, "")
                 yield context.finding(self, growth.node, fix=fix, kept=why)
 
@@ -104,13 +104,3 @@ def _holds_lists(node, context):
     return (name == "dict" and not (node.args or node.keywords)) or (
         name == "collections.defaultdict" and [context.names.resolve(a) for a in node.args] == ["list"]
     )
-
-
-def _fix(growth, attribute, context):
-    if attribute.read_by():
-        return attribute.read_by()
-    if not all(quiet(a, context) for a in growth.added):
-        return "what is kept is computed there, and not by reading alone: leaving it out could change the result"
-    built = guard([growth.node], context)
-    why = _WHY.format(attribute.attr)
-    return built if isinstance(built, str) else replace(built, safety=Safety.UNSAFE, why=why)

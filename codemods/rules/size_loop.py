@@ -18,8 +18,11 @@ _OTHERS = frozenset(
 _UNARY = frozenset(n for n in (SAME | SAME_FLOAT) - _OTHERS if not n.endswith(("_", "_like")))
 _SIMPLE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _KEPT = "its turns do more than elementwise work on rows that are stacked again"
+# Of those whose result autograd keeps for the backward pass: a write in place into it raises there.
+_RESULT_SAVED = frozenset("exp exp2 expm1 reciprocal relu rsqrt sigmoid sqrt tan tanh".split())
 _WHY = (
-    "torch.stack raises where there are no rows, and makes a contiguous tensor; `exp` and the like may round otherwise"
+    "the rows raise where there are none, or no such axis, and torch.stack makes a contiguous tensor; `exp` and the like may "
+    "round otherwise"
 )
 
 
@@ -40,7 +43,8 @@ class SizeLoop(Rule):
     body, and eager after eight of them. `mark_dynamic` does not help: it raises, since the loop makes a constant of the
     size. An operator on the whole tensor, or `torch.func.vmap`, is one graph for every size. Rows that go through
     elementwise operators alone and are stacked again are those operators on the whole tensor: unsafe, for `torch.stack`
-    raises where there are no rows, and gives rows that lie one after another in memory. Other loops are noted.
+    raises where there are no rows, and gives rows that lie one after another in memory. `clone` stands for the copy that
+    it makes, where autograd keeps the operator's result (`relu`, `exp`) and a later write in place would spoil it. Other loops are noted.
     """
 
     code, name, message = "DYN508", "size-loop", "a loop as long as an axis is unrolled: a new graph for each size"
@@ -86,16 +90,26 @@ def step(x: torch.Tensor):
         if turns is None:
             return
         text = _whole(listed.elt, turns, context) if _stack_axis(node) == turns.axis else None
-        if text is not None:
+        if text is not None and context.lost_comments(*context.source.span(node)):
+            yield context.finding(self, listed, kept="a comment stands in it")
+        elif text is not None:
+            text = _copied(text, listed.elt, node, context)
             wrapped = isinstance(listed.elt, (ast.BinOp, ast.UnaryOp)) and isinstance(context.parent(node), _TIGHT)
-            yield context.finding(
-                self, listed, fix=_fix(context, context.replacement(node, f"({text})" if wrapped else text))
-            )
+            edit = context.replacement(node, f"({text})" if wrapped else text)
+            yield context.finding(self, listed, fix=_fix(context, edit))
         elif not turns.rows and _uses_index([listed.elt], turns, context):
             yield context.finding(self, listed, kept=_KEPT, level=NOTE)
 
 
 _TIGHT = (ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Subscript, ast.Compare, ast.Await, ast.Call)
+
+
+def _copied(text, element, stack, context):
+    """The source for all rows, with the copy that torch.stack makes where autograd keeps the result, which code after it could
+    write in place."""
+    saved = isinstance(element, ast.Call) and element.func.attr in _RESULT_SAVED
+    consumed = isinstance(context.parent(stack), (ast.BinOp, ast.UnaryOp, ast.Compare))
+    return f"{text}.clone()" if saved and not consumed else text
 
 
 def _fix(context, *edits):
@@ -142,6 +156,9 @@ def _stack_axis(call):
     extra = len(call.args) > 2 or any(k.arg != "dim" for k in call.keywords)
     axis = 0 if given is None else literal(given)
     return None if extra or not isinstance(axis, int) else axis
+
+
+_REPEATED = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 
 
 # The body for all rows at once
@@ -235,6 +252,7 @@ def _appended(node, turns, context):
     text = _whole(added.args[0], turns, context)
     if text is None:
         return None
+    text = _copied(text, added.args[0], stack, context)
     return _three_edits(made, node, added.func.value.id, stack, text, context)
 
 
@@ -271,9 +289,17 @@ def _stacks(call, following, turns, context):
     """Whether a call stacks the list along the loop's axis, at once in one of the statements that follow."""
     if not isinstance(call, ast.Call) or context.resolve(call.func) != "torch.stack" or not call.args:
         return False
-    return (
-        isinstance(call.args[0], ast.Name) and _stack_axis(call) == turns.axis and context.statement(call) in following
-    )
+    listed = isinstance(call.args[0], ast.Name) and _stack_axis(call) == turns.axis
+    return listed and context.statement(call) in following and _once(call, context)
+
+
+def _once(node, context):
+    """Whether an expression is evaluated once where its statement is: one tensor must not stand for several."""
+    while not isinstance(node, ast.stmt):
+        if isinstance(node, _REPEATED):
+            return False
+        node = context.parent(node)
+    return not isinstance(node, (ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
 
 
 def _three_edits(made, node, name, stack, text, context):

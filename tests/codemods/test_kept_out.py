@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynfix.codemods import verify  # noqa: E402
+from dynfix.codemods.rules import size_loop  # noqa: E402
 
 from . import support  # noqa: E402
 
@@ -26,6 +27,9 @@ class Model(nn.Module):
         self.h = nn.Linear(4, 4)
         self.lock = threading.Lock()
 
+    def change(self, z: torch.Tensor):
+        z.mul_(2)
+
     def forward(self, x: torch.Tensor):
         y = self.h(x)
 """
@@ -43,6 +47,9 @@ BROKEN = {
 LOOPS = {
     "appended": "out = []\nfor i in range(y.size(0)):\n    out.append(torch.relu(y[i]) * 2)\nreturn torch.stack(out)",
     "listed": "return torch.stack([-row.clamp(min=0.5) for row in y]) * 2",
+    "written": "z = torch.stack([torch.sigmoid(row) for row in y])\nz += 1\nz[0] = 2.0\nreturn z",
+    "grown": "out = []\nfor row in y:\n    out.append(row.relu())\nz = torch.stack(out)\nnn.functional.relu6(z, True)\nreturn z",
+    "handed": "z = torch.stack([y[i].exp() for i in range(len(y))])\nself.change(z.view(-1))\nreturn z",
     "columns": "return torch.stack([y[:, i].abs() + 1 for i in range(y.shape[1])], 1)",
 }
 
@@ -99,6 +106,50 @@ def graphs(text):
     for rows in (3, 4, 5, 6):
         compiled(torch.randn(rows, 4))
     return len(seen)
+
+
+@pytest.mark.parametrize("name", sorted(size_loop._UNARY))
+def test_results_that_autograd_keeps_are_known(name):
+    """A write into the result of any other operator leaves the backward pass as it was."""
+    places = (torch, torch.nn.functional, torch.Tensor)
+    raised = [_spoils(getattr(place, name)) for place in places if hasattr(place, name)]
+    assert raised and any(raised) is (name in size_loop._RESULT_SAVED)
+
+
+def _spoils(operator):
+    x = torch.rand(3, requires_grad=True)
+    y = operator(x, 0.2) if operator.__name__.startswith(("clamp", "clip")) else operator(x)
+    y.mul_(2)
+    try:
+        y.sum().backward()
+    except RuntimeError as error:
+        return "modified by an inplace operation" in str(error)
+    return False
+
+
+def test_bincount_counts_where_it_raised():
+    """What DYN503 tells: bools, floats, no axis; whole numbers along one axis are as before."""
+    text = "import torch\n\n\n@torch.compile\ndef make(n: torch.Tensor):\n    return torch.bincount(n, minlength=3)\n"
+    plain = [
+        made(t.replace("@torch.compile\n", ""), "counts") for t in (text, support.fixed(text, unsafe=True).source.text)
+    ]
+    for n in (torch.tensor([0, 2, 2]), torch.tensor([1, 1], dtype=torch.uint8), torch.tensor([], dtype=torch.int32)):
+        assert torch.equal(plain[0](n), plain[1](n))
+    for n in (torch.tensor([0.0, 2.0]), torch.tensor([True]), torch.tensor(1)):
+        with pytest.raises(RuntimeError):
+            plain[0](n)
+        assert plain[1](n).shape == (3,)
+    with pytest.raises(RuntimeError):
+        plain[1](torch.tensor([3]))
+
+
+@pytest.mark.parametrize("value", [[], [1.0, 2.0]])
+def test_not_of_several_elements_raised(value):
+    text = "import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n    return not x\n"
+    (finding,) = support.fixed(text, unsafe=True).applied
+    assert "a tensor of no or several elements raised an error" in finding.fix.why
+    with pytest.raises(RuntimeError):
+        bool(torch.tensor(value))
 
 
 @pytest.mark.parametrize("expression", ["y", "y.t()", "y[:, ::2]", "y[:0]", "y.expand(2, 3, 4)", "y[:, :1]"])

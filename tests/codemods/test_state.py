@@ -87,6 +87,40 @@ def test_a_buffer_counts_when_compiled():
     assert fixed.calls == 0 and "calls" in dict(fixed.named_buffers())
 
 
+def test_what_was_handed_out_stays():
+    told = []
+    for model in both("DYN307/handed_out.in.py"):
+        counts = []
+        for _ in range(3):
+            model(torch.ones(3, 4))
+            counts.append(model.count())
+        told.append([int(c) for c in counts])
+    assert told == [[1, 2, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("name", ["Twice", "Inherits"])
+def test_a_buffer_beside_a_class_attribute_raises(name):
+    """Why DYN307 leaves these: `register_buffer` finds the name on the class."""
+    text = (support.FIXTURES / "DYN307/kept.in.py").read_text()
+    cls = getattr(verify.load_text(text, "kept.py", "kept"), name)
+    model = cls()
+    model(torch.ones(3, 4))
+    attr = {"Twice": "count", "Inherits": "total"}[name]
+    assert getattr(model, attr) == 1
+    with pytest.raises(KeyError, match="already exists"):
+        model.register_buffer(attr, torch.tensor(0))
+
+
+def test_integers_without_an_axis_meet_a_buffer_in_int64():
+    """What DYN307 tells of dtypes; others stay as they are with a Python number."""
+    count = torch.tensor(1)
+    for dtype in (torch.bool, torch.int32, torch.int64, torch.float16, torch.float32):
+        for shape in ((), (2,)):
+            x = torch.ones(shape, dtype=dtype)
+            same = (x + count).dtype == (x + 1).dtype
+            assert same is not (dtype == torch.int32 and shape == ())
+
+
 @pytest.mark.parametrize("path", ["DYN307/quiet_others.in.py", "DYN308/quiet_others.in.py"])
 def test_what_is_quiet_compiles_a_few_times_at_most(path):
     """Except what code outside sets back before each call, or has no known kind."""
