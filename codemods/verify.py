@@ -45,7 +45,7 @@ def count_breaks(function, inputs, kwargs=None):
         torch.compile(function, backend="eager")(*inputs, **kwargs)
         counted = sum(dynamo.utils.counters["graph_break"].values())
         dynamo.reset()
-    return max(explained.graph_break_count, counted, explained.graph_count == 0)
+    return max(explained.graph_break_count, counted, int(explained.graph_count == 0))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+from functools import cached_property
 
 from ..kinds_tables import METHOD
 from .purity import argument
@@ -17,8 +18,8 @@ _DEPTH = 4  # calls that are followed
 class Aliases:
     """Of one function: `of(name)` are the names that may hold what it holds; its own object, `self`, is left out."""
 
-    def __init__(self, file, function, project):
-        self.file, self.function, self.project = file, function, project
+    def __init__(self, file, function):
+        self.file, self.function, self.project = file, function, file.project
         self.me, self.groups = file.self_name(function), {}
         for node in ast.walk(function):
             for names, value in _given(node):
@@ -88,6 +89,13 @@ class Aliases:
 
     # What is written
 
+    @cached_property
+    def all_written(self):
+        """The names whose objects some statement writes into, by any name."""
+        statements = [n for n in ast.walk(self.function) if isinstance(n, ast.stmt) and n is not self.function]
+        names = {n for s in statements for n in self.by_statement(s)} - {None, self.me}
+        return set().union(*map(self.of, names))
+
     def written(self, node):
         """The names whose objects `node`, a statement's own part, writes into."""
         for part in ast.walk(node):
@@ -129,7 +137,7 @@ class Aliases:
             if isinstance(given, ast.Name) and fact is not None and fact.what in _SHARED:
                 yield given.id
         for file, function, is_bound in self._called(call):
-            for name in written_parameters(self.project, file, function):
+            for name in written_parameters(file, function):
                 given = argument(function, call, name, is_bound)
                 if given is not None:
                     yield base(given)
@@ -141,22 +149,31 @@ class Aliases:
             found = self.project.definition(fact.cls)
             return [(*found, fact.what == "method")] if found else []
         if fact is not None and fact.what == "module":
-            return [(f, n, True) for f, n in self.project.methods("forward") if f.cls(n).name == fact.cls]
+            found = [(f, n, f.cls(n)) for f, n in self.project.methods("forward")]
+            return [(f, n, True) for f, n, owner in found if owner is not None and owner.name == fact.cls]
         if isinstance(call.func, ast.Attribute) and fact is None and call.func.attr not in METHOD:
             return [(f, n, f.self_name(n) is not None) for f, n in self.project.methods(call.func.attr)]
         named = self.file.functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
         return [(self.file, named, False)] if named is not None else []
 
 
-def written_parameters(project, file, function):
+def aliases_of(file, function):
+    """The function's Aliases, made once."""
+    known = file.project.aliases
+    if (file.path, function) not in known:
+        known[file.path, function] = Aliases(file, function)
+    return known[file.path, function]
+
+
+def written_parameters(file, function):
     """The parameters into whose objects a function writes, by any of their names."""
+    project, key = file.project, (file.path, function)
     known = project.written
-    key = file.path, function
     if key in known or len(project.followed) >= _DEPTH:
         return known.get(key, frozenset())
     known[key] = frozenset()  # of itself
     project.followed.append(function)
-    aliases = Aliases(file, function, project)
+    aliases = aliases_of(file, function)
     names = {n for s in function.body for n in aliases.written(s)} - {None}
     names |= {n.target.id for n in ast.walk(function) if _adds(n) and not aliases.is_number(n.target)}
     every = set().union(*map(aliases.of, names)) - {aliases.me}

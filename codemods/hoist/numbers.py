@@ -3,6 +3,7 @@
 import ast
 
 from ..implicit import elements, places
+from .aliases import aliases_of
 from .purity import parameters
 
 _INTS = frozenset("uint8 int8 int16 int32 int64".split())
@@ -60,6 +61,8 @@ def _only_numbers(file, function, statement):
     if several != (_rank(file, function, statement.value) == 1):
         return False
     names = {t.id for t in targets}
+    if names & aliases_of(file, function).all_written:
+        return False
     found = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in names and n not in targets]
     return not names & parameters(function) and all(not _is_store(n) and _is_meant(file, function, n) for n in found)
 

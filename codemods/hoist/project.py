@@ -15,8 +15,8 @@ _INNER = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
 class File:
     """One file: its source, functions and facts."""
 
-    def __init__(self, path, source, facts):
-        self.path, self.source, self.facts = path, source, facts
+    def __init__(self, path, source, facts, project):
+        self.path, self.source, self.facts, self.project = path, source, facts, project
         self.names_of = qualified(source.tree)
         self.functions = {name: node for node, name in self.names_of.items()}
         self.parents = {c: p for p in ast.walk(source.tree) for c in ast.iter_child_nodes(p)}
@@ -82,12 +82,12 @@ class Project:
 
     def __init__(self, facts, load):
         self.facts, self.load, self.files, self.named, self.texts, self.written = facts, load, {}, {}, {}, {}
-        self.followed = []  # the functions on the way to the one that is looked at
+        self.aliases, self.followed = {}, []  # the functions on the way to the one that is looked at
 
     def file(self, path):
         if path not in self.files:
             source = self.load(path) if path in self.facts else None
-            self.files[path] = File(path, source, self.facts[path]) if source is not None else None
+            self.files[path] = File(path, source, self.facts[path], self) if source is not None else None
         return self.files[path]
 
     def definition(self, place):

@@ -3,7 +3,7 @@
 import ast
 import contextlib
 
-from .aliases import Aliases, own
+from .aliases import aliases_of, own
 from .purity import Impure, parameters
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -20,7 +20,7 @@ class Slice:
         if any(isinstance(n, _BEYOND) for n in ast.walk(function)):
             raise Impure(f"`{function.name}` has statements that are not followed")
         self.order = {s: i for i, s in enumerate(_statements(function.body))}
-        self.aliases = Aliases(file, function, purity.project)
+        self.aliases = aliases_of(file, function)
         self.bindings = self._bindings()
         self.parameters = parameters(function)
         self.kept, self.flat, self.whole, self.needed = set(), set(), set(), set()

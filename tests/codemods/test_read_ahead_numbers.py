@@ -46,9 +46,9 @@ for i in range(x.size(0)):
 FACTORY = "n = lengths.min()\ntotal = (torch.ones(n, 4) * x[0, n - 1 :][:1]).sum() + x[:, :: lengths.min()].sum()\n"
 
 
-def project(tmp_path, monkeypatch, body):
+def project(tmp_path, monkeypatch, body, methods=""):
     """(the model before, the model after)."""
-    text = MODEL.replace("BODY", "".join(f"        {line}\n" for line in body.splitlines()))
+    text = MODEL.replace("BODY", "".join(f"        {line}\n" for line in body.splitlines())) + methods
     (tmp_path / "model.py").write_text(text)
     (tmp_path / "run.py").write_text(SCRIPT)
     old = load(tmp_path, monkeypatch)
@@ -104,3 +104,76 @@ def test_of_activations(tmp_path, monkeypatch):
     old, new = project(tmp_path, monkeypatch, "n = (x > 0).sum()\ntotal = x.flatten()[:n].sum()\n")
     assert not hasattr(type(new), "_forward_host_values")
     assert torch.equal(new(*CALLS[0]), old(*CALLS[0]))
+
+
+WRITTEN = [
+    "buf = torch.zeros(2, dtype=torch.long)\na, b = buf\na.add_(lengths.max())\nn = buf[0]\n",
+    "n = lengths.min()\nm = n\nm += 1\n",
+    "n = lengths.max() - 2\nfor t in [n]:\n    t += 2\n",
+    "n = lengths.min()\n\ndef bump():\n    n.add_(1)\n\nbump()\n",
+    "n = lengths.min()\n[t.add_(1) for t in (n,)]\n",
+    "n = lengths.min() - 9\nnn.functional.relu(n, inplace=True)\n",
+    "n = lengths.min()\nnn.init.constant_(n, 3)\n",
+    "ns = [lengths.min()]\nms = ns\nms[0] = lengths.max()\nn = ns[0]\n",
+    "n = torch.zeros((), dtype=torch.long)\ntorch.sum(lengths, 0, out=n)\n",
+    "n = torch.zeros(2, dtype=torch.long)\nself.count(lengths, n)\nn = n[0]\n",
+    "n = torch.zeros(2, dtype=torch.long)\nv = n[1:]\nv.add_(x.argmax())\nn = n[1]\n",
+    # written where the traced call, of two rows, did not come by
+    "n = lengths[0]\nif x.size(0) > 2:\n    lengths.clamp_(max=2)\n",
+    "n = lengths[0]\nif x.size(0) > 2:\n    torch.clamp_(lengths, max=2)\n",
+    "n = lengths[0]\nif x.size(0) > 2:\n    torch.clamp(lengths, max=2, out=lengths)\n",
+    "v = lengths.view(-1)\nif x.size(0) > 2:\n    v.clamp_(max=2)\nn = lengths.max()\n",
+    "if x.size(0) > 2:\n    self.count(lengths, lengths)\nn = lengths.max()\n",
+    "n = torch.as_tensor(lengths[0])\nif x.size(0) > 2:\n    n += 1\n",
+]
+HELPER = "\n    def count(self, given, into):\n        into.add_(given)\n"
+
+
+@pytest.mark.parametrize("body", WRITTEN)
+def test_what_is_written_by_another_name(tmp_path, monkeypatch, body):
+    """The number is what it is where it is read, and nothing is written twice."""
+    old, new = project(tmp_path, monkeypatch, body + "total = x[:, :n].sum() + lengths.sum()\n", HELPER)
+    for args in CALLS:
+        results = [outcome(model, (args[0], args[1].clone(), args[2])) for model in (old, new)]
+        assert torch.equal(*results) if torch.is_tensor(results[0]) else results[0] == results[1]
+
+
+ODD = [
+    "total = 0\nfor i in range(len(lengths) - 1):\n    total = total + x[0][lengths[i] : lengths[i + 1]].sum()\n",
+    "total = sum([x[0][lengths[i] : lengths[i + 1]].sum() for i in range(len(lengths) - 1)])\n",
+    "y = x[:, : (m := lengths).max()]\ntotal = y.sum() + m.sum()\n",
+    "h, w = shapes[0]\ntotal = x.reshape(-1, h, w).sum() + self.view(h, w)\n",
+]
+METHOD = "\n    def view(self, h, w):\n        return torch.stack([h, w]).float().mean()\n"
+
+
+@pytest.mark.parametrize("body", ODD, ids=["ragged", "comprehension", "walrus", "own-view"])
+def test_forms_that_are_more_than_numbers(tmp_path, monkeypatch, body):
+    old, new = project(tmp_path, monkeypatch, body, METHOD)
+    for args in CALLS:
+        got, want = outcome(new, args), outcome(old, args)
+        assert torch.equal(got, want) if torch.is_tensor(want) else got == want
+
+
+def test_what_is_no_index_is_refused_as_before(tmp_path, monkeypatch):
+    old, new = project(tmp_path, monkeypatch, PADDED)
+    args = CALLS[0][0], torch.tensor([2.5, 3.5]), CALLS[0][2]
+    assert outcome(new, args) == outcome(old, args) == "TypeError"
+
+
+def test_a_method_of_a_class_below(tmp_path, monkeypatch):
+    """What a helper does in a class that the run did not see is done once, in its place."""
+    helper = "\n    def limit(self, lengths):\n        return lengths.max()\n"
+    old, new = project(tmp_path, monkeypatch, "total = x[:, : self.limit(lengths)].sum()\n", helper)
+    assert hasattr(type(new), "_forward_host_values")
+    calls = []
+    for model in (old, new):
+
+        class Below(type(model)):
+            def limit(self, lengths):
+                calls.append(len(lengths))
+                return lengths.min()
+
+        model.__class__ = Below
+        assert model(*CALLS[0]).isfinite()
+    assert calls == [2, 2]
