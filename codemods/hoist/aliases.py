@@ -87,6 +87,13 @@ class Aliases:
         new = method in METHOD and method not in ALIASES and not method.endswith("_")
         return set() if new else given | self.held(call.func.value)
 
+    def _of_tensor(self, func):
+        """Whether a method is a tensor's, as far as can be told."""
+        fact = self.file.fact(self.function, func.value)
+        if fact is not None:
+            return fact.what == "tensor"
+        return func.attr in METHOD and not (isinstance(func.value, ast.Name) and func.value.id == self.me)
+
     # What is written
 
     @cached_property
@@ -151,7 +158,7 @@ class Aliases:
         if fact is not None and fact.what == "module":
             found = [(f, n, f.cls(n)) for f, n in self.project.methods("forward")]
             return [(f, n, True) for f, n, owner in found if owner is not None and owner.name == fact.cls]
-        if isinstance(call.func, ast.Attribute) and fact is None and call.func.attr not in METHOD:
+        if isinstance(call.func, ast.Attribute) and fact is None and not self._of_tensor(call.func):
             return [(f, n, f.self_name(n) is not None) for f, n in self.project.methods(call.func.attr)]
         named = self.file.functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
         return [(self.file, named, False)] if named is not None else []

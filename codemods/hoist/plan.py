@@ -252,7 +252,9 @@ def _candidates(chain):
                 yield level, node
             node = frame.file.parents[node]
         if level == len(chain) - 1 and isinstance(frame.node, ast.Subscript):
-            yield level, _mask(frame) or frame.node
+            read = _mask(frame) or frame.node
+            if _is_value(read):
+                yield level, read
         while node is not frame.function:
             loop = node if isinstance(node, (ast.For, ast.While)) else loop
             node = frame.file.parents[node]

@@ -215,6 +215,8 @@ class Slice:
                 self._keep(outer, anchor)
             else:
                 raise Impure(f"line {statement.lineno} stands in a block other than an `if` or a `for`")
+        if _adds_to_name(statement):
+            self.purity.expression(self.file, self.function, statement, self._later_than(anchor))
         for expression in _read_by(statement):
             self._evaluate(expression, statement)
 

@@ -125,8 +125,16 @@ WRITTEN = [
     "v = lengths.view(-1)\nif x.size(0) > 2:\n    v.clamp_(max=2)\nn = lengths.max()\n",
     "if x.size(0) > 2:\n    self.count(lengths, lengths)\nn = lengths.max()\n",
     "n = torch.as_tensor(lengths[0])\nif x.size(0) > 2:\n    n += 1\n",
+    "n = torch.as_tensor(lengths[0])\nif lengths.size(0) > 2:\n    n += 1\nn = n.max()\n",
+    "if lengths.size(0) > 2:\n    self.clip(lengths)\nn = lengths.max()\n",
 ]
-HELPER = "\n    def count(self, given, into):\n        into.add_(given)\n"
+HELPER = """
+    def count(self, given, into):
+        into.add_(given)
+
+    def clip(self, given):
+        given.clamp_(max=2)
+"""
 
 
 @pytest.mark.parametrize("body", WRITTEN)
@@ -142,12 +150,13 @@ ODD = [
     "total = 0\nfor i in range(len(lengths) - 1):\n    total = total + x[0][lengths[i] : lengths[i + 1]].sum()\n",
     "total = sum([x[0][lengths[i] : lengths[i + 1]].sum() for i in range(len(lengths) - 1)])\n",
     "y = x[:, : (m := lengths).max()]\ntotal = y.sum() + m.sum()\n",
+    "y = x.new_zeros(lengths[(k := 0)], 2)\ntotal = y.sum() + k + x.sum()\n",
     "h, w = shapes[0]\ntotal = x.reshape(-1, h, w).sum() + self.view(h, w)\n",
 ]
 METHOD = "\n    def view(self, h, w):\n        return torch.stack([h, w]).float().mean()\n"
 
 
-@pytest.mark.parametrize("body", ODD, ids=["ragged", "comprehension", "walrus", "own-view"])
+@pytest.mark.parametrize("body", ODD, ids=["ragged", "comprehension", "walrus", "inner-walrus", "own-view"])
 def test_forms_that_are_more_than_numbers(tmp_path, monkeypatch, body):
     old, new = project(tmp_path, monkeypatch, body, METHOD)
     for args in CALLS:
