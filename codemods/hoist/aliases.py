@@ -5,7 +5,7 @@ import builtins
 from functools import cached_property
 
 from ..kinds_tables import METHOD
-from .purity import argument
+from .purity import argument, parameters
 from .state import ALIASES, CHANGES, base, changes
 
 _PLAIN = ("int", "float", "bool", "str", "none", "size")
@@ -16,25 +16,56 @@ _DEPTH = 4  # calls that are followed
 
 
 class Aliases:
-    """Of one function: `of(name)` are the names that may hold what it holds; its own object, `self`, is left out."""
+    """Of one function; its own object, `self`, is left out. What shares memory is a group of names; what was taken from an
+    object, or put into one, is a part of it."""
 
     def __init__(self, file, function):
         self.file, self.function, self.project = file, function, file.project
-        self.me, self.groups = file.self_name(function), {}
+        self.me, self.groups, self.wholes = file.self_name(function), {}, {}
         for node in ast.walk(function):
             for names, value in _given(node):
-                self._join({*names, *self.held(value)})
+                self._relate(names, self.held(value), isinstance(value, ast.Name), _takes(value))
             for owner, value in self._kept(node):
-                self._join({owner, *self.held(value)})
+                self._relate(self.held(value), {owner}, False, True)
 
     def of(self, name):
-        return self.groups.get(name, {name})
+        """The names that may stand for what shares memory with it: tensors of another dtype do not."""
+        dtype = self._dtype(name)
+        return {n for n in self.groups.get(name, {name}) if dtype is None or self._dtype(n) in (None, dtype)}
 
-    def _join(self, names):
-        names = names - {None, self.me}
+    def around(self, name):
+        """The names of objects that hold it; what is done to items of an object changes no tensor."""
+        found, todo = set(), [name]
+        while todo:
+            part = todo.pop()
+            if part not in found:
+                found.add(part)
+                todo += (n for n in self.wholes.get(part, ()) if not self._is_tensor_name(n))
+        return found
+
+    def affected(self, statement):
+        """The names that stand for something else in part after a statement has written."""
+        found = set()
+        for name, memory in self.by_statement(statement).items():
+            found |= self.of(name) if memory else self.around(name)
+        return found
+
+    def _is_tensor_name(self, name):
+        fact = self.file.fact(self.function, ast.Name(name, ast.Load()))
+        return fact is not None and fact.what == "tensor"
+
+    def _dtype(self, name):
+        return self.file.fact(self.function, ast.Name(name, ast.Load())).dtype if self._is_tensor_name(name) else None
+
+    def _relate(self, parts, wholes, both, taken):
+        names = (parts | wholes) - {None, self.me}
         joined = set().union(names, *(self.groups.get(n, ()) for n in names))
         for name in joined:
             self.groups[name] = joined
+        for name in parts & names if taken else ():
+            self.wholes.setdefault(name, set()).update(wholes & names)
+        for name in wholes & names if both else ():
+            self.wholes.setdefault(name, set()).update(parts & names)
 
     def _kept(self, node):
         """(name, value) where the value goes into an object that the name stands for."""
@@ -43,11 +74,6 @@ class Aliases:
             yield from ((base(t), node.value) for t in stores if not self._is_tensor(t))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
             yield from ((base(node.func.value), a) for a in node.args)
-
-    def is_number(self, name):
-        """Whether a name always stood for a number or a text: `+=` gives it another."""
-        fact = self.file.fact(self.function, ast.Name(name.id, ast.Load()))
-        return fact is not None and fact.what in _PLAIN
 
     def _is_tensor(self, node):
         fact = self.file.fact(self.function, node.value)
@@ -58,6 +84,11 @@ class Aliases:
         fact = self.file.fact(self.function, node) if isinstance(node, ast.expr) else None
         if fact is not None and fact.what in _PLAIN and not fact.optional:
             return set()
+        found = self._held(node, fact)
+        dtype = fact.dtype if fact is not None and fact.what == "tensor" else None
+        return {n for n in found if dtype is None or self._dtype(n) in (None, dtype)}
+
+    def _held(self, node, fact):
         if isinstance(node, ast.Name):
             return {node.id} - {self.me}
         if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
@@ -81,11 +112,21 @@ class Aliases:
             return given if last in ALIASES or last.endswith("_") else set()
         if isinstance(call.func, ast.Name):
             return set() if call.func.id in _MADE and name == call.func.id else given
+        known = self._called(call)
+        if known:
+            return self._returned(call, known)
         if not isinstance(call.func, ast.Attribute):
             return given | self.held(call.func)
         method = call.func.attr
         new = method in METHOD and method not in ALIASES and not method.endswith("_")
         return set() if new else given | self.held(call.func.value)
+
+    def _named(self, name):
+        return [n for n in self.file.functions.values() if n.name == name]
+
+    def _class(self, function):
+        owner = self.file.cls(function)
+        return owner.name if owner is not None else None
 
     def _of_tensor(self, func):
         """Whether a method is a tensor's, as far as can be told."""
@@ -100,66 +141,94 @@ class Aliases:
     def all_written(self):
         """The names whose objects some statement writes into, by any name."""
         statements = [n for n in ast.walk(self.function) if isinstance(n, ast.stmt) and n is not self.function]
-        names = {n for s in statements for n in self.by_statement(s)} - {None, self.me}
-        return set().union(*map(self.of, names))
+        return set().union(*map(self.affected, statements))
+
+    def by_statement(self, statement):
+        """{name: whether its memory, not its items alone, is written} of a statement, those of its blocks aside; of a nested
+        function, all that it may."""
+        inner = set()
+        if isinstance(statement, _FUNCTIONS):
+            inner = {a.arg for a in ast.walk(statement.args) if isinstance(a, ast.arg)}
+            found = [pair for s in statement.body for pair in self.written(s)]
+            found += [pair for n in ast.walk(statement) for pair in self._added(n)]
+        else:
+            found = [*self._added(statement), *(pair for e in own(statement) for pair in self.written(e))]
+        names = {}
+        for name, memory in found:
+            if name not in (None, self.me) and name not in inner:
+                names[name] = names.get(name, False) or memory
+        return names
+
+    def _added(self, node):
+        """`x += …`: of a number or a text it makes another."""
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            fact = self.file.fact(self.function, ast.Name(node.target.id, ast.Load()))
+            if fact is None or fact.what not in _PLAIN:
+                yield node.target.id, fact is None or fact.what == "tensor"
 
     def written(self, node):
-        """The names whose objects `node`, a statement's own part, writes into."""
+        """(name, whether its memory is written) of all that `node`, a statement's own part, writes into."""
         for part in ast.walk(node):
             if isinstance(part, (ast.Subscript, ast.Attribute)) and not isinstance(part.ctx, ast.Load):
-                yield _holder(part)
+                yield _holder(part), self._in_memory(part)
             elif isinstance(part, ast.Call):
                 yield from self._by_call(part)
 
-    def by_statement(self, statement):
-        """The names whose objects a statement writes into, those of its blocks aside; of a nested function, all that it may."""
-        if isinstance(statement, _FUNCTIONS):
-            inner = {a.arg for a in ast.walk(statement.args) if isinstance(a, ast.arg)}
-            found = [n for s in statement.body for n in self.written(s)]
-            added = (n.target.id for n in ast.walk(statement) if _adds(n))
-            return {*found, *added} - inner
-        adds = [statement.target.id] if _adds(statement) else []
-        return {*adds, *(n for e in own(statement) for n in self.written(e))}
+    def _in_memory(self, node):
+        if isinstance(node, ast.Attribute):
+            return node.attr == "data"
+        fact = self.file.fact(self.function, node.value)
+        named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+        return not named and (fact is None or fact.what == "tensor")
 
     def _by_call(self, call):
         if isinstance(call.func, ast.Attribute) and changes(call.func.attr):
-            yield base(call.func.value)
+            yield base(call.func.value), call.func.attr not in CHANGES
         name = self.file.names.resolve(call.func) or ""
         last, plain = name.rpartition(".")[2], isinstance(call.func, ast.Name)
         first = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "input"), None)
+        if first is not None and plain and call.func.id in ("next", "setattr", "delattr"):
+            yield base(first), False
         into = [k.value for k in call.keywords if k.arg == "out"]
         in_place = any(k.arg == "inplace" and not _is_false(k.value) for k in call.keywords)
         writes = name.startswith("torch.") and last.endswith("_") and not last.endswith("__")
-        if first is not None and (in_place or writes or (plain and call.func.id in ("next", "setattr", "delattr"))):
-            into.append(first)
+        into += [first] if first is not None and (in_place or writes) else []
         for target in into:
-            yield from (base(t) for t in (target.elts if isinstance(target, ast.Tuple) else [target]))
+            yield from ((base(t), True) for t in (target.elts if isinstance(target, ast.Tuple) else [target]))
         if not name.startswith("torch.") and not (plain and hasattr(builtins, call.func.id)):
             yield from self._by_function(call)
 
     def _by_function(self, call):
-        """Lists and the like that are handed on; tensors, where the function is seen to write into them."""
-        for given in [*call.args, *(k.value for k in call.keywords if k.arg)]:
+        """What the function is seen to write into; of one that is not, lists and the like that are handed on."""
+        known = self._called(call)
+        for given in [] if known else [*call.args, *(k.value for k in call.keywords if k.arg)]:
             fact = self.file.fact(self.function, given)
             if isinstance(given, ast.Name) and fact is not None and fact.what in _SHARED:
-                yield given.id
-        for file, function, is_bound in self._called(call):
-            for name in written_parameters(file, function):
+                yield given.id, False
+        for file, function, is_bound in known:
+            for name, memory in written_parameters(file, function).items():
                 given = argument(function, call, name, is_bound)
                 if given is not None:
-                    yield base(given)
+                    yield base(given), memory
+
+    def _returned(self, call, known):
+        """The names whose objects what is called may give back."""
+        found = set()
+        for file, function, is_bound in known:
+            given = (argument(function, call, name, is_bound) for name in returned_parameters(file, function))
+            found |= set().union(*(self.held(g) for g in given if g is not None))
+        return found
 
     def _called(self, call):
-        """(file, function, whether it is bound) of what may be called: of what the run saw, else by name."""
+        """(file, function, whether it is bound) of what may be called: of what the run saw, else of this file by name."""
         fact = self.file.fact(self.function, call.func)
         if fact is not None and fact.what in ("function", "method"):
             found = self.project.definition(fact.cls)
             return [(*found, fact.what == "method")] if found else []
         if fact is not None and fact.what == "module":
-            found = [(f, n, f.cls(n)) for f, n in self.project.methods("forward")]
-            return [(f, n, True) for f, n, owner in found if owner is not None and owner.name == fact.cls]
+            return [(self.file, n, True) for n in self._named("forward") if self._class(n) == fact.cls]
         if isinstance(call.func, ast.Attribute) and fact is None and not self._of_tensor(call.func):
-            return [(f, n, f.self_name(n) is not None) for f, n in self.project.methods(call.func.attr)]
+            return [(self.file, n, self._class(n) is not None) for n in self._named(call.func.attr)]
         named = self.file.functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
         return [(self.file, named, False)] if named is not None else []
 
@@ -173,32 +242,81 @@ def aliases_of(file, function):
 
 
 def written_parameters(file, function):
-    """The parameters into whose objects a function writes, by any of their names."""
-    project, key = file.project, (file.path, function)
-    known = project.written
-    if key in known or len(project.followed) >= _DEPTH:
-        return known.get(key, frozenset())
-    known[key] = frozenset()  # of itself
+    """{parameter: whether its memory is written} of those into whose objects a function writes, by any of their names."""
+    return _followed(file, function, "written", _written, {})
+
+
+def returned_parameters(file, function):
+    """The parameters whose objects a function may give back."""
+    return _followed(file, function, "returned", _given_back, frozenset())
+
+
+def _followed(file, function, what, look, nothing):
+    project, key = file.project, (file.path, function, what)
+    if key in project.written or len(project.followed) >= _DEPTH:
+        return project.written.get(key, nothing)
+    project.written[key] = nothing  # of itself
     project.followed.append(function)
-    aliases = aliases_of(file, function)
-    names = {n for s in function.body for n in aliases.written(s)} - {None}
-    names |= {n.target.id for n in ast.walk(function) if _adds(n) and not aliases.is_number(n.target)}
-    every = set().union(*map(aliases.of, names)) - {aliases.me}
-    args = function.args
-    known[key] = frozenset(a.arg for a in [*args.posonlyargs, *args.args, *args.kwonlyargs] if a.arg in every)
+    project.written[key] = look(aliases_of(file, function))
     project.followed.pop()
-    return known[key]
+    return project.written[key]
+
+
+def _written(aliases):
+    found, of = {}, parameters(aliases.function) - {aliases.me}
+    for statement in (n for n in ast.walk(aliases.function) if isinstance(n, ast.stmt) and n is not aliases.function):
+        for name, memory in aliases.by_statement(statement).items():
+            for other in of & (aliases.of(name) if memory else aliases.around(name)):
+                found[other] = found.get(other, False) or memory
+    return found
+
+
+def _given_back(aliases):
+    values = [n.value for n in ast.walk(aliases.function) if isinstance(n, ast.Return) and n.value is not None]
+    names = set().union(*map(aliases.held, values))
+    return parameters(aliases.function) & set().union(*map(aliases.of, names))
 
 
 def _given(node):
     """(names, value) of what binds names to a value."""
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield {n for t in targets for n in _names(t)}, node.value
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from _pairs(target, node.value)
     elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-        yield _names(node.target), node.iter
+        yield from _items(node.target, node.iter)
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         yield _names(node.optional_vars), node.context_expr
+
+
+def _takes(value):
+    """Whether a value is an object itself or one of its items: what a function makes of it is another."""
+    func = getattr(value, "func", None)
+    accessor = isinstance(func, ast.Attribute) and func.attr in ALIASES
+    return func is None or accessor or (isinstance(func, ast.Name) and hasattr(builtins, func.id))
+
+
+def _pairs(target, value):
+    """One by one, where both sides list as many."""
+    listed = (ast.Tuple, ast.List)
+    plain = isinstance(target, listed) and not any(isinstance(t, ast.Starred) for t in target.elts)
+    if plain and isinstance(value, listed) and len(target.elts) == len(value.elts):
+        for one, other in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(one, other)
+    else:
+        yield _names(target), value
+
+
+def _items(target, iterated):
+    """Of a loop over `zip(…)` or `enumerate(…)` each name by its own."""
+    name = iterated.func.id if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) else ""
+    parts = target.elts if isinstance(target, ast.Tuple) else []
+    if name == "zip" and len(parts) == len(iterated.args):
+        for part, value in zip(parts, iterated.args, strict=True):
+            yield from _items(part, value)
+    elif name == "enumerate" and len(parts) == 2 and iterated.args:
+        yield from _items(parts[1], iterated.args[0])
+    else:
+        yield _names(target), iterated
 
 
 def _names(target):
@@ -212,10 +330,6 @@ def _holder(node):
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "vars" and node.args:
         node = node.args[0]
     return base(node)
-
-
-def _adds(node):
-    return isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
 
 
 def _is_false(node):

@@ -224,9 +224,7 @@ class Slice:
         """{name: statements that bind it, or write into what it may hold}; attributes of the object are looked at apart."""
         found, me = {}, self.file.self_name(self.function)
         for statement in self.order:
-            names = self.aliases.by_statement(statement) - {None, me}
-            written = {other for name in names for other in self.aliases.of(name)}
-            for name in {*_bound_by(statement), *written} - {me}:
+            for name in {*_bound_by(statement), *self.aliases.affected(statement)} - {me}:
                 found.setdefault(name, []).append(statement)
         return found
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ..edit import Safety
 from ..implicit import places
+from ..walk import read_ahead
 from .base import Rule
 from .guarded import guard
 from .host_read import told
@@ -327,5 +328,6 @@ def step(x: torch.Tensor):
     def check(self, node, context):
         taken = isinstance(node, ast.Call) and context.resolve(node.func) in self.takers
         for number in node.args if taken else places(context.resolve, node):
-            if context.kind(number).is_tensor:
+            is_ahead = isinstance(number, ast.IfExp) and read_ahead(number.test)  # an int, but where it is not
+            if context.kind(number).is_tensor and not is_ahead:
                 yield context.finding(self, number)
