@@ -3,6 +3,7 @@
 import ast
 
 from ..edit import Safety
+from ..noqa import Suppressions
 from ..number_buffers import Buffers, Method
 from .base import Rule
 
@@ -81,8 +82,39 @@ class Pad(nn.Module):
         rounds = any(e.text.startswith("math.") for e in edits)
         imports = ("math",) if rounds and context.names.aliases.get("math") != "math" else ()
         fix = context.fix("compute with the numbers", *edits, safety=Safety.UNSAFE, why=_WHY, imports=imports)
-        place = next(m for m in chosen if m.edits).function.node
-        yield context.finding(self, place, fix=fix)
+        yield from self._told(_statements(cls.node, edits, context), fix, context)
+
+    def _told(self, statements, fix, context):
+        """Every statement that the fix changes is reported; one that is told to stay keeps all of them."""
+        suppressions = Suppressions(context.source)
+        stays = any(suppressions.covers(self.code, s.lineno, s.end_lineno) for s in statements)
+        kept = "another use of the buffer is told to stay as it is" if stays else ""
+        for statement in statements:
+            yield context.finding(self, statement, fix=None if stays else fix, kept=kept)
+
+
+def _statements(cls, edits, context):
+    """The innermost statements that edits stand in, or right before or behind, in their order."""
+    inner = [n for n in ast.walk(cls) if isinstance(n, ast.stmt) and n is not cls]
+    spans = {n: context.source.span(n) for n in inner}
+    plain = sorted((n for n in inner if not hasattr(n, "body")), key=spans.get)
+    found = []
+    for edit in edits:
+        around = [
+            n for n in inner if spans[n][0] <= edit.start and edit.end <= spans[n][1] and not _holds(n, edit, spans)
+        ]
+        begins = context.source.text[: edit.start].rstrip(" \t")[-1:] in "\r\n"
+        above = [n for n in plain if spans[n][1] <= edit.start]
+        below = [n for n in plain if begins and spans[n][0] >= edit.start][:1]
+        apart = bool(below and above) and context.parent(below[0]) is not context.parent(above[-1])
+        found += [around[-1]] if around else above[-1:] if apart else below or above[-1:]
+    return sorted(dict.fromkeys(found), key=lambda n: n.lineno)
+
+
+def _holds(statement, edit, spans):
+    """Whether an edit stands between the statements of a block."""
+    body = getattr(statement, "body", None)
+    return bool(body) and edit.start > spans[body[0]][0]
 
 
 def _makes_buffers(node):
