@@ -41,6 +41,8 @@ class Recording:
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""
         make_static(self.segments)
+        if self.symbols is not None:
+            self.symbols.give_up()
         kept = (outcome for outcome in self.outcomes if not outcome[1].sizes)
         self.outcomes = (*kept, *((0, Input(index), seen) for index, seen in self.numbers.items()))
         self.guards = tuple(self._static(guard) for guard in self.guards)

@@ -154,6 +154,11 @@ class Symbols:
         for form in self._forms:
             form.compute = self._lazily(form)
 
+    def give_up(self) -> None:
+        """The recording stands for one size: every form is what the recorded call had, also where no graph has its node any more."""
+        for form in self._forms:
+            form.compute = _always(form.seen)
+
     def _first(self) -> dict[Any, tuple[int, int]]:
         """Each symbol with the first place where it is read; equal sizes share one."""
         return {symbol: at for at, symbol in reversed(self._symbols.items())}

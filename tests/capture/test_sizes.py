@@ -8,6 +8,7 @@ import math
 import dynfix
 import pytest
 import torch
+from dynfix.rewriter.capture import symbolic
 from dynfix.rewriter.capture.nested import plain_in
 from dynfix.rewriter.forms import calls
 from helpers import Case, call, recordings, same
@@ -509,6 +510,16 @@ def test_no_traced_number_is_left():
         everything = [*found, *(k for pair in case.seen for k in pair), *case.queue, *(k for pair in case.by_size for k in pair),
                       *case.by_size.values(), case.holder.n, case.n]  # fmt: skip
         assert {type(value) for value in everything} == {int} and case.is_int
+
+
+def test_sizes_that_cannot_be_symbols_after_all(monkeypatch):
+    """What is found out late leaves a recording for one size, whose results are that size's at later calls as well."""
+
+    def refused(self):
+        raise symbolic.Inconsistent("found out late")
+
+    monkeypatch.setattr(symbolic.Symbols, "close", refused)
+    same(lambda: lambda x: (x * 2, x.shape[0], -x.shape[0] % 4), *(call(rows(n)) for n in (5, 7, 9, 7, 9, 5)))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
