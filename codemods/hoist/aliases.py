@@ -226,7 +226,7 @@ class Aliases:
             found = self.project.definition(fact.cls)
             return [(*found, fact.what == "method")] if found else []
         if fact is not None and fact.what == "module":
-            return [(self.file, n, True) for n in self._named("forward") if self._class(n) == fact.cls]
+            return [(f, n, True) for f, n in self.project.forwards(fact.cls)]
         if isinstance(call.func, ast.Attribute) and fact is None and not self._of_tensor(call.func):
             return [(self.file, n, self._class(n) is not None) for n in self._named(call.func.attr)]
         named = self.file.functions.get(call.func.id) if isinstance(call.func, ast.Name) else None

@@ -105,6 +105,12 @@ class Project:
             self.named[name] = [(f, n) for f in files if f for n in f.functions.values() if n.name == name]
         return self.named[name]
 
+    def forwards(self, cls):
+        """Every `forward` of a class of that name that ran."""
+        name = f"{cls}.forward"
+        files = (self.file(p) for p, facts in self.facts.items() if name in facts.captured)
+        return [(f, f.functions[name]) for f in files if f and name in f.functions]
+
     def holds(self, name):
         """Whether a dotted name is of the project: relative, or of a package or module among its files."""
         top = name.split(".")[0]

@@ -187,3 +187,16 @@ def test_a_method_of_a_class_below(tmp_path, monkeypatch):
         model.__class__ = Below
         assert model(*CALLS[0]).isfinite()
     assert calls == [2, 2]
+
+
+def test_what_a_module_of_another_file_writes(tmp_path, monkeypatch):
+    (tmp_path / "parts.py").write_text(
+        "from torch import nn\n\n\nclass Raised(nn.Module):\n    def forward(self, given):\n        given.add_(1)\n"
+    )
+    body = "n = lengths.min() + 0\nself.raised(n)\ntotal = x[:, :n].sum()\n"
+    monkeypatch.setitem(globals(), "MODEL", MODEL.replace("from torch import nn\n", "from torch import nn\nimport parts\n").replace(
+        "nn.Linear(4, 4)\n", "nn.Linear(4, 4)\n        self.raised = parts.Raised()\n"
+    ))  # fmt: skip
+    old, new = project(tmp_path, monkeypatch, body)
+    for args in CALLS:
+        assert torch.equal(new(*args), old(*args))
