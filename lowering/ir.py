@@ -146,8 +146,8 @@ class Reduced(Value):
 
 @node
 class Indirect(Atom):
-    """An integer from memory inside an index. A negative one counts from `bound`; one outside [-bound, bound) is an error
-    that the graph's guards or an extern check have to report: targets clamp it, so that memory stays safe."""
+    """An integer from memory inside an index. One outside [0, bound) is an error, which the kernel reports after it has
+    read position 0 in its place: where eager lets a negative one count from the end, the lowering adds `bound` to it."""
 
     value: Value
     bound: Size

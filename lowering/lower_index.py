@@ -176,6 +176,13 @@ def indirect(position: Value, bound: Size) -> Index:
     return sizes.atom_index(Indirect(cast(position, LONG), bound))
 
 
+def _from_end(position: Value, bound: Size) -> Index:
+    """A position of `x[i]`, where a negative one counts from the end."""
+    given = cast(position, LONG)
+    counted = op("add", given, const(bound, LONG))
+    return indirect(Select(op("lt", given, const(0, LONG)), counted, given), bound)
+
+
 def _refuse_empty(x: Ref) -> None:
     if 0 in x.shape:
         raise Unsupported("picking from nothing")
@@ -217,10 +224,7 @@ def _scatter_one(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any
     bound = x.shape[dim]
 
     def body(at: tuple[Index, ...]) -> Value:
-        given = cast(ids.load(tuple(sizes.ZERO if d == dim else index for d, index in enumerate(at))), LONG)
-        position = Select(
-            op("lt", given, const(0, LONG)), const(bound, LONG), given
-        )  # a negative one is out of range here
+        position = ids.load(tuple(sizes.ZERO if d == dim else index for d, index in enumerate(at)))
         here = op("eq", IndexValue(at[dim]), IndexValue(indirect(position, bound)))
         return Select(here, const(value, x.dtype), x.load(at))
 
@@ -258,7 +262,7 @@ def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
         source = []
         for d, size in enumerate(x.shape):
             index = ids[d] if d < len(ids) else None
-            source.append(plain.pop(0) if index is None else indirect(index.load(picks), size))
+            source.append(plain.pop(0) if index is None else _from_end(index.load(picks), size))
         return x.load(source)
 
     return ctx.pointwise(node, body)

@@ -60,10 +60,13 @@ class ExpressionPrinter:
         self.local = local
         self.names = dict(names or {})
         self.divisions = divisions or {}
+        self.checked: set[tuple[Atom, str | None]] = set()
 
     def nested(self) -> "ExpressionPrinter":
         """A printer for an inner scope: what it names is forgotten with it."""
-        return ExpressionPrinter(self.lines, self.local, self.names, self.divisions)
+        inner = ExpressionPrinter(self.lines, self.local, self.names, self.divisions)
+        inner.checked = set(self.checked)
+        return inner
 
     def __call__(self, value: Value) -> str:
         """The value's variable or literal, after printing whatever it needs."""
@@ -84,7 +87,7 @@ class ExpressionPrinter:
         if value.buffer.scope == "local":
             return self.local(value.buffer)
         mask = self(value.mask) if value.mask is not None else None
-        element = f"{value.buffer.name}[{self.index(value.index)}]"
+        element = f"{value.buffer.name}[{self.index(value.index, mask)}]"
         if value.dtype == torch.bool:
             element = f"({element} != 0)"  # memory holds bytes: GCC does not vectorise loads of bool
         return element if mask is None else f"({mask} ? {element} : ({TYPES[value.dtype]})0)"
@@ -104,9 +107,23 @@ class ExpressionPrinter:
     def print_Reduced(self, value: Reduced) -> str:
         raise AssertionError("a reduction is printed by its nest")
 
-    def index(self, index: Index) -> str:
+    def index(self, index: Index, mask: str | None = None) -> str:
+        """The text of an index; positions from memory are checked wherever the bool variable `mask` is true."""
+        self._check(index, mask)
+        return self._sum(index)
+
+    def _sum(self, index: Index) -> str:
         parts = [self._term(atom, factor) for atom, factor in index.terms]
         return " + ".join(parts + [f"{index.offset}"] * (index.offset != 0 or not parts))
+
+    def _check(self, index: Index, mask: str | None) -> None:
+        """Notes positions out of range. In a statement of its own: GCC 12 miscompiles a `simd` reduction variable that is
+        handed to a function by reference (it reads beyond the stack)."""
+        for atom in atoms(index):
+            if isinstance(atom, Indirect) and (atom, mask) not in self.checked:
+                self.checked.add((atom, mask))
+                outside = f"is_outside({self(atom.value)}, {atom.bound})"
+                self.lines.add(f"bad |= {outside if mask is None else f'({mask} & {outside})'};")
 
     def _term(self, atom: Atom, factor: int) -> str:
         text = self.atom(atom)
@@ -123,7 +140,7 @@ class ExpressionPrinter:
         if isinstance(atom, Mod):
             return self._divided(atom.base, "%", atom.divisor)
         assert isinstance(atom, Indirect)
-        return f"pick({self(atom.value)}, {atom.bound}, bad)"
+        return f"inside({self(atom.value)}, {atom.bound})"
 
     def _divided(self, base: Index, sign: str, divisor: Size) -> str:
         """Division of 32 bits where the operand fits: several times faster than of 64. A negative operand must round down."""
@@ -131,21 +148,21 @@ class ExpressionPrinter:
             return self._divided_by_size(base, sign, divisor)
         low, high = sizes.bounds(base)
         if low >= 0 and high < 2**31:
-            return f"(int64_t)((uint32_t)({self.index(base)}) {sign} {divisor}u)"
+            return f"(int64_t)((uint32_t)({self._sum(base)}) {sign} {divisor}u)"
         if low >= 0:
-            return f"(({self.index(base)}) {sign} {divisor})"
+            return f"(({self._sum(base)}) {sign} {divisor})"
         shift = -(low // divisor) * divisor
-        quotient = f"(({self.index(base)} + {shift}) {sign} {divisor})"
+        quotient = f"(({self._sum(base)} + {shift}) {sign} {divisor})"
         return quotient if sign == "%" else f"({quotient} - {shift // divisor})"
 
     def _divided_by_size(self, base: Index, sign: str, divisor: Size) -> str:
         """As above with limits that a call knows. A divisor that may be zero is that of loops that then do not run."""
         by = f"{divisor}" if at_least(divisor, 1) else f"({divisor} + ({divisor} == 0))"
         if not sizes.nonnegative(base):
-            return f"op_{'floordiv' if sign == '/' else 'remainder'}<int64_t>({self.index(base)}, {by})"
+            return f"op_{'floordiv' if sign == '/' else 'remainder'}<int64_t>({self._sum(base)}, {by})"
         if sizes.within(base, 2**31) and below(divisor, 2**31):
-            return f"(int64_t)((uint32_t)({self.index(base)}) {sign} (uint32_t){by})"
-        return f"op_{'quotient' if sign == '/' else 'rest'}({self.index(base)}, {by})"
+            return f"(int64_t)((uint32_t)({self._sum(base)}) {sign} (uint32_t){by})"
+        return f"op_{'quotient' if sign == '/' else 'rest'}({self._sum(base)}, {by})"
 
 
 def is_slow(base: Index, divisor: Size) -> bool:

@@ -440,8 +440,7 @@ class KernelPrinter:
 
     def _indirect(self, atom: Indirect) -> str:
         value = self.value(atom.value)
-        wrapped = f"tl.where({value} < 0, {value} + {atom.bound}, {value})"
-        return f"tl.minimum(tl.maximum({wrapped}, 0), {max(atom.bound - 1, 0)}).to({self.integer})"
+        return f"tl.minimum(tl.maximum({value}, 0), {max(atom.bound - 1, 0)}).to({self.integer})"
 
     # ---- stores
 

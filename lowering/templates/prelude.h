@@ -101,10 +101,6 @@ template <typename T> INLINE T op_shr(T a, T b) {
   return (T)(a >> b);
 }
 
-// Position `i` of an axis of n elements; a negative one counts from the end. One out of range is noted and read at 0.
-INLINE int64_t pick(int64_t i, int64_t n, int64_t &bad) {
-  i += i < 0 ? n : 0;
-  bool outside = (uint64_t)i >= (uint64_t)n;
-  bad |= outside;
-  return outside ? 0 : i;
-}
+// A position from memory on an axis of n elements: one out of range is noted by the caller, and read at 0.
+INLINE bool is_outside(int64_t i, int64_t n) { return (uint64_t)i >= (uint64_t)n; }
+INLINE int64_t inside(int64_t i, int64_t n) { return is_outside(i, n) ? 0 : i; }

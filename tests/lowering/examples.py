@@ -80,7 +80,7 @@ def transpose_add():
 
 def gather():
     """Rows of a table picked by an int64 tensor: an indirect load."""
-    table, ids, y = torch.randn(50, 16), torch.randint(-50, 50, (21,)), out(21, 16)
+    table, ids, y = torch.randn(50, 16), torch.randint(50, (21,)), out(21, 16)
     bt, bi, by = buffers(table=table, ids=ids, y=y)
     axes = (Axis(0, 21), Axis(1, 16))
     row = atom_index(Indirect(Load(bi, atom_index(axes[0])), 50), 16)
