@@ -6,7 +6,8 @@ Every public name is loaded on first use, so that `import dynfix` needs no torch
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # for type checkers alone: at run time the table below loads each name on first use
+# for type checkers alone: at run time the table below loads each name on first use
+if TYPE_CHECKING:
     from .rewriter.api import (
         ExplainOutput,
         allow_in_graph,
@@ -35,11 +36,15 @@ __version__ = "0.1.0"
 _PUBLIC = {
     name: module
     for module, names in {
-        "rewriter.api": "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling",
+        "rewriter.api": (
+            "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
+        ),
         "rewriter.config": "config",
         "runtime.backends": "list_backends register_backend",
         "runtime.options": "list_mode_options list_options",
-        "runtime.errors": "DynfixError GraphBreakError LoweringError BuildError OptionError RecompileLimitError",
+        "runtime.errors": (
+            "DynfixError GraphBreakError LoweringError BuildError OptionError RecompileLimitError"
+        ),
         "runtime.report": "DynfixWarning",
     }.items()
     for name in names.split()

@@ -1,11 +1,14 @@
 """Graph breaks of models of an installed library, before and after `dynfix` worked on a copy of it.
 
-`python benchmarks/codemod_census.py HARNESS.py BREAKS.csv LIBRARY SCRATCH [--only A,B] [--unsafe-fixes] [--trace]`
+`python benchmarks/codemod_census.py HARNESS.py BREAKS.csv LIBRARY SCRATCH [--only A,B]
+[--unsafe-fixes] [--trace]`
 
-HARNESS.py offers `child(model, out_json, train)`, which builds a tiny model and its inputs by `try_eager(model, candidates, log)` and
-writes what `torch._dynamo.explain` and the counters said. BREAKS.csv names the models (column `model`); a text file, one a line.
-LIBRARY is the folder of the installed package. It is copied, the copy is fixed, and every model is run in a process of its own from
-either copy: outputs are compared in eager on the same seed, and breaks counted. With `--trace` each model's run is traced first."""
+HARNESS.py offers `child(model, out_json, train)`, which builds a tiny model and its inputs by
+`try_eager(model, candidates, log)` and writes what `torch._dynamo.explain` and the counters said.
+BREAKS.csv names the models (column `model`); a text file, one a line. LIBRARY is the folder of the
+installed package. It is copied, the copy is fixed, and every model is run in a process of its own
+from either copy: outputs are compared in eager on the same seed, and breaks counted. With `--trace`
+each model's run is traced first."""
 
 import argparse
 import csv
@@ -39,13 +42,16 @@ def harness(path):
 
 
 def child(arguments):
-    """One model: the harness's findings, and a digest of its output in eager; with --eager the output alone."""
+    """One model: the harness's findings, and a digest of its output in eager; with --eager the
+    output alone."""
     import torch
 
     module, found = harness(arguments.harness)
     if arguments.eager:
         module.torch._dynamo.explain = _refuse
-        module.time = types.SimpleNamespace(time=lambda: 0.0)  # a traced run is slower than what the harness waits for
+        module.time = types.SimpleNamespace(
+            time=lambda: 0.0
+        )  # a traced run is slower than what the harness waits for
     module.child(arguments.child, arguments.out, False)
     result = json.loads(Path(arguments.out).read_text())
     if found:
@@ -63,8 +69,21 @@ def _refuse(*args, **kwargs):
 
 def run(arguments, model, folder, out, command=()):
     """The findings on one model with the library from `folder`."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
-    here = [os.path.abspath(__file__), arguments.harness, "", "", "", "--child", model, "--out", str(out)]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+    }
+    here = [
+        os.path.abspath(__file__),
+        arguments.harness,
+        "",
+        "",
+        "",
+        "--child",
+        model,
+        "--out",
+        str(out),
+    ]
     out.unlink(missing_ok=True)
     try:
         done = subprocess.run(
@@ -93,9 +112,10 @@ def fix(arguments, scratch, models):
     """Fix the copy `after`, in one go or with what the traced models showed."""
     from dataclasses import replace
 
-    from dynfix.codemods import runner, traced
+    from dynfix.codemods.cli import runner
+    from dynfix.codemods.cli.settings import Settings
     from dynfix.codemods.hoist.plan import planned
-    from dynfix.codemods.settings import Settings
+    from dynfix.codemods.trace import trace_facts
 
     target = scratch / "after"
     paths, _ = runner.files([str(target)], Settings(exclude=()))
@@ -110,11 +130,11 @@ def fix(arguments, scratch, models):
                 model,
                 target,
                 scratch / "traced.json",
-                ["-m", "dynfix.codemods.trace_run", str(listed), str(out)],
+                ["-m", "dynfix.codemods.trace.traced_run", str(listed), str(out)],
             )
         facts = merged(facts, json.loads(out.read_text()) if out.exists() else {})
     settings = Settings(unsafe_fixes=arguments.unsafe_fixes, exclude=(), cache=False, jobs=2)
-    settings = replace(settings, facts=planned(traced.load(facts), settings))
+    settings = replace(settings, facts=planned(trace_facts.load(facts), settings))
     applied = 0
     for result in runner.run(paths, settings, True):
         applied += len(result.applied)
@@ -129,7 +149,7 @@ def merged(first, second):
     """What two runs showed, joined."""
     from dataclasses import astuple
 
-    from dynfix.codemods.traced import Fact
+    from dynfix.codemods.trace.trace_facts import Fact
 
     for path, entry in second.items():
         old = first.setdefault(path, {"facts": [], "captured": []})
@@ -140,14 +160,19 @@ def merged(first, second):
             table[function, text] = fact if known == fact else (astuple(both) if both else None)
         old["facts"] = [[f, t, fact] for (f, t), fact in table.items()]
         old["captured"] = sorted({*old["captured"], *entry["captured"]})
-        old["reads"] = [*old.get("reads", ()), *(r for r in entry["reads"] if r not in old.get("reads", ()))]
+        old["reads"] = [
+            *old.get("reads", ()),
+            *(r for r in entry["reads"] if r not in old.get("reads", ())),
+        ]
         for root, ways in entry.get("roots", {}).items():
             old.setdefault("roots", {}).setdefault(root, []).extend(ways)
     return first
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("harness", "models", "library", "scratch"):
         parser.add_argument(name)
     parser.add_argument("--only", default="")
@@ -177,18 +202,25 @@ def compare(arguments):
         if side == "after":
             shutil.rmtree(scratch / side, ignore_errors=True)
         if not (scratch / side).exists():
-            shutil.copytree(library, scratch / side / library.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                library, scratch / side / library.name, ignore=shutil.ignore_patterns("__pycache__")
+            )
     fix(arguments, scratch, models)
     whole = equal = 0
     for model in models:
         kept = scratch / f"before_{model}.json"
-        before = json.loads(kept.read_text()) if kept.exists() else run(arguments, model, scratch / "before", kept)
+        before = (
+            json.loads(kept.read_text())
+            if kept.exists()
+            else run(arguments, model, scratch / "before", kept)
+        )
         after = run(arguments, model, scratch / "after", scratch / f"after_{model}.json")
         alike = bool(before.get("did")) and same(before.get("did"), after.get("did"))
         whole, equal = whole + (breaks(after) == 0), equal + alike
         state = after.get("eval", {}).get("error") or after["died"] or after.get("status", "")
         print(
-            f"{model}: breaks {breaks(before)} -> {breaks(after)}, outputs {'equal' if alike else 'DIFFER'} {str(state)[:150]}",
+            f"{model}: breaks {breaks(before)} -> {breaks(after)}, outputs"
+            f" {'equal' if alike else 'DIFFER'} {str(state)[:150]}",
             flush=True,
         )
         for row in after.get("eval", {}).get("breaks", []):

@@ -1,13 +1,17 @@
-"""What `dynfix` does to a corpus of modules: files fixed, outputs kept, graph breaks before and after.
+"""What `dynfix` does to a corpus of modules: files fixed, outputs kept, graph breaks before and
+after.
 
-`python benchmarks/codemod_corpus.py FOLDER LIST.json LOADER.py [--only breaking|all] [--scratch DIR]`
+`python benchmarks/codemod_corpus.py FOLDER LIST.json LOADER.py [--only breaking|all] [--scratch
+DIR]`
 
-FOLDER holds the modules; LIST.json the cases, `{"file": …, "idx": …, "plain_breaks": …}` each; LOADER.py offers `prepare()`,
-`load(path) -> (module with TESTCASES, …)`, `build(case)`, `inputs(case)` and `seed(n)`. Every file is copied and fixed three
-times: safe fixes; all fixes; and, for files with a case that breaks, all fixes after its cases ran once under the tracer. A case is
-equal when outputs, inputs afterwards and buffers are those of the original in eager, for the given inputs and for other values,
-exceptions included. Breaks are the larger of `torch._dynamo.explain`'s count and `counters["graph_break"]`, in eval mode without
-gradients; a case is one graph when there are none and `fullgraph=True` takes it."""
+FOLDER holds the modules; LIST.json the cases, `{"file": …, "idx": …, "plain_breaks": …}` each;
+LOADER.py offers `prepare()`, `load(path) -> (module with TESTCASES, …)`, `build(case)`,
+`inputs(case)` and `seed(n)`. Every file is copied and fixed three times: safe fixes; all fixes;
+and, for files with a case that breaks, all fixes after its cases ran once under the tracer. A case
+is equal when outputs, inputs afterwards and buffers are those of the original in eager, for the
+given inputs and for other values, exceptions included. Breaks are the larger of
+`torch._dynamo.explain`'s count and `counters["graph_break"]`, in eval mode without gradients; a
+case is one graph when there are none and `fullgraph=True` takes it."""
 
 import argparse
 import collections
@@ -79,7 +83,11 @@ def others(torch, load, case):
     load.seed(99)
     pytree = torch.utils._pytree
     return pytree.tree_map(
-        lambda t: torch.rand_like(t) * 2 - 0.5 if isinstance(t, torch.Tensor) and t.is_floating_point() else t,
+        lambda t: (
+            torch.rand_like(t) * 2 - 0.5
+            if isinstance(t, torch.Tensor) and t.is_floating_point()
+            else t
+        ),
         (args, kwargs),
     )
 
@@ -89,7 +97,8 @@ def leaves(torch, value):
 
 
 def digest(torch, leaf):
-    """A tensor's type and some numbers that tell it from others, rounded in the last bits; a short text of what else there is."""
+    """A tensor's type and some numbers that tell it from others, rounded in the last bits; a short
+    text of what else there is."""
     if not isinstance(leaf, torch.Tensor):
         plain = isinstance(leaf, (int, float, str, bool, type(None)))
         return repr(leaf)[:200] if plain else type(leaf).__name__
@@ -110,20 +119,28 @@ def digest(torch, leaf):
 def broken(load, case):
     """Breaks of one call, and Dynamo's reasons with the user's lines."""
     import torch
-    from dynfix.codemods.verify import count_breaks
+    from dynfix.codemods.cli.side_by_side import count_breaks
 
     with torch.no_grad():
         model, (args, kwargs) = load.build(case), load.inputs(case)
         load.seed(7)
         try:
-            found = {"breaks": count_breaks(model, args, kwargs), "whole": whole(torch, model, args, kwargs)}
+            found = {
+                "breaks": count_breaks(model, args, kwargs),
+                "whole": whole(torch, model, args, kwargs),
+            }
         except Exception as error:
-            return {"breaks": None, "whole": False, "hard": f"{type(error).__name__}: {error}"[:300]}
+            return {
+                "breaks": None,
+                "whole": False,
+                "hard": f"{type(error).__name__}: {error}"[:300],
+            }
         return {**found, "reasons": reasons(torch, model, args, kwargs) if found["breaks"] else []}
 
 
 def whole(torch, model, args, kwargs):
-    """Whether Dynamo takes the whole call as one graph: a frame that it skips altogether is no break to its counters."""
+    """Whether Dynamo takes the whole call as one graph: a frame that it skips altogether is no
+    break to its counters."""
     torch._dynamo.reset()
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -138,9 +155,12 @@ def reasons(torch, model, args, kwargs):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
         explained = torch._dynamo.explain(model)(*args, **kwargs)
         lines = [
-            (r.reason.splitlines()[0][:90], r.user_stack[-1] if r.user_stack else None) for r in explained.break_reasons
+            (r.reason.splitlines()[0][:90], r.user_stack[-1] if r.user_stack else None)
+            for r in explained.break_reasons
         ]
-        return [[text, f"{Path(f.filename).name}:{f.lineno} {f.line}" if f else ""] for text, f in lines]
+        return [
+            [text, f"{Path(f.filename).name}:{f.lineno} {f.line}" if f else ""] for text, f in lines
+        ]
     return []
 
 
@@ -166,10 +186,10 @@ def prepare(folder, scratch, files):
 
 def fix(arguments, scratch, variant, wanted):
     """Fix the copies of one variant; which rules fixed how much."""
-    from dynfix.codemods import check
+    from dynfix.codemods.cli import check
+    from dynfix.codemods.cli.settings import Settings
     from dynfix.codemods.hoist.plan import planned
-    from dynfix.codemods.settings import Settings
-    from dynfix.codemods.source import Source
+    from dynfix.rewriter.edits.source_file import Source
 
     applied = collections.Counter()
     for name, indices in wanted.items():
@@ -187,7 +207,7 @@ def fix(arguments, scratch, variant, wanted):
 
 def learnt(arguments, scratch, name, indices, path):
     """What the tracer saw of a file with a breaking case; kept between measurements."""
-    from dynfix.codemods import traced
+    from dynfix.codemods.trace import trace_facts
 
     breaking = [i for i, breaks in indices.items() if breaks]
     kept = scratch / "facts" / f"{name}.json"
@@ -205,9 +225,19 @@ def learnt(arguments, scratch, name, indices, path):
             "[]",
         ]
         (kept.parent / "paths.json").write_text(json.dumps([os.path.realpath(path)]))
-        command = [sys.executable, "-m", "dynfix.codemods.trace_run", str(kept.parent / "paths.json"), str(kept)]
-        subprocess.run([*command, os.path.abspath(__file__), *here], capture_output=True, timeout=arguments.seconds)
-    return traced.load(json.loads(kept.read_text())) if kept.exists() else {}
+        command = [
+            sys.executable,
+            "-m",
+            "dynfix.codemods.trace.traced_run",
+            str(kept.parent / "paths.json"),
+            str(kept),
+        ]
+        subprocess.run(
+            [*command, os.path.abspath(__file__), *here],
+            capture_output=True,
+            timeout=arguments.seconds,
+        )
+    return trace_facts.load(json.loads(kept.read_text())) if kept.exists() else {}
 
 
 class Runs:
@@ -231,13 +261,27 @@ class Runs:
 
     def _run(self, path, indices, breaking):
         a = self.arguments
-        command = [sys.executable, os.path.abspath(__file__), "", "", str(a.loader), "--path", str(path)]
+        command = [
+            sys.executable,
+            os.path.abspath(__file__),
+            "",
+            "",
+            str(a.loader),
+            "--path",
+            str(path),
+        ]
         command += ["--indices", json.dumps(indices), "--breaking", json.dumps(breaking)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=a.seconds + 5 * len(indices) + 30 * len(breaking)
+                command,
+                capture_output=True,
+                text=True,
+                timeout=a.seconds + 5 * len(indices) + 30 * len(breaking),
             )
-            text, died = done.stdout, (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else ""
+            text, died = (
+                done.stdout,
+                (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else "",
+            )
         except subprocess.TimeoutExpired as late:
             text, died = (late.stdout or b"").decode(errors="replace"), "out of time"
         rows = [json.loads(line[5:]) for line in text.splitlines() if line.startswith("CASE ")]
@@ -246,14 +290,18 @@ class Runs:
 
 
 def same(first, second, loosely=False):
-    """Whether two digests are those of equal values: exact but for the last bits of sums; `loosely`: a Python number may have
-    become a tensor of its value."""
+    """Whether two digests are those of equal values: exact but for the last bits of sums;
+    `loosely`: a Python number may have become a tensor of its value."""
     if isinstance(first, float) and isinstance(second, float):
         return abs(first - second) <= 1e-5 * max(1.0, abs(first), abs(second))
     if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(same(a, b, loosely) for a, b in zip(first, second, strict=True))
+        return len(first) == len(second) and all(
+            same(a, b, loosely) for a, b in zip(first, second, strict=True)
+        )
     if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(first[k], second[k], loosely) for k in first)
+        return first.keys() == second.keys() and all(
+            same(first[k], second[k], loosely) for k in first
+        )
     if loosely and isinstance(first, str) and isinstance(second, list) and len(second) == 7:
         with contextlib.suppress(ValueError):
             return same(float(first), float(second[5]))
@@ -261,17 +309,28 @@ def same(first, second, loosely=False):
 
 
 def measure(arguments, scratch):
-    """The rows of every case, before and after: breaks are counted for those that break, the others of a changed file are
-    only compared in eager."""
+    """The rows of every case, before and after: breaks are counted for those that break, the others
+    of a changed file are only compared in eager."""
     wanted, runs, result = cases(arguments.list, arguments.files), Runs(arguments, scratch), []
     for number, (name, indices) in enumerate(wanted.items(), 1):
         breaking = sorted(i for i, breaks in indices.items() if breaks)
         changed = len({(scratch / v / name).read_bytes() for v in ("before", *VARIANTS)}) > 1
         others = sorted(set(indices) - set(breaking)) if changed and arguments.only == "all" else []
         for group, counted in ((breaking, breaking), (others, [])):
-            found = {v: runs.rows(scratch / v / name, group, counted) for v in ("before", *VARIANTS)} if group else {}
+            found = (
+                {v: runs.rows(scratch / v / name, group, counted) for v in ("before", *VARIANTS)}
+                if group
+                else {}
+            )
             for i in group:
-                result.append({"file": name, "idx": i, "breaking": i in breaking, **{v: found[v][i] for v in found}})
+                result.append(
+                    {
+                        "file": name,
+                        "idx": i,
+                        "breaking": i in breaking,
+                        **{v: found[v][i] for v in found},
+                    }
+                )
         print(f"{number}/{len(wanted)} files", file=sys.stderr, flush=True)
     differ = [r for r in result if any(what_differs(r, v, loosely=True) for v in VARIANTS)]
     loose = [r for r in differ if unsteady(r, runs, scratch)]
@@ -281,7 +340,9 @@ def measure(arguments, scratch):
 
 def unsteady(row, runs, scratch):
     """Whether the original, run once more, differs from itself (uninitialised memory, time)."""
-    again = {r["idx"]: r for r in runs.again(scratch / "before" / row["file"], [row["idx"]])}[row["idx"]]
+    again = {r["idx"]: r for r in runs.again(scratch / "before" / row["file"], [row["idx"]])}[
+        row["idx"]
+    ]
     return what_differs({"before": row["before"], "again": again}, "again") != ""
 
 
@@ -294,8 +355,9 @@ def report(result):
         before = sum(r["before"].get("breaks") or 0 for r in breaking)
         after = sum(r[variant].get("breaks") or 0 for r in breaking)
         print(
-            f"{variant}: {len(good)} of {len(breaking)} breaking cases are one graph; breaks {before} -> {after}; of {len(result)} cases "
-            f"{len(differ) - len(typed)} differ in eager, {len(typed)} give a tensor for a Python number of the same value"
+            f"{variant}: {len(good)} of {len(breaking)} breaking cases are one graph; breaks"
+            f" {before} -> {after}; of {len(result)} cases {len(differ) - len(typed)} differ in"
+            f" eager, {len(typed)} give a tensor for a Python number of the same value"
         )
         differ = [r for r in differ if r not in typed]
         for row in differ:
@@ -320,15 +382,18 @@ def remaining(rows, variant):
         after = row[variant]
         if after.get("breaks") != 0 or not after.get("whole"):
             print(
-                f"  left: {row['file']} #{row['idx']} {after.get('cls')}: {row['before'].get('breaks')} -> {after.get('breaks')} "
-                f"{after.get('hard') or after.get('lost') or ''}"
+                f"  left: {row['file']} #{row['idx']} {after.get('cls')}:"
+                f" {row['before'].get('breaks')} -> {after.get('breaks')}"
+                f" {after.get('hard') or after.get('lost') or ''}"
             )
             for reason in after.get("reasons", []):
                 print(f"      {reason[0]} | {reason[1]}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("list")
     parser.add_argument("loader")

@@ -1,13 +1,17 @@
-"""How often the codemod is right about what is a tensor: its findings from text alone, against what a run shows.
+"""How often the codemod is right about what is a tensor: its findings from text alone, against what
+a run shows.
 
-`python benchmarks/codemod_precision.py HARNESS.py LIBRARY SCRATCH [--models LIST.txt] [--minutes 7] [--draw 100] [--seed 0]`
+`python benchmarks/codemod_precision.py HARNESS.py LIBRARY SCRATCH [--models LIST.txt] [--minutes 7]
+[--draw 100] [--seed 0]`
 
-HARNESS.py builds tiny models (see codemod_census.py), LIBRARY is the folder of the installed transformers. Models are taken in an
-order drawn at random from the library's own table of base models (or from LIST.txt), those alone whose folder has a finding, and
-each is run in eager under the tracer until the minutes are over. Findings are those of `dynfix --check --scope forward`,
-without the trace. What a finding calls tensors are the outermost expressions in its span that the inference holds to be tensors;
-it is confirmed where each of them that was evaluated was a tensor (or None at times), and refuted where one was not. Expressions
-that were never evaluated are counted apart, and so are findings that say nothing of a tensor (prints, log calls)."""
+HARNESS.py builds tiny models (see codemod_census.py), LIBRARY is the folder of the installed
+transformers. Models are taken in an order drawn at random from the library's own table of base
+models (or from LIST.txt), those alone whose folder has a finding, and each is run in eager under
+the tracer until the minutes are over. Findings are those of `dynfix --check --scope forward`,
+without the trace. What a finding calls tensors are the outermost expressions in its span that the
+inference holds to be tensors; it is confirmed where each of them that was evaluated was a tensor
+(or None at times), and refuted where one was not. Expressions that were never evaluated are counted
+apart, and so are findings that say nothing of a tensor (prints, log calls)."""
 
 import argparse
 import ast
@@ -24,11 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import codemod_census as census
-from dynfix.codemods import check, runner, traced
-from dynfix.codemods.context import Context
-from dynfix.codemods.settings import Settings
-from dynfix.codemods.source import Source
-from dynfix.codemods.walk import Walk
+from dynfix.codemods.analysis.captured_walk import Walk
+from dynfix.codemods.analysis.file_context import Context
+from dynfix.codemods.cli import check, runner
+from dynfix.codemods.cli.settings import Settings
+from dynfix.codemods.trace import trace_facts
+from dynfix.rewriter.edits.source_file import Source
 
 _SEEN = (ast.Call, ast.Compare, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Subscript)
 ANSWERS = ("confirmed", "refuted", "several kinds", "not reached")
@@ -36,8 +41,8 @@ ANSWERS = ("confirmed", "refuted", "several kinds", "not reached")
 
 @dataclass(frozen=True)
 class Claim:
-    """A finding, the function it stands in, the texts of what it calls tensors, and of what is evaluated only where the
-    finding's code runs."""
+    """A finding, the function it stands in, the texts of what it calls tensors, and of what is
+    evaluated only where the finding's code runs."""
 
     finding: object
     function: str
@@ -62,13 +67,21 @@ def claims(path, settings):
 
 
 def _claim(finding, context):
-    source, names = context.source, traced.qualified(context.source.tree)
+    source, names = context.source, trace_facts.qualified(context.source.tree)
     start, end = (finding.line, finding.column), (finding.end_line, finding.end_column)
     for node in context.parents:
         if getattr(node, "lineno", 0) == finding.line and isinstance(node, (ast.expr, ast.stmt)):
             first = node.lineno, source.column(node.lineno, node.col_offset)
-            if (first, (node.end_lineno, source.column(node.end_lineno, node.end_col_offset))) == (start, end):
-                return Claim(finding, _around(node, context, names), tuple(_tensors(node, context)), tuple(_own(node)))
+            if (first, (node.end_lineno, source.column(node.end_lineno, node.end_col_offset))) == (
+                start,
+                end,
+            ):
+                return Claim(
+                    finding,
+                    _around(node, context, names),
+                    tuple(_tensors(node, context)),
+                    tuple(_own(node)),
+                )
     return None
 
 
@@ -80,9 +93,14 @@ def _around(node, context, names):
 
 
 def _own(node):
-    """The whole, where a trace sees such expressions; else what in it is more than a name, which stands elsewhere as well."""
+    """The whole, where a trace sees such expressions; else what in it is more than a name, which
+    stands elsewhere as well."""
     node = node.value if isinstance(node, ast.Expr) else node
-    inner = [n for n in ast.walk(node) if isinstance(n, _SEEN) and any(isinstance(m, ast.Name) for m in ast.walk(n))]
+    inner = [
+        n
+        for n in ast.walk(node)
+        if isinstance(n, _SEEN) and any(isinstance(m, ast.Name) for m in ast.walk(n))
+    ]
     return [ast.unparse(n) for n in ([node] if node in inner else inner)]
 
 
@@ -91,7 +109,9 @@ def _tensors(node, context):
         yield ast.unparse(node)
         return
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
+        if not isinstance(
+            child, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+        ):
             yield from _tensors(child, context)
 
 
@@ -105,7 +125,9 @@ def judge(claim, entry):
     if not claim.tensors:
         return "ran" if ran else "did not run"
     seen = [facts[text] for text in claim.tensors if ran and text in facts]
-    seen = [fact for fact in seen if fact is None or fact[0] != "none"]  # None tells nothing of what else it may be
+    seen = [
+        fact for fact in seen if fact is None or fact[0] != "none"
+    ]  # None tells nothing of what else it may be
     if not seen:
         return "not reached"
     if None in seen:
@@ -117,9 +139,16 @@ def table_of_models(library):
     """{class name: folder} of the base models, by the library's own tables."""
     tree = ast.parse((library / "models/auto/modeling_auto.py").read_text())
     for statement in tree.body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "MODEL_MAPPING_NAMES":
+        if (
+            isinstance(statement, ast.Assign)
+            and ast.unparse(statement.targets[0]) == "MODEL_MAPPING_NAMES"
+        ):
             pairs = ast.literal_eval(statement.value.args[0])
-            return {n: kind for kind, names in pairs for n in ([names] if isinstance(names, str) else names)}
+            return {
+                n: kind
+                for kind, names in pairs
+                for n in ([names] if isinstance(names, str) else names)
+            }
     raise SystemExit("the library has no MODEL_MAPPING_NAMES")
 
 
@@ -132,7 +161,8 @@ def chosen(options, library, folders):
 
 
 def child(options):
-    """In the traced process: the models named, one after the other, until the time is over; the names of those that ran."""
+    """In the traced process: the models named, one after the other, until the time is over; the
+    names of those that ran."""
     module, found = census.harness(options.harness)
     module.torch._dynamo.explain = census._refuse
     signal.signal(signal.SIGALRM, _late)
@@ -163,8 +193,25 @@ def _late(signum, frame):
 def run(options, models, number, listed, scratch, until):
     """(the models that ran, their traced facts) of some models, in one process."""
     out, ran = scratch / f"facts_{number}.json", scratch / f"ran_{number}.json"
-    trace = [sys.executable, "-m", "dynfix.codemods.trace_run", str(listed), str(out), os.path.abspath(__file__)]
-    own = [options.harness, "-", "-", "--child", ",".join(models), "--out", str(ran), "--until", str(until)]
+    trace = [
+        sys.executable,
+        "-m",
+        "dynfix.codemods.trace.traced_run",
+        str(listed),
+        str(out),
+        os.path.abspath(__file__),
+    ]
+    own = [
+        options.harness,
+        "-",
+        "-",
+        "--child",
+        ",".join(models),
+        "--out",
+        str(ran),
+        "--until",
+        str(until),
+    ]
     folders = [
         str(Path(options.library).resolve().parent),
         str(Path(__file__).parent),
@@ -173,10 +220,15 @@ def run(options, models, number, listed, scratch, until):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     if not (out.exists() and ran.exists()):
         done = subprocess.run(
-            [*trace, *own, "--seconds", str(options.seconds)], env=env, capture_output=True, text=True
+            [*trace, *own, "--seconds", str(options.seconds)],
+            env=env,
+            capture_output=True,
+            text=True,
         )
     if not (out.exists() and ran.exists()):
-        print(f"models {models[0]} to {models[-1]}: {(done.stderr.strip().splitlines() or [''])[-1]}")
+        print(
+            f"models {models[0]} to {models[-1]}: {(done.stderr.strip().splitlines() or [''])[-1]}"
+        )
         return [], {}
     return json.loads(ran.read_text()), json.loads(out.read_text())
 
@@ -199,7 +251,9 @@ def by_code(judged):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("harness", "library", "scratch"):
         parser.add_argument(name)
     parser.add_argument("--models", default="")
@@ -226,7 +280,10 @@ def measure(options):
     listed.write_text(json.dumps([os.path.realpath(p) for p in every]))
     models = chosen(options, library, {Path(p).parent.name for p in every})
     facts, ran = observed(options, models, listed, scratch)
-    print(f"{ran} models ran; findings of the {len(facts)} files of which something ran in a module's call")
+    print(
+        f"{ran} models ran; findings of the {len(facts)} files of which something ran in a module's"
+        " call"
+    )
     compare(options, every, facts)
 
 
@@ -235,7 +292,9 @@ def observed(options, models, listed, scratch):
     until, facts, ran = time.time() + 60 * options.minutes, {}, []
     parts = [models[i :: options.jobs] for i in range(options.jobs)]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for names, found in pool.map(lambda i: run(options, parts[i], i, listed, scratch, until), range(options.jobs)):
+        for names, found in pool.map(
+            lambda i: run(options, parts[i], i, listed, scratch, until), range(options.jobs)
+        ):
             ran += names
             facts = census.merged(facts, {p: e for p, e in found.items() if e["captured"]})
     return facts, len(ran)
@@ -243,7 +302,10 @@ def observed(options, models, listed, scratch):
 
 def compare(options, every, facts):
     judged = [
-        (c, judge(c, facts[os.path.realpath(p)])) for p, cs in every.items() if os.path.realpath(p) in facts for c in cs
+        (c, judge(c, facts[os.path.realpath(p)]))
+        for p, cs in every.items()
+        if os.path.realpath(p) in facts
+        for c in cs
     ]
     tensors, silent = [j for j in judged if j[0].tensors], [j for j in judged if not j[0].tensors]
     drawn = random.Random(options.seed).sample(tensors, min(options.draw, len(tensors)))
@@ -252,7 +314,8 @@ def compare(options, every, facts):
     by_code(tensors)
     ran = Counter(answer for _, answer in silent)
     print(
-        f"{len(silent)} that call nothing a tensor: {ran['ran']} ran under a module's call, {ran['did not run']} did not"
+        f"{len(silent)} that call nothing a tensor: {ran['ran']} ran under a module's call,"
+        f" {ran['did not run']} did not"
     )
     for claim, answer in tensors if options.list else ():
         if answer in ("refuted", "several kinds"):

@@ -1,11 +1,14 @@
-"""What `dynfix` does to a folder of real code: crashes, fixes, whether fixed files compile, a second run, touched lines.
+"""What `dynfix` does to a folder of real code: crashes, fixes, whether fixed files compile, a
+second run, touched lines.
 
-`python benchmarks/codemod_tree.py FOLDER [--unsafe-fixes] [--scope forward|compiled|all] [--jobs N] [--list]`
+`python benchmarks/codemod_tree.py FOLDER [--unsafe-fixes] [--scope forward|compiled|all] [--jobs N]
+[--list]`
 
-Nothing is written. Every file is checked, fixed in memory, compiled, and fixed again. A changed line counts as reported where
-it stands in a statement that a finding is in (findings that only an earlier fix brings up are followed back to the original's
-lines); added imports are counted by themselves; what is left is listed. The exit code is 1 where something crashed, did not
-compile or changed twice."""
+Nothing is written. Every file is checked, fixed in memory, compiled, and fixed again. A changed
+line counts as reported where it stands in a statement that a finding is in (findings that only an
+earlier fix brings up are followed back to the original's lines); added imports are counted by
+themselves; what is left is listed. The exit code is 1 where something crashed, did not compile or
+changed twice."""
 
 import argparse
 import ast
@@ -19,13 +22,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
-from dynfix.codemods import check, runner
-from dynfix.codemods.settings import Settings
+from dynfix.codemods.cli import check, runner
+from dynfix.codemods.cli.settings import Settings
 
 
 @dataclass
 class Row:
-    """One file: `error` could not be read or parsed; `crash` is the tool's own; `elsewhere`: changed lines that no finding reports."""
+    """One file: `error` could not be read or parsed; `crash` is the tool's own; `elsewhere`:
+    changed lines that no finding reports."""
 
     path: str
     error: str = ""
@@ -41,7 +45,8 @@ class Row:
 
 
 class Rounds:
-    """Records the text before each round of fixes, and the fixes: in the place of `check.apply_fixes`."""
+    """Records the text before each round of fixes, and the fixes: in the place of
+    `check.apply_fixes`."""
 
     def __init__(self):
         self.made, self.apply = [], check.apply_fixes
@@ -106,7 +111,9 @@ def _lines(row, result, rounds):
         reported |= _back(original, source.text.splitlines(), spans)
     for tag, a, b, c, d in _opcodes(original, final):
         new = final[c:d]
-        imports = tag == "insert" and all(not line or line.startswith(("import ", "from ")) for line in new)
+        imports = tag == "insert" and all(
+            not line or line.startswith(("import ", "from ")) for line in new
+        )
         row.touched += 0 if tag == "equal" else max(b - a, d - c)
         row.imports += (d - c) if imports else 0
         if tag != "equal" and not imports:
@@ -117,7 +124,8 @@ def _lines(row, result, rounds):
 def _opcodes(first, second):
     """The differences, equal ends taken off first: they are most of the file."""
     head = next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
     )
     tail, most = 0, min(len(first), len(second)) - head
     while tail < most and first[-1 - tail] == second[-1 - tail]:
@@ -125,7 +133,9 @@ def _opcodes(first, second):
     inner = difflib.SequenceMatcher(
         None, first[head : len(first) - tail], second[head : len(second) - tail], autojunk=False
     )
-    codes = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner.get_opcodes()]
+    codes = [
+        (tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner.get_opcodes()
+    ]
     end, other = len(first) - tail, len(second) - tail
     return [("equal", 0, head, 0, head), *codes, ("equal", end, len(first), other, len(second))]
 
@@ -159,15 +169,25 @@ def report(rows, seconds, listed):
     applied = sum((r.applied for r in rows), Counter())
     changed = [r for r in rows if r.applied]
     bad = [r for r in rows if r.crash or not r.compiles or r.again]
-    print(f"{len(rows)} files in {seconds:.1f} s, {sum(bool(r.error) for r in rows)} not readable as Python")
+    print(
+        f"{len(rows)} files in {seconds:.1f} s, {sum(bool(r.error) for r in rows)} not readable as"
+        " Python"
+    )
     print(f"crashes                    {sum(bool(r.crash) for r in rows)}")
     print(f"findings                   {sum(r.found for r in rows)}")
-    print(f"fixed                      {applied.total()} in {len(changed)} files; left {sum(r.left for r in rows)}")
+    print(
+        f"fixed                      {applied.total()} in {len(changed)} files; left"
+        f" {sum(r.left for r in rows)}"
+    )
     print(f"fixed files that compile   {sum(r.compiles for r in changed)} of {len(changed)}")
     print(f"changed by a second run    {sum(bool(r.again) for r in changed)}")
-    print(f"lines touched              {sum(r.touched for r in rows)}, of these imports {sum(r.imports for r in rows)}")
     print(
-        f"  in no reported statement {sum(len(r.elsewhere) for r in rows)} in {sum(bool(r.elsewhere) for r in rows)} files"
+        f"lines touched              {sum(r.touched for r in rows)}, of these imports"
+        f" {sum(r.imports for r in rows)}"
+    )
+    print(
+        f"  in no reported statement {sum(len(r.elsewhere) for r in rows)} in"
+        f" {sum(bool(r.elsewhere) for r in rows)} files"
     )
     print("  " + ", ".join(f"{code} {n}" for code, n in applied.most_common()))
     for row in bad:
@@ -180,14 +200,20 @@ def report(rows, seconds, listed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("--unsafe-fixes", action="store_true")
     parser.add_argument("--scope", default="forward")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--list", action="store_true", help="name the lines that no finding reports")
+    parser.add_argument(
+        "--list", action="store_true", help="name the lines that no finding reports"
+    )
     options = parser.parse_args()
-    settings = Settings(unsafe_fixes=options.unsafe_fixes, scope=options.scope, exclude=(), respect_gitignore=False)
+    settings = Settings(
+        unsafe_fixes=options.unsafe_fixes, scope=options.scope, exclude=(), respect_gitignore=False
+    )
     paths, _ = runner.files([options.folder], settings)
     start = time.perf_counter()
     with multiprocessing.Pool(options.jobs) as pool:

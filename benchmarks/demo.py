@@ -1,6 +1,8 @@
-"""The demonstration, as `tox -e demo` runs it: graph breaks before and after `dynfix`, and a script under `dynrun`.
+"""The demonstration, as `tox -e demo` runs it: graph breaks before and after `dynfix`, and a script
+under `dynrun`.
 
-Exits with 1 if a sample's results change under safe fixes, or if a loss under dynrun is more than 1e-4 off eager's.
+Exits with 1 if a sample's results change under safe fixes, or if a loss under dynrun is more than
+1e-4 off eager's.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from pathlib import Path
 
 import step
 import torch
-from dynfix.codemods.verify import count_breaks
+from dynfix.codemods.cli.side_by_side import count_breaks
 from interleave import interleaved, summary
 from rich.console import Console
 from rich.table import Table
@@ -28,13 +30,13 @@ ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "examples" / "breaks"
 SCRIPT = ROOT / "examples" / "train_text.py"
 TOLERANCE = 1e-4
-DYNFIX = "import sys; from dynfix.codemods.dynfix import main; sys.exit(main())"
+DYNFIX = "import sys; from dynfix.codemods.cli.command import main; sys.exit(main())"
 DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
 console = Console(width=None if sys.stdout.isatty() else 110)
 
 
-# -- graph breaks ------------------------------------------------------------------------------------------------------
+# -- graph breaks
 
 
 def fixed_copies(folder):
@@ -48,7 +50,9 @@ def fixed_copies(folder):
 
 def run_dynfix(arguments):
     """0: all fixed, 1: findings are left. Anything else is a failure of the tool."""
-    done = subprocess.run([sys.executable, "-c", DYNFIX, *arguments], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DYNFIX, *arguments], capture_output=True, text=True
+    )
     if done.returncode not in (0, 1):
         raise SystemExit(f"dynfix failed:\n{done.stderr}")
 
@@ -80,46 +84,69 @@ def is_equal(one, other):
 
 def breaks_page():
     """The table; whether every sample computes the same after safe fixes."""
-    page = Table(title="Graph breaks under torch.compile, before and after dynfix", title_justify="left")
-    for heading in ("examples/breaks/", "before", "safe fixes", "--unsafe-fixes", "equal in eager (safe, unsafe)"):
+    page = Table(
+        title="Graph breaks under torch.compile, before and after dynfix", title_justify="left"
+    )
+    for heading in (
+        "examples/breaks/",
+        "before",
+        "safe fixes",
+        "--unsafe-fixes",
+        "equal in eager (safe, unsafe)",
+    ):
         page.add_column(heading, justify="left" if heading.startswith("examples") else "right")
     ok, totals = True, [0, 0, 0]
     with tempfile.TemporaryDirectory() as scratch:
         folder = fixed_copies(Path(scratch))
         for sample in sorted(SAMPLES.glob("[a-z]*.py")):
-            (before, wanted), *after = [result(folder / name / sample.name) for name in ("before", "safe", "unsafe")]
+            (before, wanted), *after = [
+                result(folder / name / sample.name) for name in ("before", "safe", "unsafe")
+            ]
             same = [is_equal(value, wanted) for _, value in after]
             counts = [before, *(breaks for breaks, _ in after)]
             totals = [a + b for a, b in zip(totals, counts, strict=True)]
             ok = ok and same[0]
-            page.add_row(sample.stem, *map(str, counts), ", ".join("yes" if equal else "NO" for equal in same))
+            page.add_row(
+                sample.stem,
+                *map(str, counts),
+                ", ".join("yes" if equal else "NO" for equal in same),
+            )
     page.add_section()
     page.add_row("total", *map(str, totals), "")
     console.print(page)
     return ok
 
 
-# -- a training script -------------------------------------------------------------------------------------------------
+# -- a training script
 
 
 def run_script(folder, name, command, arguments):
-    """One run in a process of its own: losses, step seconds, wall seconds, what it wrote to stderr."""
+    """One run in a process of its own: losses, step seconds, wall seconds, what it wrote to
+    stderr."""
     out = folder / f"{name}.json"
     caches = {"DYNFIX_CACHE_DIR": folder / "dynfix", "TORCHINDUCTOR_CACHE_DIR": folder / "inductor"}
     env = {**os.environ, **{key: str(value) for key, value in caches.items()}}
     start = time.perf_counter()
     sizes = [f"--steps={arguments.steps}", f"--threads={arguments.threads}", f"--json={out}"]
-    done = subprocess.run([sys.executable, *command, *sizes], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *command, *sizes], env=env, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr}")
-    return {**json.loads(out.read_text()), "wall": time.perf_counter() - start, "stderr": done.stderr}
+    return {
+        **json.loads(out.read_text()),
+        "wall": time.perf_counter() - start,
+        "stderr": done.stderr,
+    }
 
 
 def run_all(folder, arguments):
     script = str(SCRIPT)
     dynrun = ["-c", DYNRUN, "--explain", "--eager-calls=1", script]
     commands = {"python": [script], "dynrun": dynrun, "torch.compile": [script, "--compile"]}
-    return {name: run_script(folder, name, command, arguments) for name, command in commands.items()}
+    return {
+        name: run_script(folder, name, command, arguments) for name, command in commands.items()
+    }
 
 
 def training_page(arguments):
@@ -133,25 +160,34 @@ def training_page(arguments):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(scratch) / "inductor")
         made, first = step.steps(arguments)
         times = interleaved(made, arguments.rounds)
-    title = f"One training step, interleaved in one process, warm caches, {arguments.threads} thread(s)"
+    title = (
+        f"One training step, interleaved in one process, warm caches, {arguments.threads} thread(s)"
+    )
     console.print(step.table(times, first, title))
     return difference(runs, "dynrun") <= TOLERANCE
 
 
 def losses_table(runs):
-    page = Table(title="python, dynrun and torch.compile on examples/train_text.py: loss", title_justify="left")
+    page = Table(
+        title="python, dynrun and torch.compile on examples/train_text.py: loss",
+        title_justify="left",
+    )
     for heading in ("step", *runs):
         page.add_column(heading, justify="right")
     steps = len(runs["python"]["losses"])
     for at in sorted({*range(0, steps, max(1, steps // 5)), steps - 1}):
         page.add_row(str(at), *(f"{run['losses'][at]:.6f}" for run in runs.values()))
     page.add_section()
-    page.add_row("largest difference to python", *(f"{difference(runs, name):.1e}" for name in runs))
+    page.add_row(
+        "largest difference to python", *(f"{difference(runs, name):.1e}" for name in runs)
+    )
     console.print(page)
 
 
 def difference(runs, name):
-    return max(abs(a - b) for a, b in zip(runs[name]["losses"], runs["python"]["losses"], strict=True))
+    return max(
+        abs(a - b) for a, b in zip(runs[name]["losses"], runs["python"]["losses"], strict=True)
+    )
 
 
 def cold_table(runs):
@@ -162,7 +198,9 @@ def cold_table(runs):
     for name, run in runs.items():
         times = summary(run["seconds"])
         compiling = sum(run["seconds"]) - len(run["seconds"]) * times.median
-        page.add_row(name, f"{times.median * 1e3:.2f} ms", f"{compiling:.1f} s", f"{run['wall']:.1f} s")
+        page.add_row(
+            name, f"{times.median * 1e3:.2f} ms", f"{compiling:.1f} s", f"{run['wall']:.1f} s"
+        )
     console.print(page)
 
 
@@ -173,7 +211,9 @@ def main():
     parser.add_argument("--only", choices=["breaks", "training"])
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    versions = (
+        f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    )
     console.print(f"[bold]dynfix demonstration[/bold]: {versions}\n", highlight=False)
     ok = arguments.only == "training" or breaks_page()
     ok = (arguments.only == "breaks" or training_page(arguments)) and ok

@@ -1,11 +1,14 @@
-"""Fused kernels and a BERT forward on a GPU: right or wrong against eager and float64, and timed beside eager and torch.compile.
+"""Fused kernels and a BERT forward on a GPU: right or wrong against eager and float64, and timed
+beside eager and torch.compile.
 
-    python -m benchmarks.gpu --out DIR            from the root of the repository, with dynfix importable
-    python -m benchmarks.gpu --out DIR --dry      the same code on CPU tensors in Triton's interpreter, tiny sizes
+    python -m benchmarks.gpu --out DIR            from the root of the repository, with dynfix
+    importable python -m benchmarks.gpu --out DIR --dry      the same code on CPU tensors in
+    Triton's interpreter, tiny sizes
 
-Each case runs in a process of its own under a time limit; what fails stands in the table with its error. Times are medians of CUDA
-events around one call, the L2 cache flushed before it and the call enqueued while the GPU is still busy, so that launch costs of the
-host stay out; `host_us` is what a call costs the host.
+Each case runs in a process of its own under a time limit; what fails stands in the table with its
+error. Times are medians of CUDA events around one call, the L2 cache flushed before it and the call
+enqueued while the GPU is still busy, so that launch costs of the host stay out; `host_us` is what a
+call costs the host.
 """
 
 from __future__ import annotations
@@ -79,7 +82,9 @@ def gpu_ms(call: Callable[[], object], cache: torch.Tensor, host: float = 250.0)
     times = []
     for _ in range(REPEATS):
         cache.zero_()
-        torch.cuda._sleep(int(host * 4000))  # cycles, about twice `host`: the host enqueues the call meanwhile
+        torch.cuda._sleep(
+            int(host * 4000)
+        )  # cycles, about twice `host`: the host enqueues the call meanwhile
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         call()
@@ -90,7 +95,8 @@ def gpu_ms(call: Callable[[], object], cache: torch.Tensor, host: float = 250.0)
 
 
 def host_us(call: Callable[[], object], repeats: int) -> float:
-    """Microseconds that the host needs for a call, the device's work left out (it only queues up)."""
+    """Microseconds that the host needs for a call, the device's work left out (it only queues
+    up)."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -117,7 +123,8 @@ def leaves(result: object) -> list[torch.Tensor]:
 
 
 def error(found: object, exact: list[torch.Tensor]) -> float:
-    """Largest absolute difference from the float64 results; infinite if NaN stands on one side alone."""
+    """Largest absolute difference from the float64 results; infinite if NaN stands on one side
+    alone."""
     worst = 0.0
     for one, two in zip(leaves(found), exact, strict=True):
         difference = (one.double() - two).abs()
@@ -167,7 +174,12 @@ class Child:
     def _result(self, system, dtype, fn, inputs, exact, reference, moved) -> None:
         if self.dry and system.startswith("torch.compile"):
             return
-        row = {"case": self.case.split()[0], "dtype": str(dtype).removeprefix("torch."), "system": system, "ok": False}
+        row = {
+            "case": self.case.split()[0],
+            "dtype": str(dtype).removeprefix("torch."),
+            "system": system,
+            "ok": False,
+        }
         try:
             row |= self._measure(MAKERS[system], fn, inputs, exact, reference, moved)
         except Exception as problem:  # what failed is a result of the benchmark
@@ -185,7 +197,9 @@ class Child:
         for _ in range(2):  # the second and third call may take another path than the first
             found = call(*inputs)
         row["max_error"], row["eager_error"] = error(found, exact), reference
-        row["ok"] = row["max_error"] <= 2 * reference + 1e-6 * max(t.abs().max().item() for t in exact)
+        row["ok"] = row["max_error"] <= 2 * reference + 1e-6 * max(
+            t.abs().max().item() for t in exact
+        )
         if not row["ok"]:
             row["error"] = f"largest error {row['max_error']:.3g}, eager's {reference:.3g}"
         return row | self._times(lambda: call(*inputs), moved)
@@ -193,7 +207,9 @@ class Child:
     def _times(self, call: Callable[[], object], moved: int) -> dict:
         if self.cache is None:
             return {"wall_ms": wall_ms(call, 1)}
-        host = host_us(call, 50 if moved else 3)  # more calls of a whole model would fill the launch queue
+        host = host_us(
+            call, 50 if moved else 3
+        )  # more calls of a whole model would fill the launch queue
         row: dict = {
             "ms": gpu_ms(call, self.cache, max(host, 250.0)),
             "host_us": host,
@@ -218,16 +234,21 @@ def line(row: dict) -> str:
         return format(row[key], form) if row.get(key) is not None else "-"
 
     left = f"{row['case']:<20} {row['dtype']:<9} {row['system']:<27}"
-    times = f"{number('ms', '9.4f'):>9} {number('wall_ms', '9.3f'):>9} {number('host_us', '7.1f'):>8}"
+    times = (
+        f"{number('ms', '9.4f'):>9} {number('wall_ms', '9.3f'):>9} {number('host_us', '7.1f'):>8}"
+    )
     speed = f"{number('gbps', '7.0f'):>7} {number('percent', '5.1f'):>6}"
-    checks = f"{number('max_error', '.2e'):>9} {number('eager_error', '.2e'):>9} {number('first_call_s', '6.1f'):>7}"
+    checks = (
+        f"{number('max_error', '.2e'):>9} {number('eager_error', '.2e'):>9}"
+        f" {number('first_call_s', '6.1f'):>7}"
+    )
     verdict = "ok" if row["ok"] else "FAILED " + row.get("error", "")[:160].replace("\n", " ")
     return f"{left} {times} {speed} {checks}  {verdict}"
 
 
 HEAD = (
-    f"{'case':<20} {'dtype':<9} {'system':<27} {'ms':>9} {'wall ms':>9} {'host us':>8} {'GB/s':>7} {'% peak':>6} "
-    f"{'error':>9} {'eager':>9} {'first s':>7}"
+    f"{'case':<20} {'dtype':<9} {'system':<27} {'ms':>9} {'wall ms':>9} {'host us':>8} {'GB/s':>7}"
+    f" {'% peak':>6} {'error':>9} {'eager':>9} {'first s':>7}"
 )
 
 
@@ -238,7 +259,9 @@ def rows(out: Path) -> list[dict]:
 
 def report(out: Path, facts: dict, problems: list[str]) -> None:
     found = rows(out)
-    (out / "gpu.json").write_text(json.dumps({"machine": facts, "results": found, "problems": problems}, indent=1))
+    (out / "gpu.json").write_text(
+        json.dumps({"machine": facts, "results": found, "problems": problems}, indent=1)
+    )
     text = [f"{key}: {value}" for key, value in facts.items()]
     text += ["", HEAD, *map(line, found), "", *problems]
     (out / "gpu.txt").write_text("\n".join(text) + "\n")
@@ -248,13 +271,20 @@ def machine(dry: bool) -> dict:
     """What the figures were taken on, the copy bandwidth included."""
     import triton
 
-    facts = {"python": sys.version.split()[0], "torch": torch.__version__, "triton": triton.__version__}
+    facts = {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
     if dry:
         return facts | {"device": "CPU, Triton's interpreter"}
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     ms = gpu_ms(lambda: target.copy_(source), _flush())
-    return facts | {"device": torch.cuda.get_device_name(), "copy GB/s": round(2 * source.numel() / ms / 1e6)}
+    return facts | {
+        "device": torch.cuda.get_device_name(),
+        "copy GB/s": round(2 * source.numel() / ms / 1e6),
+    }
 
 
 # ---- the parent
@@ -263,19 +293,36 @@ def machine(dry: bool) -> dict:
 def spawn(case: str, out: Path, dry: bool, seconds: float) -> str | None:
     """Run a case in a process of its own; what went wrong with the process, or None."""
     environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if dry else {})}
-    command = [sys.executable, "-m", "benchmarks.gpu", "--case", case, "--out", str(out), *(["--dry"] if dry else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu",
+        "--case",
+        case,
+        "--out",
+        str(out),
+        *(["--dry"] if dry else []),
+    ]
     try:
-        done = subprocess.run(command, env=environment, timeout=seconds, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            command, env=environment, timeout=seconds, stderr=subprocess.PIPE, text=True
+        )
     except subprocess.TimeoutExpired:
         return f"{case}: stopped after {seconds:.0f} s"
-    return None if done.returncode == 0 else f"{case}: exit {done.returncode}: {done.stderr[-1500:]}"
+    return (
+        None if done.returncode == 0 else f"{case}: exit {done.returncode}: {done.stderr[-1500:]}"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status 1 if any result of ours is missing or wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dry", action="store_true", help="CPU tensors, Triton's interpreter, tiny sizes")
+    parser.add_argument(
+        "--dry", action="store_true", help="CPU tensors, Triton's interpreter, tiny sizes"
+    )
     parser.add_argument("--case", choices=PLAN, help="run one case in this process")
     parser.add_argument("--only", nargs="*", choices=PLAN, default=PLAN, help="cases to run")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for everything")

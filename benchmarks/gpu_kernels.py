@@ -1,4 +1,5 @@
-"""The fused kernels that `benchmarks.gpu` times: functions on tensors, their inputs, and the bytes that each must move."""
+"""The fused kernels that `benchmarks.gpu` times: functions on tensors, their inputs, and the bytes
+that each must move."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def swiglu(gate, up):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`shapes(tiny)` gives the inputs' shapes; `moved(sizes)` counts the elements that pass through memory once.
+    """`shapes(tiny)` gives the inputs' shapes; `moved(sizes)` counts the elements that pass through
+    memory once.
 
     exact: what `fn` computes, without conversions, so that float64 inputs give float64 results.
     """
@@ -56,7 +58,8 @@ class Case:
         generator = torch.Generator(device).manual_seed(0)
         shapes = self.shapes(tiny)
         return [
-            torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype) for shape in shapes
+            torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+            for shape in shapes
         ]
 
     def bytes(self, inputs: list[torch.Tensor]) -> int:

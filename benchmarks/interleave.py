@@ -1,4 +1,5 @@
-"""Fair step times: every variant is timed in turn, round after round: a slow moment of the machine hits all of them."""
+"""Fair step times: every variant is timed in turn, round after round: a slow moment of the machine
+hits all of them."""
 
 import statistics
 import time
@@ -17,7 +18,9 @@ class Times(NamedTuple):
         return f"{self.median * 1e3:.2f} ms ({self.low * 1e3:.2f}–{self.high * 1e3:.2f})"
 
 
-def interleaved(steps: dict[str, Callable[[], object]], rounds: int = 30, warm: int = 3) -> dict[str, Times]:
+def interleaved(
+    steps: dict[str, Callable[[], object]], rounds: int = 30, warm: int = 3
+) -> dict[str, Times]:
     """Times of every step after `warm` unmeasured calls of each."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for done in range(-warm, rounds):

@@ -1,8 +1,10 @@
-"""A model whose batches and sequences change in size: eager, dynfix.compile and torch.compile, in one process.
+"""A model whose batches and sequences change in size: eager, dynfix.compile and torch.compile, in
+one process.
 
 `python benchmarks/sizes.py [--threads N] [--rounds N] [--width N] [--layers N] [--inference]`
 
-Seconds until every size was called once, then interleaved times at each size. Needs transformers; random weights.
+Seconds until every size was called once, then interleaved times at each size. Needs transformers;
+random weights.
 """
 
 import argparse
@@ -17,7 +19,11 @@ from interleave import interleaved
 from rich.console import Console
 from rich.table import Table
 
-COMPILERS = {"eager": lambda model: model, "dynfix.compile": dynfix.compile, "torch.compile": torch.compile}
+COMPILERS = {
+    "eager": lambda model: model,
+    "dynfix.compile": dynfix.compile,
+    "torch.compile": torch.compile,
+}
 SIZES = ((8, 64), (8, 96), (12, 48), (3, 128), (16, 37), (5, 101), (10, 80))
 
 
@@ -62,17 +68,22 @@ def inference_call(model, batch):
 
 
 def first_calls(models, make):
-    """Name -> (seconds until every size was called once, largest difference of a loss from eager's)."""
+    """Name -> (seconds until every size was called once, largest difference of a loss from
+    eager's)."""
     losses, found = {}, {}
     for name, model in models.items():
         start = time.perf_counter()
         losses[name] = torch.stack([make(model, batch)() for batch in batches()])
-        found[name] = (time.perf_counter() - start, (losses[name] - losses["eager"]).abs().max().item())
+        found[name] = (
+            time.perf_counter() - start,
+            (losses[name] - losses["eager"]).abs().max().item(),
+        )
     return found
 
 
 def page(models, make, rounds, title):
-    """Times at each size, as ratios to eager's and torch.compile's: above 1 means faster than it."""
+    """Times at each size, as ratios to eager's and torch.compile's: above 1 means faster than
+    it."""
     table = Table(title=title, title_justify="left")
     for heading in ("batch x length", *models, "eager / dynfix", "torch.compile / dynfix"):
         table.add_column(heading, justify="right")
@@ -85,7 +96,9 @@ def page(models, make, rounds, title):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, value in {"threads": 1, "rounds": 10, "width": 128, "layers": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--inference", action="store_true")
@@ -97,7 +110,8 @@ def main():
     console = Console(width=None if sys.stdout.isatty() else 120)
     for name, (seconds, difference) in first_calls(models, make).items():
         console.print(
-            f"{name}: {seconds:.1f} s until every size was called once, loss within {difference:.1e} of eager"
+            f"{name}: {seconds:.1f} s until every size was called once, loss within"
+            f" {difference:.1e} of eager"
         )
     what = "inference" if arguments.inference else "forward and backward"
     console.print(page(models, make, arguments.rounds, f"{what}, {arguments.threads} thread(s)"))

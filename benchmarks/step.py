@@ -1,4 +1,5 @@
-"""Training steps of the example model: eager, dynfix.compile and torch.compile, interleaved in one process.
+"""Training steps of the example model: eager, dynfix.compile and torch.compile, interleaved in one
+process.
 
 `python benchmarks/step.py [--threads N] [--rounds N] [--width N] [--layers N] [--inference]`
 """
@@ -18,11 +19,16 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from train_text import TextModel
 
-COMPILERS = {"eager": lambda model: model, "dynfix.compile": dynfix.compile, "torch.compile": torch.compile}
+COMPILERS = {
+    "eager": lambda model: model,
+    "dynfix.compile": dynfix.compile,
+    "torch.compile": torch.compile,
+}
 
 
 def training_step(model, tokens, targets):
-    """A closure over one model and its optimizer: forward, backward, AdamW; the loss stays a tensor."""
+    """A closure over one model and its optimizer: forward, backward, AdamW; the loss stays a
+    tensor."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     def step():
@@ -46,7 +52,8 @@ def inference_step(model, tokens, targets):
 
 
 def steps(arguments, make=training_step):
-    """Name -> step, each on a copy of one model and the same batch; and the seconds of each first call."""
+    """Name -> step, each on a copy of one model and the same batch; and the seconds of each first
+    call."""
     torch.manual_seed(0)
     model = TextModel(64, arguments.width, 4, arguments.layers, arguments.context)
     batch = torch.randint(64, (2, arguments.batch, arguments.context))
@@ -62,7 +69,13 @@ def steps(arguments, make=training_step):
 def table(times, first, title):
     """Step times with the ratio to each compiler: above 1 means faster than it."""
     page = Table(title=title, title_justify="left")
-    for heading in ("", "median step (quartiles)", "eager / it", "torch.compile / it", "first call"):
+    for heading in (
+        "",
+        "median step (quartiles)",
+        "eager / it",
+        "torch.compile / it",
+        "first call",
+    ):
         page.add_column(heading, justify="right" if heading else "left")
     for name, one in times.items():
         ratios = [f"{times[peer].median / one.median:.2f}x" for peer in ("eager", "torch.compile")]
@@ -71,7 +84,14 @@ def table(times, first, title):
 
 
 def add_sizes(parser):
-    for name, value in {"threads": 1, "rounds": 30, "batch": 16, "context": 64, "width": 64, "layers": 2}.items():
+    for name, value in {
+        "threads": 1,
+        "rounds": 30,
+        "batch": 16,
+        "context": 64,
+        "width": 64,
+        "layers": 2,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
 
 
@@ -84,7 +104,9 @@ def main():
     made, first = steps(arguments, inference_step if arguments.inference else training_step)
     what = "inference" if arguments.inference else "training"
     console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print(table(interleaved(made, arguments.rounds), first, f"{what}, {arguments.threads} thread(s)"))
+    console.print(
+        table(interleaved(made, arguments.rounds), first, f"{what}, {arguments.threads} thread(s)")
+    )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ def main():
 
     print(dynfix.explain(broken)(x))
 
-    with dynfix.config.patch(backend="eager"):  # capture alone, to tell a capture problem from a kernel problem
+    with dynfix.config.patch(
+        backend="eager"
+    ):  # capture alone, to tell a capture problem from a kernel problem
         torch.testing.assert_close(dynfix.compile(model)(x), model(x))
 
     try:

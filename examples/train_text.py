@@ -1,7 +1,8 @@
 """Train a small character-level transformer on the Declaration of Independence.
 
-An ordinary script, with nothing of dynfix in it: `python examples/train_text.py` and `dynrun examples/train_text.py`
-print the same losses; `--compile` goes through torch.compile. `--json FILE` keeps losses and step times.
+An ordinary script, with nothing of dynfix in it: `python examples/train_text.py` and `dynrun
+examples/train_text.py` print the same losses; `--compile` goes through torch.compile. `--json FILE`
+keeps losses and step times.
 """
 
 import argparse
@@ -34,7 +35,11 @@ class Block(nn.Module):
 
     def attention(self, x):
         batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(x)
+            .view(batch, length, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
         hidden = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         mixed = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v

@@ -12,9 +12,13 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from ..runtime.options import Options
 
 
-def aot_eager(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor], options: Options) -> Callable[..., Any]:
+def aot_eager(
+    gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor], options: Options
+) -> Callable[..., Any]:
     """As `joint.compile_graph`, without decompositions, lowering or kernels."""
-    return aot_module_simplified(gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is)
+    return aot_module_simplified(
+        gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is
+    )
 
 
 def _as_it_is(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:

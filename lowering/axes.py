@@ -4,16 +4,28 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from . import sizes
-from .ir import AxisRewriter, Nest, Reduced, Store, atoms, indices_of, nest_loads, store_values
+from .ir import (
+    AxisRewriter,
+    Nest,
+    Reduced,
+    Store,
+    atoms,
+    indices_of,
+    nest_loads,
+    store_values,
+)
 from .poly import Size, divided, hint
 from .sizes import Atom, Axis, FloorDiv, Index, Mod
 
 
-def rebuild(nest: Nest, space: Sequence[Size], inner: Sequence[Size], rewrite: Callable[[Atom], Index]) -> Nest:
+def rebuild(
+    nest: Nest, space: Sequence[Size], inner: Sequence[Size], rewrite: Callable[[Atom], Index]
+) -> Nest:
     """The nest over new axes; `rewrite` gives each old axis in terms of them."""
     rewriter = AxisRewriter(rewrite)
     stores = tuple(
-        Store(store.buffer, rewriter.index(store.index), rewriter(store.value), store.combine) for store in nest.stores
+        Store(store.buffer, rewriter.index(store.index), rewriter(store.value), store.combine)
+        for store in nest.stores
     )
     return Nest(tuple(space), tuple(inner), stores, nest.origins)
 
@@ -28,16 +40,19 @@ def all_indices(nest: Nest) -> Iterator[Index]:
 
 
 def canonical(nest: Nest) -> Nest:
-    """Axes in the order of memory, sizes of one dropped, neighbours merged where every index allows it."""
+    """Axes in the order of memory, sizes of one dropped, neighbours merged where every index allows
+    it."""
     return merge(order(nest))
 
 
 def order(nest: Nest) -> Nest:
-    """Space axes by falling stride of the first store, inner ones by falling stride of the loads."""
+    """Space axes by falling stride of the first store, inner ones by falling stride of the
+    loads."""
     count = len(nest.space)
     axes = nest.axes
     space = sorted(
-        (a for a in axes[:count] if a.size != 1), key=lambda a: -abs(hint(sizes.coefficient(nest.stores[0].index, a)))
+        (a for a in axes[:count] if a.size != 1),
+        key=lambda a: -abs(hint(sizes.coefficient(nest.stores[0].index, a))),
     )
     inner = [a for a in axes[count:] if a.size != 1]
     if not _has_positions(nest):
@@ -60,7 +75,9 @@ def _has_positions(nest: Nest) -> bool:
 
 def _load_stride(nest: Nest, axis: Axis) -> int:
     loads = sorted(nest_loads(nest), key=lambda load: -hint(load.buffer.size))
-    return next((abs(hint(c)) for load in loads if (c := sizes.coefficient(load.index, axis)) != 0), 0)
+    return next(
+        (abs(hint(c)) for load in loads if (c := sizes.coefficient(load.index, axis)) != 0), 0
+    )
 
 
 def merge(nest: Nest) -> Nest:
@@ -84,11 +101,15 @@ def merge(nest: Nest) -> Nest:
 
 
 def _mergeable(indices: set[Index], outer: Axis, inner: Axis) -> bool:
-    return all(sizes.coefficient(index, outer) == inner.size * sizes.coefficient(index, inner) for index in indices)
+    return all(
+        sizes.coefficient(index, outer) == inner.size * sizes.coefficient(index, inner)
+        for index in indices
+    )
 
 
 def align(nest: Nest, outer: tuple[Size, ...]) -> Nest | None:
-    """The nest with `outer` as its space and the rest as inner axes, or None if it cannot be had without divisions of an inner axis.
+    """The nest with `outer` as its space and the rest as inner axes, or None if it cannot be had
+    without divisions of an inner axis.
 
     A reduction nest keeps its inner axes, so its space must have as many points as `outer`.
     """
@@ -128,14 +149,20 @@ def gains_divisions(before: Nest, after: Nest) -> bool:
 
 def _divisions(nest: Nest) -> int:
     """Divisions in the indices of the nest."""
-    return sum(isinstance(atom, FloorDiv | Mod) for index in set(all_indices(nest)) for atom, _ in index.terms)
+    return sum(
+        isinstance(atom, FloorDiv | Mod)
+        for index in set(all_indices(nest))
+        for atom, _ in index.terms
+    )
 
 
 def _divides(nest: Nest, axes: set[Axis]) -> bool:
     """Whether an index divides one of the axes."""
     for index in all_indices(nest):
         for atom, _ in index.terms:
-            if isinstance(atom, FloorDiv | Mod) and any(below in axes for below in atoms(atom.base)):
+            if isinstance(atom, FloorDiv | Mod) and any(
+                below in axes for below in atoms(atom.base)
+            ):
                 return True
     return False
 

@@ -46,7 +46,8 @@ _EXTRA = (
     aten.lerp,
 )
 
-# Kept whole: the library's kernel is the better one, or its order of sums or random numbers is what eager's users see.
+# Kept whole: the library's kernel is the better one, or its order of sums or random numbers is what
+# eager's users see.
 _KEEP = (
     aten._scaled_dot_product_flash_attention_for_cpu,
     aten.embedding_dense_backward,
@@ -65,19 +66,27 @@ _KEEP = (
 
 
 def _is_random(overload: Any) -> bool:
-    return isinstance(overload, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in overload.tags
+    return (
+        isinstance(overload, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded in overload.tags
+    )
 
 
-def _biased_product(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """addmm as a product and a sum, which joins what reads it: on the CPU the library writes the bias to memory first. Not
-    for half types, whose bias it adds before it rounds."""
-    simple = bias.dim() == 1 and (beta, alpha) == (1, 1) and bias.dtype in (torch.float32, torch.float64)
+def _biased_product(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Any:
+    """addmm as a product and a sum, which joins what reads it: on the CPU the library writes the
+    bias to memory first. Not for half types, whose bias it adds before it rounds."""
+    simple = (
+        bias.dim() == 1 and (beta, alpha) == (1, 1) and bias.dtype in (torch.float32, torch.float64)
+    )
     return torch.mm(a, b) + bias if simple and bias.device.type == "cpu" else NotImplemented
 
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table for AOTAutograd: core ATen's and the above, without anything random (eager's stream of random numbers is kept)."""
+    """The table for AOTAutograd: core ATen's and the above, without anything random (eager's stream
+    of random numbers is kept)."""
     table = dict(core_aten_decompositions())
     table.update(get_decompositions(list(_EXTRA)))
     kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]

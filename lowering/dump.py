@@ -26,7 +26,8 @@ def _value_lines(roots: Iterable[Value], names: dict[Value, str]) -> Iterator[st
 
 def nest_lines(nest: Nest) -> Iterator[str]:
     axes = ", ".join(
-        f"{axis.text} < {axis.size}" + (" inner" if axis.number >= len(nest.space) else "") for axis in nest.axes
+        f"{axis.text} < {axis.size}" + (" inner" if axis.number >= len(nest.space) else "")
+        for axis in nest.axes
     )
     yield f"  for {axes or 'one point'}:"
     yield from (f"    # {origin}" for origin in nest.origins)

@@ -1,20 +1,33 @@
-"""Vertical fusion by substitution: a pointwise value is computed where it is read instead of being stored.
+"""Vertical fusion by substitution: a pointwise value is computed where it is read instead of being
+stored.
 
-Nothing that is expensive is computed twice as often as before: a producer is inlined when it is read by one nest at no
-more points than it has, or when it is cheap. Rounding to float16/bfloat16 stays where the program put it, so the result
-does not depend on what was inlined.
+Nothing that is expensive is computed twice as often as before: a producer is inlined when it is
+read by one nest at no more points than it has, or when it is cheap. Rounding to float16/bfloat16
+stays where the program put it, so the result does not depend on what was inlined.
 """
 
 from collections import Counter
 
 from . import sizes
 from .axes import canonical, points
-from .build import const, op
-from .ir import Buffer, Load, Nest, Op, Rewriter, Select, Store, Value, nest_loads, rewrite_axes, store_values
+from .ir import (
+    Buffer,
+    Load,
+    Nest,
+    Op,
+    Rewriter,
+    Select,
+    Store,
+    Value,
+    nest_loads,
+    rewrite_axes,
+    store_values,
+)
 from .ops import OPS
 from .poly import hint
 from .sizes import Atom, Axis, Index
 from .unit import Item, Unit
+from .value_builders import const, op
 
 CHEAP = 6  # a value that costs no more may be computed at every read
 TWICE = 40  # and one that costs no more, in two nests
@@ -26,7 +39,9 @@ def inline(unit: Unit) -> Unit:
     """Every inlinable producer substituted into its readers, in one pass over the items."""
     readers = _readers(unit)
     pinned = unit.outputs_buffers() | unit.extern_buffers()
-    writers = Counter(store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores)
+    writers = Counter(
+        store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores
+    )
     available: dict[Buffer, Nest] = {}
     items: list[Item] = []
     for item in unit.items:
@@ -35,7 +50,11 @@ def inline(unit: Unit) -> Unit:
             continue
         nest = _inline_into(item, available, items)
         buffer = nest.stores[0].buffer
-        if buffer not in pinned and writers[buffer] == 1 and _inlinable(nest, readers.get(buffer, [])):
+        if (
+            buffer not in pinned
+            and writers[buffer] == 1
+            and _inlinable(nest, readers.get(buffer, []))
+        ):
             available[buffer] = nest
         else:
             items.append(nest)
@@ -57,7 +76,12 @@ def cost(nest: Nest) -> int:
 
 
 def _inlinable(nest: Nest, readers: list[Nest]) -> bool:
-    if nest.is_reduction or nest.inner or len(nest.stores) != 1 or nest.stores[0].combine is not None:
+    if (
+        nest.is_reduction
+        or nest.inner
+        or len(nest.stores) != 1
+        or nest.stores[0].combine is not None
+    ):
         return False
     loads = len(set(nest_loads(nest)))
     evaluations = max((hint(points(reader)) for reader in readers), default=0)
@@ -70,8 +94,11 @@ def _inlinable(nest: Nest, readers: list[Nest]) -> bool:
 
 
 def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -> Nest:
-    """The nest with loads of available producers replaced by their values. One that would make it too large becomes an item."""
-    for buffer in sorted({load.buffer for load in nest_loads(nest)} & set(available), key=lambda b: b.name):
+    """The nest with loads of available producers replaced by their values. One that would make it
+    too large becomes an item."""
+    for buffer in sorted(
+        {load.buffer for load in nest_loads(nest)} & set(available), key=lambda b: b.name
+    ):
         grown = _substitute(nest, available[buffer])
         if _bearable(grown):
             nest = grown
@@ -82,18 +109,24 @@ def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -
 
 def _bearable(nest: Nest) -> bool:
     values = list(store_values(nest))
-    return len(values) <= MOST_VALUES and len({v.buffer for v in values if isinstance(v, Load)}) <= MOST_LOADS
+    return (
+        len(values) <= MOST_VALUES
+        and len({v.buffer for v in values if isinstance(v, Load)}) <= MOST_LOADS
+    )
 
 
 def _substitute(nest: Nest, producer: Nest) -> Nest:
     rewriter = _Inliner(producer)
-    stores = tuple(Store(s.buffer, rewriter.index(s.index), rewriter(s.value), s.combine) for s in nest.stores)
+    stores = tuple(
+        Store(s.buffer, rewriter.index(s.index), rewriter(s.value), s.combine) for s in nest.stores
+    )
     origins = tuple(dict.fromkeys(producer.origins + nest.origins))
     return Nest(nest.space, nest.inner, stores, origins)
 
 
 class _Inliner(Rewriter):
-    """Replaces loads of the producer's buffer by its value at the point where the loaded element was stored."""
+    """Replaces loads of the producer's buffer by its value at the point where the loaded element
+    was stored."""
 
     def __init__(self, producer: Nest) -> None:
         super().__init__()
@@ -121,7 +154,11 @@ class _Masker(Rewriter):
     def leave(self, value: Value) -> Value:
         if not isinstance(value, Load):
             return value
-        return Load(value.buffer, value.index, self.mask if value.mask is None else op("and", self.mask, value.mask))
+        return Load(
+            value.buffer,
+            value.index,
+            self.mask if value.mask is None else op("and", self.mask, value.mask),
+        )
 
 
 def stored_at(store: Store, axes: tuple[Axis, ...], position: Index) -> dict[Atom, Index]:

@@ -1,23 +1,30 @@
-"""The loop IR. A `Group` becomes one kernel; it runs its `Nest`s in order for every point of their shared `space`.
+"""The loop IR. A `Group` becomes one kernel; it runs its `Nest`s in order for every point of their
+shared `space`.
 
     Group(space, nests)
       Nest(space, inner, stores)          for each point of space: for each point of inner: ...
         Store(buffer, index, value)
           value = Const | Load | Op | Cast | Select | IndexValue | Reduced
 
-* Axis numbers count `space` first, then `inner`. Points of `space` are independent of each other and may run in any
+* Axis numbers count `space` first, then `inner`. Points of `space` are independent of each other
+  and may run in any
   order or at once.
-* A nest is *pointwise* when its values hold no `Reduced`: each store runs at every point of space x inner. It is a
-  *reduction* when they do: every `Reduced` folds over all of `inner`, what stands inside a `Reduced` is the prologue
-  and runs at every point of inner, what stands outside is the epilogue and runs once a point of space, and store
-  indices use space axes alone. Several reductions of one nest share one pass.
-* Within a point of space, a nest sees what earlier nests of its group stored. A buffer of scope "local" lives in a
-  register: one value a point of space, stored and loaded with index 0 (which every target ignores), gone when the point
-  is done.
-* Indices are flat element offsets from the buffer's first element. Views are index maps and cost nothing.
-* Types are explicit: the operands of an `Op` have its dtype (comparisons: each other's, result bool; `where` is
-  `Select`), there is no arithmetic in float16 and bfloat16 (`Cast` to float32 before, `Cast` back after, which rounds),
-  a store's value has its buffer's dtype.
+* A nest is *pointwise* when its values hold no `Reduced`: each store runs at every point of space x
+  inner. It is a
+  *reduction* when they do: every `Reduced` folds over all of `inner`, what stands inside a
+  `Reduced` is the prologue and runs at every point of inner, what stands outside is the epilogue
+  and runs once a point of space, and store indices use space axes alone. Several reductions of one
+  nest share one pass.
+* Within a point of space, a nest sees what earlier nests of its group stored. A buffer of scope
+  "local" lives in a
+  register: one value a point of space, stored and loaded with index 0 (which every target ignores),
+  gone when the point is done.
+* Indices are flat element offsets from the buffer's first element. Views are index maps and cost
+  nothing.
+* Types are explicit: the operands of an `Op` have its dtype (comparisons: each other's, result
+  bool; `where` is
+  `Select`), there is no arithmetic in float16 and bfloat16 (`Cast` to float32 before, `Cast` back
+  after, which rounds), a store's value has its buffer's dtype.
 """
 
 from __future__ import annotations
@@ -36,7 +43,8 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", 
 
 @node
 class Buffer(Node):
-    """`size` elements of `dtype`. Scope "global": memory, passed to the kernel as a pointer; "local": one value in a register."""
+    """`size` elements of `dtype`. Scope "global": memory, passed to the kernel as a pointer;
+    "local": one value in a register."""
 
     name: str
     dtype: torch.dtype
@@ -67,7 +75,8 @@ class Const(Value):
 
 @node
 class Load(Value):
-    """An element of `buffer`. Where `mask` (a bool value) is false the value is 0 and memory is not touched."""
+    """An element of `buffer`. Where `mask` (a bool value) is false the value is 0 and memory is not
+    touched."""
 
     buffer: Buffer
     index: Index
@@ -95,7 +104,8 @@ class Op(Value):
 
 @node
 class Cast(Value):
-    """Conversion as `Tensor.to(dtype)`: rounds to float16/bfloat16, truncates float to int, `!= 0` to bool."""
+    """Conversion as `Tensor.to(dtype)`: rounds to float16/bfloat16, truncates float to int, `!= 0`
+    to bool."""
 
     value: Value
     dtype: torch.dtype
@@ -133,8 +143,9 @@ class IndexValue(Value):
 
 @node
 class Reduced(Value):
-    """`value` folded over the inner axes. max, min, argmax, argmin propagate NaN; argmax and argmin give the first row-major
-    position within `inner` (int64); any and all take and give bool. sum and prod fold in `dtype`, the value's own."""
+    """`value` folded over the inner axes. max, min, argmax, argmin propagate NaN; argmax and argmin
+    give the first row-major position within `inner` (int64); any and all take and give bool. sum
+    and prod fold in `dtype`, the value's own."""
 
     kind: str
     value: Value
@@ -146,8 +157,9 @@ class Reduced(Value):
 
 @node
 class Indirect(Atom):
-    """An integer from memory inside an index. One outside [0, bound) is an error, which the kernel reports after it has
-    read position 0 in its place: where eager lets a negative one count from the end, the lowering adds `bound` to it."""
+    """An integer from memory inside an index. One outside [0, bound) is an error, which the kernel
+    reports after it has read position 0 in its place: where eager lets a negative one count from
+    the end, the lowering adds `bound` to it."""
 
     value: Value
     bound: Size
@@ -186,7 +198,9 @@ class Nest(Node):
 
     @property
     def is_reduction(self) -> bool:
-        return any(isinstance(value, Reduced) for store in self.stores for value in walk(store.value))
+        return any(
+            isinstance(value, Reduced) for store in self.stores for value in walk(store.value)
+        )
 
 
 @node
@@ -219,13 +233,19 @@ def walk(*roots: Value) -> Iterator[Value]:
 
 
 def group_variables(group: Group) -> tuple[Var, ...]:
-    """The size variables that the group's loops use, by name: a kernel takes them after its buffers."""
+    """The size variables that the group's loops use, by name: a kernel takes them after its
+    buffers."""
     found: set[Size] = set()
     for nest in group.nests:
         found.update(nest.space + nest.inner)
-        for index in (*(s.index for s in nest.stores), *(i for value in store_values(nest) for i in indices_of(value))):
+        for index in (
+            *(s.index for s in nest.stores),
+            *(i for value in store_values(nest) for i in indices_of(value)),
+        ):
             found.update(number for part in parts(index) for number in part)
-    return tuple(sorted({var for size in found for var in poly.variables(size)}, key=lambda var: var.name))
+    return tuple(
+        sorted({var for size in found for var in poly.variables(size)}, key=lambda var: var.name)
+    )
 
 
 def parts(index: Index) -> Iterator[tuple[Size, ...]]:
@@ -266,10 +286,14 @@ def accesses(nest: Nest) -> Iterator[Load | Store]:
     yield from nest.stores
 
 
-def rebuild(value: Value, visit: Callable[[Value], Value], index: Callable[[Index], Index]) -> Value:
+def rebuild(
+    value: Value, visit: Callable[[Value], Value], index: Callable[[Index], Index]
+) -> Value:
     """The node with its children replaced by `visit(child)` and its indices by `index(i)`."""
     if isinstance(value, Load):
-        return Load(value.buffer, index(value.index), None if value.mask is None else visit(value.mask))
+        return Load(
+            value.buffer, index(value.index), None if value.mask is None else visit(value.mask)
+        )
     if isinstance(value, IndexValue):
         return IndexValue(index(value.index))
     if isinstance(value, Op):
@@ -360,7 +384,13 @@ def show(value: Value) -> str:
         return f"({value.index.text})"
     if isinstance(value, Cast):
         return f"{dtype_name(value.dtype)}({show(value.value)})"
-    name = value.name if isinstance(value, Op) else value.kind if isinstance(value, Reduced) else "where"
+    name = (
+        value.name
+        if isinstance(value, Op)
+        else value.kind
+        if isinstance(value, Reduced)
+        else "where"
+    )
     brackets = "<>" if isinstance(value, Reduced) else "()"
     return f"{name}{brackets[0]}{', '.join(show(child) for child in value.children())}{brackets[1]}"
 

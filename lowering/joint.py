@@ -1,4 +1,5 @@
-"""From a torch-level graph to a callable: the one module that touches torch's private AOTAutograd."""
+"""From a torch-level graph to a callable: the one module that touches torch's private
+AOTAutograd."""
 
 import inspect
 from collections.abc import Callable
@@ -22,16 +23,22 @@ def check_torch() -> None:
     found = inspect.signature(aot_autograd.aot_module_simplified).parameters
     missing = [name for name in _EXPECTED if name not in found]
     if missing:
-        raise LoweringError(f"torch {torch.__version__}: aot_module_simplified has no parameter {', '.join(missing)}")
+        raise LoweringError(
+            f"torch {torch.__version__}: aot_module_simplified has no parameter"
+            f" {', '.join(missing)}"
+        )
 
 
-def compile_graph(gm: GraphModule, example_inputs: list[torch.Tensor], options: Options) -> Callable[..., Any]:
-    """AOTAutograd over a torch-level graph; forward, backward and inference graphs are lowered by this package.
+def compile_graph(
+    gm: GraphModule, example_inputs: list[torch.Tensor], options: Options
+) -> Callable[..., Any]:
+    """AOTAutograd over a torch-level graph; forward, backward and inference graphs are lowered by
+    this package.
 
-    gm: every tensor, parameters included, is a placeholder. example_inputs: fake or real tensors (or ints) with the
-    sizes, strides, dtypes, devices and requires_grad of the call. Returns a function that takes the inputs
-    positionally, returns gm's outputs, applies input mutations and is differentiable. Raises LoweringError, which names
-    the operator and its origin.
+    gm: every tensor, parameters included, is a placeholder. example_inputs: fake or real tensors
+    (or ints) with the sizes, strides, dtypes, devices and requires_grad of the call. Returns a
+    function that takes the inputs positionally, returns gm's outputs, applies input mutations and
+    is differentiable. Raises LoweringError, which names the operator and its origin.
     """
     check_torch()
 
@@ -52,7 +59,8 @@ def compile_graph(gm: GraphModule, example_inputs: list[torch.Tensor], options: 
 
 
 def with_tuple_output(gm: GraphModule) -> tuple[GraphModule, bool]:
-    """The graph with a tuple as its output, which AOTAutograd needs, and whether it had one bare value."""
+    """The graph with a tuple as its output, which AOTAutograd needs, and whether it had one bare
+    value."""
     output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
     if isinstance(output.args[0], tuple):
         return gm, False

@@ -8,21 +8,28 @@ from torch.fx import GraphModule, Node
 
 from ..runtime.errors import LoweringError
 from . import lower_index, lower_pointwise, lower_reduction
-from .context import Context
 from .ir import Buffer
+from .lowering_context import Context
 from .poly import is_known
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols
 from .unit import ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
 
 aten = torch.ops.aten
-TABLES = (lower_pointwise, lower_reduction, lower_index)  # imported for the lowerings that they register
-_VIEWS = frozenset({aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default})
+TABLES = (
+    lower_pointwise,
+    lower_reduction,
+    lower_index,
+)  # imported for the lowerings that they register
+_VIEWS = frozenset(
+    {aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default}
+)
 
 
 def lower_graph(gm: GraphModule, name: str, symbolic_loops: bool = True) -> Unit:
-    """The unit of a functional core-ATen graph whose nodes carry fake values in `meta["val"]`. symbolic_loops: whether the
-    target's kernels can have sizes that only a call knows; else such nodes are extern calls."""
+    """The unit of a functional core-ATen graph whose nodes carry fake values in `meta["val"]`.
+    symbolic_loops: whether the target's kernels can have sizes that only a call knows; else such
+    nodes are extern calls."""
     lowering = GraphLowering(gm, name, symbolic_loops)
     for node in gm.graph.nodes:
         lowering.visit(node)
@@ -46,7 +53,9 @@ class GraphLowering:
     def __init__(self, gm: GraphModule, name: str, symbolic_loops: bool) -> None:
         self.gm, self.name, self.symbolic_loops = gm, name, symbolic_loops
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        self.symbols = Symbols([(f"arg{k}", node.meta.get("val")) for k, node in enumerate(placeholders)])
+        self.symbols = Symbols(
+            [(f"arg{k}", node.meta.get("val")) for k, node in enumerate(placeholders)]
+        )
         self.ctx = Context(self.symbols)
         self.values: dict[Node, Any] = {}
         self.inputs: list[Any] = []
@@ -57,7 +66,13 @@ class GraphLowering:
         ctx = self.ctx
         variables = tuple(self.symbols.variables)
         return Unit(
-            self.name, tuple(self.inputs), self.outputs, tuple(ctx.items), ctx.layouts, self.constants, variables
+            self.name,
+            tuple(self.inputs),
+            self.outputs,
+            tuple(ctx.items),
+            ctx.layouts,
+            self.constants,
+            variables,
         )
 
     def visit(self, node: Node) -> None:
@@ -67,7 +82,9 @@ class GraphLowering:
         except (LoweringError, Unsupported):
             raise
         except Exception as error:
-            raise LoweringError(f"{node.target} could not be lowered ({self.ctx.origin}): {error}") from error
+            raise LoweringError(
+                f"{node.target} could not be lowered ({self.ctx.origin}): {error}"
+            ) from error
 
     def visit_placeholder(self, node: Node) -> None:
         value = node.meta.get("val")
@@ -77,7 +94,8 @@ class GraphLowering:
         self.inputs.append(made if made is None or isinstance(made, Ref) else Symbol(name))
 
     def _variable(self, name: str, value: Any) -> Any:
-        """A strided tensor as a `Ref`, a size as such; what has no known form as a name that extern calls pass on."""
+        """A strided tensor as a `Ref`, a size as such; what has no known form as a name that extern
+        calls pass on."""
         try:
             if isinstance(value, torch.Tensor) and value.layout == torch.strided:
                 return self._named(name, value)
@@ -119,17 +137,24 @@ class GraphLowering:
             )
         if isinstance(arg, dict):
             return {key: self.resolve(item) for key, item in arg.items()}
-        return slice(*map(self.resolve, (arg.start, arg.stop, arg.step))) if isinstance(arg, slice) else arg
+        return (
+            slice(*map(self.resolve, (arg.start, arg.stop, arg.step)))
+            if isinstance(arg, slice)
+            else arg
+        )
 
     def visit_call_function(self, node: Node) -> None:
         target: Any = node.target
-        if getattr(target, "__name__", "") == "getitem" and isinstance(self.values.get(node.args[0]), tuple):  # type: ignore[arg-type]
-            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        source = self.values.get(node.args[0])  # type: ignore[arg-type]
+        if getattr(target, "__name__", "") == "getitem" and isinstance(source, tuple):
+            self.values[node] = source[node.args[1]]  # type: ignore[index]
             return
         made = self._number(node)
         if made is None:
             made = (
-                (self._view(node) if self._is_view(target) else None) or self._loops(node) or self._extern(node, target)
+                (self._view(node) if self._is_view(target) else None)
+                or self._loops(node)
+                or self._extern(node, target)
             )
         self.values[node] = made
 
@@ -147,7 +172,8 @@ class GraphLowering:
         return target in _VIEWS or (isinstance(target, torch._ops.OpOverload) and target.is_view)
 
     def _view(self, node: Node) -> Any:
-        """A view of a strided tensor: what the fake tensors say of its strides, over the same buffer."""
+        """A view of a strided tensor: what the fake tensors say of its strides, over the same
+        buffer."""
         base_node = node.args[0]
         base = self.values.get(base_node)  # type: ignore[arg-type]
         if not isinstance(base, Ref):
@@ -168,8 +194,12 @@ class GraphLowering:
             return None
         if base.strides != self.symbols.strides(base_value) and base.numel != 0:
             return None
-        moved = self.symbols.size(value.storage_offset()) - self.symbols.size(base_value.storage_offset())
-        return Ref(base.buffer, self.symbols.shape(value), self.symbols.strides(value), base.offset + moved)
+        moved = self.symbols.size(value.storage_offset()) - self.symbols.size(
+            base_value.storage_offset()
+        )
+        return Ref(
+            base.buffer, self.symbols.shape(value), self.symbols.strides(value), base.offset + moved
+        )
 
     def _loops(self, node: Node) -> Any:
         """The node as loop nests, or None if it has no such form."""
@@ -189,18 +219,33 @@ class GraphLowering:
             return None
 
     def _is_static(self, node: Node) -> bool:
-        values = [leaf for leaf in leaves(self._examples(node)) if isinstance(leaf, torch.Tensor | torch.SymInt)]
+        values = [
+            leaf
+            for leaf in leaves(self._examples(node))
+            if isinstance(leaf, torch.Tensor | torch.SymInt)
+        ]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         numbers = [n for t in tensors for n in (*self.symbols.shape(t), *self.symbols.strides(t))]
         return all(map(is_known, numbers)) and len(tensors) == len(values)
 
     def _one_device(self, node: Node) -> bool:
-        return len({leaf.device for leaf in leaves(self._examples(node)) if isinstance(leaf, torch.Tensor)}) == 1
+        return (
+            len(
+                {
+                    leaf.device
+                    for leaf in leaves(self._examples(node))
+                    if isinstance(leaf, torch.Tensor)
+                }
+            )
+            == 1
+        )
 
     def _extern(self, node: Node, target: Callable[..., Any]) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         schema = getattr(target, "_schema", None)
-        aliases = schema is not None and any(result.alias_info is not None for result in schema.returns)
+        aliases = schema is not None and any(
+            result.alias_info is not None for result in schema.returns
+        )
         result = self._extern_result(node.meta.get("val"))
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
         return result
@@ -210,4 +255,6 @@ class GraphLowering:
             return tuple(self._extern_result(item) for item in value)
         if value is None:
             return None
-        return self._variable(self.ctx.fresh("ext" if isinstance(value, torch.Tensor) else "sym"), value)
+        return self._variable(
+            self.ctx.fresh("ext" if isinstance(value, torch.Tensor) else "sym"), value
+        )

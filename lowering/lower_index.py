@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from . import poly, sizes
-from .build import cast, const, op
-from .context import Context
 from .ir import IndexValue, Indirect, Nest, Select, Store, Value
+from .lowering_context import Context
 from .poly import Size, at_least, is_known
 from .registry import LOWERINGS, Unsupported, lowers
 from .sizes import Index
 from .unit import Ref
+from .value_builders import cast, const, op
 
 aten = torch.ops.aten
 LONG = torch.int64
@@ -39,14 +39,22 @@ def _cat(ctx: Context, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
 
 
 def _picked(parts: Sequence[Ref], axis: int, at: tuple[Index, ...], dtype: torch.dtype) -> Value:
-    """The element of the part that holds coordinate `at[axis]`: it can be computed inside of what reads the join."""
+    """The element of the part that holds coordinate `at[axis]`: it can be computed inside of what
+    reads the join."""
     end = sum(part.shape[axis] for part in parts)
     made: Value | None = None
     for part in reversed(parts):
         start = end - part.shape[axis]
-        source = [sizes.add(index, sizes.const(-start)) if d == axis else index for d, index in enumerate(at)]
+        source = [
+            sizes.add(index, sizes.const(-start)) if d == axis else index
+            for d, index in enumerate(at)
+        ]
         element = cast(part.load(source, _all_within(source, part.shape)), dtype)
-        made = element if made is None else Select(op("lt", IndexValue(at[axis]), const(end, LONG)), element, made)
+        made = (
+            element
+            if made is None
+            else Select(op("lt", IndexValue(at[axis]), const(end, LONG)), element, made)
+        )
         end = start
     assert made is not None
     return made
@@ -54,8 +62,12 @@ def _picked(parts: Sequence[Ref], axis: int, at: tuple[Index, ...], dtype: torch
 
 def _store_part(ctx: Context, target: Ref, part: Ref, axis: int, start: Size) -> None:
     at = tuple(sizes.atom_index(a) for a in sizes.make_axes(part.shape))
-    moved = tuple(sizes.add(index, sizes.const(start)) if d == axis else index for d, index in enumerate(at))
-    store = Store(target.buffer, sizes.linear(moved, target.strides), cast(part.load(at), target.dtype))
+    moved = tuple(
+        sizes.add(index, sizes.const(start)) if d == axis else index for d, index in enumerate(at)
+    )
+    store = Store(
+        target.buffer, sizes.linear(moved, target.strides), cast(part.load(at), target.dtype)
+    )
     ctx.add(Nest(part.shape, (), (store,), (ctx.origin,)))
 
 
@@ -66,7 +78,9 @@ def _pad(ctx: Context, node: Any, x: Ref, pad: Sequence[int], value: Any = 0) ->
         before[-1 - k] = pad[2 * k]
 
     def body(at: tuple[Index, ...]) -> Value:
-        source = [sizes.add(index, sizes.const(-low)) for index, low in zip(at, before, strict=True)]
+        source = [
+            sizes.add(index, sizes.const(-low)) for index, low in zip(at, before, strict=True)
+        ]
         inside = _all_within(source, x.shape)
         if inside is None:
             return x.load(source)
@@ -97,7 +111,14 @@ def _conjunction(conditions: Sequence[Value]) -> Value | None:
 
 @lowers(aten.slice_scatter.default)
 def _slice_scatter(
-    ctx: Context, node: Any, x: Ref, source: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    ctx: Context,
+    node: Any,
+    x: Ref,
+    source: Ref,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
 ) -> Ref:
     dim, size = dim % len(x.shape), x.shape[dim]
     first, last = _limit(start, size, 0), _limit(end, size, size)
@@ -106,7 +127,9 @@ def _slice_scatter(
 
     def body(at: tuple[Index, ...]) -> Value:
         shifted = sizes.add(at[dim], sizes.const(-first))
-        source_at = [sizes.floordiv(shifted, step) if d == dim else index for d, index in enumerate(at)]
+        source_at = [
+            sizes.floordiv(shifted, step) if d == dim else index for d, index in enumerate(at)
+        ]
         value = IndexValue(at[dim])
         tests = [op("ge", value, const(first, LONG))] * (first != 0)
         tests += [op("lt", value, const(last, LONG))] * (last != size)
@@ -119,7 +142,8 @@ def _slice_scatter(
 
 
 def _limit(position: Size | None, size: Size, default: Size) -> Size:
-    """An end of a slice as a position in an axis of `size`; raises Unsupported where only a call can tell."""
+    """An end of a slice as a position in an axis of `size`; raises Unsupported where only a call
+    can tell."""
     if position is None:
         return default
     if is_known(position) and is_known(size):
@@ -157,15 +181,22 @@ def _position(index: Size, size: Size) -> Size:
 
 
 @lowers(aten.arange.start_step, torch.ops.prims.iota.default)
-def _arange(ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1, **kwargs: Any) -> Ref:
+def _arange(
+    ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1, **kwargs: Any
+) -> Ref:
     value = ctx.value_of(node)
     if node.target is torch.ops.prims.iota.default:
         first, step = kwargs["start"], kwargs["step"]
-    if any(not isinstance(number, Size) for number in (first, step)) or value.dtype.is_floating_point:
+    if (
+        any(not isinstance(number, Size) for number in (first, step))
+        or value.dtype.is_floating_point
+    ):
         raise Unsupported("arange of floating point numbers")
 
     def body(at: tuple[Index, ...]) -> Value:
-        return cast(IndexValue(sizes.add(sizes.scale(at[0], step), sizes.const(first))), value.dtype)
+        return cast(
+            IndexValue(sizes.add(sizes.scale(at[0], step), sizes.const(first))), value.dtype
+        )
 
     return ctx.pointwise(node, body)
 
@@ -215,7 +246,8 @@ def _gather(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) 
 
 @lowers(aten.scatter.value)
 def _scatter_one(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
-    """One position along `dim` for each row, as in the gradient of a loss over classes: a comparison where it is read."""
+    """One position along `dim` for each row, as in the gradient of a loss over classes: a
+    comparison where it is read."""
     dim %= max(len(x.shape), 1)
     if not x.shape or not isinstance(value, bool | int | float):
         raise Unsupported("scatter into a scalar, or of what only a call knows")
@@ -247,7 +279,8 @@ def _index_select(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
-    """Advanced indexing: the broadcast index axes stand where the first index does if the indices are adjacent, else first."""
+    """Advanced indexing: the broadcast index axes stand where the first index does if the indices
+    are adjacent, else first."""
     _refuse_empty(x)
     used = [d for d, index in enumerate(ids) if index is not None]
     given = [ids[d] for d in used]
@@ -275,7 +308,9 @@ def _flip(ctx: Context, node: Any, x: Ref, dims: Sequence[int]) -> Ref:
     def body(at: tuple[Index, ...]) -> Value:
         return x.load(
             [
-                sizes.add(sizes.scale(index, -1), sizes.const(x.shape[d] - 1)) if d in flipped else index
+                sizes.add(sizes.scale(index, -1), sizes.const(x.shape[d] - 1))
+                if d in flipped
+                else index
                 for d, index in enumerate(at)
             ]
         )

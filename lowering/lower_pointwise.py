@@ -8,12 +8,12 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
-from .build import cast, const, op
-from .context import Context
 from .ir import IndexValue, Select, Value
+from .lowering_context import Context
 from .poly import Size, at_least
 from .registry import Unsupported, lowers
 from .unit import Ref
+from .value_builders import cast, const, op
 
 aten = torch.ops.aten
 Number = bool | int | float
@@ -23,16 +23,23 @@ INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 def promote(ctx: Context, operands: Sequence[Any], kind: KIND) -> tuple[torch.dtype, torch.dtype]:
     """(dtype to compute in, dtype of the result) of an elementwise operator."""
-    compute, result = elementwise_dtypes(*(ctx.example(operand) for operand in operands), type_promotion_kind=kind)
+    compute, result = elementwise_dtypes(
+        *(ctx.example(operand) for operand in operands), type_promotion_kind=kind
+    )
     if compute.is_complex or result.is_complex:
         raise Unsupported("complex numbers")
     return compute, result
 
 
 def elementwise(
-    ctx: Context, node: Any, operands: Sequence[Operand], fn: Callable[..., Value], kind: KIND = KIND.DEFAULT
+    ctx: Context,
+    node: Any,
+    operands: Sequence[Operand],
+    fn: Callable[..., Value],
+    kind: KIND = KIND.DEFAULT,
 ) -> Ref:
-    """`fn(*values)` at every point of the result, operands converted to the common compute dtype."""
+    """`fn(*values)` at every point of the result, operands converted to the common compute
+    dtype."""
     compute, _ = promote(ctx, operands, kind)
     result = ctx.value_of(node).dtype
 
@@ -43,7 +50,9 @@ def elementwise(
     return ctx.pointwise(node, body)
 
 
-def _register(packet: Any, overloads: str, fn: Callable[..., Value], kind: KIND, operands: int) -> None:
+def _register(
+    packet: Any, overloads: str, fn: Callable[..., Value], kind: KIND, operands: int
+) -> None:
     for name in overloads.split():
         if hasattr(packet, name):
 
@@ -78,8 +87,8 @@ def sign_free(fn: Callable[..., Value]) -> Callable[[Value], Value]:
 
 
 unary(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tanh erf tan asin acos atan sinh cosh asinh acosh atanh erfc "
-    "lgamma sigmoid sqrt rsqrt reciprocal",
+    "exp exp2 expm1 log log2 log10 log1p sin cos tanh erf tan asin acos atan sinh cosh asinh acosh"
+    " atanh erfc lgamma sigmoid sqrt rsqrt reciprocal",
     KIND.INT_TO_FLOAT,
 )
 unary("neg", KIND.DEFAULT)
@@ -89,8 +98,16 @@ for _whole in ("floor", "ceil", "trunc", "round"):
     unary(_whole, KIND.DEFAULT, sign_free(named(_whole)))
 unary("bitwise_not", KIND.DEFAULT, named("not"))
 unary("logical_not", KIND.ALWAYS_BOOL, lambda x: op("not", cast(x, torch.bool)))
-unary("isnan", KIND.ALWAYS_BOOL, lambda x: op("isnan", x) if x.dtype.is_floating_point else const(False, torch.bool))
-unary("isinf", KIND.ALWAYS_BOOL, lambda x: op("isinf", x) if x.dtype.is_floating_point else const(False, torch.bool))
+unary(
+    "isnan",
+    KIND.ALWAYS_BOOL,
+    lambda x: op("isnan", x) if x.dtype.is_floating_point else const(False, torch.bool),
+)
+unary(
+    "isinf",
+    KIND.ALWAYS_BOOL,
+    lambda x: op("isinf", x) if x.dtype.is_floating_point else const(False, torch.bool),
+)
 unary("signbit", KIND.ALWAYS_BOOL, lambda x: _signbit(x))
 unary("relu", KIND.DEFAULT, lambda x: op("maximum", x, const(0, x.dtype)))
 
@@ -127,14 +144,22 @@ for _name, _shift in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "sh
     binary(_name, "Tensor Tensor_Scalar", KIND.DEFAULT, named(_shift))
 binary("fmod", "Tensor Scalar", KIND.DEFAULT, lambda a, b: op("fmod", a, _nonzero(b)))
 binary("remainder", "Tensor Scalar", KIND.DEFAULT, lambda a, b: op("remainder", a, _nonzero(b)))
-for _name, _kind in (("atan2", KIND.INT_TO_FLOAT), ("copysign", KIND.INT_TO_FLOAT), ("hypot", KIND.DEFAULT)):
+for _name, _kind in (
+    ("atan2", KIND.INT_TO_FLOAT),
+    ("copysign", KIND.INT_TO_FLOAT),
+    ("hypot", KIND.DEFAULT),
+):
     binary(_name, "default Tensor Scalar", _kind, named(_name))
 
 
 def _nonzero(divisor: Value) -> Value:
     """Integer division by zero raises in eager: only a divisor known not to be zero is lowered."""
     from_constant = getattr(divisor, "value", None)
-    from_size = isinstance(divisor, IndexValue) and not divisor.index.terms and at_least(divisor.index.offset, 1)
+    from_size = (
+        isinstance(divisor, IndexValue)
+        and not divisor.index.terms
+        and at_least(divisor.index.offset, 1)
+    )
     known = from_size or (isinstance(from_constant, int) and from_constant != 0)
     if not divisor.dtype.is_floating_point and not known:
         raise Unsupported("integer division by a tensor")
@@ -175,7 +200,8 @@ def _pow_scalar(ctx: Context, node: Any, a: Ref, exponent: Number) -> Ref:
 
 
 def _power(x: Value, exponent: Number, y: Value) -> Value:
-    """Eager's own shortcuts (aten/src/ATen/native/cpu/PowKernel.cpp): 0.5, 2, 3, -0.5, -1, -2; integers by multiplication."""
+    """Eager's own shortcuts (aten/src/ATen/native/cpu/PowKernel.cpp): 0.5, 2, 3, -0.5, -1, -2;
+    integers by multiplication."""
     if exponent == 2:
         return op("mul", x, x)
     if exponent == 3:
@@ -216,7 +242,9 @@ def _where(ctx: Context, node: Any, condition: Ref, a: Operand, b: Operand) -> R
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default)
-def _clamp(ctx: Context, node: Any, x: Ref, low: Operand | None = None, high: Operand | None = None) -> Ref:
+def _clamp(
+    ctx: Context, node: Any, x: Ref, low: Operand | None = None, high: Operand | None = None
+) -> Ref:
     if "clamp_max" in str(node.target):
         low, high = None, low
     operands = [operand for operand in (x, low, high) if operand is not None]
@@ -233,11 +261,18 @@ def _clamp(ctx: Context, node: Any, x: Ref, low: Operand | None = None, high: Op
 
 
 @lowers(
-    aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.clone.default, aten.alias_copy.default
+    aten._to_copy.default,
+    torch.ops.prims.convert_element_type.default,
+    aten.clone.default,
+    aten.alias_copy.default,
 )
 def _copy(ctx: Context, node: Any, x: Ref, *args: Any, **kwargs: Any) -> Ref:
     value = ctx.value_of(node)
-    if value.device != ctx.device_of(x) or value.dtype.is_complex or kwargs.get("layout") not in (None, torch.strided):
+    if (
+        value.device != ctx.device_of(x)
+        or value.dtype.is_complex
+        or kwargs.get("layout") not in (None, torch.strided)
+    ):
         raise Unsupported("copy between devices, layouts or to complex")
     return ctx.pointwise(node, lambda at: cast(x.load(at), value.dtype))
 
@@ -249,7 +284,13 @@ def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool 
     return ctx.pointwise(node, lambda at: cast(source.load(at), x.dtype))
 
 
-@lowers(aten.full.default, aten.full_like.default, aten.new_full.default, aten.scalar_tensor.default, aten.fill.Scalar)
+@lowers(
+    aten.full.default,
+    aten.full_like.default,
+    aten.new_full.default,
+    aten.scalar_tensor.default,
+    aten.fill.Scalar,
+)
 def _full(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
     fill = args[0] if node.target is aten.scalar_tensor.default else args[-1]
     if not isinstance(fill, Number | Size):
@@ -257,6 +298,14 @@ def _full(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
     return ctx.pointwise(node, lambda at: const(fill, ctx.value_of(node).dtype))
 
 
-@lowers(aten.zeros_like.default, aten.ones_like.default, aten.zeros.default, aten.ones.default, aten.new_zeros.default)
+@lowers(
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.zeros.default,
+    aten.ones.default,
+    aten.new_zeros.default,
+)
 def _zeros(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
-    return ctx.pointwise(node, lambda at: const(int("ones" in str(node.target)), ctx.value_of(node).dtype))
+    return ctx.pointwise(
+        node, lambda at: const(int("ones" in str(node.target)), ctx.value_of(node).dtype)
+    )

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from .build import cast, compute_dtype, const, op
-from .context import Context
 from .ir import Load, Reduced, Value
+from .lowering_context import Context
 from .poly import Size, at_least, is_known
 from .registry import Unsupported, lowers
 from .sizes import Index
 from .unit import Ref
+from .value_builders import cast, compute_dtype, const, op
 
 aten = torch.ops.aten
 
@@ -32,7 +32,9 @@ class Dims:
     def at(self, outer: Sequence[Index], inner: Sequence[Index]) -> tuple[Index, ...]:
         """Coordinates in the operand."""
         kept = [outer[d] for d in self.kept] if self.keepdim else list(outer)
-        places = dict(zip(self.kept, kept, strict=True)) | dict(zip(self.reduced, inner, strict=True))
+        places = dict(zip(self.kept, kept, strict=True)) | dict(
+            zip(self.reduced, inner, strict=True)
+        )
         return tuple(places[d] for d in range(len(self.ref.shape)))
 
     def load(self, outer: Sequence[Index], inner: Sequence[Index]) -> Load:
@@ -40,7 +42,12 @@ class Dims:
 
 
 def fold(
-    ctx: Context, target: Ref, dims: Dims, kind: str, dtype: torch.dtype, post: Callable[[Value], Value] = lambda v: v
+    ctx: Context,
+    target: Ref,
+    dims: Dims,
+    kind: str,
+    dtype: torch.dtype,
+    post: Callable[[Value], Value] = lambda v: v,
 ) -> Ref:
     """`post(kind over dims of operand.to(dtype))`."""
 
@@ -56,20 +63,33 @@ def _result(ctx: Context, node: Any) -> Ref:
 
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
-def _sum(ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
+def _sum(
+    ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Ref:
     target = _result(ctx, node)
     return fold(ctx, target, Dims(x, dim, keepdim), "sum", compute_dtype(target.dtype))
 
 
 @lowers(aten.mean.default, aten.mean.dim)
-def _mean(ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
+def _mean(
+    ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Ref:
     target, dims = _result(ctx, node), Dims(x, dim, keepdim)
     compute = compute_dtype(target.dtype)
-    return fold(ctx, target, dims, "sum", compute, lambda total: op("div", total, const(dims.count, compute)))
+    return fold(
+        ctx,
+        target,
+        dims,
+        "sum",
+        compute,
+        lambda total: op("div", total, const(dims.count, compute)),
+    )
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
-def _prod(ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
+def _prod(
+    ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Ref:
     target = _result(ctx, node)
     if target.dtype == torch.bool:
         raise Unsupported("product of bool")
@@ -97,7 +117,9 @@ def _full_extremum(ctx: Context, node: Any, x: Ref) -> Ref:
 
 
 @lowers(aten.max.dim, aten.min.dim)
-def _extremum_with_position(ctx: Context, node: Any, x: Ref, dim: int, keepdim: bool = False) -> tuple[Ref, Ref]:
+def _extremum_with_position(
+    ctx: Context, node: Any, x: Ref, dim: int, keepdim: bool = False
+) -> tuple[Ref, Ref]:
     if not x.shape or x.dtype == torch.bool:
         raise Unsupported("scalar or bool")
     kind = "max" if node.target is aten.max.dim else "min"
@@ -108,7 +130,9 @@ def _extremum_with_position(ctx: Context, node: Any, x: Ref, dim: int, keepdim: 
 
 
 @lowers(aten.argmax.default, aten.argmin.default)
-def _position(ctx: Context, node: Any, x: Ref, dim: int | None = None, keepdim: bool = False) -> Ref:
+def _position(
+    ctx: Context, node: Any, x: Ref, dim: int | None = None, keepdim: bool = False
+) -> Ref:
     dims = Dims(x, dim, keepdim)
     if not at_least(dims.count, 1) or x.dtype == torch.bool:
         raise Unsupported("position in what may be nothing or in bool")
@@ -116,26 +140,39 @@ def _position(ctx: Context, node: Any, x: Ref, dim: int | None = None, keepdim: 
     return fold(ctx, _result(ctx, node), dims, kind, compute_dtype(x.dtype))
 
 
-@lowers(aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
+@lowers(
+    aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims
+)
 def _logical(ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False) -> Ref:
     target = _result(ctx, node)
     if target.dtype != torch.bool:
         raise Unsupported("uint8 result")
-    return fold(ctx, target, Dims(x, dim, keepdim), "any" if "any" in str(node.target) else "all", torch.bool)
+    return fold(
+        ctx,
+        target,
+        Dims(x, dim, keepdim),
+        "any" if "any" in str(node.target) else "all",
+        torch.bool,
+    )
 
 
 def _moments(ctx: Context, x: Ref, dims: Dims, correction: Any, target: Ref, mean: Ref) -> None:
-    """Two passes, as precise as Welford's and vectorisable: the mean, then the squared distances from it, less what the
-    mean's rounding adds (the corrected two-pass algorithm: Chan, Golub and LeVeque, "Algorithms for computing the
-    sample variance", 1983)."""
+    """Two passes, as precise as Welford's and vectorisable: the mean, then the squared distances
+    from it, less what the mean's rounding adds (the corrected two-pass algorithm: Chan, Golub and
+    LeVeque, "Algorithms for computing the sample variance", 1983)."""
     compute = compute_dtype(x.dtype)
     count = const(dims.count, compute)
     fold(ctx, mean, dims, "sum", compute, lambda total: op("div", total, count))
     divisor = const(_degrees(dims.count, 1 if correction is None else correction), compute)
 
     def body(outer: tuple[Index, ...], inner: tuple[Index, ...]) -> Value:
-        distance = op("sub", cast(dims.load(outer, inner), compute), cast(mean.load(outer), compute))
-        squares, sums = Reduced("sum", op("mul", distance, distance), compute), Reduced("sum", distance, compute)
+        distance = op(
+            "sub", cast(dims.load(outer, inner), compute), cast(mean.load(outer), compute)
+        )
+        squares, sums = (
+            Reduced("sum", op("mul", distance, distance), compute),
+            Reduced("sum", distance, compute),
+        )
         excess = op("div", op("mul", sums, sums), count)
         return op("div", op("maximum", op("sub", squares, excess), const(0, compute)), divisor)
 
@@ -156,7 +193,15 @@ def _moment_mean(ctx: Context, x: Ref, target: Ref) -> Ref:
 
 
 @lowers(aten.var.correction)
-def _var(ctx: Context, node: Any, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Ref:
+def _var(
+    ctx: Context,
+    node: Any,
+    x: Ref,
+    dim: Any = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> Ref:
     target = _result(ctx, node)
     _moments(ctx, x, Dims(x, dim, keepdim), correction, target, _moment_mean(ctx, x, target))
     return target
@@ -164,7 +209,13 @@ def _var(ctx: Context, node: Any, x: Ref, dim: Any = None, *, correction: Any = 
 
 @lowers(aten.var_mean.correction)
 def _var_mean(
-    ctx: Context, node: Any, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ctx: Context,
+    node: Any,
+    x: Ref,
+    dim: Any = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
 ) -> tuple[Ref, Ref]:
     target, mean = (ctx.result(value) for value in node.meta["val"])
     exact = _moment_mean(ctx, x, target)

@@ -1,4 +1,5 @@
-"""Frozen, interned nodes: two nodes with equal fields are one object, so identity is equality and sharing is free."""
+"""Frozen, interned nodes: two nodes with equal fields are one object, so identity is equality and
+sharing is free."""
 
 import dataclasses
 import threading
@@ -23,7 +24,8 @@ class Interned(type):
 
 
 class Node(metaclass=Interned):
-    """Base of every node. Fields must be hashable: numbers, strings, dtypes, other nodes, tuples of them."""
+    """Base of every node. Fields must be hashable: numbers, strings, dtypes, other nodes, tuples of
+    them."""
 
     def _key(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""The pointwise functions of the loop IR: name -> arity, operand and result types. Targets print exactly these."""
+"""The pointwise functions of the loop IR: name -> arity, operand and result types. Targets print
+exactly these."""
 
 import dataclasses
 
@@ -13,7 +14,8 @@ ALL = NUMBERS | {torch.bool}
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """`operands`: dtypes allowed; all arguments have one dtype, and the result has it too unless `result` says otherwise."""
+    """`operands`: dtypes allowed; all arguments have one dtype, and the result has it too unless
+    `result` says otherwise."""
 
     arity: int
     operands: frozenset[torch.dtype]
@@ -29,18 +31,26 @@ OPS: dict[str, Signature] = {
     # maximum, minimum propagate NaN; neg, abs, add, sub, mul of integers wrap around
     **_table("add sub mul maximum minimum", Signature(2, NUMBERS)),
     **_table("neg abs sign", Signature(1, NUMBERS)),
-    # integers: floordiv rounds down, truncdiv to zero; remainder has the divisor's sign (Python's %), fmod the dividend's
+    # integers: floordiv rounds down, truncdiv to zero; remainder has the divisor's sign (Python's
+    # %), fmod the dividend's
     **_table("floordiv truncdiv remainder fmod", Signature(2, NUMBERS, cost=8)),
     **_table("div", Signature(2, FLOATS, cost=4)),
     **_table("pow atan2 copysign hypot", Signature(2, FLOATS, cost=30)),
-    **_table("exp exp2 expm1 log log2 log10 log1p sin cos tanh erf sigmoid", Signature(1, FLOATS, cost=16)),
-    **_table("tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma", Signature(1, FLOATS, cost=60)),
+    **_table(
+        "exp exp2 expm1 log log2 log10 log1p sin cos tanh erf sigmoid",
+        Signature(1, FLOATS, cost=16),
+    ),
+    **_table(
+        "tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma", Signature(1, FLOATS, cost=60)
+    ),
     **_table("sqrt rsqrt reciprocal", Signature(1, FLOATS, cost=6)),
     **_table("floor ceil trunc round", Signature(1, FLOATS)),  # round: half to even
     **_table("fma", Signature(3, FLOATS)),
     **_table("and or xor", Signature(2, LOGICAL)),
     **_table("not", Signature(1, LOGICAL)),  # bool: logical, integers: bitwise
-    **_table("shl shr", Signature(2, INTEGERS)),  # a shift outside [0, bits): 0 or the sign, as in torch
+    **_table(
+        "shl shr", Signature(2, INTEGERS)
+    ),  # a shift outside [0, bits): 0 or the sign, as in torch
     **_table("eq ne lt le gt ge", Signature(2, ALL, torch.bool)),
     **_table("isnan isinf signbit", Signature(1, FLOATS, torch.bool)),
 }

@@ -11,12 +11,12 @@ from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.program import Program
 from ..runtime.report import log
-from . import storage, verify
-from .emit import Target, emit
+from . import legality, storage
 from .inline import inline
 from .ir import Group, Nest
 from .lower import lower_graph
 from .poly import Unknown
+from .program_steps import Target, emit
 from .schedule import schedule, schedule_unfused
 from .simplify import simplify
 from .sink import sink
@@ -40,7 +40,9 @@ class Stage:
 STAGES = (
     Stage("simplify", simplify),  # before scheduling, so that equal loops compare equal
     Stage("inline", inline, fusion=True),
-    Stage("sink", sink, fusion=True),  # after inlining, which leaves the copies that have several producers
+    Stage(
+        "sink", sink, fusion=True
+    ),  # after inlining, which leaves the copies that have several producers
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
 )
 
@@ -52,7 +54,11 @@ def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
     try:
         return _compile(graph, name, options, symbolic_loops=True)
     except Unknown as question:
-        log.info("%s: loops over sizes that only a call knows are left to the library: %s", name, question)
+        log.info(
+            "%s: loops over sizes that only a call knows are left to the library: %s",
+            name,
+            question,
+        )
         return _compile(graph, name, options, symbolic_loops=False)
 
 
@@ -99,18 +105,19 @@ def _check(unit: Unit, stage: str, options: Options) -> None:
         for item in unit.items
         if isinstance(item, Group | Nest)
     ]
-    verify.check(groups, stage)
-    unknown = verify.undefined_variables(unit.variables, groups)
+    legality.check(groups, stage)
+    unknown = legality.undefined_variables(unit.variables, groups)
     if unknown:
         raise LoweringError(f"after {stage}: no call can tell {', '.join(unknown)}")
     nests = [nest for group in groups for nest in group.nests]
-    missing = list(verify.coverage_problems(nests, _needed(unit)))
+    missing = list(legality.coverage_problems(nests, _needed(unit)))
     if missing:
         raise LoweringError(f"after {stage}: {'; '.join(missing[:5])}")
 
 
 def _needed(unit: Unit) -> Iterator[Any]:
-    """Buffers that the nests have to fill: those allocated here and read or returned, which no extern call makes."""
+    """Buffers that the nests have to fill: those allocated here and read or returned, which no
+    extern call makes."""
     given = given_buffers(unit)
     made = {b for item in unit.items if not isinstance(item, Group | Nest) for b in item.writes()}
     used = {b for item in unit.items for b in storage.touched(item)} | unit.outputs_buffers()

@@ -1,8 +1,9 @@
 """Sizes that are known at run time only: polynomials with integer coefficients over size variables.
 
-A `Size` is a Python int or a `Poly`; a `Poly` is never a plain number, so the two never mix up and a graph with known
-sizes holds ints alone. Equality is structural: unequal polynomials may well have equal values. What Python would ask
-of an int (`<`, `bool`, `range`) raises `Unknown`; `hint` serves heuristics, `at_least` proofs.
+A `Size` is a Python int or a `Poly`; a `Poly` is never a plain number, so the two never mix up and
+a graph with known sizes holds ints alone. Equality is structural: unequal polynomials may well have
+equal values. What Python would ask of an int (`<`, `bool`, `range`) raises `Unknown`; `hint` serves
+heuristics, `at_least` proofs.
 """
 
 import math
@@ -23,9 +24,11 @@ class Unknown(Unsupported, TypeError):
 
 @node
 class Var(Node):
-    """A number that a call finds in its inputs or, with a `formula`, computes from others; `least` <= it <= `most`.
+    """A number that a call finds in its inputs or, with a `formula`, computes from others; `least`
+    <= it <= `most`.
 
-    hint: its value in the call that was recorded. formula: "//", "%", "max" or "min" and its operands.
+    hint: its value in the call that was recorded. formula: "//", "%", "max" or "min" and its
+    operands.
     """
 
     name: str
@@ -48,14 +51,17 @@ Monomial = tuple[Var, ...]  # factors by name, repeated for powers
 
 @node
 class Poly(Node):
-    """`sum(coefficient * product(monomial))`, highest degree first. Its text is an expression of C++ and of Python."""
+    """`sum(coefficient * product(monomial))`, highest degree first. Its text is an expression of
+    C++ and of Python."""
 
     terms: tuple[tuple[Monomial, int], ...]
 
     def __str__(self) -> str:
         texts = [_term_text(monomial, factor) for monomial, factor in self.terms]
         return (
-            texts[0] if len(texts) == 1 and self.terms[0][1] == 1 and "*" not in texts[0] else f"({' + '.join(texts)})"
+            texts[0]
+            if len(texts) == 1 and self.terms[0][1] == 1 and "*" not in texts[0]
+            else f"({' + '.join(texts)})"
         )
 
     __repr__ = __str__
@@ -91,7 +97,9 @@ class Poly(Node):
         raise Unknown(f"the value of {self}")
 
     __bool__ = __index__ = __int__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _unknown
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __pow__ = (
+        __rpow__
+    ) = _unknown
 
 
 if TYPE_CHECKING:  # a Poly stands wherever an int is written
@@ -158,7 +166,9 @@ def variables(size: Any) -> Iterator[Var]:
 def evaluate(size: Size, values: Mapping[Var, int]) -> int:
     if not isinstance(size, Poly):
         return size
-    return sum(factor * math.prod(values[var] for var in monomial) for monomial, factor in size.terms)
+    return sum(
+        factor * math.prod(values[var] for var in monomial) for monomial, factor in size.terms
+    )
 
 
 def hint(size: Size) -> int:
@@ -254,7 +264,8 @@ def split(size: Size, divisor: Size) -> tuple[Size, Size]:
 
 @lru_cache(REMEMBERED)
 def _long_division(size: Size, divisor: Size) -> tuple[Size, Size]:
-    """(q, r) with `size == q * divisor + r`: the terms that the divisor's leading one divides go to q, coefficients rounded down."""
+    """(q, r) with `size == q * divisor + r`: the terms that the divisor's leading one divides go to
+    q, coefficients rounded down."""
     if divisor == 0:
         return 0, size
     lead, factor = next(iter(_terms(divisor).items()))
@@ -265,14 +276,19 @@ def _long_division(size: Size, divisor: Size) -> tuple[Size, Size]:
         powers = Counter(top)
         powers.subtract(lead)
         fits = min(powers.values(), default=0) >= 0
-        part = _made({tuple(sorted(powers.elements(), key=lambda var: var.name)): number // factor}) if fits else 0
+        part = (
+            _made({tuple(sorted(powers.elements(), key=lambda var: var.name)): number // factor})
+            if fits
+            else 0
+        )
         left = _made({top: number - number // factor * factor if fits else number})
         whole, rest, size = whole + part, rest + left, size - part * divisor - left
     return whole, rest
 
 
 def common(a: Size, b: Size) -> list[Size]:
-    """Divisors of both that are not 1, the likeliest largest first; the greatest one of two known sizes."""
+    """Divisors of both that are not 1, the likeliest largest first; the greatest one of two known
+    sizes."""
     if not isinstance(a, Poly) and not isinstance(b, Poly):
         return [d for d in (math.gcd(a, b),) if d != 1]
     return list(_common(a, b))
@@ -287,4 +303,6 @@ def _common(a: Any, b: Any) -> tuple[Size, ...]:
     content = math.gcd(*(f for size in (a, b) for f in _terms(size).values()))
     found = [_made({tuple(sorted(shared.elements(), key=lambda var: var.name)): content})]
     found += [two for one, two in ((a, b), (b, a)) if divided(one, two) is not None]
-    return tuple(sorted({d for d in found if d != 1 and at_least(d, 2)}, key=lambda d: (-hint(d), str(d))))
+    return tuple(
+        sorted({d for d in found if d != 1 and at_least(d, 2)}, key=lambda d: (-hint(d), str(d)))
+    )

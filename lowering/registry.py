@@ -1,4 +1,5 @@
-"""Lowerings by ATen overload. A lowering that cannot express a call raises `Unsupported`: the call then becomes an extern call."""
+"""Lowerings by ATen overload. A lowering that cannot express a call raises `Unsupported`: the call
+then becomes an extern call."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

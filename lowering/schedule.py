@@ -1,8 +1,9 @@
-"""Grouping nests into kernels: nests that share their outer space, row by row (vertical) or by what they read
-(horizontal).
+"""Grouping nests into kernels: nests that share their outer space, row by row (vertical) or by what
+they read (horizontal).
 
-Items keep an order that respects data flow. A nest joins the latest group it may join: one that stands after everything
-the nest depends on. Only the last few groups are tried, so the work is near-linear in the number of nests.
+Items keep an order that respects data flow. A nest joins the latest group it may join: one that
+stands after everything the nest depends on. Only the last few groups are tried, so the work is
+near-linear in the number of nests.
 """
 
 import dataclasses
@@ -12,7 +13,18 @@ from math import prod
 
 from . import sizes
 from .axes import align, gains_divisions
-from .ir import Buffer, Group, Load, Nest, Rewriter, Store, Value, accesses, atoms, nest_loads
+from .ir import (
+    Buffer,
+    Group,
+    Load,
+    Nest,
+    Rewriter,
+    Store,
+    Value,
+    accesses,
+    atoms,
+    nest_loads,
+)
 from .poly import Size, at_least, hint
 from .sizes import Axis, Index
 from .unit import ExternCall, Item, Unit
@@ -102,7 +114,8 @@ class _Scheduler:
 
 
 def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
-    """The nests of one kernel that runs `first`, then `second`; None if that is illegal or does not pay."""
+    """The nests of one kernel that runs `first`, then `second`; None if that is illegal or does not
+    pay."""
     space = first[0].space
     if not _has_rows(first) and _has_rows(second):
         space = second[0].space
@@ -114,7 +127,9 @@ def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
     if _has_rows(made):
         if not _share_rows(before, after):
             return None
-    elif any(map(gains_divisions, (*first, *second), made)):  # at every element, in the innermost loop
+    elif any(
+        map(gains_divisions, (*first, *second), made)
+    ):  # at every element, in the innermost loop
         return None
     return made if all(_row_local(one, two) for one in before for two in after) else None
 
@@ -129,20 +144,24 @@ def _share_rows(before: list[Nest], after: list[Nest]) -> bool:
 
     def parts(nests: list[Nest]) -> set[tuple[Buffer, tuple[Size, ...]]]:
         touched = [x for nest in nests for x in accesses(nest)]
-        steps = [(x.buffer, tuple(sizes.coefficient(x.index, axis) for axis in outer)) for x in touched]
+        steps = [
+            (x.buffer, tuple(sizes.coefficient(x.index, axis) for axis in outer)) for x in touched
+        ]
         return {(buffer, step) for buffer, step in steps if any(s != 0 for s in step) or not outer}
 
     return bool(parts(before) & parts(after))
 
 
 def _pays(space: tuple[Size, ...], nests: list[Nest]) -> bool:
-    """Rows are worth sharing when there are enough of them to spread, or so little work that it does not matter."""
+    """Rows are worth sharing when there are enough of them to spread, or so little work that it
+    does not matter."""
     widest, rows = max(hint(prod(nest.inner)) for nest in nests), hint(prod(space))
     return widest <= 1 or rows >= LEAST_ROWS or rows * widest <= SMALL
 
 
 def _row_local(first: Nest, second: Nest) -> bool:
-    """Whether whatever `second` reads of `first`'s results was stored at the same point of space."""
+    """Whether whatever `second` reads of `first`'s results was stored at the same point of
+    space."""
     for store in first.stores:
         for load in nest_loads(second):
             if load.buffer is store.buffer and not _same_row(store, load, first, second):
@@ -162,17 +181,21 @@ def _same_row(store: Store, load: Load, first: Nest, second: Nest) -> bool:
     if any(sizes.coefficient(load.index, a) != step or not at_least(step, 1) for step, a in steps):
         return False
     least = min((step for step, _ in steps), key=hint, default=1 << 62)
-    return _mixed_radix(steps) and all(_fits(index, set(outer), least) for index in (store.index, load.index))
+    return _mixed_radix(steps) and all(
+        _fits(index, set(outer), least) for index in (store.index, load.index)
+    )
 
 
 def _mixed_radix(steps: list[tuple[Size, Axis]]) -> bool:
-    """Whether different points of the axes never give the same sum, nor one less than the smallest step apart."""
+    """Whether different points of the axes never give the same sum, nor one less than the smallest
+    step apart."""
     steps = sorted(steps, key=lambda step: hint(step[0]))
     return all(at_least(big, small * axis.size) for (small, axis), (big, _) in pairwise(steps))
 
 
 def _fits(index: Index, outer: set[Axis], step: Size) -> bool:
-    """Whether the part of the index without the outer axes, which appear as terms alone, lies in [0, step)."""
+    """Whether the part of the index without the outer axes, which appear as terms alone, lies in
+    [0, step)."""
     rest = Index(tuple((a, f) for a, f in index.terms if a not in outer), index.offset)
     if any(isinstance(atom, Axis) and atom in outer for atom in atoms(rest)):
         return False
@@ -180,7 +203,8 @@ def _fits(index: Index, outer: set[Axis], step: Size) -> bool:
 
 
 def _locals_found(unit: Unit) -> Unit:
-    """Buffers that only one kernel touches, with one value a point of space, become local: they need no memory."""
+    """Buffers that only one kernel touches, with one value a point of space, become local: they
+    need no memory."""
     users: dict[Buffer, set[int]] = {}
     for place, item in enumerate(unit.items):
         for buffer in _touched(item):

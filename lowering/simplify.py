@@ -1,4 +1,5 @@
-"""Before scheduling: what nobody reads is dropped, axes are put into canonical form, so that equal loops compare equal."""
+"""Before scheduling: what nobody reads is dropped, axes are put into canonical form, so that equal
+loops compare equal."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -15,7 +16,8 @@ def simplify(unit: Unit) -> Unit:
 
 
 def drop_dead(unit: Unit) -> list[Item]:
-    """Items without nests whose results are never read. Extern calls stay, for they may have effects, but lose such results."""
+    """Items without nests whose results are never read. Extern calls stay, for they may have
+    effects, but lose such results."""
     wanted = set(_names(unit.outputs))
     kept: list[Item] = []
     for item in reversed(unit.items):
@@ -38,8 +40,9 @@ def _names(tree: Any) -> Iterable[Buffer | Symbol]:
 
 
 def _read(result: Any, wanted: set[Buffer | Symbol]) -> Any:
-    """The results with None for those that nobody reads. An operator may leave them out whatever its meta function
-    says: attention without dropout has no random state, and without gradients no logsumexp."""
+    """The results with None for those that nobody reads. An operator may leave them out whatever
+    its meta function says: attention without dropout has no random state, and without gradients no
+    logsumexp."""
     if isinstance(result, tuple):
         return tuple(_read(item, wanted) for item in result)
     return result if any(name in wanted for name in _names(result)) else None

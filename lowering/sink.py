@@ -1,5 +1,6 @@
-"""Parts that are stored side by side, then copied as a whole into another order, are stored in that order at once: the
-gradients of a split, of which each part has a nest of its own, so that inlining cannot do it."""
+"""Parts that are stored side by side, then copied as a whole into another order, are stored in that
+order at once: the gradients of a split, of which each part has a nest of its own, so that inlining
+cannot do it."""
 
 from collections import Counter
 
@@ -13,7 +14,8 @@ from .unit import Unit
 
 
 def sink(unit: Unit) -> Unit:
-    """Every whole copy of a buffer that nothing else reads left out, where its writers can store into the copy."""
+    """Every whole copy of a buffer that nothing else reads left out, where its writers can store
+    into the copy."""
     for copy in [item for item in unit.items if isinstance(item, Nest) and is_copy(item)]:
         made = _sunk(unit, copy)
         unit = unit if made is None else made
@@ -23,10 +25,21 @@ def sink(unit: Unit) -> Unit:
 def is_copy(nest: Nest) -> bool:
     """Whether the nest copies each element of one buffer once."""
     value = nest.stores[0].value
-    if len(nest.stores) != 1 or nest.inner or nest.stores[0].combine is not None or not isinstance(value, Load):
+    if (
+        len(nest.stores) != 1
+        or nest.inner
+        or nest.stores[0].combine is not None
+        or not isinstance(value, Load)
+    ):
         return False
-    plain = value.mask is None and value.index.offset == 0 and all(isinstance(a, Axis) for a, _ in value.index.terms)
-    return plain and is_known(value.buffer.size) and _fills(value.index, nest.axes, value.buffer.size)
+    plain = (
+        value.mask is None
+        and value.index.offset == 0
+        and all(isinstance(a, Axis) for a, _ in value.index.terms)
+    )
+    return (
+        plain and is_known(value.buffer.size) and _fills(value.index, nest.axes, value.buffer.size)
+    )
 
 
 def _fills(index: Index, axes: tuple[Axis, ...], size: Size) -> bool:
@@ -49,24 +62,37 @@ def _sunk(unit: Unit, copy: Nest) -> Unit | None:
     given = {getattr(ref, "buffer", None) for ref in unit.inputs} | set(unit.constants)
     pinned = unit.outputs_buffers() | unit.extern_buffers() | given
     others = Counter(store.buffer for nest in nests for store in nest.stores)
-    if readers[source] != 1 or source in pinned or target in given or others[target] != 1 or not writers:
+    if (
+        readers[source] != 1
+        or source in pinned
+        or target in given
+        or others[target] != 1
+        or not writers
+    ):
         return None
     moved = {nest: _moved(nest, copy, source) for nest in writers}
     if None in moved.values():
         return None
-    items = (moved.get(item, item) if isinstance(item, Nest) else item for item in unit.items if item is not copy)
+    items = (
+        moved.get(item, item) if isinstance(item, Nest) else item
+        for item in unit.items
+        if item is not copy
+    )
     return unit.replace(items=tuple(item for item in items if item is not None))
 
 
 def _moved(nest: Nest, copy: Nest, source: Buffer) -> Nest | None:
-    """The nest with its one store going where the copy puts the element; None if that takes divisions."""
+    """The nest with its one store going where the copy puts the element; None if that takes
+    divisions."""
     store, place, load = nest.stores[0], copy.stores[0], copy.stores[0].value
     if len(nest.stores) != 1 or store.combine is not None or nest.inner or nest.is_reduction:
         return None
     assert isinstance(load, Load)
     places = stored_at(Store(source, load.index, load), copy.axes, store.index)
     index = sizes.substitute(place.index, places)
-    made = _without_divisions(Nest(nest.space, (), (Store(place.buffer, index, store.value),), nest.origins))
+    made = _without_divisions(
+        Nest(nest.space, (), (Store(place.buffer, index, store.value),), nest.origins)
+    )
     return None if _divisions(made) else canonical(made)
 
 
@@ -92,7 +118,9 @@ def _cuts(nest: Nest, division: FloorDiv | Mod) -> list[tuple[Axis, int]]:
         (axis, atom.divisor)
         for atom in inside
         for axis in nest.axes
-        if atom.base is sizes.atom_index(axis) and isinstance(atom.divisor, int) and atom.divisor < axis.size
+        if atom.base is sizes.atom_index(axis)
+        and isinstance(atom.divisor, int)
+        and atom.divisor < axis.size
         if divided(axis.size, atom.divisor) is not None
     ]
 
@@ -107,4 +135,9 @@ def _split(nest: Nest, axis: Axis, divisor: int) -> Nest:
         later = old.number > axis.number
         return whole if old is axis else sizes.atom_index(Axis(old.number + later, old.size))
 
-    return rebuild(nest, [*spaces[: axis.number], outer.size, inner.size, *spaces[axis.number + 1 :]], (), rewrite)
+    return rebuild(
+        nest,
+        [*spaces[: axis.number], outer.size, inner.size, *spaces[axis.number + 1 :]],
+        (),
+        rewrite,
+    )

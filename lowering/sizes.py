@@ -1,9 +1,9 @@
 """Integers of the loop IR: axes, index expressions and their simplification.
 
-An `Index` is a canonical sum `offset + coefficient * atom + ...`; an atom is a loop axis, a floor division or modulo of
-an index, or (in `ir`) an integer loaded from memory. Sizes, coefficients and offsets are ints, or `poly.Poly` where
-only a call knows them. What is simplified is certain for every call: a question without a certain answer leaves an
-index as it is.
+An `Index` is a canonical sum `offset + coefficient * atom + ...`; an atom is a loop axis, a floor
+division or modulo of an index, or (in `ir`) an integer loaded from memory. Sizes, coefficients and
+offsets are ints, or `poly.Poly` where only a call knows them. What is simplified is certain for
+every call: a question without a certain answer leaves an index as it is.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,16 @@ from typing import Any
 
 from .nodes import Node, node
 from .poly import Size as Size
-from .poly import at_least, below, common, divided, floor_divided, hint, is_known, split
+from .poly import (
+    at_least,
+    below,
+    common,
+    divided,
+    floor_divided,
+    hint,
+    is_known,
+    split,
+)
 
 Bounds = tuple[Size, Size]  # None for an end that is not known
 
@@ -35,7 +44,8 @@ class Atom(Node):
 
 @node
 class Axis(Atom):
-    """Loop axis `number` of a nest (its `space` axes come first, then `inner`), running from 0 to `size` - 1."""
+    """Loop axis `number` of a nest (its `space` axes come first, then `inner`), running from 0 to
+    `size` - 1."""
 
     number: int
     size: Size
@@ -53,14 +63,17 @@ class Axis(Atom):
 
 @node
 class Index(Node):
-    """`offset + sum(coefficient * atom)`. Build it with the functions below, which keep it canonical."""
+    """`offset + sum(coefficient * atom)`. Build it with the functions below, which keep it
+    canonical."""
 
     terms: tuple[tuple[Atom, Size], ...]
     offset: Size
 
     @property
     def text(self) -> str:
-        parts = [atom.text if factor == 1 else f"{factor}*{atom.text}" for atom, factor in self.terms]
+        parts = [
+            atom.text if factor == 1 else f"{factor}*{atom.text}" for atom, factor in self.terms
+        ]
         return " + ".join(parts + [str(self.offset)] * (self.offset != 0 or not parts))
 
 
@@ -106,7 +119,8 @@ def last(size: Size) -> Size:
 
 
 def _floor_end(end: Any, divisor: Size, coarse: Any) -> Any:
-    """end // divisor; where it is not certain, `coarse` if the end is not negative, which the quotient then is not beyond."""
+    """end // divisor; where it is not certain, `coarse` if the end is not negative, which the
+    quotient then is not beyond."""
     if end is None:
         return None
     if is_known(end) and is_known(divisor):
@@ -146,15 +160,17 @@ def _canonical(factors: dict[Atom, Size], offset: Size) -> Index:
             quotient = scale(floordiv(atom.base, atom.divisor), factor * atom.divisor)
             if quotient.terms and all(factors.get(a) == f for a, f in quotient.terms):
                 rest = {
-                    a: f for a, f in factors.items() if a is not atom and all(a is not q for q, _ in quotient.terms)
+                    a: f
+                    for a, f in factors.items()
+                    if a is not atom and all(a is not q for q, _ in quotient.terms)
                 }
                 return add(_canonical(rest, offset - quotient.offset), scale(atom.base, factor))
     return Index(tuple(sorted(factors.items(), key=lambda term: term[0].text)), offset)
 
 
 def bounds(index: Index) -> Bounds:
-    """Smallest and largest value of the index over all values of its axes (exact when no atom shares an axis); None for
-    an end that is not known."""
+    """Smallest and largest value of the index over all values of its axes (exact when no atom
+    shares an axis); None for an end that is not known."""
     low: Any = index.offset
     high: Any = index.offset
     for atom, factor in index.terms:
@@ -184,7 +200,8 @@ def within(index: Index, size: Size) -> bool:
 
 
 def _split(index: Index, divisor: Size) -> tuple[Index, Index]:
-    """`index == divisor * quotient + rest`, with every multiple of the divisor moved into the quotient."""
+    """`index == divisor * quotient + rest`, with every multiple of the divisor moved into the
+    quotient."""
     whole: dict[Atom, Size] = {}
     rest: dict[Atom, Size] = {}
     for atom, factor in index.terms:
@@ -200,7 +217,13 @@ def _split(index: Index, divisor: Size) -> tuple[Index, Index]:
 def _one_quotient(index: Index, divisor: Size) -> Size | None:
     """`index // divisor` where it is certain to be the same number all over."""
     low, high = bounds(index)
-    if is_known(low) and is_known(high) and is_known(divisor) and low is not None and high is not None:
+    if (
+        is_known(low)
+        and is_known(high)
+        and is_known(divisor)
+        and low is not None
+        and high is not None
+    ):
         return low // divisor if low // divisor == high // divisor else None
     return 0 if nonnegative(index) and within(index, divisor) else None
 
@@ -221,13 +244,18 @@ def _shared_divisors(rest: Index, divisor: Size) -> list[Size]:
 
 
 def _carry_free(rest: Index, divisor: Size) -> tuple[Size, Index, Index] | None:
-    """`rest == d * big + small` with d > 1 a factor of the divisor and 0 <= small < d: `small` decides no quotient by the divisor."""
+    """`rest == d * big + small` with d > 1 a factor of the divisor and 0 <= small < d: `small`
+    decides no quotient by the divisor."""
     for d in _shared_divisors(rest, divisor):
         factors = [(atom, factor, divided(factor, d)) for atom, factor in rest.terms]
         whole, offset = split(rest.offset, d)
         small = Index(tuple((a, f) for a, f, exact in factors if exact is None), offset)
         if nonnegative(small) and within(small, d):
-            return d, Index(tuple((a, exact) for a, _, exact in factors if exact is not None), whole), small
+            return (
+                d,
+                Index(tuple((a, exact) for a, _, exact in factors if exact is not None), whole),
+                small,
+            )
     return None
 
 
@@ -270,7 +298,9 @@ def mod(index: Index, divisor: Size) -> Index:
 
 def replace(index: Index, rewrite: Callable[[Atom], Index]) -> Index:
     """The index with every axis below it replaced by `rewrite(axis)`, simplified."""
-    return add(const(index.offset), *(scale(atom.replace(rewrite), factor) for atom, factor in index.terms))
+    return add(
+        const(index.offset), *(scale(atom.replace(rewrite), factor) for atom, factor in index.terms)
+    )
 
 
 def substitute(index: Index, axes: Mapping[Atom, Index]) -> Index:
@@ -283,12 +313,16 @@ def make_axes(sizes: Sequence[Size], start: int = 0) -> tuple[Axis, ...]:
 
 def linear(axes: Iterable[Atom | Index], strides: Iterable[Size], offset: Size = 0) -> Index:
     """`offset + sum(axis * stride)`: where a strided tensor keeps an element."""
-    terms = (scale(a if isinstance(a, Index) else atom_index(a), s) for a, s in zip(axes, strides, strict=True))
+    terms = (
+        scale(a if isinstance(a, Index) else atom_index(a), s)
+        for a, s in zip(axes, strides, strict=True)
+    )
     return add(const(offset), *terms)
 
 
 def delinear(index: Index, sizes: Sequence[Size]) -> tuple[Index, ...]:
-    """Coordinates of flat position `index` in a row-major block of `sizes`: the inverse of `linear` with contiguous strides."""
+    """Coordinates of flat position `index` in a row-major block of `sizes`: the inverse of `linear`
+    with contiguous strides."""
     return tuple(
         mod(floordiv(index, prod(sizes[d + 1 :])), size) if d else floordiv(index, prod(sizes[1:]))
         for d, size in enumerate(sizes)

@@ -1,8 +1,8 @@
 """Where buffers live: which are tensors of their own, which share one arena, and when each dies.
 
-Results and whatever an extern call touches are tensors, but for what library calls read and write wherever it is
-(`placeable`). Everything else is a byte range of one arena, shared by buffers whose lifetimes do not meet. A result
-never shares its memory with anything: it outlives the call.
+Results and whatever an extern call touches are tensors, but for what library calls read and write
+wherever it is (`placeable`). Everything else is a byte range of one arena, shared by buffers whose
+lifetimes do not meet. A result never shares its memory with anything: it outlives the call.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ ALIGNMENT = 64
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """`arena` gives byte offsets; `arena_size` its bytes; `reuse` maps a tensor to the dead one whose memory it takes
-    over; `dies` lists, for each
-    item, the tensors that are not needed after it."""
+    """`arena` gives byte offsets; `arena_size` its bytes; `reuse` maps a tensor to the dead one
+    whose memory it takes over; `dies` lists, for each item, the tensors that are not needed after
+    it."""
 
     arena: dict[Buffer, Size]
     arena_size: Size
@@ -40,7 +40,9 @@ def written(item: Item) -> set[Buffer]:
     if isinstance(item, ExternCall):
         return set(item.writes())
     nests: tuple[Nest, ...] = item.nests if isinstance(item, Group) else (item,)
-    return {store.buffer for nest in nests for store in nest.stores if store.buffer.scope == "global"}
+    return {
+        store.buffer for nest in nests for store in nest.stores if store.buffer.scope == "global"
+    }
 
 
 def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Storage:
@@ -48,16 +50,28 @@ def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Stor
     given = given_buffers(unit)
     outputs, externs = unit.outputs_buffers(), unit.extern_buffers()
     own = {b for b in first if b not in given}
-    shared = {b for b in own if use_arena and b not in outputs and (b not in externs or b in placeable)}
-    wanted = [(first[b], last[b], bytes_of(b), b) for b in sorted(shared, key=lambda b: (first[b], b.name))]
+    shared = {
+        b for b in own if use_arena and b not in outputs and (b not in externs or b in placeable)
+    }
+    wanted = [
+        (first[b], last[b], bytes_of(b), b)
+        for b in sorted(shared, key=lambda b: (first[b], b.name))
+    ]
     arena, size = pack([entry for entry in wanted if is_known(entry[2])])
     more, size, variables = pack_slots([entry for entry in wanted if not is_known(entry[2])], size)
     from_calls = {b for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
-    reuse = reused(unit, [b for b in own if b not in shared and b not in outputs and b not in from_calls], first, last)
+    reuse = reused(
+        unit,
+        [b for b in own if b not in shared and b not in outputs and b not in from_calls],
+        first,
+        last,
+    )
     dies: list[tuple[Buffer, ...]] = [()] * len(unit.items)
     for place in range(len(unit.items)):
         ends = [
-            b for b in last if last[b] == place and b not in shared and b not in outputs and b not in unit.constants
+            b
+            for b in last
+            if last[b] == place and b not in shared and b not in outputs and b not in unit.constants
         ]
         dies[place] = tuple(sorted(ends, key=lambda b: b.name))
     return Storage(arena | more, size, reuse, tuple(dies), variables)
@@ -69,7 +83,8 @@ def given_buffers(unit: Unit) -> set[Buffer]:
 
 
 def lifetimes(unit: Unit) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
-    """Places of the first and last item that touch each buffer. What an extern call's result may alias lives as long as the result."""
+    """Places of the first and last item that touch each buffer. What an extern call's result may
+    alias lives as long as the result."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for place, item in enumerate(unit.items):
@@ -80,7 +95,10 @@ def lifetimes(unit: Unit) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
         if isinstance(item, ExternCall) and item.aliases:
             end = max((last[b] for b in item.writes()), default=0)
             results = list(leaves(item.result))
-            if any(r is not None and (not isinstance(r, Ref) or r.buffer in unit.outputs_buffers()) for r in results):
+            if any(
+                r is not None and (not isinstance(r, Ref) or r.buffer in unit.outputs_buffers())
+                for r in results
+            ):
                 end = len(unit.items)
             for buffer in item.reads():
                 last[buffer] = max(last[buffer], end)
@@ -92,7 +110,8 @@ def bytes_of(buffer: Buffer) -> Size:
 
 
 def pack(wanted: Iterable[tuple[int, int, int, Buffer]]) -> tuple[dict[Buffer, int], int]:
-    """Offsets for (first, last, bytes, buffer), large ones first, each at the lowest place free throughout its life."""
+    """Offsets for (first, last, bytes, buffer), large ones first, each at the lowest place free
+    throughout its life."""
     placed: list[tuple[int, int, int, int, Buffer]] = []
     for first, last, size, buffer in sorted(wanted, key=lambda entry: -entry[2]):
         size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
@@ -103,7 +122,9 @@ def pack(wanted: Iterable[tuple[int, int, int, Buffer]]) -> tuple[dict[Buffer, i
                 break
             offset = max(offset, high)
         placed.append((first, last, offset, size, buffer))
-    return {buffer: offset for *_, offset, _, buffer in placed}, max((o + s for *_, o, s, _ in placed), default=0)
+    return {buffer: offset for *_, offset, _, buffer in placed}, max(
+        (o + s for *_, o, s, _ in placed), default=0
+    )
 
 
 @dataclasses.dataclass
@@ -116,13 +137,16 @@ class _Slot:
 def pack_slots(
     wanted: Iterable[tuple[int, int, Size, Buffer]], start: Size
 ) -> tuple[dict[Buffer, Size], Size, tuple[Var, ...]]:
-    """As `pack` for (first, last, bytes, buffer) of sizes that a call knows, from offset `start` on: a buffer takes a
-    slot that is certain to be large enough, or one that can grow since it is certain to be no larger."""
+    """As `pack` for (first, last, bytes, buffer) of sizes that a call knows, from offset `start`
+    on: a buffer takes a slot that is certain to be large enough, or one that can grow since it is
+    certain to be no larger."""
     slots: list[_Slot] = []
     for first, last, size, buffer in wanted:
         free = [slot for slot in slots if slot.free_after < first]
         slot = next((s for s in free if s.size == size), None)
-        slot = slot or next((s for s in free if at_least(s.size, size) or at_least(size, s.size)), None)
+        slot = slot or next(
+            (s for s in free if at_least(s.size, size) or at_least(size, s.size)), None
+        )
         if slot is None:
             slot = _Slot(size, last, [])
             slots.append(slot)
@@ -153,7 +177,8 @@ def _aligned(size: Size, variables: list[Var]) -> Size:
 def reused(
     unit: Unit, tensors: list[Buffer], first: dict[Buffer, int], last: dict[Buffer, int]
 ) -> dict[Buffer, Buffer]:
-    """For a tensor, one of the same dtype, size and device that died before it: the newest, whose memory is likeliest in cache."""
+    """For a tensor, one of the same dtype, size and device that died before it: the newest, whose
+    memory is likeliest in cache."""
     free: dict[tuple[object, ...], list[Buffer]] = {}
     chosen: dict[Buffer, Buffer] = {}
     ending = sorted(tensors, key=lambda b: (last[b], b.name))

@@ -1,4 +1,5 @@
-"""torch's symbolic integers as sizes: which variables a call finds in its inputs, and what follows from them."""
+"""torch's symbolic integers as sizes: which variables a call finds in its inputs, and what follows
+from them."""
 
 import dataclasses
 import math
@@ -7,7 +8,15 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, ModularIndexing, PowByNatural, PythonMod
+from torch.utils._sympy.functions import (
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    PowByNatural,
+    PythonMod,
+)
 from torch.utils._sympy.value_ranges import bound_sympy
 
 from . import poly
@@ -26,7 +35,8 @@ OPERATIONS: dict[Any, tuple[str, Callable[..., int]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """A size variable and the Python expression that finds it in the inputs, by their names. uses: other variables in it."""
+    """A size variable and the Python expression that finds it in the inputs, by their names. uses:
+    other variables in it."""
 
     var: Var
     text: str
@@ -60,11 +70,16 @@ class Symbols:
         while any(self._solve(source) for source in sources):
             pass
         for source in sources:
-            if source.expr not in self._known and not source.expr.is_Number and not self._expressible(source.expr):
+            if (
+                source.expr not in self._known
+                and not source.expr.is_Number
+                and not self._expressible(source.expr)
+            ):
                 self._define(source, source.expr, source.value.node.hint, source.text)
 
     def size(self, value: Any) -> Size:
-        """The number as a size; raises Unsupported for one that no call can compute from its inputs."""
+        """The number as a size; raises Unsupported for one that no call can compute from its
+        inputs."""
         if isinstance(value, torch.SymInt):
             return self._size(value.node.expr, value.node.shape_env)
         if isinstance(value, int):
@@ -75,7 +90,8 @@ class Symbols:
         return tuple(self.size(size) for size in value.shape)
 
     def strides(self, value: torch.Tensor) -> tuple[Size, ...]:
-        """The strides, as if no axis were empty: torch's `Max(1, size)` in a stride counts for an empty tensor alone."""
+        """The strides, as if no axis were empty: torch's `Max(1, size)` in a stride counts for an
+        empty tensor alone."""
         return tuple(
             self._size(_no_empty(stride.node.expr), stride.node.shape_env)
             if isinstance(stride, torch.SymInt)
@@ -83,7 +99,9 @@ class Symbols:
             for stride in value.stride()
         )
 
-    def _define(self, source: _Source, expr: sympy.Expr, hint: int, text: str, uses: tuple[str, ...] = ()) -> None:
+    def _define(
+        self, source: _Source, expr: sympy.Expr, hint: int, text: str, uses: tuple[str, ...] = ()
+    ) -> None:
         var = self._variable(expr, source.value.node.shape_env, hint, None)
         self.variables.append(Given(var, text, uses))
 
@@ -124,7 +142,11 @@ class Symbols:
         if isinstance(expr, sympy.Add | sympy.Mul):
             parts = [self._size(arg, env) for arg in expr.args]
             return sum(parts) if isinstance(expr, sympy.Add) else math.prod(parts)
-        if isinstance(expr, sympy.Pow | PowByNatural) and expr.args[1].is_Integer and 0 < expr.args[1] <= 8:
+        if (
+            isinstance(expr, sympy.Pow | PowByNatural)
+            and expr.args[1].is_Integer
+            and 0 < expr.args[1] <= 8
+        ):
             return math.prod([self._size(expr.args[0], env)] * int(expr.args[1]))
         if isinstance(expr, ModularIndexing):
             base, divisor, modulus = expr.args
@@ -134,7 +156,9 @@ class Symbols:
             raise Unsupported(f"a size of the form {expr}")
         return self._computed(expr, env, *operation)
 
-    def _computed(self, expr: sympy.Expr, env: Any, name: str, function: Callable[..., int]) -> Size:
+    def _computed(
+        self, expr: sympy.Expr, env: Any, name: str, function: Callable[..., int]
+    ) -> Size:
         """A variable for what is no polynomial, computed once a call."""
         operands = tuple(self._size(arg, env) for arg in expr.args)
         if name in ("//", "%"):
@@ -153,10 +177,18 @@ def _sources(inputs: Iterable[tuple[str, Any]]) -> Iterator[_Source]:
     tensors = [(name, value) for name, value in inputs if isinstance(value, torch.Tensor)]
     numbers = [(name, value) for name, value in inputs if isinstance(value, torch.SymInt)]
     found: list[tuple[Any, str]] = [(value, name) for name, value in numbers]
-    found += [(n, f"{name}.size({d})") for name, value in tensors for d, n in enumerate(value.shape)]
+    found += [
+        (n, f"{name}.size({d})") for name, value in tensors for d, n in enumerate(value.shape)
+    ]
     strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
-    found += [(n, f"{name}.stride({d})") for name, value in strided for d, n in enumerate(value.stride())]
-    return (_Source(n, text) for n, text in found if isinstance(n, torch.SymInt) and n.node.hint is not None)
+    found += [
+        (n, f"{name}.stride({d})") for name, value in strided for d, n in enumerate(value.stride())
+    ]
+    return (
+        _Source(n, text)
+        for n, text in found
+        if isinstance(n, torch.SymInt) and n.node.hint is not None
+    )
 
 
 def _no_empty(expr: sympy.Expr) -> sympy.Expr:
@@ -169,5 +201,8 @@ def _no_empty(expr: sympy.Expr) -> sympy.Expr:
 def _range(expr: sympy.Expr, env: Any) -> tuple[int, int | None]:
     """The least and the greatest value, as far as guards that are taken already say."""
     bounds = bound_sympy(expr, env.var_to_range)
-    low, high = (int(end) if getattr(end, "is_Integer", False) else None for end in (bounds.lower, bounds.upper))
+    low, high = (
+        int(end) if getattr(end, "is_Integer", False) else None
+        for end in (bounds.lower, bounds.upper)
+    )
     return UNBOUNDED if low is None else low, high

@@ -34,9 +34,13 @@ class Ref:
         return prod(self.shape)
 
     def index(self, coordinates: Sequence[Index]) -> Index:
-        """Where the element at `coordinates` is; leading coordinates that the tensor lacks and sizes of 1 broadcast."""
+        """Where the element at `coordinates` is; leading coordinates that the tensor lacks and
+        sizes of 1 broadcast."""
         own = coordinates[len(coordinates) - len(self.shape) :]
-        strides = [0 if size == 1 else stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        strides = [
+            0 if size == 1 else stride
+            for size, stride in zip(self.shape, self.strides, strict=True)
+        ]
         return sizes.linear(own, strides, self.offset)
 
     def load(self, coordinates: Sequence[Index], mask: Value | None = None) -> Load:
@@ -52,8 +56,8 @@ class Symbol:
 
 @dataclasses.dataclass(frozen=True)
 class ExternCall:
-    """`result = target(*args, **kwargs)`. Arguments nest lists and tuples; tensors in them are `Ref`s,
-    run-time numbers sizes or `Symbol`s."""
+    """`result = target(*args, **kwargs)`. Arguments nest lists and tuples; tensors in them are
+    `Ref`s, run-time numbers sizes or `Symbol`s."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -83,8 +87,8 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One graph. `items` are in an order that respects data flow. `inputs`: Ref, Symbol, or None for an unused input.
-    `variables`: of its sizes, in an order in which each can be computed."""
+    """One graph. `items` are in an order that respects data flow. `inputs`: Ref, Symbol, or None
+    for an unused input. `variables`: of its sizes, in an order in which each can be computed."""
 
     name: str
     inputs: tuple[Any, ...]

@@ -1,4 +1,5 @@
-"""The public functions: the signatures of `torch.compile` and its helpers, over `frontend.make_compiled`."""
+"""The public functions: the signatures of `torch.compile` and its helpers, over
+`frontend.make_compiled`."""
 
 import functools
 import inspect
@@ -11,7 +12,7 @@ from ..runtime import report
 from ..runtime.errors import OptionError
 from ..runtime.options import Options
 from . import frontend
-from .capture import state
+from .capture import current
 from .config import config, make_options
 from .explain import ExplainOutput, explain
 from .module_class import compiled_module, eager_original, module_entry
@@ -39,19 +40,28 @@ def compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """Compile a function, method, `nn.Module` or `nn.Module` class; a decorator, with or without arguments.
+    """Compile a function, method, `nn.Module` or `nn.Module` class; a decorator, with or without
+    arguments.
 
-    `fullgraph`: a graph break is a GraphBreakError. `dynamic`: True starts with symbolic sizes, False keeps every size
-    static, None goes symbolic at the second size. `backend`: a name of `list_backends()` or a callable
-    `(GraphModule, example_inputs) -> callable`. `mode`: a name of `list_mode_options()`. `options`: a dict, names of
-    `list_options()`. `disable`: return `model` as it is.
+    `fullgraph`: a graph break is a GraphBreakError. `dynamic`: True starts with symbolic sizes,
+    False keeps every size static, None goes symbolic at the second size. `backend`: a name of
+    `list_backends()` or a callable `(GraphModule, example_inputs) -> callable`. `mode`: a name of
+    `list_mode_options()`. `options`: a dict, names of `list_options()`. `disable`: return `model`
+    as it is.
 
-    A module gives a new object of a subclass of its class that shares its `__dict__`; the original stays eager. A class
-    is changed in place, so that calls of its objects are compiled, and returned. Raises OptionError for unknown names.
+    A module gives a new object of a subclass of its class that shares its `__dict__`; the original
+    stays eager. A class is changed in place, so that calls of its objects are compiled, and
+    returned. Raises OptionError for unknown names.
     """
     record = make_options(fullgraph, dynamic, backend, mode, options)
     again = functools.partial(
-        compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        compile,
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        backend=backend,
+        mode=mode,
+        options=options,
+        disable=disable,
     )
     if model is None:
         return again
@@ -64,18 +74,24 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
         return model
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
-        return compiled_module(original, frontend.make_compiled(module_entry(type(original)), options), again)
+        return compiled_module(
+            original, frontend.make_compiled(module_entry(type(original)), options), again
+        )
     if inspect.isclass(model):
         return _compile_class(model, options)
     if not callable(model):
-        raise OptionError(f"compile() takes a function, a module or a class, not {type(model).__name__}")
+        raise OptionError(
+            f"compile() takes a function, a module or a class, not {type(model).__name__}"
+        )
     return _compile_callable(model, options)
 
 
 def _compile_class(cls: type, options: Options) -> type:
     """Calls of its objects are compiled, as under torch.compile; the class itself is returned."""
     if "__call__" not in dir(cls) or cls.__call__ is type.__call__:
-        raise OptionError(f"compile() takes a class whose objects can be called; {cls.__name__} has no __call__")
+        raise OptionError(
+            f"compile() takes a class whose objects can be called; {cls.__name__} has no __call__"
+        )
     cls.__call__ = _function(cls.__call__, options)  # type: ignore[assignment, method-assign]
     return cls
 
@@ -96,7 +112,8 @@ def _call_entry(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _method(method: Any, options: Options) -> Callable[..., Any]:
-    """Compiled as the function with its object as argument 0; a compiled module stands for its eager original."""
+    """Compiled as the function with its object as argument 0; a compiled module stands for its
+    eager original."""
     owner = method.__self__
     owner = eager_original(owner) if isinstance(owner, torch.nn.Module) else owner
     entry = frontend.make_compiled(method.__func__, options)
@@ -121,7 +138,8 @@ def _wrapper(call: Callable[..., Any], original: Any, entry: Any) -> Callable[..
 
 
 def reset() -> None:
-    """Forget what was compiled, and which warnings were given; what `compile` returned compiles anew when called."""
+    """Forget what was compiled, and which warnings were given; what `compile` returned compiles
+    anew when called."""
     frontend.reset_all()
     report.reset()
 
@@ -132,7 +150,8 @@ def graph_break() -> None:
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """Keep `fn`, and what it calls, out of every graph; a decorator. `recursive=False` keeps out `fn` alone.
+    """Keep `fn`, and what it calls, out of every graph; a decorator. `recursive=False` keeps out
+    `fn` alone.
 
     `reason` is shown with the graph break.
     """
@@ -142,7 +161,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """Put calls of `fn` (or of each in a list) into the graph as one node, without looking inside; a decorator."""
+    """Put calls of `fn` (or of each in a list) into the graph as one node, without looking inside;
+    a decorator."""
     if isinstance(fn, (list, tuple)):
         return type(fn)(allow_in_graph(one) for one in fn)
     return frontend.allow_in_graph(fn)
@@ -150,4 +170,4 @@ def allow_in_graph(fn: Any) -> Any:
 
 def is_compiling() -> bool:
     """Whether the code that asks is being captured now."""
-    return state.recorder() is not None or torch.compiler.is_compiling()
+    return current.recorder() is not None or torch.compiler.is_compiling()

@@ -19,16 +19,19 @@ _NAMES = [field.name for field in dataclasses.fields(Options) if field.name != "
 class Config:
     """Defaults for every later `compile()`: attributes are the fields of `Options`.
 
-    `config.recompile_limit = 4` sets one for the process. `config.patch(recompile_limit=4)` sets some for a `with`
-    block or a decorated function, in this thread (or asynchronous task) alone; patches nest. Unknown names and
-    ill-typed values raise OptionError. What was compiled before keeps the options that it was compiled with. A value
-    in `config` counts where `compile()` was given the default of its argument.
+    `config.recompile_limit = 4` sets one for the process. `config.patch(recompile_limit=4)` sets
+    some for a `with` block or a decorated function, in this thread (or asynchronous task) alone;
+    patches nest. Unknown names and ill-typed values raise OptionError. What was compiled before
+    keeps the options that it was compiled with. A value in `config` counts where `compile()` was
+    given the default of its argument.
     """
 
     def __init__(self) -> None:
         self.__dict__["_base"] = {}
         self.__dict__["_lock"] = threading.Lock()
-        self.__dict__["_patches"] = contextvars.ContextVar("dynfix_config", default=MappingProxyType({}))
+        self.__dict__["_patches"] = contextvars.ContextVar(
+            "dynfix_config", default=MappingProxyType({})
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name not in _NAMES:
@@ -50,7 +53,9 @@ class Config:
         """The record of the values now in force."""
         return Options(**{**self._base, **self._patches.get()})
 
-    def patch(self, name: str | Mapping[str, Any] | None = None, value: Any = None, **changes: Any) -> "_Patch":
+    def patch(
+        self, name: str | Mapping[str, Any] | None = None, value: Any = None, **changes: Any
+    ) -> "_Patch":
         """A context manager and decorator: `patch(a=1)`, `patch("a", 1)` or `patch({"a": 1})`."""
         if isinstance(name, str):
             changes[name] = value
@@ -60,9 +65,12 @@ class Config:
 
 
 class _Patch(contextlib.ContextDecorator):
-    """One use of `config.patch`; as a decorator it is entered anew at every call, so recursion and threads are safe."""
+    """One use of `config.patch`; as a decorator it is entered anew at every call, so recursion and
+    threads are safe."""
 
-    def __init__(self, patches: contextvars.ContextVar[Mapping[str, Any]], changes: dict[str, Any]) -> None:
+    def __init__(
+        self, patches: contextvars.ContextVar[Mapping[str, Any]], changes: dict[str, Any]
+    ) -> None:
         self._patches, self._changes = patches, changes
         self._entered: list[contextlib.AbstractContextManager[None]] = []
 
@@ -100,9 +108,11 @@ def make_options(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Options:
-    """The record for one `compile()`: config's values, then the mode's, then `options`, then the arguments.
+    """The record for one `compile()`: config's values, then the mode's, then `options`, then the
+    arguments.
 
-    Raises OptionError for `mode` together with `options`, and for unknown names, modes and backends.
+    Raises OptionError for `mode` together with `options`, and for unknown names, modes and
+    backends.
     """
     if mode is not None and options is not None:
         raise OptionError("either mode or options can be given, not both")
@@ -116,7 +126,9 @@ def make_options(
     if not backends.is_builtin(record.backend):
         return record.replace(backend_kwargs=_passed_on(mode, options))
     check_names(options or {}, list_options())
-    return record.replace(**(list_mode_options(mode) if mode is not None else {}), **(options or {}))
+    return record.replace(
+        **(list_mode_options(mode) if mode is not None else {}), **(options or {})
+    )
 
 
 def _passed_on(mode: str | None, options: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:

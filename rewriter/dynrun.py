@@ -1,8 +1,9 @@
 """The command `dynrun script.py [args]`: run an unchanged script with its models compiled.
 
-Calls of outermost `nn.Module`s, and functions given to `torch.compile`, go through `dynfix.compile`. Everything else is
-as under `python`: `sys.argv`, `__main__`, `sys.path[0]`, the exit status, the output and the tracebacks. This module
-loads no torch: the script does, and `intercept` is installed at that moment.
+Calls of outermost `nn.Module`s, and functions given to `torch.compile`, go through
+`dynfix.compile`. Everything else is as under `python`: `sys.argv`, `__main__`, `sys.path[0]`, the
+exit status, the output and the tracebacks. This module loads no torch: the script does, and
+`intercept` is installed at that moment.
 """
 
 import argparse
@@ -33,13 +34,39 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--backend", default="native", metavar="NAME", help="native (default), eager, aot_eager, inductor")
-    add("--mode", metavar="NAME", help="a mode of dynfix.compile, as reduce-overhead or max-autotune")
-    add("--dynamic", action=argparse.BooleanOptionalAction, help="symbolic sizes from the start, or never")
+    add(
+        "--backend",
+        default="native",
+        metavar="NAME",
+        help="native (default), eager, aot_eager, inductor",
+    )
+    add(
+        "--mode",
+        metavar="NAME",
+        help="a mode of dynfix.compile, as reduce-overhead or max-autotune",
+    )
+    add(
+        "--dynamic",
+        action=argparse.BooleanOptionalAction,
+        help="symbolic sizes from the start, or never",
+    )
     add("--fullgraph", action="store_true", help="a graph break is an error")
-    add("--eager-calls", type=int, metavar="N", help="eager calls of a module before it is compiled (1; --explain: 0)")
-    add("--emit-source", metavar="DIR", help="write the rewritten source of every captured function to DIR")
-    add("--explain", action="store_true", help="print at exit, to stderr, what was captured and where it broke")
+    add(
+        "--eager-calls",
+        type=int,
+        metavar="N",
+        help="eager calls of a module before it is compiled (1; --explain: 0)",
+    )
+    add(
+        "--emit-source",
+        metavar="DIR",
+        help="write the rewritten source of every captured function to DIR",
+    )
+    add(
+        "--explain",
+        action="store_true",
+        help="print at exit, to stderr, what was captured and where it broke",
+    )
     add("--disable", action="store_true", help="run the script as it is")
     add("--version", action="version", version=f"dynrun {__version__}")
     return parser
@@ -47,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _split(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
     """Our own options, and the script (or `-m module`) with everything that follows it."""
-    takes_value = {name for action in parser._actions if action.nargs is None for name in action.option_strings}
+    takes_value = {
+        name for action in parser._actions if action.nargs is None for name in action.option_strings
+    }
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "-"):
         at += 2 if argv[at] in takes_value else 1
@@ -55,7 +84,8 @@ def _split(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script. Returns 0; leaves by the script's own SystemExit or exception."""
+    """Entry point of the console script. Returns 0; leaves by the script's own SystemExit or
+    exception."""
     parser = _parser()
     own, script = _split(sys.argv[1:] if argv is None else argv, parser)
     arguments = parser.parse_args(own)
@@ -70,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.disable:
         default = 0 if arguments.explain else 1
         install(session, default if arguments.eager_calls is None else arguments.eager_calls)
-    _run_as_python_does(lambda: _run_module(script[1:]) if script[0] == "-m" else _run_script(script))
+    _run_as_python_does(
+        lambda: _run_module(script[1:]) if script[0] == "-m" else _run_script(script)
+    )
     return 0
 
 
@@ -84,7 +116,8 @@ def _session(arguments: argparse.Namespace) -> Session:
 
 
 def _run_as_python_does(run: Callable[[], None]) -> None:
-    """Show an uncaught exception without our frames, then let it end the process, as the interpreter would."""
+    """Show an uncaught exception without our frames, then let it end the process, as the
+    interpreter would."""
     try:
         run()
     except SystemExit:
@@ -114,7 +147,10 @@ def _compiled_script(path: str) -> types.CodeType:
         with io.open_code(path) as file:
             return compile(file.read(), path, "exec", dont_inherit=True)
     except OSError as error:
-        print(f"dynrun: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        print(
+            f"dynrun: can't open file {path!r}: [Errno {error.errno}] {error.strerror}",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
 
 
@@ -131,7 +167,9 @@ _own_main = sys.modules["__main__"]  # kept alive: the console script's frame st
 def _new_main(**names: Any) -> dict[str, Any]:
     """A fresh `__main__`, as the interpreter makes it; its namespace."""
     main = types.ModuleType("__main__")
-    main.__dict__.update({"__annotations__": {}, "__builtins__": builtins, "__cached__": None, **names})
+    main.__dict__.update(
+        {"__annotations__": {}, "__builtins__": builtins, "__cached__": None, **names}
+    )
     sys.modules["__main__"] = main
     return main.__dict__
 

@@ -1,7 +1,8 @@
-"""`rewrite(fn, forms_factory)`: a function that does what `fn` does by asking an object of operators at every step.
+"""`rewrite(fn, forms_factory)`: a function that does what `fn` does by asking an object of
+operators at every step.
 
-The code object is made once per code object (and kept on disk, see `rewrite_cache`); per function only the closure is
-new.
+The code object is made once per code object (and kept on disk, see `rewrite_cache`); per function
+only the closure is new.
 """
 
 import ast
@@ -14,8 +15,8 @@ from importlib import import_module
 from types import CodeType, FunctionType
 from typing import Any
 
-from . import linetable, rewrite_cache, source
-from .source import NotRewritable
+from . import linetable, live_source, rewrite_cache
+from .live_source import NotRewritable
 
 OPERATORS = "__df"
 
@@ -26,9 +27,11 @@ _rewritten: dict[int, "weakref.ref[CodeType]"] = {}
 
 
 def rewrite(fn: FunctionType, forms_factory: Callable[[FunctionType], Any]) -> FunctionType:
-    """`fn` rewritten: the same globals dict, cells, defaults and line numbers, its operators from `forms_factory(fn)`.
+    """`fn` rewritten: the same globals dict, cells, defaults and line numbers, its operators from
+    `forms_factory(fn)`.
 
-    Raises `NotRewritable` (no source, source that is not the live code, asynchronous, unsupported syntax).
+    Raises `NotRewritable` (no source, source that is not the live code, asynchronous, unsupported
+    syntax).
     """
     if not isinstance(fn, FunctionType):
         raise NotRewritable(f"not a Python function: {type(fn).__name__}", "?", 0)
@@ -39,7 +42,9 @@ def rewrite(fn: FunctionType, forms_factory: Callable[[FunctionType], Any]) -> F
         raise NotRewritable("the name `slice` is shadowed", code.co_filename, code.co_firstlineno)
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     if missing := set(code.co_freevars) - {*cells, OPERATORS}:
-        raise NotRewritable(f"unknown free variables {sorted(missing)}", code.co_filename, code.co_firstlineno)
+        raise NotRewritable(
+            f"unknown free variables {sorted(missing)}", code.co_filename, code.co_firstlineno
+        )
     operators = types.CellType(forms_factory(fn))
     closure = tuple(cells.get(name, operators) for name in code.co_freevars)
     return _dressed(FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure), fn)
@@ -53,7 +58,7 @@ def is_rewritten(code: CodeType) -> bool:
 
 def rewritten_source(fn: FunctionType) -> str:
     """The rewritten text of `fn`, to read. Raises `NotRewritable`."""
-    found = source.find(fn)
+    found = live_source.find(fn)
     return _convert(found)
 
 
@@ -68,7 +73,9 @@ def _dressed(new: FunctionType, fn: FunctionType) -> FunctionType:
 
 
 def _uses(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(isinstance(const, CodeType) and _uses(const, name) for const in code.co_consts)
+    return name in code.co_names or any(
+        isinstance(const, CodeType) and _uses(const, name) for const in code.co_consts
+    )
 
 
 def _rewritten_code(fn: FunctionType) -> CodeType:
@@ -106,12 +113,12 @@ def _load_or_make(fn: FunctionType) -> CodeType | NotRewritable:
 
 
 def _make(fn: FunctionType) -> CodeType:
-    found = source.find(fn)
+    found = live_source.find(fn)
     text = _convert(found)
     spelt = OPERATORS if found.owner is None else f"_{found.owner.lstrip('_')}{OPERATORS}"
     try:
-        tree = linetable.at_attributes(ast.parse(source.padded(found, text)))
-        code = source.compile_inner(found, tree, (spelt,))
+        tree = linetable.at_attributes(ast.parse(live_source.padded(found, text)))
+        code = live_source.compile_inner(found, tree, (spelt,))
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise found.error(f"the rewritten text does not compile: {error}") from error
     if code is None:
@@ -120,21 +127,27 @@ def _make(fn: FunctionType) -> CodeType:
 
 
 def _finished(code: CodeType, spelt: str) -> CodeType:
-    """`code`, and all nested in it, without columns, and with the operators' cell called `__df` though a class has
-    mangled it.
+    """`code`, and all nested in it, without columns, and with the operators' cell called `__df`
+    though a class has mangled it.
     """
-    consts = tuple(_finished(const, spelt) if isinstance(const, CodeType) else const for const in code.co_consts)
+    consts = tuple(
+        _finished(const, spelt) if isinstance(const, CodeType) else const
+        for const in code.co_consts
+    )
     free = tuple(OPERATORS if name == spelt else name for name in code.co_freevars)
-    return code.replace(co_consts=consts, co_freevars=free, co_linetable=linetable.without_columns(code))
+    return code.replace(
+        co_consts=consts, co_freevars=free, co_linetable=linetable.without_columns(code)
+    )
 
 
-def _convert(found: source.Source) -> str:
+def _convert(found: live_source.Source) -> str:
     # LibCST takes 0.2 s to import, and is needed only when the cache has no answer.
     return import_module(".constructs.driver", __package__).convert(found)
 
 
 def _remember(code: CodeType) -> None:
-    """Note the code object and those nested in it as rewritten; class bodies, and what is in them, are not."""
+    """Note the code object and those nested in it as rewritten; class bodies, and what is in them,
+    are not."""
     _rewritten[id(code)] = weakref.ref(code, _forget(_rewritten, id(code)))
     for const in code.co_consts:
         if isinstance(const, CodeType) and const.co_flags & 0x1:  # CO_OPTIMIZED: not a class body

@@ -1,4 +1,5 @@
-"""`dynrun --emit-source DIR`: the rewritten text of every function that is reached, one readable file each."""
+"""`dynrun --emit-source DIR`: the rewritten text of every function that is reached, one readable
+file each."""
 
 import os
 import re
@@ -15,7 +16,9 @@ def install(folder: str) -> None:
     written: set[int] = set()
     rewrite = emit.rewrite
 
-    def rewrite_and_write(fn: FunctionType, forms_factory: Callable[[FunctionType], Any]) -> FunctionType:
+    def rewrite_and_write(
+        fn: FunctionType, forms_factory: Callable[[FunctionType], Any]
+    ) -> FunctionType:
         new = rewrite(fn, forms_factory)
         if new is not fn and id(fn.__code__) not in written:
             written.add(id(fn.__code__))

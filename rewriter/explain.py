@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from . import frontend
+from .catalogue import Site
 from .config import make_options
 from .module_class import eager_original, module_entry
-from .reasons import Site
 
 
 @dataclasses.dataclass
@@ -32,7 +32,8 @@ class BreakReason:
 
 @dataclasses.dataclass
 class ExplainOutput:
-    """What `explain` returns. `graphs` are `torch.fx.GraphModule`s, `ops_per_graph` the targets of their calls."""
+    """What `explain` returns. `graphs` are `torch.fx.GraphModule`s, `ops_per_graph` the targets of
+    their calls."""
 
     graphs: list[torch.fx.GraphModule]
     graph_count: int
@@ -49,7 +50,9 @@ class ExplainOutput:
             f"Graph Break Count: {self.graph_break_count}",
             f"Op Count: {self.op_count}",
             *_section("Break Reasons", "Break Reason", map(_break_lines, self.break_reasons)),
-            *_section("Ops per Graph", "Ops", ([str(op) for op in ops] for ops in self.ops_per_graph)),
+            *_section(
+                "Ops per Graph", "Ops", ([str(op) for op in ops] for ops in self.ops_per_graph)
+            ),
             *_section("Out Guards", "Guard", ([_guard_line(guard)] for guard in self.out_guards)),
             f"Compile Times: {self.compile_times}",
         )
@@ -74,13 +77,17 @@ def _section(title: str, item: str, entries: Iterable[list[str]]) -> Iterator[st
 
 
 def explain(f: Any, *extra_args: Any, **extra_kwargs: Any) -> Any:
-    """`explain(fn)(*args, **kwargs)` captures one call of `fn`, a function or module, and returns an ExplainOutput.
+    """`explain(fn)(*args, **kwargs)` captures one call of `fn`, a function or module, and returns
+    an ExplainOutput.
 
-    The call is made for real, in eager. The older `explain(fn, *args, **kwargs)` does the same, with a FutureWarning.
+    The call is made for real, in eager. The older `explain(fn, *args, **kwargs)` does the same,
+    with a FutureWarning.
     """
     if not extra_args and not extra_kwargs:
         return lambda *args, **kwargs: _explain(f, args, kwargs)
-    warnings.warn("explain(f, *args) is deprecated: use explain(f)(*args)", FutureWarning, stacklevel=2)
+    warnings.warn(
+        "explain(f, *args) is deprecated: use explain(f)(*args)", FutureWarning, stacklevel=2
+    )
     return _explain(f, extra_args, extra_kwargs)
 
 
@@ -98,7 +105,8 @@ def _explain(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExplainO
 
 
 def _entry(fn: Any, backend: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
-    """A fresh compiled function, so that nothing compiled before is disturbed, and what goes before the arguments."""
+    """A fresh compiled function, so that nothing compiled before is disturbed, and what goes before
+    the arguments."""
     options = make_options(backend=backend)
     fn = getattr(fn, "_dynfix_original", fn)
     if isinstance(fn, torch.nn.Module):

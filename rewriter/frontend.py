@@ -1,4 +1,5 @@
-"""From a call with new guards to a compiled entry: the stage list, and the object that a compiled function is."""
+"""From a call with new guards to a compiled entry: the stage list, and the object that a compiled
+function is."""
 
 import threading
 import time
@@ -17,17 +18,17 @@ from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import RecompileLimitError
 from ..runtime.guard import Arg, GuardState, Kwarg, Obj
 from ..runtime.options import Options
-from . import emit, reasons
-from .capture import places, state
+from . import catalogue, emit
+from .capture import current, places
 from .capture.moving import Moving
 from .capture.recording import Recording, finish
 from .capture.replay import Entry
 from .capture.segments import Segment
 from .capture.symbolic import Symbols
 from .capture.trace import Recorder
-from .forms import calls, purity
+from .forms import call_ops, known_calls
 from .forms.operators import Forms
-from .source import NotRewritable
+from .live_source import NotRewritable
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -38,8 +39,8 @@ class Rewriter:
     """What the recorder needs of the rewriter: calls, rewritten functions, callbacks."""
 
     NotRewritable = NotRewritable
-    call = staticmethod(calls.call)
-    construct = staticmethod(calls.construct)
+    call = staticmethod(call_ops.call)
+    construct = staticmethod(call_ops.construct)
     is_rewritten = staticmethod(emit.is_rewritten)
 
     @staticmethod
@@ -54,16 +55,18 @@ class Rewriter:
     @staticmethod
     def callback(rec: Recorder, fn: Any) -> Callable[..., Any]:
         """`fn` for C code that calls back: it runs as called from rewritten source."""
-        return lambda *args, **kwargs: calls.call(rec, fn, args, kwargs)
+        return lambda *args, **kwargs: call_ops.call(rec, fn, args, kwargs)
 
 
 places.use(emit.is_rewritten)
 
 
 class CompiledFunction:
-    """A function with its recordings. Calls try the entries' guards; one that none serves is recorded, in eager, and compiled at its end.
+    """A function with its recordings. Calls try the entries' guards; one that none serves is
+    recorded, in eager, and compiled at its end.
 
-    `recordings`: what was captured, in order; a call that could not be captured is there with its sites and no segments.
+    `recordings`: what was captured, in order; a call that could not be captured is there with its
+    sites and no segments.
     """
 
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
@@ -78,9 +81,11 @@ class CompiledFunction:
         _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        active = state.recorder()
+        active = current.recorder()
         if active is not None:
-            active.stop(reasons.OPAQUE_CALL, "a compiled function is called by code that is not rewritten")
+            active.stop(
+                catalogue.OPAQUE_CALL, "a compiled function is called by code that is not rewritten"
+            )
         if self._stays_eager and not self._dispatcher.entries:
             return self.fn(*args, **kwargs)
         return self._dispatcher(args, kwargs)
@@ -94,7 +99,11 @@ class CompiledFunction:
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Serve the call in eager while recording it; at its end, compile."""
-        if self._stays_eager or self._at_limit(args, kwargs) or not _recording_lock.acquire(blocking=False):
+        if (
+            self._stays_eager
+            or self._at_limit(args, kwargs)
+            or not _recording_lock.acquire(blocking=False)
+        ):
             return self.fn(*args, **kwargs)
         try:
             return self._recorded(args, kwargs)
@@ -109,7 +118,10 @@ class CompiledFunction:
         self._limit_told = True
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         why = "; ".join(str(failure) for failure in self._dispatcher.explain_miss(args, kwargs)[:2])
-        message = f"{name} was compiled {self.options.recompile_limit} times (recompile_limit); new variants run in eager. Last: {why}"
+        message = (
+            f"{name} was compiled {self.options.recompile_limit} times (recompile_limit); new"
+            f" variants run in eager. Last: {why}"
+        )
         if self.options.fullgraph:
             raise RecompileLimitError(message)
         report.warn_once("recompile_limit", message, name)
@@ -138,23 +150,27 @@ class CompiledFunction:
         return result
 
     def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = state.install(recorder)
+        before = current.install(recorder)
         try:
             with recorder:
                 return recorder.safely(
-                    lambda: self._traced_call(recorder, args, kwargs), lambda: self.fn(*args, **kwargs)
+                    lambda: self._traced_call(recorder, args, kwargs),
+                    lambda: self.fn(*args, **kwargs),
                 )
         finally:
-            state.install(before)
+            current.install(before)
 
-    def _traced_call(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _traced_call(
+        self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         recorder.known.register(self.fn, Obj(self.fn, getattr(self.fn, "__qualname__", "fn")))
         given = tuple(recorder.known.loaded(value, Arg(i)) for i, value in enumerate(args))
         named = {name: recorder.known.loaded(value, Kwarg(name)) for name, value in kwargs.items()}
-        return calls.call_root(recorder, self.fn, given, named)
+        return call_ops.call_root(recorder, self.fn, given, named)
 
     def _note_moving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Numbers and sizes that an entry took for constants and that are others now: the next recording traces them."""
+        """Numbers and sizes that an entry took for constants and that are others now: the next
+        recording traces them."""
         for failure in self._dispatcher.explain_miss(args, kwargs):
             self._moving.note_number(failure.guard)
         self._moving.left = self.options.recompile_limit - len(self._dispatcher.entries)
@@ -165,21 +181,32 @@ class CompiledFunction:
         return [recording for recording in self.recordings if isinstance(recording, Recording)]
 
     def _finished(
-        self, recorder: Recorder, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any
+        self,
+        recorder: Recorder,
+        result: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        ambient: Any,
     ) -> Recording | None:
         try:
-            return finish(recorder, result, len(args), tuple(kwargs), ambient) if recorder.active else None
+            return (
+                finish(recorder, result, len(args), tuple(kwargs), ambient)
+                if recorder.active
+                else None
+            )
         except Exception as error:
             self._internal(error, "finishing the recording")
             return None
 
     def _raised(self) -> None:
-        """The user's own error: nothing to compile. A function that raises again and again is not recorded for ever."""
+        """The user's own error: nothing to compile. A function that raises again and again is not
+        recorded for ever."""
         self._failures += 1
         self._stays_eager = self._failures >= 4 * FAILURES_KEPT
 
     def _failed(self, recorder: Recorder) -> None:
-        """This call ran in eager. The next may be recordable (lazy initialisation); after a few the function stays eager."""
+        """This call ran in eager. The next may be recordable (lazy initialisation); after a few the
+        function stays eager."""
         self._failures += 1
         sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
         self.recordings.append(Failed(sites))
@@ -210,7 +237,9 @@ class CompiledFunction:
             try:
                 return self._symbolic(recording, recording.symbols)
             except Exception as error:
-                report.log.debug("%s is compiled for one size: %s", getattr(self.fn, "__qualname__", ""), error)
+                report.log.debug(
+                    "%s is compiled for one size: %s", getattr(self.fn, "__qualname__", ""), error
+                )
                 self._moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
                 recording.make_static()
         return tuple(compile_segment(segment, self.options) for segment in recording.segments)
@@ -234,13 +263,19 @@ class CompiledFunction:
         self._stays_eager = True
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.log.debug("%s of %s failed", doing, name, exc_info=error)
-        report.warn_once("internal", f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}", name)
+        report.warn_once(
+            "internal",
+            f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}",
+            name,
+        )
 
 
 def _tell_missing(options: Options) -> None:
     """What was asked for and is not there is said, once."""
     if options.cudagraphs:
-        report.warn_once("cudagraphs", "CUDA graphs are not used yet: kernels are launched one by one")
+        report.warn_once(
+            "cudagraphs", "CUDA graphs are not used yet: kernels are launched one by one"
+        )
 
 
 class Failed:
@@ -250,13 +285,16 @@ class Failed:
     guards: tuple[Any, ...] = ()
     graphs: tuple[Any, ...] = ()
 
-    def __init__(self, sites: tuple[reasons.Site, ...]) -> None:
+    def __init__(self, sites: tuple[catalogue.Site, ...]) -> None:
         self.sites = sites
         self.compile_times: dict[str, float] = {}
 
 
-def compile_segment(segment: Segment, options: Options, example_inputs: list[Any] | None = None) -> Callable[..., Any]:
-    """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it is."""
+def compile_segment(
+    segment: Segment, options: Options, example_inputs: list[Any] | None = None
+) -> Callable[..., Any]:
+    """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it
+    is."""
     if segment.eager or not segment.ops:
         return segment.module
     if example_inputs is None:
@@ -269,7 +307,8 @@ def compile_segment(segment: Segment, options: Options, example_inputs: list[Any
 
 
 class _Foreign:
-    """A program of another backend: it may write its inputs before it raises, so a call that fails is not redone."""
+    """A program of another backend: it may write its inputs before it raises, so a call that fails
+    is not redone."""
 
     may_write_first = True
 
@@ -280,7 +319,9 @@ class _Foreign:
         return self._program(*tensors)
 
 
-def _eager_backend(gm: torch.fx.GraphModule, example_inputs: Any, options: Options) -> Callable[..., Any]:
+def _eager_backend(
+    gm: torch.fx.GraphModule, example_inputs: Any, options: Options
+) -> Callable[..., Any]:
     return gm
 
 
@@ -302,19 +343,19 @@ def reset_all() -> None:
 
 def graph_break() -> None:
     """End the current segment of the recording at work, if any."""
-    recorder = state.recorder()
+    recorder = current.recorder()
     if recorder is not None:
-        recorder.breaks(reasons.EXPLICIT, "")
+        recorder.breaks(catalogue.EXPLICIT, "")
         recorder.cut()
 
 
 def disable(fn: Any) -> Any:
     """Keep calls of `fn` out of every recording."""
-    purity.DISABLED.add(fn)
+    known_calls.DISABLED.add(fn)
     return fn
 
 
 def allow_in_graph(fn: Any) -> Any:
     """Record a call of `fn` as one node, without looking inside."""
-    purity.INLINED.add(fn)
+    known_calls.INLINED.add(fn)
     return fn

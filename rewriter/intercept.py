@@ -1,8 +1,10 @@
-"""What `dynrun` puts into torch when the script loads it: compiled outermost module calls, and `torch.compile`.
+"""What `dynrun` puts into torch when the script loads it: compiled outermost module calls, and
+`torch.compile`.
 
-`nn.Module.__call__` itself is not replaced. Its code asks `self._compiled_call_impl` first, a class attribute that is
-None; here it becomes a descriptor that answers with a compiled call for outermost modules, and with None while anything
-is being captured. This module loads no torch either: it is given torch by the import.
+`nn.Module.__call__` itself is not replaced. Its code asks `self._compiled_call_impl` first, a class
+attribute that is None; here it becomes a descriptor that answers with a compiled call for outermost
+modules, and with None while anything is being captured. This module loads no torch either: it is
+given torch by the import.
 """
 
 import functools
@@ -18,12 +20,15 @@ from typing import Any
 
 from ..runtime import backends, report
 from ..runtime.options import list_mode_options
-from .capture import state
+from .capture import current
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
-WRAPPERS = ("torch.nn.parallel.", "torch.distributed.")  # stay eager: the module that they wrap is the outermost one
+WRAPPERS = (
+    "torch.nn.parallel.",
+    "torch.distributed.",
+)  # stay eager: the module that they wrap is the outermost one
 
 
 def install(session: Session, eager_calls: int) -> None:
@@ -67,7 +72,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 class Known:
-    """What is remembered of one module: the signatures that it was called with while eager, then its compiled entry."""
+    """What is remembered of one module: the signatures that it was called with while eager, then
+    its compiled entry."""
 
     def __init__(self, module: Any) -> None:
         self.ref = weakref.ref(module)
@@ -77,17 +83,19 @@ class Known:
         self.used = 0
 
     def is_due(self, signature: Any, eager_calls: int) -> bool:
-        """Whether to compile now: this signature was seen often enough, or many different ones were."""
+        """Whether to compile now: this signature was seen often enough, or many different ones
+        were."""
         due = self.signatures.count(signature) >= eager_calls or len(self.signatures) >= MANY_SHAPES
         self.signatures.append(signature)
         return due
 
 
 class ModuleCalls:
-    """The descriptor in the place of `nn.Module._compiled_call_impl`. It has no `__set__`, so `module.compile()` wins.
+    """The descriptor in the place of `nn.Module._compiled_call_impl`. It has no `__set__`, so
+    `module.compile()` wins.
 
-    A module is compiled after `eager_calls` eager calls of the same signature: one that is called once, or once with
-    each of a few shapes, costs nothing.
+    A module is compiled after `eager_calls` eager calls of the same signature: one that is called
+    once, or once with each of a few shapes, costs nothing.
     """
 
     def __init__(self, torch: Any, session: Session, eager_calls: int) -> None:
@@ -116,7 +124,11 @@ class ModuleCalls:
         entry = self._entry(module, args, kwargs)
         self._thread.busy = True
         try:
-            return module._call_impl(*args, **kwargs) if entry is None else entry(module, *args, **kwargs)
+            return (
+                module._call_impl(*args, **kwargs)
+                if entry is None
+                else entry(module, *args, **kwargs)
+            )
         finally:
             self._thread.busy = False
 
@@ -125,7 +137,9 @@ class ModuleCalls:
         known = self._find(module)
         if known.excluded or isinstance(module, self._captured_already):
             return None
-        if known.entry is None and known.is_due(self._signature(module, args, kwargs), self._eager_calls):
+        if known.entry is None and known.is_due(
+            self._signature(module, args, kwargs), self._eager_calls
+        ):
             known.entry = self._session.compile(module)._dynfix_entry
         return known.entry
 
@@ -144,22 +158,32 @@ class ModuleCalls:
         return known
 
     def _signature(self, module: Any, args: Any, kwargs: Any) -> Any:
-        """Types, shapes and dtypes of the arguments, and the modes that choose the code that runs."""
-        values = [(value.shape, value.dtype) if isinstance(value, self._tensor) else type(value) for value in args]
-        named = [(name, getattr(value, "shape", None), type(value)) for name, value in kwargs.items()]
+        """Types, shapes and dtypes of the arguments, and the modes that choose the code that
+        runs."""
+        values = [
+            (value.shape, value.dtype) if isinstance(value, self._tensor) else type(value)
+            for value in args
+        ]
+        named = [
+            (name, getattr(value, "shape", None), type(value)) for name, value in kwargs.items()
+        ]
         return (*values, *named, module.training, self._grad_enabled())
 
 
 def _somebody_elses(torch: Any) -> Callable[[], bool]:
-    """Whether torch is in a state in which a module call belongs to somebody else: captured, traced or recomputed."""
+    """Whether torch is in a state in which a module call belongs to somebody else: captured, traced
+    or recomputed."""
     C, is_compiling = torch._C, torch.compiler.is_compiling
-    in_backward, saved_hooks = C._current_graph_task_id, C._autograd._top_saved_tensors_default_hooks
+    in_backward, saved_hooks = (
+        C._current_graph_task_id,
+        C._autograd._top_saved_tensors_default_hooks,
+    )
     dispatch_modes, functorch = C._len_torch_dispatch_stack, C._functorch.peek_interpreter_stack
     tracing, symbolic = C._get_tracing_state, torch.fx._symbolic_trace.is_fx_symbolic_tracing
 
     def somebody_elses() -> bool:
         return (
-            state.recorder() is not None
+            current.recorder() is not None
             or is_compiling()
             or in_backward() != -1  # recomputed: it must save what the first run saved
             or saved_hooks(True) is not None
@@ -172,7 +196,9 @@ def _somebody_elses(torch: Any) -> Callable[[], bool]:
     return somebody_elses
 
 
-def torch_compile(original: Callable[..., Any], session: Session, calls: ModuleCalls) -> Callable[..., Any]:
+def torch_compile(
+    original: Callable[..., Any], session: Session, calls: ModuleCalls
+) -> Callable[..., Any]:
     """`torch.compile` as the script sees it. Backends that only torch knows are left to torch."""
 
     @functools.wraps(original)
@@ -194,11 +220,17 @@ def _is_known(backend: Any) -> bool:
 
 
 def _translated(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of torch.compile in our terms; `inductor`, its default, means whatever dynrun was asked to use."""
-    kept: dict[str, Any] = {name: arguments[name] for name in ("fullgraph", "dynamic", "disable") if name in arguments}
+    """Arguments of torch.compile in our terms; `inductor`, its default, means whatever dynrun was
+    asked to use."""
+    kept: dict[str, Any] = {
+        name: arguments[name] for name in ("fullgraph", "dynamic", "disable") if name in arguments
+    }
     backend, mode = arguments.get("backend"), arguments.get("mode")
     if backend not in (None, "inductor"):
         return {**kept, "backend": backend, "mode": mode, "options": arguments.get("options")}
     if arguments.get("options"):
-        report.warn_once("inductor-options", "options of torch.compile are Inductor's own: dynrun leaves them out")
+        report.warn_once(
+            "inductor-options",
+            "options of torch.compile are Inductor's own: dynrun leaves them out",
+        )
     return {**kept, "mode": mode} if mode in list_mode_options() else kept

@@ -1,5 +1,5 @@
-"""Line tables without columns: the rewritten text has other columns than the user's, and carets at them would
-mislead.
+"""Line tables without columns: the rewritten text has other columns than the user's, and carets at
+them would mislead.
 """
 
 import ast
@@ -43,9 +43,14 @@ def _signed(value: int) -> bytes:
 
 
 def at_attributes(tree: ast.Module) -> ast.Module:
-    """Python places the load of an attribute, and a method call, on the line of the attribute's name: so do their operators."""
+    """Python places the load of an attribute, and a method call, on the line of the attribute's
+    name: so do their operators."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.lineno != node.end_lineno and isinstance(node.func, ast.Attribute):
+        if (
+            isinstance(node, ast.Call)
+            and node.lineno != node.end_lineno
+            and isinstance(node.func, ast.Attribute)
+        ):
             loaded = node.args[0] if node.func.attr == "call" and _is_operator(node) else node
             if isinstance(loaded, ast.Call) and _is_operator(loaded) and loaded.func.attr == "attr":  # type: ignore[attr-defined]
                 node.lineno = node.func.lineno = node.func.end_lineno = loaded.args[1].lineno
@@ -55,5 +60,7 @@ def at_attributes(tree: ast.Module) -> ast.Module:
 
 def _is_operator(node: ast.Call) -> bool:
     return (
-        isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id == "__df"
+        isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "__df"
     )

@@ -1,8 +1,9 @@
-"""A compiled module: a new object of a dynamic subclass of the module's class, sharing the original's `__dict__`.
+"""A compiled module: a new object of a dynamic subclass of the module's class, sharing the
+original's `__dict__`.
 
-Sharing the dict is what keeps `state_dict` keys, attributes, hooks, `.to()` and `.train()` as they were, with no
-wrapper between. The original object stays eager, and it is the original that runs inside: `type(self)` in the user's
-`forward` is the user's own class.
+Sharing the dict is what keeps `state_dict` keys, attributes, hooks, `.to()` and `.train()` as they
+were, with no wrapper between. The original object stays eager, and it is the original that runs
+inside: `type(self)` in the user's `forward` is the user's own class.
 """
 
 import copy
@@ -23,14 +24,18 @@ def module_call_entry(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> 
 
 
 def module_entry(cls: type) -> Callable[..., Any]:
-    """`module_call_entry` under the name of the module's class, which messages show; the code is the same object."""
-    entry = types.FunctionType(module_call_entry.__code__, module_call_entry.__globals__, cls.__name__)
+    """`module_call_entry` under the name of the module's class, which messages show; the code is
+    the same object."""
+    entry = types.FunctionType(
+        module_call_entry.__code__, module_call_entry.__globals__, cls.__name__
+    )
     entry.__qualname__, entry.__module__ = cls.__qualname__, module_call_entry.__module__
     return entry
 
 
 class CompiledModule:
-    """Mixed into the dynamic subclass, whose slots hold our own state: the shared `__dict__` stays the user's."""
+    """Mixed into the dynamic subclass, whose slots hold our own state: the shared `__dict__` stays
+    the user's."""
 
     __slots__ = ()
     _dynfix_original: torch.nn.Module
@@ -60,7 +65,8 @@ def _rebuild(original: torch.nn.Module, again: CompileFn) -> Any:
 
 
 def compiled_module(original: torch.nn.Module, entry: Callable[..., Any], again: CompileFn) -> Any:
-    """A compiled twin of `original`: calls go to `entry(original, ...)`; `again`, which pickles, compiles a copy."""
+    """A compiled twin of `original`: calls go to `entry(original, ...)`; `again`, which pickles,
+    compiles a copy."""
     twin: Any = object.__new__(_subclass(type(original)))
     object.__setattr__(twin, "__dict__", original.__dict__)
     for name in copyreg._slotnames(type(original)):  # type: ignore[attr-defined]
@@ -80,7 +86,8 @@ _classes: "weakref.WeakKeyDictionary[type, weakref.ref[type]]" = weakref.WeakKey
 
 
 def _subclass(base: type) -> type:
-    """The compiled class of `base`: one while objects of it live, with the name, module and documentation of `base`."""
+    """The compiled class of `base`: one while objects of it live, with the name, module and
+    documentation of `base`."""
     known = _classes.get(base, lambda: None)()
     if known is None:
         slots = ("_dynfix_original", "_dynfix_entry", "_dynfix_again")

@@ -1,8 +1,8 @@
 """Rewritten code objects on disk, so that a second process needs neither the source nor LibCST.
 
-An entry is named by everything that it follows from: the live code object (bytecode, constants, names, file, lines),
-this package's version and the text of its rewriter, and the interpreter. It is marshalled *code*: nothing is loaded
-from a folder or file that somebody else could have written.
+An entry is named by everything that it follows from: the live code object (bytecode, constants,
+names, file, lines), this package's version and the text of its rewriter, and the interpreter. It is
+marshalled *code*: nothing is loaded from a folder or file that somebody else could have written.
 """
 
 import functools
@@ -25,8 +25,10 @@ _DIGEST = 32
 def _tool() -> bytes:
     """Version of the tool: number, text of the rewriter, interpreter."""
     here = Path(__file__).parent
-    digest = hashlib.sha256(f"{__version__} {sys.version} {sys.flags.optimize}".encode() + importlib.util.MAGIC_NUMBER)
-    parts = [here / f"{name}.py" for name in ("source", "scope", "emit", "linetable")]
+    digest = hashlib.sha256(
+        f"{__version__} {sys.version} {sys.flags.optimize}".encode() + importlib.util.MAGIC_NUMBER
+    )
+    parts = [here / f"{name}.py" for name in ("live_source", "scope", "emit", "linetable")]
     for path in sorted([*parts, *here.glob("constructs/*.py")]):
         digest.update(path.read_bytes())
     return digest.digest()
@@ -38,7 +40,9 @@ def key(code: CodeType) -> str:
 
 
 def folder() -> str:
-    return os.path.join(os.environ.get("DYNFIX_CACHE_DIR") or os.path.expanduser("~/.cache/dynfix"), "rewrite")
+    return os.path.join(
+        os.environ.get("DYNFIX_CACHE_DIR") or os.path.expanduser("~/.cache/dynfix"), "rewrite"
+    )
 
 
 def load(name: str) -> CodeType | None:
@@ -87,7 +91,8 @@ def _is_ours(path: str) -> bool:
 
 
 def _private(facts: os.stat_result) -> bool:
-    """Owned by this user, and writable by nobody else. (Windows has no such modes; its profile folders are private.)"""
+    """Owned by this user, and writable by nobody else. (Windows has no such modes; its profile
+    folders are private.)"""
     if not hasattr(os, "getuid"):
         return True
     return facts.st_uid == os.getuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,9 +1,9 @@
-"""Which names are local, free or global: a small pass over one function (LibCST's own scope provider costs more than
-all the rest).
+"""Which names are local, free or global: a small pass over one function (LibCST's own scope
+provider costs more than all the rest).
 
-Only what the rewriter asks is answered: for a name loaded or stored in some nested scope of the function that is
-rewritten, whether it belongs to that function or one nested in it (LOCAL), to an enclosing function (FREE), or to the
-module or builtins (GLOBAL).
+Only what the rewriter asks is answered: for a name loaded or stored in some nested scope of the
+function that is rewritten, whether it belongs to that function or one nested in it (LOCAL), to an
+enclosing function (FREE), or to the module or builtins (GLOBAL).
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """`bound`: names that this scope binds; `outer`: names declared global (True) or nonlocal (False); `free`: of
-    the whole function.
+    """`bound`: names that this scope binds; `outer`: names declared global (True) or nonlocal
+    (False); `free`: of the whole function.
     """
 
     bound: frozenset[str]
@@ -72,7 +72,8 @@ def _loops(node: cst.CSTNode) -> Iterator[cst.CompFor]:
 
 
 def bindings(node: cst.FunctionDef | cst.Lambda) -> tuple[frozenset[str], dict[str, bool]]:
-    """Names that the function binds, and those that it declares global (True) or nonlocal (False)."""
+    """Names that the function binds, and those that it declares global (True) or nonlocal
+    (False)."""
     bound = set(parameters(node.params))
     outer: dict[str, bool] = {}
     for inner in walk(node.body):
@@ -80,12 +81,19 @@ def bindings(node: cst.FunctionDef | cst.Lambda) -> tuple[frozenset[str], dict[s
         if kind in _BINDERS:
             bound.update(_BINDERS[kind](inner))
         elif kind is cst.Global or kind is cst.Nonlocal:
-            outer.update(dict.fromkeys((item.name.value for item in inner.names), kind is cst.Global))  # type: ignore[attr-defined]
+            names = (item.name.value for item in inner.names)  # type: ignore[attr-defined]
+            outer.update(dict.fromkeys(names, kind is cst.Global))
     return frozenset(bound), outer
 
 
 def parameters(params: cst.Parameters) -> Iterator[str]:
-    for param in (*params.posonly_params, *params.params, *params.kwonly_params, params.star_arg, params.star_kwarg):
+    for param in (
+        *params.posonly_params,
+        *params.params,
+        *params.kwonly_params,
+        params.star_arg,
+        params.star_kwarg,
+    ):
         if isinstance(param, cst.Param):
             yield param.name.value
 
@@ -125,10 +133,13 @@ _BINDERS: dict[type, Callable[[Any], Iterable[str]]] = {
         (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr, cst.Del),
         lambda node: target_names(node.target),
     ),
-    **dict.fromkeys((cst.FunctionDef, cst.ClassDef, cst.TypeAlias), lambda node: (node.name.value,)),
+    **dict.fromkeys(
+        (cst.FunctionDef, cst.ClassDef, cst.TypeAlias), lambda node: (node.name.value,)
+    ),
     **dict.fromkeys((cst.Import, cst.ImportFrom), imported_names),
     **dict.fromkeys(
-        (cst.ExceptHandler, cst.ExceptStarHandler), lambda node: target_names(node.name.name) if node.name else ()
+        (cst.ExceptHandler, cst.ExceptStarHandler),
+        lambda node: target_names(node.name.name) if node.name else (),
     ),
     cst.AsName: lambda node: target_names(node.name),
     cst.MatchCase: lambda node: pattern_names(node.pattern),

@@ -1,15 +1,20 @@
-"""One run of `dynrun`: the arguments that everything is compiled with, and what was captured, for the report."""
+"""One run of `dynrun`: the arguments that everything is compiled with, and what was captured, for
+the report."""
 
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from .. import __getattr__ as public  # the package's lazy table: `public("compile")` loads torch and the compiler
+from .. import (
+    # the package's lazy table: `public("compile")` loads torch and the compiler
+    __getattr__ as public,
+)
 from .config import make_options
 
 
 class Session:
-    """Compiles with the arguments of the command line. Raises OptionError for unknown ones, before anything runs."""
+    """Compiles with the arguments of the command line. Raises OptionError for unknown ones, before
+    anything runs."""
 
     def __init__(self, keep: bool = False, **arguments: Any) -> None:
         self.keep, self.arguments = keep, arguments

@@ -7,7 +7,8 @@ _OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
 
 
 def without_own_frames(error: BaseException) -> BaseException:
-    """Take our frames out of the traceback of `error` and of every exception that it was raised from or during."""
+    """Take our frames out of the traceback of `error` and of every exception that it was raised
+    from or during."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:

@@ -1,7 +1,9 @@
-"""Memory for what a Program needs during a call alone: blocks that outlive the call, so that the next one finds its pages
-mapped and warm in cache. Freshly mapped memory costs a page fault every 4 KiB, more than most loops over it.
+"""Memory for what a Program needs during a call alone: blocks that outlive the call, so that the
+next one finds its pages mapped and warm in cache. Freshly mapped memory costs a page fault every 4
+KiB, more than most loops over it.
 
-A call owns its block until it gives it back: threads never share one. A call that raises lets its block go.
+A call owns its block until it gives it back: threads never share one. A call that raises lets its
+block go.
 """
 
 import dataclasses

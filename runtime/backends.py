@@ -1,9 +1,9 @@
 """Compiler backends by name.
 
-A backend is any callable of torch.compile's protocol, `(GraphModule, example_inputs) -> callable`; the callable takes
-the inputs positionally and returns the graph's outputs. The rewriter registers those of this package with
-`register_builtin`; they take the `Options` as a third argument. Backends of torch itself are peers: looked up only when
-asked for by name.
+A backend is any callable of torch.compile's protocol, `(GraphModule, example_inputs) -> callable`;
+the callable takes the inputs positionally and returns the graph's outputs. The rewriter registers
+those of this package with `register_builtin`; they take the `Options` as a third argument. Backends
+of torch itself are peers: looked up only when asked for by name.
 """
 
 import threading
@@ -25,18 +25,20 @@ _lock = threading.Lock()
 
 
 def register_builtin(name: str, backend: Backend) -> None:
-    """Bind one of `BUILTIN_BACKENDS` to what runs it, `(gm, example_inputs, options) -> callable`."""
+    """Bind one of `BUILTIN_BACKENDS` to what runs it, `(gm, example_inputs, options) ->
+    callable`."""
     if name not in BUILTIN_BACKENDS:
         raise OptionError(f"{name!r} is no built-in backend: use register_backend")
     _builtin[name] = backend
 
 
 def register_backend(compiler_fn: CompilerFn | None = None, name: str | None = None) -> Any:
-    """Register `compiler_fn` under `name` (default: its `__name__`); a decorator, with or without arguments.
+    """Register `compiler_fn` under `name` (default: its `__name__`); a decorator, with or without
+    arguments.
 
-    `compiler_fn(gm, example_inputs)` returns a callable; `mode` and `options` of `compile()` reach it as keywords,
-    where given.
-    Raises OptionError for a built-in name or a different backend under a name already taken.
+    `compiler_fn(gm, example_inputs)` returns a callable; `mode` and `options` of `compile()` reach
+    it as keywords, where given. Raises OptionError for a built-in name or a different backend under
+    a name already taken.
     """
     if compiler_fn is None:
         return lambda fn: register_backend(fn, name)
@@ -60,23 +62,29 @@ def list_backends() -> list[str]:
 
 
 def is_builtin(backend: str | CompilerFn) -> bool:
-    """Whether `backend` is one of this package's, so that `options` are ours and not the backend's."""
+    """Whether `backend` is one of this package's, so that `options` are ours and not the
+    backend's."""
     return isinstance(backend, str) and backend in BUILTIN_BACKENDS
 
 
 def check(backend: str | CompilerFn) -> None:
     """Raise OptionError, naming the choices, unless `backend` is a known name or a callable."""
     if not callable(backend) and backend not in list_backends():
-        raise OptionError(f"unknown backend {backend!r}: use one of {', '.join(list_backends())}, or a callable")
+        raise OptionError(
+            f"unknown backend {backend!r}: use one of {', '.join(list_backends())}, or a callable"
+        )
 
 
 def lookup(backend: str | CompilerFn) -> Backend:
-    """The function to call, `(gm, example_inputs, options) -> callable`. Raises OptionError for an unknown name."""
+    """The function to call, `(gm, example_inputs, options) -> callable`. Raises OptionError for an
+    unknown name."""
     check(backend)
     if isinstance(backend, str) and backend in BUILTIN_BACKENDS:
         return _builtin[backend]
     compiler_fn = backend if callable(backend) else _registered.get(backend) or _peer(backend)
-    return lambda gm, example_inputs, options: compiler_fn(gm, example_inputs, **dict(options.backend_kwargs))
+    return lambda gm, example_inputs, options: compiler_fn(
+        gm, example_inputs, **dict(options.backend_kwargs)
+    )
 
 
 def _peer(name: str) -> CompilerFn:

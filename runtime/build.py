@@ -1,6 +1,8 @@
-"""From C++ source to a shared library in the cache: finds the compiler, probes what it can do, builds, also several at once.
+"""From C++ source to a shared library in the cache: finds the compiler, probes what it can do,
+builds, also several at once.
 
-Flags are those of strict IEEE arithmetic: never -ffast-math, which flushes denormals in the whole process that loads the library.
+Flags are those of strict IEEE arithmetic: never -ffast-math, which flushes denormals in the whole
+process that loads the library.
 """
 
 import dataclasses
@@ -28,7 +30,9 @@ from .report import log
 
 _SHARED = ("-std=c++17", "-shared", "-fPIC")
 _KERNEL = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
-_FORBIDDEN = frozenset(("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only"))
+_FORBIDDEN = frozenset(
+    ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only")
+)
 _NATIVE = Path(__file__).with_name("native")
 
 
@@ -45,7 +49,8 @@ class Probed:
     """What the compiler and the C library can do.
 
     flags: for kernels. vector_math: functions of libmvec ('expf', 'tanhf', …) that may be declared
-    `__attribute__((simd("notinbranch"), const, nothrow))`. link: what stands at the end of the command.
+    `__attribute__((simd("notinbranch"), const, nothrow))`. link: what stands at the end of the
+    command.
     """
 
     flags: tuple[str, ...]
@@ -56,7 +61,9 @@ class Probed:
 
 def _version_of(command: tuple[str, ...]) -> str | None:
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else None
@@ -86,7 +93,8 @@ def _need_compiler() -> Compiler:
 
 @functools.cache
 def isa() -> str:
-    """The instruction sets of this machine's processor and its C library's version, for cache keys."""
+    """The instruction sets of this machine's processor and its C library's version, for cache
+    keys."""
     libc = "-".join(platform.libc_ver())
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -99,7 +107,9 @@ def isa() -> str:
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LC_ALL": "C"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=900, check=False
+    )
 
 
 def _first_errors(stderr: str, count: int = 6) -> str:
@@ -108,18 +118,29 @@ def _first_errors(stderr: str, count: int = 6) -> str:
     return "\n".join((wrong or lines)[:count])
 
 
-def _try(source: str, flags: Sequence[str], link: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def _try(
+    source: str, flags: Sequence[str], link: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """Build `source` into nothing kept."""
     with tempfile.TemporaryDirectory(prefix="probe-", dir=cache.root()) as folder:
         file = Path(folder, "probe.cpp")
         file.write_text(source)
         return _run(
-            [*_need_compiler().command, *_SHARED, *flags, str(file), "-o", str(Path(folder, "probe.so")), *link]
+            [
+                *_need_compiler().command,
+                *_SHARED,
+                *flags,
+                str(file),
+                "-o",
+                str(Path(folder, "probe.so")),
+                *link,
+            ]
         )
 
 
 _UNARY = tuple(
-    "cbrt exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc".split()
+    "cbrt exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh"
+    " acosh atanh erf erfc".split()
 )
 _BINARY = ("pow", "atan2", "hypot")
 
@@ -127,20 +148,32 @@ _BINARY = ("pow", "atan2", "hypot")
 def _vector_source(names: Sequence[str]) -> str:
     lines = []
     for name in names:
-        kind, stem = ("float", name[:-1]) if name.endswith("f") and name[:-1] in _UNARY + _BINARY else ("double", name)
+        kind, stem = (
+            ("float", name[:-1])
+            if name.endswith("f") and name[:-1] in _UNARY + _BINARY
+            else ("double", name)
+        )
         two = stem in _BINARY
         parameters, call = (f"{kind}, {kind}", "(a[i], b[i])") if two else (kind, "(a[i])")
-        lines.append(f'extern "C" __attribute__((simd("notinbranch"), const, nothrow)) {kind} {name}({parameters});')
         lines.append(
-            f"void loop_{name}({kind}* a, {kind}* b) {{ for (int i = 0; i < 1024; i++) b[i] = {name}{call}; }}"
+            f'extern "C" __attribute__((simd("notinbranch"), const, nothrow)) {kind}'
+            f" {name}({parameters});"
+        )
+        lines.append(
+            f"void loop_{name}({kind}* a, {kind}* b) {{ for (int i = 0; i < 1024; i++) b[i] ="
+            f" {name}{call}; }}"
         )
     return "\n".join(lines)
 
 
 def _probe_vector_math(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The libmvec functions that link, and the link flags: one link names all that are missing, a second proves the rest."""
+    """The libmvec functions that link, and the link flags: one link names all that are missing, a
+    second proves the rest."""
     link = ("-Wl,--no-undefined", "-lmvec", "-lm")
-    flags = (*flags, "-Werror=attributes")  # a compiler without the simd attribute would call the scalar function
+    flags = (
+        *flags,
+        "-Werror=attributes",
+    )  # a compiler without the simd attribute would call the scalar function
     names = tuple(stem + kind for stem in _UNARY + _BINARY for kind in ("f", ""))
     first = _try(_vector_source(names), flags, link)
     lacking = set(re.findall(r"undefined reference to [`']_ZGV\w+?_(\w+)'", first.stderr))
@@ -206,10 +239,13 @@ def _compile(job: _Job, key: str, compiler: Compiler) -> Path:
     source = cache.put(key, job.stem + ".cpp", job.source.encode())
     with tempfile.TemporaryDirectory(prefix="build-", dir=cache.root()) as folder:
         made = Path(folder, "made.so")
-        done = _run([*compiler.command, *_SHARED, *job.flags, str(source), "-o", str(made), *job.link])
+        done = _run(
+            [*compiler.command, *_SHARED, *job.flags, str(source), "-o", str(made), *job.link]
+        )
         if done.returncode != 0:
             raise BuildError(
-                f"{source} could not be built by {shlex.join(compiler.command)}:\n{_first_errors(done.stderr)}"
+                f"{source} could not be built by"
+                f" {shlex.join(compiler.command)}:\n{_first_errors(done.stderr)}"
             )
         return cache.put(key, job.stem + ".so", made.read_bytes())
 
@@ -227,9 +263,11 @@ def _build(job: _Job) -> Path:
 
 
 def build_shared(source: str, *, flags: tuple[str, ...] = (), name: str) -> Path:
-    """Build kernel source with the kernel flags and `flags` after them; the library's path in the cache.
+    """Build kernel source with the kernel flags and `flags` after them; the library's path in the
+    cache.
 
-    Raises BuildError, with the compiler's first error lines and the path of the source. Calls from several threads build in parallel.
+    Raises BuildError, with the compiler's first error lines and the path of the source. Calls from
+    several threads build in parallel.
     """
     probed = probe_flags()
     return _build(_Job(source, name, (*probed.flags, *flags), probed.link))
@@ -237,7 +275,9 @@ def build_shared(source: str, *, flags: tuple[str, ...] = (), name: str) -> Path
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return ThreadPoolExecutor(max_workers=usable, thread_name_prefix="dynfix-build")
 
 
@@ -246,11 +286,15 @@ def build_shared_later(source: str, *, flags: tuple[str, ...] = (), name: str) -
     return _pool().submit(build_shared, source, flags=flags, name=name)
 
 
-def _extension_job(name: str, flags: tuple[str, ...], link: tuple[str, ...], salt: tuple[str, ...]) -> _Job:
+def _extension_job(
+    name: str, flags: tuple[str, ...], link: tuple[str, ...], salt: tuple[str, ...]
+) -> _Job:
     include = sysconfig.get_paths()["include"]
     if not Path(include, "Python.h").exists():
         version = sys.version.split()[0]
-        raise BuildError(f"{include}/Python.h is missing: install the development headers of Python {version}")
+        raise BuildError(
+            f"{include}/Python.h is missing: install the development headers of Python {version}"
+        )
     headers = "".join(path.read_text() for path in sorted(_NATIVE.glob("*.h")))
     salt = (*salt, headers, sys.version, str(sysconfig.get_config_var("SOABI")))
     source = (_NATIVE / f"{name}.cpp").read_text()
@@ -258,25 +302,36 @@ def _extension_job(name: str, flags: tuple[str, ...], link: tuple[str, ...], sal
 
 
 def find_extension(
-    name: str, *, flags: tuple[str, ...] = (), link: tuple[str, ...] = (), salt: tuple[str, ...] = ()
+    name: str,
+    *,
+    flags: tuple[str, ...] = (),
+    link: tuple[str, ...] = (),
+    salt: tuple[str, ...] = (),
 ) -> Path | None:
-    """What `build_extension` built before, or None. Raises BuildError without compiler or Python.h."""
+    """What `build_extension` built before, or None. Raises BuildError without compiler or
+    Python.h."""
     job = _extension_job(name, flags, link, salt)
     return cache.get(job.key(_need_compiler()), job.stem + ".so")
 
 
 def build_extension(
-    name: str, *, flags: tuple[str, ...] = (), link: tuple[str, ...] = (), salt: tuple[str, ...] = ()
+    name: str,
+    *,
+    flags: tuple[str, ...] = (),
+    link: tuple[str, ...] = (),
+    salt: tuple[str, ...] = (),
 ) -> Path:
     """Build `runtime/native/<name>.cpp` as a CPython extension for this interpreter.
 
-    salt: further parts of the cache key (versions of headers that the source includes). Raises BuildError without compiler or Python.h.
+    salt: further parts of the cache key (versions of headers that the source includes). Raises
+    BuildError without compiler or Python.h.
     """
     return _build(_extension_job(name, flags, link, salt))
 
 
 def load_extension(name: str, path: Path) -> ModuleType:
-    """Import the extension built at `path` as `dynfix.runtime.native.<name>`. Raises ImportError."""
+    """Import the extension built at `path` as `dynfix.runtime.native.<name>`. Raises
+    ImportError."""
     full = f"{__package__}.native.{name}"
     loader = importlib.machinery.ExtensionFileLoader(full, str(path))
     spec = importlib.util.spec_from_file_location(full, str(path), loader=loader)

@@ -1,7 +1,9 @@
-"""Files kept between processes: content-addressed, owner-only, written by atomic rename, checked by hash when read. No pickle.
+"""Files kept between processes: content-addressed, owner-only, written by atomic rename, checked by
+hash when read. No pickle.
 
-They lie under `$DYNFIX_CACHE_DIR`, else `$XDG_CACHE_HOME/dynfix`, else `~/.cache/dynfix`. A folder that cannot be made, or that someone
-else could write to, is not used: the process then works in a temporary folder of its own.
+They lie under `$DYNFIX_CACHE_DIR`, else `$XDG_CACHE_HOME/dynfix`, else `~/.cache/dynfix`. A folder
+that cannot be made, or that someone else could write to, is not used: the process then works in a
+temporary folder of its own.
 """
 
 import atexit
@@ -50,13 +52,19 @@ def _sweep(folder: Path, age: float = 86_400.0) -> None:
 def _own_folder(wanted: str) -> Path:
     try:
         os.makedirs(wanted, mode=0o700, exist_ok=True)
-        trouble = _unsafe(wanted) or (None if os.access(wanted, os.W_OK | os.X_OK) else "cannot be written")
+        trouble = _unsafe(wanted) or (
+            None if os.access(wanted, os.W_OK | os.X_OK) else "cannot be written"
+        )
     except OSError as error:
         trouble = f"cannot be made ({error.strerror})"
     if trouble is None:
         _sweep(Path(wanted))
         return Path(wanted)
-    warn_once("cache", f"the cache folder {wanted} {trouble}: kernels are kept for this process only", wanted)
+    warn_once(
+        "cache",
+        f"the cache folder {wanted} {trouble}: kernels are kept for this process only",
+        wanted,
+    )
     folder = tempfile.mkdtemp(prefix="dynfix-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -73,7 +81,8 @@ def root() -> Path:
 
 
 def key(*parts: str | bytes) -> str:
-    """A name for the content made from `parts`: 64 hexadecimal digits; parts are told apart by position and length."""
+    """A name for the content made from `parts`: 64 hexadecimal digits; parts are told apart by
+    position and length."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -106,7 +115,8 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def put(key: str, suffix: str, data: bytes) -> Path:
-    """Store `data` and return its path. What is stored already, undamaged, stays. Raises OSError if the disk is full."""
+    """Store `data` and return its path. What is stored already, undamaged, stays. Raises OSError if
+    the disk is full."""
     found = get(key, suffix)
     if found is not None:
         return found

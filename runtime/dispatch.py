@@ -1,4 +1,5 @@
-"""From a call to the program that stands for it: the first entry whose guards match runs, or the miss is handed to who can record."""
+"""From a call to the program that stands for it: the first entry whose guards match runs, or the
+miss is handed to who can record."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +8,8 @@ from typing import Any, Protocol
 from .guard import GuardFailure, GuardSet
 
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
-"""What `Entry.run` gives when it finds that it does not stand for the call after all. Nothing was done to the outside then."""
+"""What `Entry.run` gives when it finds that it does not stand for the call after all. Nothing was
+done to the outside then."""
 
 
 class Entry(Protocol):
@@ -22,18 +24,22 @@ class Entry(Protocol):
         ...
 
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the program on what the guards fetched; MISS if only running it showed that another is needed."""
+        """Run the program on what the guards fetched; MISS if only running it showed that another
+        is needed."""
         ...
 
 
 class Dispatcher:
     """The entries of one function, most recent hit first.
 
-    Calls read an immutable tuple and take no lock, so threads may call at once; a change makes a new tuple. on_miss(args, kwargs): its
-    result is the call's. limit: entries kept; one more takes the place of the one that was not hit for longest.
+    Calls read an immutable tuple and take no lock, so threads may call at once; a change makes a
+    new tuple. on_miss(args, kwargs): its result is the call's. limit: entries kept; one more takes
+    the place of the one that was not hit for longest.
     """
 
-    def __init__(self, on_miss: Callable[[tuple[Any, ...], dict[str, Any]], Any], limit: int) -> None:
+    def __init__(
+        self, on_miss: Callable[[tuple[Any, ...], dict[str, Any]], Any], limit: int
+    ) -> None:
         if limit < 1:
             raise ValueError(f"a dispatcher keeps at least one entry, not {limit}")
         self._on_miss = on_miss
@@ -62,7 +68,11 @@ class Dispatcher:
         """Put `entry` first, or last if it is general; one that is there already is moved."""
         with self._lock:
             others = tuple(other for other in self._entries if other is not entry)
-            self._entries = (*others[: self._limit - 1], entry) if entry.general else (entry, *others)[: self._limit]
+            self._entries = (
+                (*others[: self._limit - 1], entry)
+                if entry.general
+                else (entry, *others)[: self._limit]
+            )
 
     def clear(self) -> None:
         """Drop every entry. Calls that are under way finish with theirs."""
@@ -70,7 +80,8 @@ class Dispatcher:
             self._entries = ()
 
     def explain_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[GuardFailure]:
-        """Why each entry does not stand for this call, in the order of `entries`; an entry that does is left out."""
+        """Why each entry does not stand for this call, in the order of `entries`; an entry that
+        does is left out."""
         failures = (entry.guards.explain(args, kwargs) for entry in self._entries)
         return [failure for failure in failures if failure is not None]
 

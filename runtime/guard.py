@@ -1,7 +1,8 @@
-"""Guards: what must hold for a recorded program to stand for the call, and how its inputs are fetched.
+"""Guards: what must hold for a recorded program to stand for the call, and how its inputs are
+fetched.
 
-    guards = GuardSet([Guard(Attr(model, "eps"), Equals(1e-5), "model.py:41")], inputs=[Arg(0)], nargs=1, kwnames=())
-    guards.match((x,), {})   # [x], or None
+    guards = GuardSet([Guard(Attr(model, "eps"), Equals(1e-5), "model.py:41")], inputs=[Arg(0)],
+    nargs=1, kwnames=()) guards.match((x,), {})   # [x], or None
 
 This module is the public face of `paths`, `checks`, `tensor_meta` and `guard_state`.
 """
@@ -11,10 +12,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import guard_native
-from .checks import ABSENT, Check, ClassAttr, Equals, Is, Keys, Length, Members, Missing, Tensor, TypeIs
+from .guard_checks import (
+    ABSENT,
+    Check,
+    ClassAttr,
+    Equals,
+    Is,
+    Keys,
+    Length,
+    Members,
+    Missing,
+    Tensor,
+    TypeIs,
+)
 from .guard_plan import Guard, Plan, Step
 from .guard_state import GuardState
-from .paths import Arg, Attr, Cell, DictKey, InstDict, Item, Kwarg, Obj, Path, TypeOf
+from .paths import (
+    Arg,
+    Attr,
+    Cell,
+    DictKey,
+    InstDict,
+    Item,
+    Kwarg,
+    Obj,
+    Path,
+    TypeOf,
+)
 from .tensor_meta import TensorMeta
 
 __all__ = [
@@ -49,7 +73,8 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class GuardFailure:
-    """Why a GuardSet did not match. guard is None where the call's shape, the global state or aliasing of inputs differs."""
+    """Why a GuardSet did not match. guard is None where the call's shape, the global state or
+    aliasing of inputs differs."""
 
     message: str
     guard: Guard | None = None
@@ -61,10 +86,12 @@ class GuardFailure:
 class GuardSet:
     """The guards of one recording.
 
-    inputs: the paths whose values `match` returns, in order. nargs, kwnames: how many positional arguments and which keyword arguments
-    (in order) the call has. distinct: indices of inputs that must be different objects from every other input. disjoint: indices of tensor
-    inputs that are written, whose memory must not overlap that of another tensor input. state: the global state that must hold; by default
-    the one at construction. Raises IndexError for a distinct or disjoint index without input, and for an argument that the call lacks.
+    inputs: the paths whose values `match` returns, in order. nargs, kwnames: how many positional
+    arguments and which keyword arguments (in order) the call has. distinct: indices of inputs that
+    must be different objects from every other input. disjoint: indices of tensor inputs that are
+    written, whose memory must not overlap that of another tensor input. state: the global state
+    that must hold; by default the one at construction. Raises IndexError for a distinct or disjoint
+    index without input, and for an argument that the call lacks.
     """
 
     def __init__(
@@ -80,11 +107,14 @@ class GuardSet:
     ) -> None:
         self.guards = tuple(guards)
         self.inputs = tuple(inputs)
-        self.plan = Plan.of(guards, inputs, nargs, kwnames, distinct, disjoint, state or GuardState.now())
+        self.plan = Plan.of(
+            guards, inputs, nargs, kwnames, distinct, disjoint, state or GuardState.now()
+        )
         guard_native.attach(self, self.plan)
 
     match: guard_native.Match
-    """`match(args: tuple, kwargs: dict)`: the input values in order, or None. Never raises an Exception for what guarded objects do."""
+    """`match(args: tuple, kwargs: dict)`: the input values in order, or None. Never raises an
+    Exception for what guarded objects do."""
 
     def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardFailure | None:
         """The first thing that keeps `match` from matching, or None if it would match."""
@@ -92,7 +122,9 @@ class GuardSet:
         if len(args) != plan.nargs:
             return GuardFailure(f"the call had {plan.nargs} positional arguments, has {len(args)}")
         if tuple(kwargs) != plan.kwnames:
-            return GuardFailure(f"the call had keyword arguments {list(plan.kwnames)}, has {list(kwargs)}")
+            return GuardFailure(
+                f"the call had keyword arguments {list(plan.kwnames)}, has {list(kwargs)}"
+            )
         differing = plan.state.differences()
         if differing:
             return GuardFailure("; ".join(differing))
@@ -116,7 +148,9 @@ class GuardSet:
         try:
             clash = self.plan.clashes(inputs)
         except Exception as error:
-            return GuardFailure(f"the memory of the inputs cannot be compared: {type(error).__name__}: {error}")
+            return GuardFailure(
+                f"the memory of the inputs cannot be compared: {type(error).__name__}: {error}"
+            )
         if clash is None:
             return None
         what, i, j = clash
@@ -124,7 +158,9 @@ class GuardSet:
 
     def _unreadable(self, path: Path, error: Exception) -> GuardFailure:
         guard = next((g for g in self.guards if _under(g.path, path)), None)
-        return GuardFailure(f"{_place(path, guard)} cannot be read: {type(error).__name__}: {error}", guard)
+        return GuardFailure(
+            f"{_place(path, guard)} cannot be read: {type(error).__name__}: {error}", guard
+        )
 
     def _differs(self, step: Step, check: Check, value: Any) -> GuardFailure:
         guard = next(g for g in self.guards if g.path is step.path and g.check == check)

@@ -1,7 +1,8 @@
-"""The native engine of the guards: built once in the background, checked against Python before it is relied on, attached when ready.
+"""The native engine of the guards: built once in the background, checked against Python before it
+is relied on, attached when ready.
 
-Until it is there, or where it cannot be (no compiler, no Python.h, a torch whose tensors it does not understand), the Python engine serves.
-`DYNFIX_NATIVE_GUARDS=0` keeps it away.
+Until it is there, or where it cannot be (no compiler, no Python.h, a torch whose tensors it does
+not understand), the Python engine serves. `DYNFIX_NATIVE_GUARDS=0` keeps it away.
 """
 
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from . import build, checks, paths
+from . import build, guard_checks, paths
 from .errors import BuildError
 from .guard_plan import Plan, Step
 from .guard_state import forward_level
@@ -38,19 +39,20 @@ _STEPS: dict[type, int] = {
     paths.TypeOf: 8,
 }
 _CHECKS: dict[type, int] = {
-    checks.Is: 0,
-    checks.TypeIs: 1,
-    checks.Equals: 2,
-    checks.Length: 3,
-    checks.Keys: 4,
-    checks.Missing: 5,
-    checks.ClassAttr: 6,
-    checks.Tensor: 7,
+    guard_checks.Is: 0,
+    guard_checks.TypeIs: 1,
+    guard_checks.Equals: 2,
+    guard_checks.Length: 3,
+    guard_checks.Keys: 4,
+    guard_checks.Missing: 5,
+    guard_checks.ClassAttr: 6,
+    guard_checks.Tensor: 7,
 }
 _PYTHON_CHECK = 8
 _PATIENCE = 32
 _INDEXED = (paths.Arg, paths.Cell, paths.DictKey)
-# Tensors with one of these are asked in Python: their sizes may be symbolic or answered by a subclass.
+# Tensors with one of these are asked in Python: their sizes may be symbolic or answered by a
+# subclass.
 _ODD_KEYS = tuple(
     getattr(torch._C.DispatchKey, name)
     for name in (
@@ -70,7 +72,11 @@ def _torch_flags() -> dict[str, tuple[str, ...]]:
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     flags = ("-std=c++20", "-w", f"-isystem{home / 'include'}", f"-D_GLIBCXX_USE_CXX11_ABI={abi}")
     link = (f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{home / 'lib'}")
-    return {"flags": flags, "link": link, "salt": (torch.__version__, str(torch.version.git_version))}
+    return {
+        "flags": flags,
+        "link": link,
+        "salt": (torch.__version__, str(torch.version.git_version)),
+    }
 
 
 def _objects() -> dict[str, Any]:
@@ -97,7 +103,15 @@ def _samples() -> list[torch.Tensor]:
     with torch.inference_mode():
         inference = torch.zeros(3)
     grown = torch.zeros(2, requires_grad=True)
-    kinds = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64)
+    kinds = (
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+    )
     return [
         base,
         base.transpose(0, 2),
@@ -159,7 +173,8 @@ def _delete_and_restore(table: dict[str, Any]) -> None:
 
 
 def _counts_stores(native: ModuleType) -> bool:
-    """Whether every store into a dict changes its version, also after Python has specialised the store."""
+    """Whether every store into a dict changes its version, also after Python has specialised the
+    store."""
     probe, turns = _Probe(), 100
     probe.x = probe.z = None  # type: ignore[attr-defined]
     table = probe.__dict__
@@ -217,29 +232,46 @@ def _scalar_type(native: ModuleType, dtype: torch.dtype) -> int | None:
 
 def _tensor_facts(native: ModuleType, meta: TensorMeta) -> tuple[Any, ...] | None:
     """The facts of a plain strided tensor; None where Python must be asked."""
-    keys, number = torch._C.DispatchKeySet.from_raw_repr(meta.keys), _scalar_type(native, meta.dtype)
-    odd = meta.strides is None or meta.layout is not torch.strided or any(keys.has(key) for key in _ODD_KEYS)
+    keys, number = (
+        torch._C.DispatchKeySet.from_raw_repr(meta.keys),
+        _scalar_type(native, meta.dtype),
+    )
+    odd = (
+        meta.strides is None
+        or meta.layout is not torch.strided
+        or any(keys.has(key) for key in _ODD_KEYS)
+    )
     if odd or number is None:
         return None
-    return (meta.keys, number, str(meta.device), meta.requires_grad, meta.sizes, meta.strides, meta.packed)
+    return (
+        meta.keys,
+        number,
+        str(meta.device),
+        meta.requires_grad,
+        meta.sizes,
+        meta.strides,
+        meta.packed,
+    )
 
 
-def _lower_check(native: ModuleType, check: checks.Check) -> tuple[Any, ...]:
+def _lower_check(native: ModuleType, check: guard_checks.Check) -> tuple[Any, ...]:
     kind = _CHECKS.get(type(check), _PYTHON_CHECK)
     arg, extra = check.arg, None  # type: Any, Any
-    if isinstance(check, checks.Tensor):
+    if isinstance(check, guard_checks.Tensor):
         arg, extra = check.arg.cls, _tensor_facts(native, check.arg)
         kind = _PYTHON_CHECK if extra is None else kind
-    elif isinstance(check, checks.ClassAttr):
+    elif isinstance(check, guard_checks.ClassAttr):
         extra = check.name
-    elif isinstance(check, checks.Length):
+    elif isinstance(check, guard_checks.Length):
         extra = check.arg
-    return kind, arg, extra, check, arg is checks.ABSENT
+    return kind, arg, extra, check, arg is guard_checks.ABSENT
 
 
 def _lower_step(native: ModuleType, step: Step) -> tuple[Any, ...]:
     arg, index = step.path.arg, -1
-    if isinstance(step.path, _INDEXED) or (isinstance(step.path, paths.Item) and type(arg) is int and 0 <= arg < 2**31):
+    if isinstance(step.path, _INDEXED) or (
+        isinstance(step.path, paths.Item) and type(arg) is int and 0 <= arg < 2**31
+    ):
         index = arg
     lowered = tuple(_lower_check(native, check) for check in step.checks)
     return _STEPS[type(step.path)], step.base, arg, index, str(index), step.path, lowered
@@ -248,7 +280,9 @@ def _lower_step(native: ModuleType, step: Step) -> tuple[Any, ...]:
 def lower(native: ModuleType, plan: Plan) -> Match:
     """The native matcher of a plan."""
     steps = tuple(_lower_step(native, step) for step in plan.steps)
-    made = native.Guards(plan, plan.state, plan.nargs, plan.kwnames, steps, plan.inputs, plan.distinct, plan.disjoint)
+    made = native.Guards(
+        plan, plan.state, plan.nargs, plan.kwnames, steps, plan.inputs, plan.distinct, plan.disjoint
+    )
     return made.match  # type: ignore[no-any-return]
 
 
@@ -304,7 +338,8 @@ class _Engine:
 
     def _start(self) -> None:
         if self.thread is None and self.failed is None:
-            # No daemon: a process that ends meanwhile waits for the compiler, once, and the next one finds what it built.
+            # No daemon: a process that ends meanwhile waits for the compiler, once, and the next
+            # one finds what it built.
             self.thread = threading.Thread(target=self._run, name="dynfix-guards")
             self.thread.start()
 
@@ -351,7 +386,8 @@ _engine = _Engine()
 
 
 def attach(owner: Any, plan: Plan) -> None:
-    """Set `owner.match`, now and again once the native engine is ready. owner: weakly referenceable, hashed by identity."""
+    """Set `owner.match`, now and again once the native engine is ready. owner: weakly
+    referenceable, hashed by identity."""
     _engine.attach(owner, plan)
 
 

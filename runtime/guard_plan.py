@@ -1,4 +1,5 @@
-"""Guards laid out for matching: one step for each distinct path, parents first, so that a shared prefix is read once.
+"""Guards laid out for matching: one step for each distinct path, parents first, so that a shared
+prefix is read once.
 
 This is the Python engine; `guard_native` walks the same plan in C++.
 """
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .checks import Check
+from .guard_checks import Check
 from .guard_state import GuardState
 from .paths import Arg, Kwarg, Path
 
@@ -25,7 +26,8 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """One condition for reusing a recording. origin: the source line that made it, 'model.py:41'."""
+    """One condition for reusing a recording. origin: the source line that made it,
+    'model.py:41'."""
 
     path: Path
     check: Check
@@ -46,20 +48,27 @@ def _place(path: Path, steps: list[Step], index: dict[Path, int]) -> int:
     return index[path]
 
 
-def _verify(steps: list[Step], nargs: int, kwnames: tuple[str, ...], indices: list[int], inputs: int) -> None:
+def _verify(
+    steps: list[Step], nargs: int, kwnames: tuple[str, ...], indices: list[int], inputs: int
+) -> None:
     for i in indices:
         if not 0 <= i < inputs:
             raise IndexError(f"there is no input {i}: {inputs} inputs")
     for step in steps:
         if isinstance(step.path, Arg) and not 0 <= step.path.arg < nargs:
-            raise IndexError(f"there is no {step.path.source}: the call has {nargs} positional arguments")
+            raise IndexError(
+                f"there is no {step.path.source}: the call has {nargs} positional arguments"
+            )
         if isinstance(step.path, Kwarg) and step.path.arg not in kwnames:
-            raise IndexError(f"there is no keyword argument {step.path.arg}: the call has {list(kwnames)}")
+            raise IndexError(
+                f"there is no keyword argument {step.path.arg}: the call has {list(kwnames)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """All that a match needs. distinct and disjoint are indices into `inputs`, which are step numbers."""
+    """All that a match needs. distinct and disjoint are indices into `inputs`, which are step
+    numbers."""
 
     steps: tuple[Step, ...]
     inputs: tuple[int, ...]
@@ -80,7 +89,8 @@ class Plan:
         disjoint: Sequence[int],
         state: GuardState,
     ) -> "Plan":
-        """Lay out `guards` (duplicates dropped) and `inputs`. Raises IndexError for a distinct or disjoint index without input."""
+        """Lay out `guards` (duplicates dropped) and `inputs`. Raises IndexError for a distinct or
+        disjoint index without input."""
         steps: list[Step] = []
         index: dict[Path, int] = {}
         for guard in guards:
@@ -89,10 +99,13 @@ class Plan:
                 checks.append(guard.check)
         places = tuple(_place(path, steps, index) for path in inputs)
         _verify(steps, nargs, kwnames, [*distinct, *disjoint], len(places))
-        return cls(tuple(steps), places, nargs, tuple(kwnames), tuple(distinct), tuple(disjoint), state)
+        return cls(
+            tuple(steps), places, nargs, tuple(kwnames), tuple(distinct), tuple(disjoint), state
+        )
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "list[Any] | None":
-        """The input values in order, or None. Whatever a read or a check raises (an Exception) is a non-match."""
+        """The input values in order, or None. Whatever a read or a check raises (an Exception) is a
+        non-match."""
         try:
             if len(args) != self.nargs or tuple(kwargs) != self.kwnames or not self.state.holds():
                 return None
@@ -107,10 +120,15 @@ class Plan:
         return inputs
 
     def walk(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "list[Any] | None":
-        """The value of every step, or None at the first check that fails. Raises what a read raises."""
+        """The value of every step, or None at the first check that fails. Raises what a read
+        raises."""
         values: list[Any] = []
         for step in self.steps:
-            value = step.path.root(args, kwargs) if step.base < 0 else step.path.fetch(values[step.base])
+            value = (
+                step.path.root(args, kwargs)
+                if step.base < 0
+                else step.path.fetch(values[step.base])
+            )
             for check in step.checks:
                 if not check.passes(value):
                     return None
@@ -118,7 +136,8 @@ class Plan:
         return values
 
     def clashes(self, inputs: Sequence[Any]) -> "tuple[str, int, int] | None":
-        """The first two inputs that are one object, or overlap in memory, where they must not: (what, i, j)."""
+        """The first two inputs that are one object, or overlap in memory, where they must not:
+        (what, i, j)."""
         for i in self.distinct:
             for j, other in enumerate(inputs):
                 if j != i and other is inputs[i]:
@@ -128,11 +147,14 @@ class Plan:
         return None
 
 
-_Reach = tuple[str, int, int]  # address space, end, input: of the spans so far the one that reaches furthest
+_Reach = tuple[
+    str, int, int
+]  # address space, end, input: of the spans so far the one that reaches furthest
 
 
 def _overlapping(inputs: Sequence[Any], written: frozenset[int]) -> "tuple[str, int, int] | None":
-    """The first written input, by address, whose span of bytes meets another's (views that interleave count, too)."""
+    """The first written input, by address, whose span of bytes meets another's (views that
+    interleave count, too)."""
     with torch._C.DisableTorchFunction():
         spans = sorted(
             (*_span(value), i)
@@ -156,7 +178,8 @@ def _further(reach: _Reach | None, new: _Reach) -> _Reach:
 
 
 def _span(tensor: torch.Tensor) -> tuple[str, int, int]:
-    """Address space (a device, or a storage without memory), first byte, end. Called with torch functions off."""
+    """Address space (a device, or a storage without memory), first byte, end. Called with torch
+    functions off."""
     storage = tensor.untyped_storage()
     base = storage.data_ptr()
     space = str(tensor.device) if base else f"{tensor.device} {storage._cdata}"

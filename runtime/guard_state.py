@@ -1,4 +1,5 @@
-"""The global state that a compiled call depends on: modes, defaults and precision flags of torch, read in one place.
+"""The global state that a compiled call depends on: modes, defaults and precision flags of torch,
+read in one place.
 
 Private torch functions are probed once, here; one that a torch version lacks is left out.
 """
@@ -14,7 +15,8 @@ Reader = tuple[str, Callable[[], Any]]
 
 
 def _quiet(read: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-    """`read(*args)`, where a refusal (mixed legacy and new precision settings) counts as a value of its own."""
+    """`read(*args)`, where a refusal (mixed legacy and new precision settings) counts as a value of
+    its own."""
 
     def value() -> Any:
         try:
@@ -46,7 +48,8 @@ def _autocast_dtypes() -> tuple[Any, ...]:
 
 
 def _matmul_precision() -> tuple[str, ...]:
-    """Of matrix products alone: all else goes to libraries, which read the setting at each call. 'none' means IEEE."""
+    """Of matrix products alone: all else goes to libraries, which read the setting at each call.
+    'none' means IEEE."""
     read = torch._C._get_fp32_precision_getter
     return tuple("ieee" if (p := read(b, "matmul")) == "none" else p for b in ("cuda", "mkldnn"))
 
@@ -110,12 +113,16 @@ GlobalStateGuard = _probe_shortcut()
 
 def function_modes() -> tuple[Any, ...]:
     """The torch function mode stack, outermost first."""
-    return tuple(torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
+    return tuple(
+        torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
+    )
 
 
 def dispatch_modes() -> tuple[Any, ...]:
     """The torch dispatch mode stack, outermost first."""
-    return tuple(torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack()))
+    return tuple(
+        torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())
+    )
 
 
 def _same_mode(a: object, b: object) -> bool:
@@ -130,14 +137,16 @@ def _same_modes(a: Sequence[object], b: Sequence[object]) -> bool:
 
 
 def _phrase(was: Any, now: Any) -> str:
-    if isinstance(was, tuple) and isinstance(now, tuple) and len(was) == len(now):  # show the entries that differ
+    # show the entries that differ
+    if isinstance(was, tuple) and isinstance(now, tuple) and len(was) == len(now):
         pairs = [(a, b) for a, b in zip(was, now, strict=True) if a != b]
         was, now = [a for a, _ in pairs], [b for _, b in pairs]
     return f"was {was}, is {now}"
 
 
 def _unchanged(readers: tuple[Reader, ...], values: tuple[Any, ...]) -> bool:
-    for (_, read), was in zip(readers, values, strict=True):  # noqa: SIM110  (a generator costs as much as the reads)
+    # A generator would cost as much as the reads.
+    for (_, read), was in zip(readers, values, strict=True):  # noqa: SIM110
         if read() != was:
             return False
     return True
@@ -161,7 +170,8 @@ def _differing(expected: "GuardState", actual: "GuardState") -> list[str]:
 
 
 class GuardState:
-    """A snapshot of the global state. Modes are held strongly and compared by identity (device contexts by their device)."""
+    """A snapshot of the global state. Modes are held strongly and compared by identity (device
+    contexts by their device)."""
 
     __slots__ = ("_shortcut", "dispatch_modes", "function_modes", "values")
 
@@ -173,7 +183,8 @@ class GuardState:
 
     @classmethod
     def now(cls) -> "GuardState":
-        """The state of the calling thread at this moment; take it before a recording mode is entered."""
+        """The state of the calling thread at this moment; take it before a recording mode is
+        entered."""
         return cls()
 
     def holds(self) -> bool:
@@ -182,15 +193,21 @@ class GuardState:
             held = _unchanged(_OTHERS, self.values[len(_COVERED) :])
         else:
             held = _unchanged(_READERS, self.values)
-            if held:  # what the shortcut noticed is nothing that is guarded (the number of threads): take a new one
+            # what the shortcut noticed is nothing that is guarded (the number of threads): take a
+            # new one
+            if held:
                 self._shortcut = _shortcut()
         return held and self.same_modes()
 
     def same_modes(self) -> bool:
         """Whether both mode stacks are those of the snapshot."""
         if not (self.function_modes or self.dispatch_modes):
-            return not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
-        return _same_modes(self.function_modes, function_modes()) and _same_modes(self.dispatch_modes, dispatch_modes())
+            return not (
+                torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
+            )
+        return _same_modes(self.function_modes, function_modes()) and _same_modes(
+            self.dispatch_modes, dispatch_modes()
+        )
 
     def differences(self) -> list[str]:
         """What differs now, one phrase each: 'grad mode was True, is False'."""

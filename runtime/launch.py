@@ -19,7 +19,8 @@ class CtypesKernel:
     def __init__(self, address: int, name: str, threads: Callable[[], int] | None) -> None:
         self.name = name
         self._threads = threads
-        maker = ctypes.PYFUNCTYPE if threads is None else ctypes.CFUNCTYPE  # CFUNCTYPE releases the GIL
+        # CFUNCTYPE releases the GIL
+        maker = ctypes.PYFUNCTYPE if threads is None else ctypes.CFUNCTYPE
         self._loop = maker(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(address)
 
     def __call__(self, *args: Any) -> None:
@@ -42,7 +43,8 @@ def kernel_type() -> Callable[[int, str, Callable[[], int] | None], Callable[...
 
 
 class Library:
-    """A loaded library of kernels; `kernel(name, big)` gives a callable that takes tensors or addresses."""
+    """A loaded library of kernels; `kernel(name, big)` gives a callable that takes tensors or
+    addresses."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))

@@ -1,8 +1,8 @@
-"""From printed Triton kernels to launches: source into the cache, binaries ahead of time, calls without Triton's JIT
-binder.
+"""From printed Triton kernels to launches: source into the cache, binaries ahead of time, calls
+without Triton's JIT binder.
 
-A kernel takes pointers alone; every size is a number in its text. So one binary serves every call, but for pointers
-that are not 16-byte aligned, which get a binary of their own when they first come.
+A kernel takes pointers alone; every size is a number in its text. So one binary serves every call,
+but for pointers that are not 16-byte aligned, which get a binary of their own when they first come.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TOOL = "triton-1"
 class TritonKernel:
     """One printed kernel: `text` defines `name` and takes one pointer for each of `arguments`.
 
-    arguments: positions in the group's buffers (then its scratch); types: Triton pointer types ("*fp32"); sizes:
-    elements of each; programs: the grid; warps: of one program.
+    arguments: positions in the group's buffers (then its scratch); types: Triton pointer types
+    ("*fp32"); sizes: elements of each; programs: the grid; warps: of one program.
     """
 
     name: str
@@ -51,8 +51,8 @@ class TritonKernel:
 class TritonGroup:
     """Kernels to launch in order.
 
-    variants[k]: the candidates for kernel k, the likeliest best first; scratch: dtype and number of elements of
-    buffers that only these kernels see; header: stands before the kernel in its file.
+    variants[k]: the candidates for kernel k, the likeliest best first; scratch: dtype and number of
+    elements of buffers that only these kernels see; header: stands before the kernel in its file.
     """
 
     name: str
@@ -82,7 +82,8 @@ _modules_lock = threading.Lock()
 
 
 def load_source(text: str, name: str) -> ModuleType:
-    """Import kernel source from its file in the cache (Triton reads a kernel's source from its file)."""
+    """Import kernel source from its file in the cache (Triton reads a kernel's source from its
+    file)."""
     key = cache.key(TOOL, text)
     with _modules_lock:
         if key not in _modules:
@@ -103,15 +104,23 @@ _OPTIONS = {"enable_reflect_ftz": False}  # libdevice keeps denormals, as eager'
 
 
 def build(kernel: TritonKernel, function: Any, target: Any = None, aligned: bool = True) -> Any:
-    """The `triton.compiler.CompiledKernel` for `target`, or for the current device. Raises BuildError."""
+    """The `triton.compiler.CompiledKernel` for `target`, or for the current device. Raises
+    BuildError."""
     triton = _triton()
     names = list(function.arg_names)
-    attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in range(len(names))} if aligned else {}
+    attributes = (
+        {(k,): [["tt.divisibility", ALIGNMENT]] for k in range(len(names))} if aligned else {}
+    )
     source = triton.compiler.ASTSource(
-        fn=function, signature=dict(zip(names, kernel.types, strict=True)), constexprs={}, attrs=attributes
+        fn=function,
+        signature=dict(zip(names, kernel.types, strict=True)),
+        constexprs={},
+        attrs=attributes,
     )
     try:
-        return triton.compile(source, target=target, options={"num_warps": kernel.warps, **_OPTIONS})
+        return triton.compile(
+            source, target=target, options={"num_warps": kernel.warps, **_OPTIONS}
+        )
     except Exception as error:
         raise BuildError(f"Triton could not build {kernel.name}: {error}\n{kernel.text}") from error
 
@@ -129,7 +138,7 @@ class _Kernel:
         with self.lock, torch.cuda.device(self.device):
             if aligned not in self.binaries:
                 binary = build(self.kernel, self.function, aligned=aligned)
-                binary.run  # noqa: B018  loads the module; raises OutOfResources
+                binary.run  # noqa: B018
                 self.binaries[aligned] = binary
             return self.binaries[aligned]
 
@@ -140,18 +149,30 @@ class _Kernel:
         aligned = together % ALIGNMENT == 0
         binary = self.binaries.get(aligned) or self.prepare(aligned)
         binary.run(
-            self.kernel.programs, 1, 1, stream, binary.function, binary.packed_metadata, None, None, None, *pointers
+            self.kernel.programs,
+            1,
+            1,
+            stream,
+            binary.function,
+            binary.packed_metadata,
+            None,
+            None,
+            None,
+            *pointers,
         )
 
 
 # ---- launching
 
 
-def load_groups(groups: Sequence[TritonGroup], device: torch.device, tune: bool = False) -> list[Launch]:
-    """A function for each group that takes its buffers and runs its kernels on the device's current stream.
+def load_groups(
+    groups: Sequence[TritonGroup], device: torch.device, tune: bool = False
+) -> list[Launch]:
+    """A function for each group that takes its buffers and runs its kernels on the device's current
+    stream.
 
-    tune: time every variant on buffers of its own and keep the fastest. Under TRITON_INTERPRET=1 `device` may be the
-    CPU. Raises BuildError if Triton rejects a kernel.
+    tune: time every variant on buffers of its own and keep the fastest. Under TRITON_INTERPRET=1
+    `device` may be the CPU. Raises BuildError if Triton rejects a kernel.
     """
     if device.type == "cpu":
         if not interpreted():
@@ -160,10 +181,15 @@ def load_groups(groups: Sequence[TritonGroup], device: torch.device, tune: bool 
     pick = _fastest if tune else _likeliest
     chosen = [[pick(group, kernels, device) for kernels in group.variants] for group in groups]
     _prepare_all([kernel for kernels in chosen for _, kernel in kernels])
-    return [_device_launch(group, kernels, device) for group, kernels in zip(groups, chosen, strict=True)]
+    return [
+        _device_launch(group, kernels, device)
+        for group, kernels in zip(groups, chosen, strict=True)
+    ]
 
 
-Chosen = tuple[TritonKernel, _Kernel]  # a group's own variant, and what runs it (shared by equal kernels)
+Chosen = tuple[
+    TritonKernel, _Kernel
+]  # a group's own variant, and what runs it (shared by equal kernels)
 _kernels: dict[tuple[object, ...], _Kernel] = {}
 
 
@@ -189,7 +215,10 @@ def _prepare_all(kernels: Sequence[_Kernel]) -> None:
 def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.device) -> Launch:
     index = device.index if device.index is not None else torch.cuda.current_device()
     steps = [(kernel, own.arguments) for own, kernel in kernels if own.programs]
-    current, stream_of = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream  # half of torch.cuda's cost
+    current, stream_of = (
+        torch._C._cuda_getDevice,
+        torch._C._cuda_getCurrentRawStream,
+    )  # half of torch.cuda's cost
 
     def run(buffers: Sequence[torch.Tensor]) -> None:
         scratch = [torch.empty(size, dtype=dtype, device=device) for dtype, size in group.scratch]
@@ -209,7 +238,10 @@ def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.
 
 def _interpreter_launch(group: TritonGroup) -> Launch:
     first = [kernels[0] for kernels in group.variants]
-    functions = [getattr(load_source(group.header + kernel.text, kernel.name), kernel.name) for kernel in first]
+    functions = [
+        getattr(load_source(group.header + kernel.text, kernel.name), kernel.name)
+        for kernel in first
+    ]
 
     def launch(*buffers: torch.Tensor) -> None:
         every = [*buffers, *(torch.empty(size, dtype=dtype) for dtype, size in group.scratch)]
@@ -243,8 +275,9 @@ def _fastest(group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.
 
 
 def zeroed(kernel: TritonKernel, device: torch.device) -> list[torch.Tensor]:
-    """Real memory for every argument of the kernel. Compiling goes on under AOTAutograd's fake tensor mode, in which
-    new tensors are fakes without memory: a kernel would write through null pointers."""
+    """Real memory for every argument of the kernel. Compiling goes on under AOTAutograd's fake
+    tensor mode, in which new tensors are fakes without memory: a kernel would write through null
+    pointers."""
     with _disable_current_modes(), torch._C._DisablePythonDispatcher():
         return [
             torch.zeros(size, dtype=_DTYPES[kind], device=device)
@@ -266,7 +299,9 @@ _DTYPES = {
 }
 
 
-def _time(kernel: _Kernel, pointers: Sequence[int], device: torch.device, repeats: int = 20) -> float:
+def _time(
+    kernel: _Kernel, pointers: Sequence[int], device: torch.device, repeats: int = 20
+) -> float:
     """Median milliseconds of a launch."""
     kernel.prepare()
     with torch.cuda.device(device):

@@ -16,17 +16,20 @@ def _option(default: Any, help: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What one `compile()` asked for. `list_options()` gives the names that `options={...}` takes."""
+    """What one `compile()` asked for. `list_options()` gives the names that `options={...}`
+    takes."""
 
     backend: Any = "native"
     fullgraph: bool = False
     dynamic: bool | None = None
-    # `mode` and `options` of compile(), passed on to a backend that is not ours; a value may be an unhashable dict
+    # `mode` and `options` of compile(), passed on to a backend that is not ours; a value may be an
+    # unhashable dict
     backend_kwargs: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), hash=False)
     recompile_limit: int = _option(8, "variants kept for one function before it stays eager")
     target: str | None = _option(None, "'cpp' or 'triton'; None follows the device")
     verify_ir: bool = _option(
-        os.environ.get("DYNFIX_VERIFY", "0") == "1", "check the legality of the IR after every stage"
+        os.environ.get("DYNFIX_VERIFY", "0") == "1",
+        "check the legality of the IR after every stage",
     )
     fusion: bool = _option(True, "fuse loop nests; False runs one kernel an operator")
     cudagraphs: bool = _option(False, "replay captured CUDA graphs where legal")
@@ -55,7 +58,9 @@ _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool | None: ((bool, type(None)), "True, False or None"),
     str | None: ((str, type(None)), "a string or None"),
 }
-_TYPES = {field.name: _KINDS[field.type] for field in dataclasses.fields(Options) if field.type in _KINDS}
+_TYPES = {
+    field.name: _KINDS[field.type] for field in dataclasses.fields(Options) if field.type in _KINDS
+}
 
 
 _MODES: dict[str, dict[str, Any]] = {
@@ -81,7 +86,8 @@ def list_options() -> list[str]:
 
 
 def check_names(given: Mapping[str, Any], allowed: list[str]) -> None:
-    """Raise OptionError for the first name in `given` that is not in `allowed`, naming the choices."""
+    """Raise OptionError for the first name in `given` that is not in `allowed`, naming the
+    choices."""
     for name in given:
         if name not in allowed:
             raise OptionError(f"unknown option {name!r}: use one of {', '.join(allowed)}")

@@ -1,7 +1,9 @@
-"""Access paths: how a value is reached again from the arguments of a call or from an object that outlives it.
+"""Access paths: how a value is reached again from the arguments of a call or from an object that
+outlives it.
 
-A path is frozen and interned (equal paths are one object), so a trie of paths is built by identity. Roots are `Arg`, `Kwarg` and `Obj`;
-every other kind reads one thing from its base. `fetch` may raise whatever the read raises: the guard that asked then does not match.
+A path is frozen and interned (equal paths are one object), so a trie of paths is built by identity.
+Roots are `Arg`, `Kwarg` and `Obj`; every other kind reads one thing from its base. `fetch` may
+raise whatever the read raises: the guard that asked then does not match.
 """
 
 import struct
@@ -17,7 +19,8 @@ _BY_VALUE = frozenset((int, bool, str, bytes, type(None), type(Ellipsis)))
 
 
 def token(value: object) -> Hashable:
-    """A hashable stand-in: equal for two values of the same exact type and value (floats by bits), else by identity.
+    """A hashable stand-in: equal for two values of the same exact type and value (floats by bits),
+    else by identity.
 
     The holder of a token made by identity must hold the value too.
     """
@@ -36,7 +39,8 @@ def token(value: object) -> Hashable:
 
 
 class Path:
-    """One access path. `base` is None for a root, `arg` is what the kind needs; `source` is how a person would write it."""
+    """One access path. `base` is None for a root, `arg` is what the kind needs; `source` is how a
+    person would write it."""
 
     __slots__ = ("__weakref__", "arg", "base", "source")
     base: "Path | None"
@@ -130,7 +134,8 @@ class Kwarg(_Root):
 
 
 class Obj(Path):
-    """A fixed object (module, globals dict, class, function), held strongly; interned by the object's identity and its label."""
+    """A fixed object (module, globals dict, class, function), held strongly; interned by the
+    object's identity and its label."""
 
     __slots__ = ("label",)
     label: str
@@ -182,7 +187,8 @@ class InstDict(Path):
 
 
 class Item(Path):
-    """`base[key]`. The key is compared by exact type and value, or by identity, when paths are interned."""
+    """`base[key]`. The key is compared by exact type and value, or by identity, when paths are
+    interned."""
 
     __slots__ = ()
 

@@ -13,8 +13,8 @@ from .arena import ArenaView, ArenaViews, give_back, take
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Expression:
-    """An integer that each call computes: Python over the program's variables `names`. It may stand for any number of a
-    step, and inside of shapes."""
+    """An integer that each call computes: Python over the program's variables `names`. It may stand
+    for any number of a step, and inside of shapes."""
 
     text: str
     names: tuple[str, ...]
@@ -74,7 +74,8 @@ class Alloc:
 
 @dataclasses.dataclass(frozen=True)
 class Arena:
-    """One block of `size` bytes for buffers that do not outlive the call; `names`: tensors in it, for extern calls."""
+    """One block of `size` bytes for buffers that do not outlive the call; `names`: tensors in it,
+    for extern calls."""
 
     size: Size
     names: tuple[str, ...] = ()
@@ -93,9 +94,10 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Extern:
-    """Calls `target`. In args and kwargs `Name`, `View` and `Expression` stand for tensors and numbers. `results`: a name, None, or a
-    tuple of them (nested); `layouts`: (name, shape, strides) of results that must have these strides; `pure`: the
-    target neither writes nor returns nor keeps its arguments."""
+    """Calls `target`. In args and kwargs `Name`, `View` and `Expression` stand for tensors and
+    numbers. `results`: a name, None, or a tuple of them (nested); `layouts`: (name, shape, strides)
+    of results that must have these strides; `pure`: the target neither writes nor returns nor keeps
+    its arguments."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -123,19 +125,24 @@ _numbers = itertools.count()
 
 
 def expect(tensor: torch.Tensor | None, shape: Ints, strides: Ints) -> torch.Tensor:
-    """An extern call's result in the layout that its readers were compiled for: copied if the operator chose another one.
+    """An extern call's result in the layout that its readers were compiled for: copied if the
+    operator chose another one.
 
     Raises RuntimeError if it is no tensor of that shape.
     """
     if tensor is None:
         raise RuntimeError(f"an operator gave None, a tensor of shape {shape} was expected")
     if tensor.shape != shape:
-        raise RuntimeError(f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected")
+        raise RuntimeError(
+            f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected"
+        )
     if tensor.stride() == strides or tensor.numel() == 0:
         return tensor
     if all(size == 1 or a == b for size, a, b in zip(shape, tensor.stride(), strides, strict=True)):
         return tensor
-    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(
+        tensor
+    )
 
 
 def _alias(tensor: torch.Tensor, shape: Ints, strides: Ints, offset: int) -> torch.Tensor:
@@ -146,7 +153,8 @@ def _empty(shape: Ints, strides: Ints, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
 
 
-# Without the dispatcher, in half the time. An alias has a version counter of its own: it must not be written or returned.
+# Without the dispatcher, in half the time. An alias has a version counter of its own: it must not
+# be written or returned.
 _fast = torch._C._dynamo.guards
 FAST = {
     "alias": getattr(_fast, "_reinterpret_tensor", _alias),
@@ -155,8 +163,8 @@ FAST = {
 
 
 class Program:
-    """Runs its steps. `program(args)` takes the inputs as one list, which it empties, and returns the results as a
-    list.
+    """Runs its steps. `program(args)` takes the inputs as one list, which it empties, and returns
+    the results as a list.
 
     Nothing of a call is kept: threads may call at once. `source` is the code that runs.
     """
@@ -164,7 +172,11 @@ class Program:
     _boxed_call = True
 
     def __init__(
-        self, name: str, inputs: Sequence[str], steps: Sequence[Step], constants: dict[str, torch.Tensor]
+        self,
+        name: str,
+        inputs: Sequence[str],
+        steps: Sequence[Step],
+        constants: dict[str, torch.Tensor],
     ) -> None:
         self.name = name
         self.steps = tuple(steps)
@@ -179,7 +191,12 @@ class Program:
         }
         self.source = _Writer(self.namespace).write(inputs, steps)
         file = f"<dynfix program {name} {next(_numbers)}>"
-        linecache.cache[file] = (len(self.source), None, self.source.splitlines(keepends=True), file)
+        linecache.cache[file] = (
+            len(self.source),
+            None,
+            self.source.splitlines(keepends=True),
+            file,
+        )
         exec(compile(self.source, file, "exec"), self.namespace)
         self._run: Callable[[list[Any]], list[Any]] = self.namespace["call"]
 
@@ -195,7 +212,9 @@ class _Writer:
         self.lines: list[str] = []
         self.layouts: dict[str, tuple[Shape, Shape]] = {}
         self.aliases = False  # whether the arguments being written may be aliases
-        self.block: tuple[str, ...] = ()  # names of the functions that take a block and give it back
+        self.block: tuple[
+            str, ...
+        ] = ()  # names of the functions that take a block and give it back
 
     def write(self, inputs: Sequence[str], steps: Sequence[Step]) -> str:
         self.lines.append("def call(args):")
@@ -231,14 +250,20 @@ class _Writer:
         elif self.layouts.get(step.reuses) == (step.shape, step.strides):
             self.add(f"{step.name} = {step.reuses}; del {step.reuses}")
         else:
-            self.add(f"{step.name} = alias({step.reuses}, {step.shape}, {step.strides}, 0); del {step.reuses}")
+            self.add(
+                f"{step.name} = alias({step.reuses}, {step.shape}, {step.strides}, 0); del"
+                f" {step.reuses}"
+            )
         self.layouts[step.name] = step.shape, step.strides
 
     def allocation(self, step: Alloc) -> str:
         dtype = self.constant(step.dtype, str(step.dtype).split(".")[-1])
         if step.device.type == "cpu":
             return f"empty_cpu({step.shape}, {step.strides}, {dtype})"
-        return f"empty_strided({step.shape}, {step.strides}, dtype={dtype}, device={str(step.device)!r})"
+        return (
+            f"empty_strided({step.shape}, {step.strides}, dtype={dtype},"
+            f" device={str(step.device)!r})"
+        )
 
     def write_Arena(self, step: Arena) -> None:
         self.block = self.constant(take, "take_block"), self.constant(give_back, "give_block_back")
@@ -246,12 +271,15 @@ class _Writer:
         self.add("arena = block.address")
         if step.names:
             self.add(
-                f"{', '.join(step.names)}, = block.tensors({self.constant(ArenaViews(step.views), 'arena_views')})"
+                f"{', '.join(step.names)}, ="
+                f" block.tensors({self.constant(ArenaViews(step.views), 'arena_views')})"
             )
 
     def write_Kernel(self, step: Kernel) -> None:
         self.origins(step.origins)
-        self.add(f"{self.constant(step.launch, step.name)}({', '.join(map(self.value, step.args))})")
+        self.add(
+            f"{self.constant(step.launch, step.name)}({', '.join(map(self.value, step.args))})"
+        )
 
     def write_Extern(self, step: Extern) -> None:
         self.origins(step.origins)
@@ -273,8 +301,13 @@ class _Writer:
         self.add(f"return [{', '.join(self.value(value) for value in step.values)}]")
 
     def results(self, results: Any, call: str) -> None:
-        """The call, and its results bound to their names. One without a name is let go at once: it may be large."""
-        named = [k for k, item in enumerate(results) if _named(item)] if isinstance(results, tuple) else []
+        """The call, and its results bound to their names. One without a name is let go at once: it
+        may be large."""
+        named = (
+            [k for k, item in enumerate(results) if _named(item)]
+            if isinstance(results, tuple)
+            else []
+        )
         if not _named(results):
             self.add(call)
         elif not isinstance(results, tuple):
@@ -299,14 +332,20 @@ class _Writer:
         if isinstance(value, View) and self.aliases:
             return f"alias({value.name}, {value.shape}, {value.strides}, {value.offset})"
         if isinstance(value, View):
-            return f"view({value.name}, {value.shape}, {value.strides}, {value.name}.storage_offset() + {value.offset})"
+            return (
+                f"view({value.name}, {value.shape}, {value.strides}, {value.name}.storage_offset()"
+                f" + {value.offset})"
+            )
         if isinstance(value, InArena):
             return f"arena + {value.offset}"
         if isinstance(value, list | tuple):
             inside = "".join(self.value(item) + ", " for item in value)
             return f"[{inside}]" if isinstance(value, list) else f"({inside})"
         if isinstance(value, slice):
-            return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+            return (
+                f"slice({self.value(value.start)}, {self.value(value.stop)},"
+                f" {self.value(value.step)})"
+            )
         if value is None or type(value) in (bool, int, str):
             return repr(value)
         return self.constant(value, type(value).__name__ + "_constant")

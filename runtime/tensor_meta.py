@@ -1,4 +1,5 @@
-"""What a guard knows of one tensor: everything that decides which kernels may run on it, nothing of its values."""
+"""What a guard knows of one tensor: everything that decides which kernels may run on it, nothing of
+its values."""
 
 import dataclasses
 from typing import Any
@@ -9,9 +10,11 @@ import torch
 def _strides_by_packing(
     sizes: tuple[int, ...], strides: tuple[int, ...], dynamic: frozenset[int]
 ) -> tuple[int | None, ...]:
-    """For each dim the dim that it is packed over, where its stride depends on a dynamic size; None where the stride is a constant.
+    """For each dim the dim that it is packed over, where its stride depends on a dynamic size; None
+    where the stride is a constant.
 
-    Same reading of strides as torch's ShapeEnv: going up by stride, `stride[j] == stride[i] * size[i]` is taken as an expression.
+    Same reading of strides as torch's ShapeEnv: going up by stride, `stride[j] == stride[i] *
+    size[i]` is taken as an expression.
     """
     moving: set[int] = set()  # dims whose stride follows a dynamic size
     packed: list[int | None] = [None] * len(sizes)
@@ -29,9 +32,10 @@ def _strides_by_packing(
 class TensorMeta:
     """Metadata that a tensor must have.
 
-    cls: the exact Python type. sizes: None stands for a dynamic size. strides: None where the stride follows a dynamic size
-    (`packed[j] = i` then asks `stride[j] == stride[i] * size[i]`; without `packed` such a stride is free), or None altogether for a
-    layout without strides. keys: the raw dispatch key set, which also tells conjugate, negative, sparse, inference, named and
+    cls: the exact Python type. sizes: None stands for a dynamic size. strides: None where the
+    stride follows a dynamic size (`packed[j] = i` then asks `stride[j] == stride[i] * size[i]`;
+    without `packed` such a stride is free), or None altogether for a layout without strides. keys:
+    the raw dispatch key set, which also tells conjugate, negative, sparse, inference, named and
     functorch-wrapped tensors apart.
     """
 
@@ -47,8 +51,11 @@ class TensorMeta:
     packed: tuple[int | None, ...] | None = None
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, dynamic_dims: "tuple[int, ...] | frozenset[int]" = ()) -> "TensorMeta":
-        """The metadata of `tensor`; sizes of `dynamic_dims` (and the strides that follow from them) are left open."""
+    def of(
+        cls, tensor: torch.Tensor, dynamic_dims: "tuple[int, ...] | frozenset[int]" = ()
+    ) -> "TensorMeta":
+        """The metadata of `tensor`; sizes of `dynamic_dims` (and the strides that follow from them)
+        are left open."""
         facts = _facts(tensor)
         if not dynamic_dims:
             return cls(*facts)
@@ -61,7 +68,8 @@ class TensorMeta:
         return dataclasses.replace(meta, sizes=sizes, strides=strides, packed=packed)
 
     def matches(self, tensor: object) -> bool:
-        """Whether `tensor` has this metadata. Never raises for a tensor; a non-tensor does not match."""
+        """Whether `tensor` has this metadata. Never raises for a tensor; a non-tensor does not
+        match."""
         if type(tensor) is not self.cls:
             return False
         return not self._differences(_facts(tensor), stop=True)  # type: ignore[arg-type]
@@ -99,13 +107,21 @@ class TensorMeta:
         if not _fits(self.strides, strides):
             return False
         packed = self.packed or ()
-        return all(inner is None or strides[dim] == strides[inner] * sizes[inner] for dim, inner in enumerate(packed))
+        return all(
+            inner is None or strides[dim] == strides[inner] * sizes[inner]
+            for dim, inner in enumerate(packed)
+        )
 
 
 def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The values of TensorMeta's fields, in order; torch functions of subclasses and modes are not run."""
+    """The values of TensorMeta's fields, in order; torch functions of subclasses and modes are not
+    run."""
     with torch._C.DisableTorchFunction():
-        strides = tuple(tensor.stride()) if tensor.layout is torch.strided and not tensor.is_nested else None
+        strides = (
+            tuple(tensor.stride())
+            if tensor.layout is torch.strided and not tensor.is_nested
+            else None
+        )
         sizes = tuple(tensor.shape) if not tensor.is_nested else ()
         return (
             type(tensor),
@@ -121,7 +137,9 @@ def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _fits(expected: tuple[int | None, ...], actual: tuple[int, ...]) -> bool:
-    return len(expected) == len(actual) and all(e is None or e == a for e, a in zip(expected, actual, strict=True))
+    return len(expected) == len(actual) and all(
+        e is None or e == a for e, a in zip(expected, actual, strict=True)
+    )
 
 
 def _key_names(keys: int) -> str:

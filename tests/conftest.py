@@ -1,4 +1,5 @@
-"""Shared set-up: a cache of its own for every run, and no torch tests where torch is not installed."""
+"""Shared set-up: a cache of its own for every run, and no torch tests where torch is not
+installed."""
 
 import importlib.util
 import os
@@ -19,8 +20,8 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path: Path, config):
-    """Leave out what imports torch, directly or through dynfix, where it is not installed: test files, and folders whose
-    conftest.py does."""
+    """Leave out what imports torch, directly or through dynfix, where it is not installed: test
+    files, and folders whose conftest.py does."""
     file = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
     if HAS_TORCH or not file.exists() or file.suffix != ".py":
         return None

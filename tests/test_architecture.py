@@ -14,7 +14,7 @@ TORCH_COMPILER_USERS = {
     "dynfix.runtime.backends": "opt-in peer backends, looked up by name on request",
     "dynfix.lowering.joint": "AOTAutograd's own helpers",
     "dynfix.rewriter.capture.symbolic": "the class that names where a ShapeEnv's symbol comes from",
-    "dynfix.codemods.verify": "counts the graph breaks of torch.compile",
+    "dynfix.codemods.cli.side_by_side": "counts the graph breaks of torch.compile",
 }
 LONGEST_FILE = 500
 MEDIAN_FUNCTION = 8
@@ -26,7 +26,8 @@ def place(edge):
 
 
 def rank(module):
-    """The place of a module's package in the one-way order; -1 for the root and for what is not ours."""
+    """The place of a module's package in the one-way order; -1 for the root and for what is not
+    ours."""
     top, _, rest = module.partition(".")
     package = rest.split(".")[0]
     return PACKAGES.index(package) if top == "dynfix" and package in PACKAGES else -1
@@ -60,13 +61,22 @@ def test_no_import_cycles():
 
 
 def test_no_function_local_import_of_our_own_modules():
-    assert not [place(edge) for edge in graph() if edge.local and edge.target.split(".")[0] == "dynfix"]
+    assert not [
+        place(edge) for edge in graph() if edge.local and edge.target.split(".")[0] == "dynfix"
+    ]
 
 
 def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
-    """The package's lazy table, which keeps torch out of `import dynfix`; and LibCST, which costs 0.2 s to load."""
-    by_name = re.compile(r"import_module\(f?[\"'](\.|\{__name__\}|dynfix)|import_module\([^)]*__package__")
-    users = {module for module, path in sources().items() if by_name.search(path.read_text(encoding="utf-8"))}
+    """The package's lazy table, which keeps torch out of `import dynfix`; and LibCST, which costs
+    0.2 s to load."""
+    by_name = re.compile(
+        r"import_module\(f?[\"'](\.|\{__name__\}|dynfix)|import_module\([^)]*__package__"
+    )
+    users = {
+        module
+        for module, path in sources().items()
+        if by_name.search(path.read_text(encoding="utf-8"))
+    }
     assert users == {"dynfix", "dynfix.rewriter.emit"}
 
 
@@ -76,7 +86,8 @@ def test_only_listed_modules_touch_torchs_compiler():
     for module, path in sources().items():
         text = path.read_text(encoding="utf-8")
         if any(
-            re.search(rf"from torch import .*{name.split('.')[1]}|import_module\(\"{name}", text) for name in private
+            re.search(rf"from torch import .*{name.split('.')[1]}|import_module\(\"{name}", text)
+            for name in private
         ):
             users.add(module)
     assert users <= TORCH_COMPILER_USERS.keys()
@@ -88,13 +99,16 @@ def test_the_light_commands_load_no_torch():
         "dynfix.rewriter.dynrun",
         "dynfix.rewriter.config",
         "dynfix.runtime.options",
-        "dynfix.codemods.dynfix",
+        "dynfix.codemods.cli.command",
     ]
     assert not [module for module in light if loads_torch(module)]
 
 
 def test_files_are_short():
-    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in sources().items()}
+    lengths = {
+        module: len(path.read_text(encoding="utf-8").splitlines())
+        for module, path in sources().items()
+    }
     assert not {module: length for module, length in lengths.items() if length > LONGEST_FILE}
 
 
@@ -110,17 +124,19 @@ def test_functions_are_short():
 
 
 def test_the_reader_sees_imports_of_every_kind(tmp_path):
-    """The checks above rest on this: relative, local, aliased and typing-only imports are told apart."""
+    """The checks above rest on this: relative, local, aliased and typing-only imports are told
+    apart."""
     file = tmp_path / "fake.py"
     file.write_text(
-        "from ..runtime import options\nimport torch._dynamo as d\nfrom typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    from . import reasons\ndef f():\n    from ..codemods import rules\n"
+        "from ..runtime import options\nimport torch._dynamo as d\nfrom typing import"
+        " TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import catalogue\ndef f():\n    from"
+        " ..codemods import rules\n"
     )
     found = {(e.target, e.local, e.typing) for e in imports("dynfix.rewriter.fake", file)}
     assert found == {
         ("dynfix.runtime.options", False, False),
         ("torch._dynamo", False, False),
         ("typing", False, False),
-        ("dynfix.rewriter.reasons", False, True),
+        ("dynfix.rewriter.catalogue", False, True),
         ("dynfix.codemods.rules", True, False),
     }

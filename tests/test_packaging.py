@@ -16,13 +16,18 @@ CHECKOUT = Path(__file__).parents[1]
 
 
 def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tempfile.gettempdir())
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tempfile.gettempdir()
+    )
 
 
 def command(name, *args):
     """Run an installed console script as its shim would."""
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name=name)
-    start = f"import sys; from {entry.module} import {entry.attr} as main; sys.argv[:] = {[name, *args]!r}"
+    start = (
+        f"import sys; from {entry.module} import {entry.attr} as main; sys.argv[:] ="
+        f" {[name, *args]!r}"
+    )
     return python(f"{start}; sys.exit(main())")
 
 
@@ -33,7 +38,9 @@ def loaded_after(code):
 
 
 def test_import_loads_no_torch():
-    assert not {"torch", "triton", "libcst", "rich", "numpy"} & loaded_after("import dynfix; dir(dynfix)")
+    assert not {"torch", "triton", "libcst", "rich", "numpy"} & loaded_after(
+        "import dynfix; dir(dynfix)"
+    )
 
 
 def test_options_and_errors_load_no_torch():
@@ -57,8 +64,8 @@ def test_version_command(name):
 def test_version_command_loads_no_torch(name):
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name=name)
     code = (
-        f"import sys; from {entry.module} import {entry.attr} as main; sys.argv[:] = [{name!r}, '--version']\n"
-        "try: main()\nexcept SystemExit: pass"
+        f"import sys; from {entry.module} import {entry.attr} as main; sys.argv[:] = [{name!r},"
+        " '--version']\ntry: main()\nexcept SystemExit: pass"
     )
     assert not {"torch", "libcst", "rich"} & loaded_after(code)
 
@@ -73,11 +80,14 @@ def test_py_typed_is_installed():
 
 
 def test_every_package_folder_is_listed():
-    """setup.cfg lists packages one by one: a folder that is forgotten would be missing from the wheel alone."""
+    """setup.cfg lists packages one by one: a folder that is forgotten would be missing from the
+    wheel alone."""
     setup = configparser.ConfigParser()
     setup.read(CHECKOUT / "setup.cfg")
     listed = set(setup["options"]["packages"].split())
-    folders = {f.parent.relative_to(CHECKOUT) for name in PACKAGES for f in (CHECKOUT / name).rglob("*.py")}
+    folders = {
+        f.parent.relative_to(CHECKOUT) for name in PACKAGES for f in (CHECKOUT / name).rglob("*.py")
+    }
     assert listed == {"dynfix"} | {".".join(("dynfix", *folder.parts)) for folder in folders}
 
 
@@ -92,7 +102,8 @@ def test_every_package_has_an_init():
 
 
 def test_wheel_holds_the_package_and_nothing_else(tmp_path):
-    """Nothing of ours may land beside `dynfix` in site-packages, where it would shadow a user's own `runtime`."""
+    """Nothing of ours may land beside `dynfix` in site-packages, where it would shadow a user's own
+    `runtime`."""
     setuptools = pytest.importorskip("setuptools", minversion="68")
     assert setuptools
     wheel = build_wheel(tmp_path)
@@ -101,7 +112,10 @@ def test_wheel_holds_the_package_and_nothing_else(tmp_path):
     assert tops == {"dynfix", f"dynfix-{dynfix.__version__}.dist-info"}
     packed = {name for name in names if name.startswith("dynfix/")}
     wanted = {
-        f"dynfix/{f.relative_to(CHECKOUT)}" for name in PACKAGES for f in (CHECKOUT / name).rglob("*") if is_source(f)
+        f"dynfix/{f.relative_to(CHECKOUT)}"
+        for name in PACKAGES
+        for f in (CHECKOUT / name).rglob("*")
+        if is_source(f)
     }
     assert packed == wanted | {"dynfix/__init__.py", "dynfix/py.typed"}
 
@@ -113,7 +127,16 @@ def is_source(path):
 def build_wheel(folder):
     """Build from a copy, so that no build folder is left in the checkout."""
     copy = folder / "copy"
-    git = ["git", "-C", str(CHECKOUT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    git = [
+        "git",
+        "-C",
+        str(CHECKOUT),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     for name in subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\0"):
         if name and (CHECKOUT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)

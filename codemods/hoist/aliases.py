@@ -1,23 +1,35 @@
-"""Which names of a function may stand for one object, or for tensors that share memory, and what is written into them."""
+"""Which names of a function may stand for one object, or for tensors that share memory, and what is
+written into them."""
 
 import ast
 import builtins
 from functools import cached_property
 
-from ..kinds_tables import METHOD
-from .purity import argument, parameters
-from .state import ALIASES, CHANGES, base, changes
+from ...rewriter.patterns.torch_facts import METHOD
+from .module_state import ALIASES, CHANGES, base, changes
+from .movable import argument, parameters
 
 _PLAIN = ("int", "float", "bool", "str", "none", "size")
-_MADE = frozenset("int float bool str len range sum abs round hash id isinstance hasattr print type any all".split())
-_SHARED = ("object list", "object dict", "object set", "tensors", "object defaultdict", "object OrderedDict")
+_MADE = frozenset(
+    """
+        int float bool str len range sum abs round hash id isinstance hasattr print type any all
+    """.split()
+)
+_SHARED = (
+    "object list",
+    "object dict",
+    "object set",
+    "tensors",
+    "object defaultdict",
+    "object OrderedDict",
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEPTH = 4  # calls that are followed
 
 
 class Aliases:
-    """Of one function; its own object, `self`, is left out. What shares memory is a group of names; what was taken from an
-    object, or put into one, is a part of it."""
+    """Of one function; its own object, `self`, is left out. What shares memory is a group of names;
+    what was taken from an object, or put into one, is a part of it."""
 
     def __init__(self, file, function):
         self.file, self.function, self.project = file, function, file.project
@@ -29,12 +41,18 @@ class Aliases:
                 self._relate(self.held(value), {owner}, False, True)
 
     def of(self, name):
-        """The names that may stand for what shares memory with it: tensors of another dtype do not."""
+        """The names that may stand for what shares memory with it: tensors of another dtype do
+        not."""
         dtype = self._dtype(name)
-        return {n for n in self.groups.get(name, {name}) if dtype is None or self._dtype(n) in (None, dtype)}
+        return {
+            n
+            for n in self.groups.get(name, {name})
+            if dtype is None or self._dtype(n) in (None, dtype)
+        }
 
     def around(self, name):
-        """The names of objects that hold it; what is done to items of an object changes no tensor."""
+        """The names of objects that hold it; what is done to items of an object changes no
+        tensor."""
         found, todo = set(), [name]
         while todo:
             part = todo.pop()
@@ -55,7 +73,11 @@ class Aliases:
         return fact is not None and fact.what == "tensor"
 
     def _dtype(self, name):
-        return self.file.fact(self.function, ast.Name(name, ast.Load())).dtype if self._is_tensor_name(name) else None
+        return (
+            self.file.fact(self.function, ast.Name(name, ast.Load())).dtype
+            if self._is_tensor_name(name)
+            else None
+        )
 
     def _relate(self, parts, wholes, both, taken):
         names = (parts | wholes) - {None, self.me}
@@ -72,7 +94,11 @@ class Aliases:
         if isinstance(node, ast.Assign):
             stores = (t for t in node.targets if isinstance(t, (ast.Subscript, ast.Attribute)))
             yield from ((base(t), node.value) for t in stores if not self._is_tensor(t))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in CHANGES
+        ):
             yield from ((base(node.func.value), a) for a in node.args)
 
     def _is_tensor(self, node):
@@ -95,7 +121,11 @@ class Aliases:
             return self.held(node.value)
         if isinstance(node, ast.Call):
             return self._result(node)
-        if isinstance(node, (ast.BinOp, ast.UnaryOp)) and fact is not None and fact.what == "tensor":
+        if (
+            isinstance(node, (ast.BinOp, ast.UnaryOp))
+            and fact is not None
+            and fact.what == "tensor"
+        ):
             return set()
         if isinstance(node, (ast.Compare, ast.JoinedStr, ast.Constant)):
             return set()
@@ -107,7 +137,9 @@ class Aliases:
         """Of what a call gives: new tensors are nobody's."""
         name = self.file.names.resolve(call.func) or ""
         last = name.rpartition(".")[2]
-        given = set().union(*(self.held(a) for a in [*call.args, *(k.value for k in call.keywords)]))
+        given = set().union(
+            *(self.held(a) for a in [*call.args, *(k.value for k in call.keywords)])
+        )
         if name.startswith("torch."):
             return given if last in ALIASES or last.endswith("_") else set()
         if isinstance(call.func, ast.Name):
@@ -133,26 +165,33 @@ class Aliases:
         fact = self.file.fact(self.function, func.value)
         if fact is not None:
             return fact.what == "tensor"
-        return func.attr in METHOD and not (isinstance(func.value, ast.Name) and func.value.id == self.me)
+        return func.attr in METHOD and not (
+            isinstance(func.value, ast.Name) and func.value.id == self.me
+        )
 
     # What is written
 
     @cached_property
     def all_written(self):
         """The names whose objects some statement writes into, by any name."""
-        statements = [n for n in ast.walk(self.function) if isinstance(n, ast.stmt) and n is not self.function]
+        statements = [
+            n for n in ast.walk(self.function) if isinstance(n, ast.stmt) and n is not self.function
+        ]
         return set().union(*map(self.affected, statements))
 
     def by_statement(self, statement):
-        """{name: whether its memory, not its items alone, is written} of a statement, those of its blocks aside; of a nested
-        function, all that it may."""
+        """{name: whether its memory, not its items alone, is written} of a statement, those of its
+        blocks aside; of a nested function, all that it may."""
         inner = set()
         if isinstance(statement, _FUNCTIONS):
             inner = {a.arg for a in ast.walk(statement.args) if isinstance(a, ast.arg)}
             found = [pair for s in statement.body for pair in self.written(s)]
             found += [pair for n in ast.walk(statement) for pair in self._added(n)]
         else:
-            found = [*self._added(statement), *(pair for e in own(statement) for pair in self.written(e))]
+            found = [
+                *self._added(statement),
+                *(pair for e in own(statement) for pair in self.written(e)),
+            ]
         names = {}
         for name, memory in found:
             if name not in (None, self.me) and name not in inner:
@@ -167,9 +206,12 @@ class Aliases:
                 yield node.target.id, fact is None or fact.what == "tensor"
 
     def written(self, node):
-        """(name, whether its memory is written) of all that `node`, a statement's own part, writes into."""
+        """(name, whether its memory is written) of all that `node`, a statement's own part, writes
+        into."""
         for part in ast.walk(node):
-            if isinstance(part, (ast.Subscript, ast.Attribute)) and not isinstance(part.ctx, ast.Load):
+            if isinstance(part, (ast.Subscript, ast.Attribute)) and not isinstance(
+                part.ctx, ast.Load
+            ):
                 yield _holder(part), self._in_memory(part)
             elif isinstance(part, ast.Call):
                 yield from self._by_call(part)
@@ -186,7 +228,11 @@ class Aliases:
             yield base(call.func.value), call.func.attr not in CHANGES
         name = self.file.names.resolve(call.func) or ""
         last, plain = name.rpartition(".")[2], isinstance(call.func, ast.Name)
-        first = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "input"), None)
+        first = (
+            call.args[0]
+            if call.args
+            else next((k.value for k in call.keywords if k.arg == "input"), None)
+        )
         if first is not None and plain and call.func.id in ("next", "setattr", "delattr"):
             yield base(first), False
         into = [k.value for k in call.keywords if k.arg == "out"]
@@ -194,12 +240,16 @@ class Aliases:
         writes = name.startswith("torch.") and last.endswith("_") and not last.endswith("__")
         into += [first] if first is not None and (in_place or writes) else []
         for target in into:
-            yield from ((base(t), True) for t in (target.elts if isinstance(target, ast.Tuple) else [target]))
+            yield from (
+                (base(t), True)
+                for t in (target.elts if isinstance(target, ast.Tuple) else [target])
+            )
         if not name.startswith("torch.") and not (plain and hasattr(builtins, call.func.id)):
             yield from self._by_function(call)
 
     def _by_function(self, call):
-        """What the function is seen to write into; of one that is not, lists and the like that are handed on."""
+        """What the function is seen to write into; of one that is not, lists and the like that are
+        handed on."""
         known = self._called(call)
         for given in [] if known else [*call.args, *(k.value for k in call.keywords if k.arg)]:
             fact = self.file.fact(self.function, given)
@@ -215,12 +265,16 @@ class Aliases:
         """The names whose objects what is called may give back."""
         found = set()
         for file, function, is_bound in known:
-            given = (argument(function, call, name, is_bound) for name in returned_parameters(file, function))
+            given = (
+                argument(function, call, name, is_bound)
+                for name in returned_parameters(file, function)
+            )
             found |= set().union(*(self.held(g) for g in given if g is not None))
         return found
 
     def _called(self, call):
-        """(file, function, whether it is bound) of what may be called: of what the run saw, else of this file by name."""
+        """(file, function, whether it is bound) of what may be called: of what the run saw, else of
+        this file by name."""
         fact = self.file.fact(self.function, call.func)
         if fact is not None and fact.what in ("function", "method"):
             found = self.project.definition(fact.cls)
@@ -242,7 +296,8 @@ def aliases_of(file, function):
 
 
 def written_parameters(file, function):
-    """{parameter: whether its memory is written} of those into whose objects a function writes, by any of their names."""
+    """{parameter: whether its memory is written} of those into whose objects a function writes, by
+    any of their names."""
     return _followed(file, function, "written", _written, {})
 
 
@@ -264,7 +319,11 @@ def _followed(file, function, what, look, nothing):
 
 def _written(aliases):
     found, of = {}, parameters(aliases.function) - {aliases.me}
-    for statement in (n for n in ast.walk(aliases.function) if isinstance(n, ast.stmt) and n is not aliases.function):
+    for statement in (
+        n
+        for n in ast.walk(aliases.function)
+        if isinstance(n, ast.stmt) and n is not aliases.function
+    ):
         for name, memory in aliases.by_statement(statement).items():
             for other in of & (aliases.of(name) if memory else aliases.around(name)):
                 found[other] = found.get(other, False) or memory
@@ -272,7 +331,11 @@ def _written(aliases):
 
 
 def _given_back(aliases):
-    values = [n.value for n in ast.walk(aliases.function) if isinstance(n, ast.Return) and n.value is not None]
+    values = [
+        n.value
+        for n in ast.walk(aliases.function)
+        if isinstance(n, ast.Return) and n.value is not None
+    ]
     names = set().union(*map(aliases.held, values))
     return parameters(aliases.function) & set().union(*map(aliases.of, names))
 
@@ -289,7 +352,8 @@ def _given(node):
 
 
 def _takes(value):
-    """Whether a value is an object itself or one of its items: what a function makes of it is another."""
+    """Whether a value is an object itself or one of its items: what a function makes of it is
+    another."""
     func = getattr(value, "func", None)
     accessor = isinstance(func, ast.Attribute) and func.attr in ALIASES
     return func is None or accessor or (isinstance(func, ast.Name) and hasattr(builtins, func.id))
@@ -308,7 +372,11 @@ def _pairs(target, value):
 
 def _items(target, iterated):
     """Of a loop over `zip(…)` or `enumerate(…)` each name by its own."""
-    name = iterated.func.id if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) else ""
+    name = (
+        iterated.func.id
+        if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name)
+        else ""
+    )
     parts = target.elts if isinstance(target, ast.Tuple) else []
     if name == "zip" and len(parts) == len(iterated.args):
         for part, value in zip(parts, iterated.args, strict=True):
@@ -320,14 +388,21 @@ def _items(target, iterated):
 
 
 def _names(target):
-    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return {
+        n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
 
 
 def _holder(node):
     """The name at the root of what is stored into; of `vars(x)[...]` that of `x`."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "vars" and node.args:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "vars"
+        and node.args
+    ):
         node = node.args[0]
     return base(node)
 

@@ -1,4 +1,5 @@
-"""The function that computes ahead what another reads on the host, as text, and the edits that hand its values down."""
+"""The function that computes ahead what another reads on the host, as text, and the edits that hand
+its values down."""
 
 import ast
 import copy
@@ -6,8 +7,8 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from ..edit import Edit
-from ..walk import VALUES
+from ...rewriter.edits.spans import Edit
+from ..analysis.captured_walk import VALUES
 from .slices import Slice
 
 _CLOSING = re.compile(r"(\s*\))*")
@@ -43,8 +44,9 @@ def {HELPER}(read):
 
 @dataclass(eq=False)
 class Call:
-    """Where the function of `callee` is called: `matched` {parameter: argument}, `extra` {keyword: argument} beyond them;
-    `receiver`: what stands for its first parameter, `of_module`: a module that is called."""
+    """Where the function of `callee` is called: `matched` {parameter: argument}, `extra` {keyword:
+    argument} beyond them; `receiver`: what stands for its first parameter, `of_module`: a module
+    that is called."""
 
     caller: "Companion"
     callee: "Companion"
@@ -58,13 +60,18 @@ class Call:
 
     @property
     def passed(self):
-        """Parameters without a default that the call can only give by the caller's own `**kwargs`."""
+        """Parameters without a default that the call can only give by the caller's own
+        `**kwargs`."""
         callee, args = self.callee, self.callee.function.args
         positional = [*args.posonlyargs, *args.args]
         optional = {a.arg for a in positional[len(positional) - len(args.defaults) :]}
-        optional |= {a.arg for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=False) if d is not None}
+        optional |= {
+            a.arg for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=False) if d is not None
+        }
         own = {callee.file.self_name(callee.function), callee.kwarg}
-        return (callee.slice.needed - set(self.matched) - own - optional) | (callee.from_kwargs - set(self.extra))
+        return (callee.slice.needed - set(self.matched) - own - optional) | (
+            callee.from_kwargs - set(self.extra)
+        )
 
     @property
     def guard(self):
@@ -84,8 +91,8 @@ class Call:
 
 @dataclass(eq=False)
 class Unit:
-    """What is computed ahead for `node`: `text`; or, of a loop, its `names`. `index`: what `node` takes of it.
-    `is_number`: it is used as an int, or as several, alone."""
+    """What is computed ahead for `node`: `text`; or, of a loop, its `names`. `index`: what `node`
+    takes of it. `is_number`: it is used as an int, or as several, alone."""
 
     node: ast.AST
     text: str = ""
@@ -111,7 +118,11 @@ class Companion:
 
     @property
     def takes_self(self):
-        return self.is_root or self.is_method or self.file.self_name(self.function) in self.slice.needed
+        return (
+            self.is_root
+            or self.is_method
+            or self.file.self_name(self.function) in self.slice.needed
+        )
 
     @property
     def name(self):
@@ -147,7 +158,9 @@ class Companion:
             body.insert(2, f"{unit}return {{}}")
         if self.takes_self and not self.is_root:
             me, owner = self.file.self_name(self.function), self.file.cls(self.function).name
-            body.insert(1, f"if type({me}).{self.function.name} is not {owner}.{self.function.name}:")
+            body.insert(
+                1, f"if type({me}).{self.function.name} is not {owner}.{self.function.name}:"
+            )
             body.insert(2, f"{unit}return {{}}  # of another class")
         body[1:1] = self._same_methods(unit)
         checked = kwargs in self.slice.needed if kwargs else False
@@ -155,15 +168,25 @@ class Companion:
         of = ", ".join(f'"{name}": {name}' for name in self.of)
         body += [f'{VALUES}["of"] = {{{of}}}'] if of else []
         body += writer.block(self.function.body, "")
-        body.append(f"return {VALUES} if {kwargs} == given else {{}}" if checked else f"return {VALUES}")
+        body.append(
+            f"return {VALUES} if {kwargs} == given else {{}}" if checked else f"return {VALUES}"
+        )
         head = self._head(len(indent), unit)
-        return "\n".join(f"{indent}{line}" for line in [*head, *(unit + line for line in body)]) + "\n\n"
+        return (
+            "\n".join(f"{indent}{line}" for line in [*head, *(unit + line for line in body)])
+            + "\n\n"
+        )
 
     def _same_methods(self, unit):
         """Nothing is computed where a method that would be called is another than the run saw."""
         me = self.file.self_name(self.function)
-        tests = [f'type({me}).{n}.__qualname__ != "{full}"' for n, full in sorted(self.slice.methods.items())]
-        return [f"if {' or '.join(tests)}:", f"{unit}return {{}}  # of another class"] if tests else []
+        tests = [
+            f'type({me}).{n}.__qualname__ != "{full}"'
+            for n, full in sorted(self.slice.methods.items())
+        ]
+        return (
+            [f"if {' or '.join(tests)}:", f"{unit}return {{}}  # of another class"] if tests else []
+        )
 
     def _head(self, indent, unit):
         parts = self._signature()
@@ -194,7 +217,11 @@ class Companion:
 
     def call_text(self, call):
         """The call of this companion where its function is called by `call`."""
-        of = (lambda node: one_of(node, call.part)) if call.part else (lambda node: flat(call.caller.file, node))
+        of = (
+            (lambda node: one_of(node, call.part))
+            if call.part
+            else (lambda node: flat(call.caller.file, node))
+        )
         given = [f"{name}={of(node)}" for name, node in self.arguments(call)]
         given += [f"{name}={name}" for name in sorted(call.passed)]
         prefix = f"{ast.unparse(call.receiver)}." if self.takes_self else ""
@@ -212,7 +239,8 @@ class Companion:
         """Edits of the function: its parameter, its units and its calls."""
         tests = [f'{VALUES}["of"]["{name}"] is not {name}' for name in self.of]
         check = (
-            f"if {VALUES} and {' or '.join(tests) if len(tests) < 2 else '(' + ' or '.join(tests) + ')'}:"
+            f"if {VALUES} and"
+            f" {' or '.join(tests) if len(tests) < 2 else '(' + ' or '.join(tests) + ')'}:"
             if tests
             else ""
         )
@@ -223,13 +251,19 @@ class Companion:
             yield self._argument_edit(call.node, self._handed(key, call))
 
     def _handed(self, key, call):
-        """The argument that hands values down: nothing where none were computed, or where another function is called."""
+        """The argument that hands values down: nothing where none were computed, or where another
+        function is called."""
         index = f"[{flat(self.file, call.part.slice)}]" if call.part else ""
-        tests = [VALUES, f'{VALUES}.get("{key}")', *([call.guard] if not call.callee.takes_self and call.guard else [])]
+        tests = [
+            VALUES,
+            f'{VALUES}.get("{key}")',
+            *([call.guard] if not call.callee.takes_self and call.guard else []),
+        ]
         return f'**({{"{VALUES}": {VALUES}["{key}"]{index}}} if {" and ".join(tests)} else {{}})'
 
     def _value_edits(self, key, unit):
-        """The expression goes into the `else` of a choice; on lines of its own where one would be long."""
+        """The expression goes into the `else` of a choice; on lines of its own where one would be
+        long."""
         source = self.file.source
         start, end = source.span(unit.node)
         line = source.line(unit.node.lineno)
@@ -246,7 +280,11 @@ class Companion:
         source, newline = self.file.source, self.file.source.newline
         indent, step = source.white_before(unit.node), source.indent_unit()
         names = ", ".join(unit.names) + ("," if len(unit.names) == 1 else "")
-        head = [f'if {VALUES} and "{key}" in {VALUES}:', f'{indent}{step}{names} = {VALUES}["{key}"]', f"{indent}else:"]
+        head = [
+            f'if {VALUES} and "{key}" in {VALUES}:',
+            f'{indent}{step}{names} = {VALUES}["{key}"]',
+            f"{indent}else:",
+        ]
         start = source.span(unit.node)[0]
         yield Edit(start, start, newline.join(head) + newline + indent + step)
         for line in range(unit.node.lineno + 1, unit.node.end_lineno + 1):
@@ -291,17 +329,24 @@ class _Writer:
             return [] if unit.names or self._of_kept(key) else [f'{VALUES}["{key}"] = {unit.text}']
         call = companion.calls[key]
         text = call.callee.call_text(call)
-        line = f'{VALUES}["{key}"] = {each_of(text, companion.file, call.part) if call.part else text}'
+        line = (
+            f'{VALUES}["{key}"] = {each_of(text, companion.file, call.part) if call.part else text}'
+        )
         if not (call.of_module and call.callee.takes_self):
             return [line]
         module = ast.unparse(call.receiver)
-        return [f'if hasattr({module}, "{call.callee.name}") and not {module}._forward_pre_hooks:', self.unit + line]
+        return [
+            f'if hasattr({module}, "{call.callee.name}") and not {module}._forward_pre_hooks:',
+            self.unit + line,
+        ]
 
     def _of_kept(self, key):
         """Whether the unit is the value of an assignment that is kept: it is computed there."""
         statement = self.companion.anchors[key]
         unit = self.companion.units[key]
-        whole = isinstance(statement, ast.Assign) and statement.value is unit.node and not unit.index
+        whole = (
+            isinstance(statement, ast.Assign) and statement.value is unit.node and not unit.index
+        )
         return whole and not unit.is_number and statement in self.slice.kept
 
     def _statement(self, statement, indent):
@@ -314,11 +359,21 @@ class _Writer:
         if statement in self.slice.whole:
             return [indent + line for line in ast.unparse(statement).split("\n")]
         if isinstance(statement, ast.For):
-            head = f"{indent}for {ast.unparse(statement.target)} in {flat(self.companion.file, statement.iter)}:"
-            return [head, *(self.block(statement.body, indent + self.unit) or [f"{indent}{self.unit}pass"])]
+            head = (
+                f"{indent}for {ast.unparse(statement.target)} in"
+                f" {flat(self.companion.file, statement.iter)}:"
+            )
+            return [
+                head,
+                *(self.block(statement.body, indent + self.unit) or [f"{indent}{self.unit}pass"]),
+            ]
         if isinstance(statement, (ast.Return, ast.Raise)):
             return [f"{indent}return {VALUES}"]
-        keys = [k for k in self.companion.units if self.companion.anchors[k] is statement and self._of_kept(k)]
+        keys = [
+            k
+            for k in self.companion.units
+            if self.companion.anchors[k] is statement and self._of_kept(k)
+        ]
         also = "".join(f'{VALUES}["{key}"] = ' for key in keys)
         return [indent + line for line in (also + ast.unparse(statement)).split("\n")]
 
@@ -367,10 +422,14 @@ def flat(file, node):
 
 
 def parameter_edits(file, function, check):
-    """The edits by which the function takes the values; `check`: an `if` under which they are not those of its arguments."""
+    """The edits by which the function takes the values; `check`: an `if` under which they are not
+    those of its arguments."""
     source, args = file.source, function.args
     first = _first(function)
-    indent, start = source.white_before(first), source.starts[_line(first) - 1] + len(source.white_before(first) or "")
+    indent, start = (
+        source.white_before(first),
+        source.starts[_line(first) - 1] + len(source.white_before(first) or ""),
+    )
     lines = [check, f"{source.indent_unit()}{VALUES} = None"] if check else []
     if args.kwarg and indent is not None:  # the signature, which others may look at, stays
         lines = [f'{VALUES} = {args.kwarg.arg}.pop("{VALUES}", None)', *lines]
@@ -400,7 +459,9 @@ def _parameter_edit(source, function):
 def _end(source, node):
     """The end of a node, behind the parentheses that stand around it."""
     start, end = source.span(node)
-    while re.search(r"\(\s*$", source.text[:start][-80:]) and (closing := re.match(r"\s*\)", source.text[end:])):
+    while re.search(r"\(\s*$", source.text[:start][-80:]) and (
+        closing := re.match(r"\s*\)", source.text[end:])
+    ):
         start = source.text.rindex("(", 0, start)
         if re.search(r"\bdef\s+\w+\s*$", source.text[:start][-200:]):
             break
@@ -411,12 +472,15 @@ def _end(source, node):
 def _first(function):
     """The first statement below the docstring."""
     body = function.body
-    documented = len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    documented = (
+        len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    )
     return body[1] if documented else body[0]
 
 
 def in_loop(file, function, node):
-    """Whether `node` runs at every turn of a loop or comprehension of the function, and not in the head of one."""
+    """Whether `node` runs at every turn of a loop or comprehension of the function, and not in the
+    head of one."""
     child, node = node, file.parents[node]
     while child is not function:
         if isinstance(node, (ast.For, ast.While)) and child is not getattr(node, "iter", None):
@@ -433,7 +497,9 @@ def in_loop(file, function, node):
 def _separator(source, node, parts, last):
     """A comma, and a new line where every part has one of its own."""
     first = parts[0]
-    if first.lineno == node.lineno or any(a.lineno == b.lineno for a, b in itertools.pairwise(parts)):
+    if first.lineno == node.lineno or any(
+        a.lineno == b.lineno for a, b in itertools.pairwise(parts)
+    ):
         return ", "
     line = source.line(first.lineno)
     return f",{source.newline}{line[: len(line) - len(line.lstrip())]}"

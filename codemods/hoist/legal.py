@@ -1,9 +1,10 @@
-"""Whether a call surely is that of the function that the run saw, and whether values may be handed down there."""
+"""Whether a call surely is that of the function that the run saw, and whether values may be handed
+down there."""
 
 import ast
 
 from .companion import Call
-from .purity import Impure
+from .movable import Impure
 
 _PLAIN = (ast.Constant, ast.Name, ast.UnaryOp)
 _READING = (
@@ -20,7 +21,8 @@ _READING = (
 
 
 def matched(project, caller, callee, node):
-    """The Call of `callee` at `node`; Impure where the run did not see it called there, by that name."""
+    """The Call of `callee` at `node`; Impure where the run did not see it called there, by that
+    name."""
     fact = caller.file.fact(caller.function, node.func)
     if fact is None or not _is_of(project, fact, callee):
         raise Impure(f"`{ast.unparse(node.func)}` may be something else")
@@ -31,7 +33,13 @@ def matched(project, caller, callee, node):
         and node.func.id in caller.slice.bindings.keys() | caller.slice.parameters
     ):
         raise Impure(f"`{node.func.id}` may be another function")
-    receiver = node.func if module else getattr(node.func, "value", None) if fact.what == "method" else None
+    receiver = (
+        node.func
+        if module
+        else getattr(node.func, "value", None)
+        if fact.what == "method"
+        else None
+    )
     args = callee.function.args
     names = [a.arg for a in [*args.posonlyargs, *args.args]][fact.what != "function" :]
     if fact.what == "function" and callee.file.self_name(callee.function) is not None:
@@ -40,9 +48,20 @@ def matched(project, caller, callee, node):
         raise Impure("the call gives more arguments than it names")
     taken = {*names, *(a.arg for a in args.kwonlyargs)}
     given = {k.arg: k.value for k in node.keywords if k.arg is not None}
-    arguments = dict(zip(names, node.args, strict=False)) | {n: e for n, e in given.items() if n in taken}
+    arguments = dict(zip(names, node.args, strict=False)) | {
+        n: e for n, e in given.items() if n in taken
+    }
     extra = {n: e for n, e in given.items() if n not in taken}
-    return Call(caller, callee, node, receiver, module, any(k.arg is None for k in node.keywords), arguments, extra)
+    return Call(
+        caller,
+        callee,
+        node,
+        receiver,
+        module,
+        any(k.arg is None for k in node.keywords),
+        arguments,
+        extra,
+    )
 
 
 def _is_of(project, fact, callee):
@@ -50,7 +69,12 @@ def _is_of(project, fact, callee):
     if fact.what in ("function", "method"):
         return project.definition(fact.cls) == (callee.file, callee.function)
     owner = callee.file.cls(callee.function)
-    return fact.what == "module" and owner is not None and fact.cls == owner.name and callee.function.name == "forward"
+    return (
+        fact.what == "module"
+        and owner is not None
+        and fact.cls == owner.name
+        and callee.function.name == "forward"
+    )
 
 
 def check_function(project, file, function):
@@ -60,7 +84,11 @@ def check_function(project, file, function):
     for decorator in function.decorator_list:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = file.names.resolve(node) or ""
-        if name not in ("staticmethod", "classmethod") and name not in file.functions and not project.holds(name):
+        if (
+            name not in ("staticmethod", "classmethod")
+            and name not in file.functions
+            and not project.holds(name)
+        ):
             raise Impure(f"`{ast.unparse(node)}` is not of the project")
 
 
@@ -69,7 +97,9 @@ def check_defaults(companion):
     args = companion.function.args
     positional = [*args.posonlyargs, *args.args]
     pairs = [*zip(positional[len(positional) - len(args.defaults) :], args.defaults, strict=True)]
-    pairs += [(a, d) for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is not None]
+    pairs += [
+        (a, d) for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is not None
+    ]
     for arg, default in pairs:
         taken = companion.is_root or arg.arg in companion.slice.needed
         if taken and not (isinstance(default, (ast.Constant, ast.UnaryOp))):
@@ -105,5 +135,6 @@ def only_read(file, function, unit):
 
 
 _TAKERS = frozenset(
-    "split split_with_sizes view reshape expand index_select gather new_zeros new_ones new_full repeat".split()
+    "split split_with_sizes view reshape expand index_select gather new_zeros new_ones new_full"
+    " repeat".split()
 )

@@ -2,9 +2,9 @@
 
 import ast
 
-from ..implicit import elements, places
+from ..analysis.implicit_ints import elements, places
 from .aliases import aliases_of
-from .purity import parameters
+from .movable import parameters
 
 _INTS = frozenset("uint8 int8 int16 int32 int64".split())
 
@@ -15,9 +15,16 @@ def numbers(file, function, node):
 
 
 def _places(file, function, node):
-    """Where a tensor's method, or an index of a tensor or a sequence, takes ints: what others do with them is not known."""
-    owner = node.value if isinstance(node, ast.Subscript) else getattr(getattr(node, "func", None), "value", None)
-    resolved = isinstance(node, ast.Call) and (file.names.resolve(node.func) or "").startswith("torch.")
+    """Where a tensor's method, or an index of a tensor or a sequence, takes ints: what others do
+    with them is not known."""
+    owner = (
+        node.value
+        if isinstance(node, ast.Subscript)
+        else getattr(getattr(node, "func", None), "value", None)
+    )
+    resolved = isinstance(node, ast.Call) and (file.names.resolve(node.func) or "").startswith(
+        "torch."
+    )
     fact = file.fact(function, owner) if owner is not None and not resolved else None
     known = resolved or (fact is not None and fact.what in _OWNERS)
     return places(file.names.resolve, node) if known else []
@@ -27,8 +34,8 @@ _OWNERS = ("tensor", "tensors", "object list", "object tuple", "object Size", "s
 
 
 def as_python(file, function, node):
-    """How `node` becomes what it is meant as, where that is an int, or ints by the names they are given: `int` or `tolist`;
-    None of what else there is."""
+    """How `node` becomes what it is meant as, where that is an int, or ints by the names they are
+    given: `int` or `tolist`; None of what else there is."""
     rank = _rank(file, function, node)
     if rank == 0 and _is_meant(file, function, node):
         return "int"
@@ -44,8 +51,11 @@ def as_python(file, function, node):
 
 
 def source_of(file, function, name):
-    """The value that a name is given once, where it is an int, or ints by several names, in all but type."""
-    stores = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and _is_store(n)]
+    """The value that a name is given once, where it is an int, or ints by several names, in all but
+    type."""
+    stores = [
+        n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and _is_store(n)
+    ]
     statement = file.statement(stores[0]) if stores else None
     if not isinstance(statement, ast.Assign) or as_python(file, function, statement.value) is None:
         return None
@@ -53,7 +63,8 @@ def source_of(file, function, name):
 
 
 def _only_numbers(file, function, statement):
-    """Whether the names that an assignment binds are bound there alone, and stand for ints wherever they are read."""
+    """Whether the names that an assignment binds are bound there alone, and stand for ints wherever
+    they are read."""
     targets = elements(statement.targets[0]) if len(statement.targets) == 1 else [None]
     several = len(targets) > 1 or targets[0] is not statement.targets[0]
     if not all(isinstance(t, ast.Name) for t in targets):
@@ -63,8 +74,14 @@ def _only_numbers(file, function, statement):
     names = {t.id for t in targets}
     if names & aliases_of(file, function).all_written:
         return False
-    found = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in names and n not in targets]
-    return not names & parameters(function) and all(not _is_store(n) and _is_meant(file, function, n) for n in found)
+    found = [
+        n
+        for n in ast.walk(function)
+        if isinstance(n, ast.Name) and n.id in names and n not in targets
+    ]
+    return not names & parameters(function) and all(
+        not _is_store(n) and _is_meant(file, function, n) for n in found
+    )
 
 
 def _is_meant(file, function, node):

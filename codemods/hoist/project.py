@@ -1,11 +1,12 @@
-"""The files of a traced run, as the planner sees them: functions by name and by place, parents, and what was seen."""
+"""The files of a traced run, as the planner sees them: functions by name and by place, parents, and
+what was seen."""
 
 import ast
 import re
 from functools import cached_property
 
-from ..names import Names, by_type
-from ..traced import qualified
+from ..analysis.import_names import Names, by_type
+from ..trace.trace_facts import qualified
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _MANY = 60
@@ -35,7 +36,8 @@ class File:
 
     def is_method(self, function):
         static = any(
-            isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod") for d in function.decorator_list
+            isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod")
+            for d in function.decorator_list
         )
         return isinstance(self.parents.get(function), ast.ClassDef) and not static
 
@@ -54,7 +56,8 @@ class File:
         return node
 
     def expression(self, function, place):
-        """The expression of `function` at (line, column, end line, end column), the widest of those that share it."""
+        """The expression of `function` at (line, column, end line, end column), the widest of those
+        that share it."""
         for node in ast.walk(function):
             if isinstance(node, ast.expr) and _place(node) == tuple(place):
                 return node
@@ -66,8 +69,8 @@ def _place(node):
 
 
 class Frame:
-    """A function on the way to a read, and the expression that it stands at. `changed`: a decorator may have put other
-    arguments in the place of those that it was called with."""
+    """A function on the way to a read, and the expression that it stands at. `changed`: a decorator
+    may have put other arguments in the place of those that it was called with."""
 
     def __init__(self, file, function, node, changed):
         self.file, self.function, self.node, self.changed = file, function, node, changed
@@ -81,17 +84,30 @@ class Project:
     """The files by real path, loaded when first asked for; `load(path)` gives a Source or None."""
 
     def __init__(self, facts, load):
-        self.facts, self.load, self.files, self.named, self.texts, self.written = facts, load, {}, {}, {}, {}
-        self.aliases, self.followed = {}, []  # the functions on the way to the one that is looked at
+        self.facts, self.load, self.files, self.named, self.texts, self.written = (
+            facts,
+            load,
+            {},
+            {},
+            {},
+            {},
+        )
+        self.aliases, self.followed = (
+            {},
+            [],
+        )  # the functions on the way to the one that is looked at
 
     def file(self, path):
         if path not in self.files:
             source = self.load(path) if path in self.facts else None
-            self.files[path] = File(path, source, self.facts[path], self) if source is not None else None
+            self.files[path] = (
+                File(path, source, self.facts[path], self) if source is not None else None
+            )
         return self.files[path]
 
     def definition(self, place):
-        """(file, function) of the `path:line` that a run saw; None where it is not of the project."""
+        """(file, function) of the `path:line` that a run saw; None where it is not of the
+        project."""
         path, _, line = (place or "").rpartition(":")
         file = self.file(path) if path else None
         function = file.by_line.get(int(line)) if file else None
@@ -102,7 +118,9 @@ class Project:
         if name not in self.named:
             pattern = re.compile(rf"^\s+def {re.escape(name)}\(", re.MULTILINE)
             files = [self.file(p) for p in self.facts if pattern.search(self.text(p))][:_MANY]
-            self.named[name] = [(f, n) for f in files if f for n in f.functions.values() if n.name == name]
+            self.named[name] = [
+                (f, n) for f in files if f for n in f.functions.values() if n.name == name
+            ]
         return self.named[name]
 
     def forwards(self, cls):
@@ -112,7 +130,8 @@ class Project:
         return [(f, f.functions[name]) for f in files if f and name in f.functions]
 
     def holds(self, name):
-        """Whether a dotted name is of the project: relative, or of a package or module among its files."""
+        """Whether a dotted name is of the project: relative, or of a package or module among its
+        files."""
         top = name.split(".")[0]
         return name.startswith(".") or (
             bool(top) and any(f"/{top}/" in p or p.endswith(f"/{top}.py") for p in self.facts)
@@ -129,8 +148,9 @@ class Project:
         return self.texts[path]
 
     def chain(self, raw):
-        """Frames from the outermost module's forward to the read; None where one cannot be found. Decorators that hand
-        everything on are left out, and comprehensions belong to their function."""
+        """Frames from the outermost module's forward to the read; None where one cannot be found.
+        Decorators that hand everything on are left out, and comprehensions belong to their
+        function."""
         frames, changed = [], False
         for path, name, place in raw:
             inner = name.rpartition(".")[2] in _INNER
@@ -167,7 +187,9 @@ def _hands_on(function, node):
 
 def _rebinds(function):
     """Whether it gives its `*args` another value."""
-    stores = (n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    stores = (
+        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    )
     return function.args.vararg.arg in stores
 
 

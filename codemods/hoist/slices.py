@@ -1,10 +1,11 @@
-"""Backward slices of one function: what must run, and under which conditions, to have the value of an expression ahead."""
+"""Backward slices of one function: what must run, and under which conditions, to have the value of
+an expression ahead."""
 
 import ast
 import contextlib
 
 from .aliases import aliases_of, own
-from .purity import Impure, parameters
+from .movable import Impure, parameters
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -12,11 +13,17 @@ _BEYOND = (ast.Match, ast.Nonlocal, ast.Global, ast.Yield, ast.YieldFrom, ast.Aw
 
 
 class Slice:
-    """The statements of `function` that are kept (`kept`; of the `if`s in `flat` the body alone) so that what `need` was
-    asked for can be computed, and the parameters (`needed`) that this takes. `absent`: names that are not there."""
+    """The statements of `function` that are kept (`kept`; of the `if`s in `flat` the body alone) so
+    that what `need` was asked for can be computed, and the parameters (`needed`) that this takes.
+    `absent`: names that are not there."""
 
     def __init__(self, file, function, purity, absent=()):
-        self.file, self.function, self.purity, self.absent = file, function, purity, frozenset(absent)
+        self.file, self.function, self.purity, self.absent = (
+            file,
+            function,
+            purity,
+            frozenset(absent),
+        )
         if any(isinstance(n, _BEYOND) for n in ast.walk(function)):
             raise Impure(f"`{function.name}` has statements that are not followed")
         self.order = {s: i for i, s in enumerate(_statements(function.body))}
@@ -27,8 +34,9 @@ class Slice:
         self.methods = {}  # of the object, by name: the full names of those that the run saw
 
     def need(self, expressions, within):
-        """Have the values of `expressions`, which stand in or around `within`: the statement before which they can be
-        computed. Raises Impure where they cannot; the slice may be half grown then."""
+        """Have the values of `expressions`, which stand in or around `within`: the statement before
+        which they can be computed. Raises Impure where they cannot; the slice may be half grown
+        then."""
         anchor = self._anchor(within, expressions)
         self._control(anchor)
         for expression in expressions:
@@ -39,12 +47,17 @@ class Slice:
         """Have what a whole loop binds: the names of it that are read below."""
         inside = [s for s in self.order if s is loop or loop in self._around(s)]
         for statement in inside:
-            if isinstance(statement, (ast.Return, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.Delete)):
+            if isinstance(
+                statement,
+                (ast.Return, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.Delete),
+            ):
                 raise Impure("the loop around it does more than to compute")
         self._control(loop)
         self.kept |= set(inside)
         self.whole.add(loop)
-        bound_here = {n for s in inside for n in (*_bound_by(s), *self.aliases.by_statement(s))} - {None}
+        bound_here = {n for s in inside for n in (*_bound_by(s), *self.aliases.by_statement(s))} - {
+            None
+        }
         self.purity.expression(self.file, self.function, loop, self._later_than(loop))
         self._note_methods(loop)
         for statement in inside:
@@ -52,7 +65,9 @@ class Slice:
             for name in [*read, *([statement.target.id] if _adds_to_name(statement) else [])]:
                 self._name_of_block(name, loop, name in bound_here)
         within = set(ast.walk(loop))
-        outside = (n for n in ast.walk(self.function) if isinstance(n, ast.Name) and n not in within)
+        outside = (
+            n for n in ast.walk(self.function) if isinstance(n, ast.Name) and n not in within
+        )
         return sorted(bound_here & {n.id for n in outside if isinstance(n.ctx, ast.Load)})
 
     def _name_of_block(self, name, loop, bound_here):
@@ -82,7 +97,12 @@ class Slice:
         while not isinstance(node, ast.stmt):
             node = self.file.parents[node]
             if isinstance(node, _COMPREHENSIONS):
-                inner |= {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+                inner |= {
+                    n.id
+                    for g in node.generators
+                    for n in ast.walk(g.target)
+                    if isinstance(n, ast.Name)
+                }
             if isinstance(node, ast.Lambda):
                 inner |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
         if inner & {name for e in expressions for name in loads(e)}:
@@ -113,7 +133,8 @@ class Slice:
                 self._keep_exit(exit_)
 
     def _condition(self, outer):
-        """Keep an `if` around what is computed; where its test cannot be, what is under it is computed always."""
+        """Keep an `if` around what is computed; where its test cannot be, what is under it is
+        computed always."""
         if not isinstance(outer, ast.If):
             raise Impure("it stands in a block other than an `if`")
         if outer in self.flat:
@@ -140,7 +161,9 @@ class Slice:
     def _exits(self, anchor):
         """Statements before `anchor` that may leave the function."""
         leaving = (s for s in self.order if isinstance(s, (ast.Return, ast.Raise)))
-        return [s for s in leaving if self.order[s] < self.order[anchor] and not self._apart(s, anchor)]
+        return [
+            s for s in leaving if self.order[s] < self.order[anchor] and not self._apart(s, anchor)
+        ]
 
     def _apart(self, first, second):
         """Whether the two stand in different branches of one `if`."""
@@ -169,10 +192,22 @@ class Slice:
     def _note_methods(self, node):
         """Classes below may have methods of their own by these names."""
         me = self.file.self_name(self.function)
-        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)):
+        for call in (
+            n
+            for n in ast.walk(node)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        ):
             fact = self.file.fact(self.function, call.func)
-            own = me is not None and isinstance(call.func.value, ast.Name) and call.func.value.id == me
-            found = self.purity.project.definition(fact.cls) if own and fact and fact.what == "method" else None
+            own = (
+                me is not None
+                and isinstance(call.func.value, ast.Name)
+                and call.func.value.id == me
+            )
+            found = (
+                self.purity.project.definition(fact.cls)
+                if own and fact and fact.what == "method"
+                else None
+            )
             if found is not None:
                 self.methods[call.func.attr] = found[0].names_of[found[1]]
 
@@ -187,7 +222,9 @@ class Slice:
         if name in self.parameters:
             self.needed.add(name)
         found = self.bindings.get(name, ())
-        before = [s for s in found if self.order[s] < self.order[anchor] and not self._apart(s, anchor)]
+        before = [
+            s for s in found if self.order[s] < self.order[anchor] and not self._apart(s, anchor)
+        ]
         loops = [s for s in self._around(anchor) if isinstance(s, _LOOPS)]
         if any(loop in self._around(s) for s in found if s not in before for loop in loops):
             raise Impure(f"`{name}` changes in a loop")
@@ -202,7 +239,8 @@ class Slice:
             return
         self.kept.add(statement)
         if isinstance(statement, ast.For) and (
-            statement.orelse or any(isinstance(n, (ast.Break, ast.Continue)) for n in ast.walk(statement))
+            statement.orelse
+            or any(isinstance(n, (ast.Break, ast.Continue)) for n in ast.walk(statement))
         ):
             raise Impure(f"the loop of line {statement.lineno} may be left")
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.With, ast.Try)):
@@ -214,14 +252,17 @@ class Slice:
             elif isinstance(outer, ast.For):
                 self._keep(outer, anchor)
             else:
-                raise Impure(f"line {statement.lineno} stands in a block other than an `if` or a `for`")
+                raise Impure(
+                    f"line {statement.lineno} stands in a block other than an `if` or a `for`"
+                )
         if _adds_to_name(statement):
             self.purity.expression(self.file, self.function, statement, self._later_than(anchor))
         for expression in _read_by(statement):
             self._evaluate(expression, statement)
 
     def _bindings(self):
-        """{name: statements that bind it, or write into what it may hold}; attributes of the object are looked at apart."""
+        """{name: statements that bind it, or write into what it may hold}; attributes of the object
+        are looked at apart."""
         found, me = {}, self.file.self_name(self.function)
         for statement in self.order:
             for name in {*_bound_by(statement), *self.aliases.affected(statement)} - {me}:
@@ -243,9 +284,17 @@ def _bound_by(statement):
 
 def loads(expression):
     """The names that an expression reads from around it."""
-    inner = {n.id for n in ast.walk(expression) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    inner = {
+        n.id
+        for n in ast.walk(expression)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
     inner |= {n.arg for n in ast.walk(expression) if isinstance(n, ast.arg)}
-    found = (n.id for n in ast.walk(expression) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    found = (
+        n.id
+        for n in ast.walk(expression)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    )
     return dict.fromkeys(n for n in found if n not in inner)
 
 

@@ -1,8 +1,43 @@
 """One rule a file, or a few of one family; this is the list of them all."""
 
-from .attribute_counter import AttributeCounter
-from .bool_operator import BoolOperator
-from .calls import (
+from .branches.bool_operator import BoolOperator
+from .branches.chains_and_asserts import BuiltinOnTensor, ChainedComparison, TensorAssert
+from .branches.raising_checks import RaiseIf, RuntimeCheck
+from .branches.tensor_if import TensorIf
+from .branches.tensor_loops import Accumulate, TensorFor
+from .branches.tensor_ternary import TensorTernary
+from .branches.tensor_while import TensorWhile
+from .data_shapes.drawn_roll import DrawnRoll
+from .data_shapes.dynamic_shape import DynamicShape, MissingSize
+from .data_shapes.inplace_view import InPlaceView
+from .data_shapes.masked_write import MaskedWrite
+from .data_shapes.scoped_capture import ScopedCapture
+from .data_shapes.shape_branch import ShapeBranch
+from .data_shapes.size_loop import SizeLoop
+from .dynamic.context_manager import ContextManager
+from .dynamic.dict_attribute import DictAttribute
+from .dynamic.except_branch import ExceptBranch
+from .dynamic.kept_generator import KeptGenerator
+from .dynamic.set_attribute import SetAttribute
+from .effects.attribute_counter import AttributeCounter
+from .effects.debugger import Debugger
+from .effects.kept_on_self import KeptOnSelf
+from .effects.logs import Logging
+from .effects.prints import Print
+from .effects.warnings_and_bars import ProgressBar, Warn
+from .host.host_copy import HostCopy
+from .host.host_read import HostNumber, HostRead, ToList
+from .host.number_buffer import NumberBuffer
+from .host.read_ahead import ReadAhead
+from .host.tensor_text import TensorText
+from .libraries.constant_block import ConstantBlock
+from .libraries.constant_helper import ConstantHelper
+from .libraries.custom_op import CustomOp
+from .libraries.foreign import Foreign
+from .libraries.numpy_scalars import NumpyLimits, NumpyScalar
+from .misuse.compile_misuse import CompileInside, Deprecated, Swallowed, WrongMode
+from .misuse.legacy import LegacyVariable, NewLeaf, RecurrentLayer
+from .named_calls import (
     Clock,
     DeepCopy,
     Dynamic,
@@ -14,41 +49,6 @@ from .calls import (
     Signature,
     TruthFunction,
 )
-from .checks import RaiseIf, RuntimeCheck
-from .constant_block import ConstantBlock
-from .constant_helper import ConstantHelper
-from .context_manager import ContextManager
-from .custom_op import CustomOp
-from .data_shapes import DynamicShape, MissingSize
-from .debugger import Debugger
-from .dict_attribute import DictAttribute
-from .effects import ProgressBar, Warn
-from .except_branch import ExceptBranch
-from .foreign import Foreign
-from .generators import KeptGenerator
-from .host_copy import HostCopy
-from .host_read import HostNumber, HostRead, ToList
-from .inplace_view import InPlaceView
-from .kept_on_self import KeptOnSelf
-from .legacy import LegacyVariable, NewLeaf, RecurrentLayer
-from .logic import BuiltinOnTensor, ChainedComparison, TensorAssert
-from .logs import Logging
-from .loops import Accumulate, TensorFor
-from .masked import MaskedWrite
-from .misuse import CompileInside, Deprecated, Swallowed, WrongMode
-from .number_buffer import NumberBuffer
-from .numpy_scalars import NumpyLimits, NumpyScalar
-from .prints import Print
-from .read_ahead import ReadAhead
-from .rolled import DrawnRoll
-from .scoped_capture import ScopedCapture
-from .set_attribute import SetAttribute
-from .shapes import ShapeBranch
-from .size_loop import SizeLoop
-from .tensor_if import TensorIf
-from .tensor_ternary import TensorTernary
-from .tensor_text import TensorText
-from .tensor_while import TensorWhile
 
 RULES = (
     HostRead(),

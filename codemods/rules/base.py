@@ -3,15 +3,16 @@
 import ast
 import textwrap
 
-from ..edit import Safety
+from ...rewriter.edits.spans import Safety
 
 _TITLES = {Safety.SAFE: "safe", Safety.UNSAFE: "unsafe"}
 
 
 class Rule:
-    """`check(node, context)` yields findings for a node of a type in `nodes`. `before`/`after`: the documented
-    example, which is a test as well (`after` None: reported, not rewritten). `safety`: of the fix at its best;
-    None: there is no fix. `shown`: what a traced run of the example shows, as (outermost forward, function, read)."""
+    """`check(node, context)` yields findings for a node of a type in `nodes`. `before`/`after`: the
+    documented example, which is a test as well (`after` None: reported, not rewritten). `safety`:
+    of the fix at its best; None: there is no fix. `shown`: what a traced run of the example shows,
+    as (outermost forward, function, read)."""
 
     code = name = message = help = ""
     safety: Safety | None = None
@@ -31,7 +32,11 @@ class Rule:
 
     def document(self):
         """The rule's page, in Markdown."""
-        safety = "no fix: reported with advice" if self.safety is None else f"{_TITLES[self.safety]} where it is proved"
+        safety = (
+            "no fix: reported with advice"
+            if self.safety is None
+            else f"{_TITLES[self.safety]} where it is proved"
+        )
         if self.safety is Safety.UNSAFE:
             safety = "unsafe (`--unsafe-fixes`)"
         parts = [f"## {self.code} {self.name}", self.message[0].upper() + self.message[1:] + "."]

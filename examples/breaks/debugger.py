@@ -18,7 +18,8 @@ class Model(nn.Module):
 
 
 def make():
-    """The module and its inputs: x of shape (4, 8), float32. The variable makes the stop go on by itself."""
+    """The module and its inputs: x of shape (4, 8), float32. The variable makes the stop go on by
+    itself."""
     os.environ["PYTHONBREAKPOINT"] = "0"
     torch.manual_seed(0)
     return Model(), (torch.randn(4, 8),)

@@ -2,8 +2,8 @@
 
     extern "C" int64_t kernel(void **p, int64_t threads)
 
-`p` holds a pointer for each buffer in the order of `Kernel.buffers`, then a number for each size variable. Returns
-nonzero if an indirect load was out of range.
+`p` holds a pointer for each buffer in the order of `Kernel.buffers`, then a number for each size
+variable. Returns nonzero if an indirect load was out of range.
 """
 
 import dataclasses
@@ -14,7 +14,17 @@ from pathlib import Path
 
 import torch
 
-from ..ir import Buffer, Group, Nest, Op, Reduced, accesses, group_variables, nest_loads, store_values
+from ..ir import (
+    Buffer,
+    Group,
+    Nest,
+    Op,
+    Reduced,
+    accesses,
+    group_variables,
+    nest_loads,
+    store_values,
+)
 from ..poly import Var, hint, is_known
 from ..sizes import coefficient
 from .cpp_axes import without_divisions
@@ -24,7 +34,8 @@ from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, library_calls
 from .cpp_rows import kept_rows, uses_rows
 
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
-# integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves unused on many processors
+# integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
+# unused on many processors
 WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
 FLAGS = ("-fwrapv", "-ffp-contract=off", *WIDE)
 
@@ -43,7 +54,9 @@ def print_kernel(group: Group) -> Kernel:
     return GroupPrinter(without_divisions(group), group_variables(group)).print()
 
 
-def library_source(kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]) -> str:
+def library_source(
+    kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]
+) -> str:
     """The source of one library."""
     folds = [_template("rows.h")] if any(uses_rows(group.nests) for group in groups) else []
     parts = [_template("prelude.h"), *folds, *_declarations(groups, vector_math)]
@@ -60,7 +73,9 @@ def _declarations(groups: Sequence[Group], vector_math: frozenset[str]) -> list[
     ops = [value for value in values if isinstance(value, Op)]
     names = {library_calls(v.name, v.args[0].dtype): v for v in ops}
     lines = [declare(name, vector_math) for name in sorted(name for name in names if name)]
-    divided = {v.args[0].dtype for v in ops if v.name in FMOD_USERS and v.args[0].dtype.is_floating_point}
+    divided = {
+        v.args[0].dtype for v in ops if v.name in FMOD_USERS and v.args[0].dtype.is_floating_point
+    }
     if divided:
         lines.append(_template("fmod.h"))
         lines.extend(_division(dtype) for dtype in sorted(divided, key=str))
@@ -88,8 +103,8 @@ def _extremum_reductions(name: str, dtype: torch.dtype) -> str:
         info = torch.iinfo(dtype)
         low, high = f"({name})({info.min + 1}LL - 1)", f"({name}){info.max}LL"
     return "\n".join(
-        f"#pragma omp declare reduction(op_{kind} : {name} : omp_out = op_{kind}imum<{name}>(omp_in, omp_out)) "
-        f"initializer(omp_priv = ({name})({start}))"
+        f"#pragma omp declare reduction(op_{kind} : {name} : omp_out ="
+        f" op_{kind}imum<{name}>(omp_in, omp_out)) initializer(omp_priv = ({name})({start}))"
         for kind, start in (("max", low), ("min", high))
     )
 
@@ -137,13 +152,17 @@ class GroupPrinter:
             self._rows()
 
     def _parallel(self, loops: int, simd: bool = False) -> None:
-        """The pragma before `loops` nested loops, which may be none: then only the vector loop follows."""
+        """The pragma before `loops` nested loops, which may be none: then only the vector loop
+        follows."""
         found = any(has_indirect(nest) for nest in self.group.nests)
-        clauses = (f" collapse({loops})" if loops > 1 else "") + (" reduction(|:bad)" if found else "")
+        clauses = (f" collapse({loops})" if loops > 1 else "") + (
+            " reduction(|:bad)" if found else ""
+        )
         if self.big and loops:
             words = "parallel for simd" if simd else "parallel for"
             self.lines.add(
-                f"#pragma omp {words} num_threads(threads) if(parallel : threads > 1) schedule(static){clauses}"
+                f"#pragma omp {words} num_threads(threads) if(parallel : threads > 1)"
+                f" schedule(static){clauses}"
             )
         elif simd:
             self.lines.add(f"#pragma omp simd{clauses}")
@@ -214,13 +233,18 @@ class GroupPrinter:
 
 
 def prefers_tile(group: Group) -> bool:
-    """Whether neighbouring points of the last space axis are neighbours in memory while those of the last inner axis are not."""
-    if hint(group.space[-1]) < 4 or any(nest.inner and not nest.is_reduction for nest in group.nests):
+    """Whether neighbouring points of the last space axis are neighbours in memory while those of
+    the last inner axis are not."""
+    if hint(group.space[-1]) < 4 or any(
+        nest.inner and not nest.is_reduction for nest in group.nests
+    ):
         return False
     score = 0
     for nest in group.nests:
         if nest.is_reduction:
-            if not nest.inner or any(isinstance(v, Reduced) and v.kind.startswith("arg") for v in store_values(nest)):
+            if not nest.inner or any(
+                isinstance(v, Reduced) and v.kind.startswith("arg") for v in store_values(nest)
+            ):
                 return False
             score += _tile_score(nest)
     return score > 0

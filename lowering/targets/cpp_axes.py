@@ -1,4 +1,5 @@
-"""Loops without divisions in them: what reads a merged axis by its remainder (a bias along rows) gets two axes again."""
+"""Loops without divisions in them: what reads a merged axis by its remainder (a bias along rows)
+gets two axes again."""
 
 from .. import sizes
 from ..axes import all_indices, rebuild
@@ -10,7 +11,8 @@ SHORTEST = 16  # iterations below which a vector loop is worth less than a divis
 
 
 def without_divisions(group: Group) -> Group:
-    """The group with the last axis of its space split wherever an index divides it; groups of pointwise nests alone."""
+    """The group with the last axis of its space split wherever an index divides it; groups of
+    pointwise nests alone."""
     while group.space and all(not nest.inner and not nest.is_reduction for nest in group.nests):
         divisor = _divisor(group)
         if divisor is None:
@@ -30,7 +32,11 @@ def _divisor(group: Group) -> Size | None:
         for atom in atoms(index)
         if isinstance(atom, FloorDiv | Mod) and atom.base is sizes.atom_index(last)
     }
-    usable = [d for d in found if hint(d) >= SHORTEST and d != last.size and divided(last.size, d) is not None]
+    usable = [
+        d
+        for d in found
+        if hint(d) >= SHORTEST and d != last.size and divided(last.size, d) is not None
+    ]
     return max(usable, key=lambda d: (is_known(d), hint(d)), default=None)
 
 

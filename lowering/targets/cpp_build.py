@@ -5,8 +5,8 @@ from pathlib import Path
 from ...runtime.build import build_shared, probe_flags
 from ...runtime.errors import BuildError
 from ...runtime.launch import Library
-from ..emit import Launch
 from ..ir import Group
+from ..program_steps import Launch
 from ..unit import Unit
 from .cpp import FLAGS, library_source, print_kernel
 
@@ -26,7 +26,8 @@ class CppTarget:
 
 
 def _build(source: str, name: str) -> Path:
-    """The library; a compiler that fails on its own optimiser (GCC 12 does, on some vector code) is asked for less."""
+    """The library; a compiler that fails on its own optimiser (GCC 12 does, on some vector code) is
+    asked for less."""
     try:
         return build_shared(source, flags=FLAGS, name=name)
     except BuildError as error:

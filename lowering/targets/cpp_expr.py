@@ -46,8 +46,8 @@ class Lines:
 
 
 class ExpressionPrinter:
-    """Prints values as single assignments into `lines`, each once; `names` are the values that stand in variables,
-    `divisions` the parts of indices that do."""
+    """Prints values as single assignments into `lines`, each once; `names` are the values that
+    stand in variables, `divisions` the parts of indices that do."""
 
     def __init__(
         self,
@@ -89,7 +89,9 @@ class ExpressionPrinter:
         mask = self(value.mask) if value.mask is not None else None
         element = f"{value.buffer.name}[{self.index(value.index, mask)}]"
         if value.dtype == torch.bool:
-            element = f"({element} != 0)"  # memory holds bytes: GCC does not vectorise loads of bool
+            element = (
+                f"({element} != 0)"  # memory holds bytes: GCC does not vectorise loads of bool
+            )
         return element if mask is None else f"({mask} ? {element} : ({TYPES[value.dtype]})0)"
 
     def print_Op(self, value: Op) -> str:
@@ -108,7 +110,8 @@ class ExpressionPrinter:
         raise AssertionError("a reduction is printed by its nest")
 
     def index(self, index: Index, mask: str | None = None) -> str:
-        """The text of an index; positions from memory are checked wherever the bool variable `mask` is true."""
+        """The text of an index; positions from memory are checked wherever the bool variable `mask`
+        is true."""
         self._check(index, mask)
         return self._sum(index)
 
@@ -117,8 +120,8 @@ class ExpressionPrinter:
         return " + ".join(parts + [f"{index.offset}"] * (index.offset != 0 or not parts))
 
     def _check(self, index: Index, mask: str | None) -> None:
-        """Notes positions out of range. In a statement of its own: GCC 12 miscompiles a `simd` reduction variable that is
-        handed to a function by reference (it reads beyond the stack)."""
+        """Notes positions out of range. In a statement of its own: GCC 12 miscompiles a `simd`
+        reduction variable that is handed to a function by reference (it reads beyond the stack)."""
         for atom in atoms(index):
             if isinstance(atom, Indirect) and (atom, mask) not in self.checked:
                 self.checked.add((atom, mask))
@@ -143,7 +146,8 @@ class ExpressionPrinter:
         return f"inside({self(atom.value)}, {atom.bound})"
 
     def _divided(self, base: Index, sign: str, divisor: Size) -> str:
-        """Division of 32 bits where the operand fits: several times faster than of 64. A negative operand must round down."""
+        """Division of 32 bits where the operand fits: several times faster than of 64. A negative
+        operand must round down."""
         if is_slow(base, divisor):
             return self._divided_by_size(base, sign, divisor)
         low, high = sizes.bounds(base)
@@ -156,27 +160,37 @@ class ExpressionPrinter:
         return quotient if sign == "%" else f"({quotient} - {shift // divisor})"
 
     def _divided_by_size(self, base: Index, sign: str, divisor: Size) -> str:
-        """As above with limits that a call knows. A divisor that may be zero is that of loops that then do not run."""
+        """As above with limits that a call knows. A divisor that may be zero is that of loops that
+        then do not run."""
         by = f"{divisor}" if at_least(divisor, 1) else f"({divisor} + ({divisor} == 0))"
         if not sizes.nonnegative(base):
-            return f"op_{'floordiv' if sign == '/' else 'remainder'}<int64_t>({self._sum(base)}, {by})"
+            return (
+                f"op_{'floordiv' if sign == '/' else 'remainder'}<int64_t>({self._sum(base)}, {by})"
+            )
         if sizes.within(base, 2**31) and below(divisor, 2**31):
             return f"(int64_t)((uint32_t)({self._sum(base)}) {sign} (uint32_t){by})"
         return f"op_{'quotient' if sign == '/' else 'rest'}({self._sum(base)}, {by})"
 
 
 def is_slow(base: Index, divisor: Size) -> bool:
-    """Whether a compiler cannot make a multiplication of the division, nor do it in 32 bits: only a call knows its numbers."""
+    """Whether a compiler cannot make a multiplication of the division, nor do it in 32 bits: only a
+    call knows its numbers."""
     ends = sizes.bounds(base)
     return not all(is_known(number) and number is not None for number in (divisor, *ends))
 
 
 def slow_divisions(indices: Iterable[Index], axes: Container[Axis]) -> list[Atom]:
-    """Slow divisions in the indices that need no other axes than these, those within others first."""
+    """Slow divisions in the indices that need no other axes than these, those within others
+    first."""
     found: dict[Atom, int] = {}
-    for atom in (atom for index in indices for atom in atoms(index) if isinstance(atom, FloorDiv | Mod)):
+    for atom in (
+        atom for index in indices for atom in atoms(index) if isinstance(atom, FloorDiv | Mod)
+    ):
         below = list(atoms(atom.base))
-        own = all(not isinstance(part, Indirect) and (not isinstance(part, Axis) or part in axes) for part in below)
+        own = all(
+            not isinstance(part, Indirect) and (not isinstance(part, Axis) or part in axes)
+            for part in below
+        )
         if own and below and is_slow(atom.base, atom.divisor):
             found[atom] = len(below)
     return sorted(found, key=lambda atom: (found[atom], atom.text))
@@ -185,8 +199,12 @@ def slow_divisions(indices: Iterable[Index], axes: Container[Axis]) -> list[Atom
 def axes_of(value: Value, memo: dict[Value, frozenset[Axis]]) -> frozenset[Axis]:
     """Axes that the value depends on; those that a `Reduced` folds over included."""
     if value not in memo:
-        own = {atom for index in indices_of(value) for atom in atoms(index) if isinstance(atom, Axis)}
-        below = list(value.children()) + [v for index in indices_of(value) for v in indirect_values(index)]
+        own = {
+            atom for index in indices_of(value) for atom in atoms(index) if isinstance(atom, Axis)
+        }
+        below = list(value.children()) + [
+            v for index in indices_of(value) for v in indirect_values(index)
+        ]
         memo[value] = frozenset(own).union(*(axes_of(child, memo) for child in below))
     return memo[value]
 
@@ -197,5 +215,8 @@ def outermost(value: Value, hoistable: Callable[[Value], bool]) -> Iterator[Valu
         if not isinstance(value, Const):
             yield value
         return
-    for child in (*value.children(), *(v for index in indices_of(value) for v in indirect_values(index))):
+    for child in (
+        *value.children(),
+        *(v for index in indices_of(value) for v in indirect_values(index)),
+    ):
         yield from outermost(child, hoistable)

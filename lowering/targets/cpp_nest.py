@@ -8,10 +8,26 @@ import torch
 
 from .. import sizes
 from ..axes import all_indices
-from ..ir import Buffer, Indirect, Nest, Reduced, Store, Value, atoms, indices_of, store_values
+from ..ir import (
+    Buffer,
+    Indirect,
+    Nest,
+    Reduced,
+    Store,
+    Value,
+    atoms,
+    indices_of,
+    store_values,
+)
 from ..poly import hint, is_known
 from ..sizes import Atom, Axis, Index
-from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost, slow_divisions
+from .cpp_expr import (
+    ExpressionPrinter,
+    Lines,
+    axes_of,
+    outermost,
+    slow_divisions,
+)
 from .cpp_ops import TYPES, highest, lowest
 from .cpp_rows import BLOCK, Rows, fold, folds_row, in_memory
 
@@ -30,7 +46,8 @@ COMBINE = {
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """Variables of one reduction: `name` of `kind`; `wide`: a double that float sums are flushed into."""
+    """Variables of one reduction: `name` of `kind`; `wide`: a double that float sums are flushed
+    into."""
 
     reduced: Reduced
     name: str
@@ -58,7 +75,13 @@ class Accumulator:
         dtype = self.reduced.value.dtype
         if self.kind in ("sum", "any"):
             return "0"
-        return "1" if self.kind in ("prod", "all") else lowest(dtype) if "max" in self.kind else highest(dtype)
+        return (
+            "1"
+            if self.kind in ("prod", "all")
+            else lowest(dtype)
+            if "max" in self.kind
+            else highest(dtype)
+        )
 
     def combine(self, into: str, value: str) -> str:
         return COMBINE[self.kind].format(into, value, t=self.type)
@@ -66,7 +89,8 @@ class Accumulator:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Where the elements of a row fold stand. kept: in an array for later nests; computed: the nest's loop writes them."""
+    """Where the elements of a row fold stand. kept: in an array for later nests; computed: the
+    nest's loop writes them."""
 
     array: str
     kept: bool
@@ -74,19 +98,23 @@ class Row:
     memory: tuple[Buffer, Index] | None = None
 
     def folded(self, a: Accumulator, printer: ExpressionPrinter, low: str, high: str) -> str:
-        """The fold of elements `low` to `high`, which an array of one block holds from its start."""
+        """The fold of elements `low` to `high`, which an array of one block holds from its
+        start."""
         if self.memory is None:
             start = "" if low == "0" or not self.kept else f" + {low}"
             return fold(a.reduced, self.array + start, high if low == "0" else f"{high} - {low}")
         buffer, index = self.memory
         start = "" if low == "0" else f" + {low}"
         return fold(
-            a.reduced, f"{buffer.name} + {printer.index(index)}{start}", high if low == "0" else f"{high} - {low}"
+            a.reduced,
+            f"{buffer.name} + {printer.index(index)}{start}",
+            high if low == "0" else f"{high} - {low}",
         )
 
 
 class NestPrinter:
-    """Prints nests of one group. `lane` is "" or "[t]": the suffix of variables that exist once for each point of a tile."""
+    """Prints nests of one group. `lane` is "" or "[t]": the suffix of variables that exist once for
+    each point of a tile."""
 
     def __init__(self, lines: Lines, rows: Rows) -> None:
         self.lines = lines
@@ -145,11 +173,17 @@ class NestPrinter:
             return
         inner, memo = frozenset(nest.axes[len(nest.space) :]), dict[Value, frozenset[Axis]]()
         for root in roots:
-            for value in outermost(root, lambda v: not isinstance(v, Reduced) and not axes_of(v, memo) & inner):
+            for value in outermost(
+                root, lambda v: not isinstance(v, Reduced) and not axes_of(v, memo) & inner
+            ):
                 printer(value)
 
     def _loops(
-        self, nest: Nest, clauses: str, body: Callable[[ExpressionPrinter], None], printer: ExpressionPrinter
+        self,
+        nest: Nest,
+        clauses: str,
+        body: Callable[[ExpressionPrinter], None],
+        printer: ExpressionPrinter,
     ) -> None:
         """The loops over inner axes, the last one vectorised."""
         axes = nest.axes[len(nest.space) :]
@@ -161,7 +195,8 @@ class NestPrinter:
         self.lines.close(len(axes))
 
     def _inside(self, nest: Nest, printer: ExpressionPrinter) -> ExpressionPrinter:
-        """A printer for the innermost loop: what earlier nests of the group keep is read from their arrays."""
+        """A printer for the innermost loop: what earlier nests of the group keep is read from their
+        arrays."""
         inner = printer.nested()
         for value, array in self.rows.get(nest.axes, {}).items():
             if array in self._filled:
@@ -173,7 +208,9 @@ class NestPrinter:
         self.lines.add(f"#pragma omp simd{clauses}{more}")
 
     def simd_of(self, nests: Sequence[Nest]) -> None:
-        self.lines.add("#pragma omp simd" + " reduction(|:bad)" * any(has_indirect(nest) for nest in nests))
+        self.lines.add(
+            "#pragma omp simd" + " reduction(|:bad)" * any(has_indirect(nest) for nest in nests)
+        )
 
     # reductions at a single point
 
@@ -212,8 +249,11 @@ class NestPrinter:
             else a.name
         )
 
-    def _sweep(self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter) -> None:
-        """All reductions in one pass: the innermost loop in blocks, each folded in vector lanes, then added to the whole."""
+    def _sweep(
+        self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter
+    ) -> None:
+        """All reductions in one pass: the innermost loop in blocks, each folded in vector lanes,
+        then added to the whole."""
         axes = nest.axes[len(nest.space) :] or (Axis(len(nest.space), 1),)
         for axis in axes[:-1]:
             self.lines.open(loop(axis))
@@ -228,7 +268,9 @@ class NestPrinter:
         low, high = ("b", "e") if blocked else ("0", str(last.size))
         if blocked:
             self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
-            self.lines.add(f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};")
+            self.lines.add(
+                f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};"
+            )
         for a in looped:
             if a not in rows:
                 self.lines.add(f"{a.type} {a.name}_part = {a.start};")
@@ -279,7 +321,9 @@ class NestPrinter:
         inner = printer.nested()
         value = inner(a.reduced.value)
         sign = ">" if a.kind == "argmax" else "<"
-        self.lines.open(f"if ({value} {sign} {a.name} || ({value} != {value} && {a.name} == {a.name}))")
+        self.lines.open(
+            f"if ({value} {sign} {a.name} || ({value} != {value} && {a.name} == {a.name}))"
+        )
         self.lines.add(f"{a.name} = {value};")
         self.lines.add(f"{a.name}_at = {inner.index(place)};")
         self.lines.close(len(axes) + 1)
@@ -311,7 +355,10 @@ class NestPrinter:
 
         def finish(printer: ExpressionPrinter) -> None:
             printer.names.update(
-                {a.reduced: self._outcome(dataclasses.replace(a, name=a.name + "[t]")) for a in accumulators}
+                {
+                    a.reduced: self._outcome(dataclasses.replace(a, name=a.name + "[t]"))
+                    for a in accumulators
+                }
             )
             self.stores(nest, printer)
 
@@ -321,7 +368,9 @@ class NestPrinter:
         axes = nest.axes[len(nest.space) :]
         first = axes[0]
         self.lines.open(f"for (int64_t b = 0; b < {first.size}; b += {ROW_BLOCK})")
-        self.lines.add(f"const int64_t e = b + {ROW_BLOCK} < {first.size} ? b + {ROW_BLOCK} : {first.size};")
+        self.lines.add(
+            f"const int64_t e = b + {ROW_BLOCK} < {first.size} ? b + {ROW_BLOCK} : {first.size};"
+        )
         for a in accumulators:
             self.lines.add(f"{a.type} {a.name}_part[{TILE}];")
             self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}_part[t] = {a.start};")
@@ -336,7 +385,10 @@ class NestPrinter:
         self.tile_loop(nest, body)
         self.lines.close(len(axes))
         for a in accumulators:
-            self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.combine(a.name + '[t]', a.name + '_part[t]')}")
+            self.lines.add(
+                f"for (int64_t t = 0; t < {TILE}; ++t)"
+                f" {a.combine(a.name + '[t]', a.name + '_part[t]')}"
+            )
         self.lines.close()
 
 

@@ -55,17 +55,27 @@ INTEGER = {
 }
 BOOL = {"and": "({0} & {1})", "or": "({0} | {1})", "xor": "({0} ^ {1})", "not": "(!{0})"}
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-HELPERS = frozenset({"maximum", "minimum", "sign", "floordiv", "remainder", "fmod", "shl", "shr", "truncdiv"})
+HELPERS = frozenset(
+    {"maximum", "minimum", "sign", "floordiv", "remainder", "fmod", "shl", "shr", "truncdiv"}
+)
 LIBRARY = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
-    "pow atan2 hypot".split()
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
+    " atanh erf erfc lgamma pow atan2 hypot".split()
 )
 BINARY_LIBRARY = frozenset({"pow", "atan2", "hypot"})
 
 
 def library_calls(name: str, dtype: torch.dtype) -> str | None:
     """The C library function that the operation calls: to be declared."""
-    stem = "exp" if name == "sigmoid" else name if name in LIBRARY else "fmod" if name in FMOD_USERS else None
+    stem = (
+        "exp"
+        if name == "sigmoid"
+        else name
+        if name in LIBRARY
+        else "fmod"
+        if name in FMOD_USERS
+        else None
+    )
     if stem is None or not dtype.is_floating_point or (stem == "exp" and dtype == torch.float32):
         return None
     return stem + ("f" if dtype == torch.float32 else "")
@@ -81,7 +91,9 @@ def operation(name: str, dtype: torch.dtype, args: list[str]) -> str:
     suffix = "f" if dtype == torch.float32 else ""
     table = FLOAT if dtype.is_floating_point else BOOL if dtype == torch.bool else INTEGER
     if name in table:
-        return table[name].format(*args, f=suffix, t=TYPES[dtype], exp="op_exp" if suffix else "exp")
+        return table[name].format(
+            *args, f=suffix, t=TYPES[dtype], exp="op_exp" if suffix else "exp"
+        )
     if name in HELPERS:
         return f"op_{name}<{TYPES[dtype]}>({', '.join(args)})"
     if name in LIBRARY and dtype.is_floating_point:
@@ -105,11 +117,19 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def _integer(value: int) -> str:
-    return "(-9223372036854775807LL - 1)" if value == -(2**63) else f"{value}LL" if value >= 0 else f"({value}LL)"
+    return (
+        "(-9223372036854775807LL - 1)"
+        if value == -(2**63)
+        else f"{value}LL"
+        if value >= 0
+        else f"({value}LL)"
+    )
 
 
 def lowest(dtype: torch.dtype) -> str:
-    return "(-__builtin_inf())" if dtype.is_floating_point else literal(torch.iinfo(dtype).min, dtype)
+    return (
+        "(-__builtin_inf())" if dtype.is_floating_point else literal(torch.iinfo(dtype).min, dtype)
+    )
 
 
 def highest(dtype: torch.dtype) -> str:
@@ -117,7 +137,8 @@ def highest(dtype: torch.dtype) -> str:
 
 
 def conversion(text: str, source: torch.dtype, target: torch.dtype) -> str:
-    """`text` of `source` as `target`, as c10::convert does it on x86: half types go through float, float to uint8 through int64_t."""
+    """`text` of `source` as `target`, as c10::convert does it on x86: half types go through float,
+    float to uint8 through int64_t."""
     if source in (torch.bfloat16, torch.float16):
         as_float = f"from_bf16({text})" if source == torch.bfloat16 else f"(float){text}"
         return as_float if target == torch.float32 else conversion(as_float, torch.float32, target)

@@ -1,6 +1,8 @@
-"""Folds over rows: what a reduction folds is first written to a short array on the stack, which `templates/rows.h` folds.
+"""Folds over rows: what a reduction folds is first written to a short array on the stack, which
+`templates/rows.h` folds.
 
-The array also serves later nests of the group that need the same values: a softmax computes each exponential once.
+The array also serves later nests of the group that need the same values: a softmax computes each
+exponential once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,9 @@ Rows = dict[tuple[Axis, ...], dict[Value, str]]
 
 def folds_row(reduced: Reduced, last: Axis) -> bool:
     """Whether the fold over the last inner axis is one of rows.h."""
-    return reduced.kind in _FOLDS and reduced.dtype in (torch.float32, torch.float64) and _long(last)
+    return (
+        reduced.kind in _FOLDS and reduced.dtype in (torch.float32, torch.float64) and _long(last)
+    )
 
 
 def _long(axis: Axis) -> bool:
@@ -33,7 +37,9 @@ def _long(axis: Axis) -> bool:
 
 
 def uses_rows(nests: Sequence[Nest]) -> bool:
-    return any(folds_row(r, nest.axes[-1]) for nest in nests if nest.inner for r in _reductions(nest))
+    return any(
+        folds_row(r, nest.axes[-1]) for nest in nests if nest.inner for r in _reductions(nest)
+    )
 
 
 def _reductions(nest: Nest) -> Iterator[Reduced]:
@@ -48,20 +54,31 @@ def in_memory(value: Value, last: Axis) -> tuple[Buffer, Index] | None:
     """Buffer and index of a row that lies in memory, element by element: it needs no array."""
     if not isinstance(value, Load) or value.buffer.scope == "local" or value.mask is not None:
         return None
-    start = Index(tuple((atom, factor) for atom, factor in value.index.terms if atom is not last), value.index.offset)
-    contiguous = sizes.coefficient(value.index, last) == 1 and last not in axes_of(Load(value.buffer, start), {})
+    start = Index(
+        tuple((atom, factor) for atom, factor in value.index.terms if atom is not last),
+        value.index.offset,
+    )
+    contiguous = sizes.coefficient(value.index, last) == 1 and last not in axes_of(
+        Load(value.buffer, start), {}
+    )
     return (value.buffer, start) if contiguous else None
 
 
 def kept_rows(nests: Sequence[Nest]) -> Rows:
-    """By the axes of the nests that share them: folded values that later nests need, each with the name of its array."""
+    """By the axes of the nests that share them: folded values that later nests need, each with the
+    name of its array."""
     kept: Rows = {}
     count = 0
     for place, nest in enumerate(nests):
         if len(nest.inner) != 1 or hint(nest.inner[0]) > LONGEST:
             continue
         last = nest.axes[-1]
-        later = [store.value for other in nests[place + 1 :] if other.axes == nest.axes for store in other.stores]
+        later = [
+            store.value
+            for other in nests[place + 1 :]
+            if other.axes == nest.axes
+            for store in other.stores
+        ]
         needed = set(walk(*later))
         for reduced in _reductions(nest):
             value, known = reduced.value, kept.setdefault(nest.axes, {})

@@ -15,8 +15,9 @@ from ..unit import ExternCall, Layout, Ref, Symbol, Unit, is_dense, leaves
 
 aten = torch.ops.aten
 
-# By their public names, which Python calls faster. Their one meta function, used for fake and for real tensors alike
-# (`structured_delegate` in native_functions.yaml), makes their results contiguous.
+# By their public names, which Python calls faster. Their one meta function, used for fake and for
+# real tensors alike (`structured_delegate` in native_functions.yaml), makes their results
+# contiguous.
 PRODUCTS: dict[Any, Callable[..., Any]] = {
     aten.mm.default: torch.mm,
     aten.bmm.default: torch.bmm,
@@ -40,7 +41,11 @@ LIBRARY = frozenset(
 
 def number(size: Any) -> Size:
     """The size as a program's number."""
-    return Expression(str(size), tuple(var.name for var in variables(size))) if isinstance(size, Poly) else size
+    return (
+        Expression(str(size), tuple(var.name for var in variables(size)))
+        if isinstance(size, Poly)
+        else size
+    )
 
 
 def numbers(sizes: Iterable[Any]) -> Shape:
@@ -74,9 +79,13 @@ def convert(tree: Any, variable: Callable[[Ref], Name | View]) -> Any:
 
 
 def extern_step(
-    call: ExternCall, variable: Callable[[Ref], Name | View], exact: Container[Buffer], placed: Container[Buffer]
+    call: ExternCall,
+    variable: Callable[[Ref], Name | View],
+    exact: Container[Buffer],
+    placed: Container[Buffer],
 ) -> Extern:
-    """exact: buffers whose readers were compiled for their layout; placed: those that have memory before the call."""
+    """exact: buffers whose readers were compiled for their layout; placed: those that have memory
+    before the call."""
     args, kwargs = convert(call.args, variable), convert(call.kwargs, variable)
     if isinstance(call.result, Ref) and call.result.buffer in placed:
         kwargs = {**kwargs, "out": variable(call.result)}
@@ -91,20 +100,25 @@ def extern_step(
 
 
 def placeable(unit: Unit) -> set[Buffer]:
-    """Buffers of known sizes on the CPU that library calls alone touch, apart from kernels: their memory may be anywhere."""
+    """Buffers of known sizes on the CPU that library calls alone touch, apart from kernels: their
+    memory may be anywhere."""
     found, barred = set(unit.extern_buffers()), set[Buffer]()
     for call in unit.items:
         if isinstance(call, ExternCall):
             read = [ref for ref in leaves((call.args, call.kwargs)) if isinstance(ref, Ref)]
             made = [ref for ref in leaves(call.result) if isinstance(ref, Ref)]
             placing = call.target in PRODUCTS and all(_known(call, ref) for ref in made)
-            barred.update(ref.buffer for ref in read if call.target not in LIBRARY or not _is_plain(ref, unit))
+            barred.update(
+                ref.buffer for ref in read if call.target not in LIBRARY or not _is_plain(ref, unit)
+            )
             barred.update(ref.buffer for ref in made if not placing or not _is_plain(ref, unit))
     return found - barred
 
 
 def _is_plain(ref: Ref, unit: Unit) -> bool:
-    known = all(isinstance(size, int) for size in (*ref.shape, *ref.strides, ref.offset, ref.buffer.size))
+    known = all(
+        isinstance(size, int) for size in (*ref.shape, *ref.strides, ref.offset, ref.buffer.size)
+    )
     return known and ref.buffer.size > 0 and unit.layouts[ref.buffer].device.type == "cpu"
 
 
@@ -115,31 +129,47 @@ def _known(call: ExternCall, result: Ref) -> bool:
 def _is_pure(call: ExternCall) -> bool:
     """Of ATen's operators alone is it known what they do with their arguments."""
     schema = getattr(call.target, "_schema", None)
-    return schema is not None and schema.name.startswith("aten::") and not (schema.is_mutable or call.aliases)
+    return (
+        schema is not None
+        and schema.name.startswith("aten::")
+        and not (schema.is_mutable or call.aliases)
+    )
 
 
 def _names(result: Any) -> Any:
     if isinstance(result, tuple):
         return tuple(_names(item) for item in result)
-    return result.buffer.name if isinstance(result, Ref) else result.name if isinstance(result, Symbol) else None
+    return (
+        result.buffer.name
+        if isinstance(result, Ref)
+        else result.name
+        if isinstance(result, Symbol)
+        else None
+    )
 
 
 def exact_layouts(unit: Unit) -> set[Buffer]:
-    """Buffers whose layout something relies on: kernels and views read them by strides, and the graph's results have
-    strides of their own. An extern call alone takes what it is given, an undefined tensor included."""
+    """Buffers whose layout something relies on: kernels and views read them by strides, and the
+    graph's results have strides of their own. An extern call alone takes what it is given, an
+    undefined tensor included."""
     found = set(unit.outputs_buffers())
     for item in unit.items:
         if isinstance(item, ExternCall):
             refs = [ref for ref in leaves((item.args, item.kwargs)) if isinstance(ref, Ref)]
-            found |= {ref.buffer for ref in refs if isinstance(tensor(ref, unit.layouts[ref.buffer]), View)}
+            found |= {
+                ref.buffer
+                for ref in refs
+                if isinstance(tensor(ref, unit.layouts[ref.buffer]), View)
+            }
         else:
             found |= touched(item)
     return found
 
 
 def common_layouts(unit: Unit) -> dict[Buffer, Layout]:
-    """The unit's layouts, with each buffer that is allocated here in the shape in which extern calls and the graph's
-    results use it most: these need no view of it then. Kernels take addresses alone."""
+    """The unit's layouts, with each buffer that is allocated here in the shape in which extern
+    calls and the graph's results use it most: these need no view of it then. Kernels take addresses
+    alone."""
     calls = [item for item in unit.items if isinstance(item, ExternCall)]
     fixed = given_buffers(unit).union(*(call.writes() for call in calls))
     uses: dict[Buffer, Counter[tuple[Any, Any]]] = {}

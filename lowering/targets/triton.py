@@ -35,10 +35,13 @@ def global_buffers(group: Group) -> tuple[Buffer, ...]:
     return tuple(found)
 
 
-def print_group(group: Group, device: Device | None = None, private: frozenset[Buffer] = frozenset()) -> TritonGroup:
+def print_group(
+    group: Group, device: Device | None = None, private: frozenset[Buffer] = frozenset()
+) -> TritonGroup:
     """The kernels of a group. Raises LoweringError for what Triton cannot express.
 
-    Kernel arguments count the group's `global_buffers`, then its scratch. private: buffers that nothing else reads.
+    Kernel arguments count the group's `global_buffers`, then its scratch. private: buffers that
+    nothing else reads.
     """
     device = device or Device()
     pieces = cut(group, device)
@@ -46,7 +49,9 @@ def print_group(group: Group, device: Device | None = None, private: frozenset[B
     users = Counter(buffer for piece in pieces.groups for buffer in global_buffers(piece))
     own = frozenset(buffer for buffer in private if users[buffer] == 1)
     variants = tuple(_variants(piece, places, device, own) for piece in pieces.groups)
-    return TritonGroup(group.name, variants, tuple((b.dtype, b.size) for b in pieces.scratch), HEADER)
+    return TritonGroup(
+        group.name, variants, tuple((b.dtype, b.size) for b in pieces.scratch), HEADER
+    )
 
 
 def tiles(group: Group, device: Device) -> list[Tile]:
@@ -67,7 +72,8 @@ def _variants(
 def print_kernel(
     group: Group, tile: Tile, places: dict[Buffer, int], private: frozenset[Buffer] = frozenset()
 ) -> TritonKernel:
-    """One kernel, named after its text; `places`: each buffer's position among the group's buffers and scratch."""
+    """One kernel, named after its text; `places`: each buffer's position among the group's buffers
+    and scratch."""
     printer = KernelPrinter(NAME, tile, private)
     text = printer.print()
     name = f"{NAME}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from ...runtime.launch_triton import load_groups
-from ..emit import Launch
 from ..ir import Buffer, Group
+from ..program_steps import Launch
 from ..storage import given_buffers, touched
 from ..unit import Unit
 from .cpp_build import CppTarget
@@ -18,12 +18,14 @@ from .triton_tile import Device
 
 
 class TritonTarget:
-    """Kernels for GPUs; a group over CPU tensors goes to C++, or to Triton's interpreter where that is on.
+    """Kernels for GPUs; a group over CPU tensors goes to C++, or to Triton's interpreter where that
+    is on.
 
     tune: time every variant of a kernel and keep the fastest.
     """
 
-    arena = False  # kernels take tensors: addresses of another device's memory would have to be planned on it
+    # kernels take tensors: addresses of another device's memory would have to be planned on it
+    arena = False
 
     def __init__(self, tune: bool = False, interpret: bool = False) -> None:
         self.tune, self.interpret = tune, interpret
@@ -41,11 +43,16 @@ class TritonTarget:
                 built |= self._build(unit, own, device)
         return built
 
-    def _build(self, unit: Unit, groups: Sequence[Group], device: torch.device) -> dict[Group, Launch]:
+    def _build(
+        self, unit: Unit, groups: Sequence[Group], device: torch.device
+    ) -> dict[Group, Launch]:
         properties, private = describe(device), private_buffers(unit)
         printed = [print_group(group, properties, private) for group in groups]
         launches = load_groups(printed, device, self.tune)
-        return {group: (launch, global_buffers(group)) for group, launch in zip(groups, launches, strict=True)}
+        return {
+            group: (launch, global_buffers(group))
+            for group, launch in zip(groups, launches, strict=True)
+        }
 
 
 def describe(device: torch.device) -> Device:
@@ -59,7 +66,11 @@ def describe(device: torch.device) -> Device:
 def private_buffers(unit: Unit) -> frozenset[Buffer]:
     """Buffers that one item alone touches, and that the graph does not return."""
     users = Counter(buffer for item in unit.items for buffer in touched(item))
-    return frozenset(b for b, n in users.items() if n == 1) - unit.outputs_buffers() - given_buffers(unit)
+    return (
+        frozenset(b for b, n in users.items() if n == 1)
+        - unit.outputs_buffers()
+        - given_buffers(unit)
+    )
 
 
 def _device(unit: Unit, group: Group) -> torch.device:

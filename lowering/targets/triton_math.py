@@ -1,8 +1,9 @@
 # mypy: ignore-errors
 """Device functions that printed Triton kernels call as `m.erf(x)`.
 
-Only names that Triton 3.6 and 3.7 both have are used. Under TRITON_INTERPRET=1 there is no libdevice; `triton_numpy`
-then stands in for it, while everything written out here (erf, tanh, division, …) is the same text in both.
+Only names that Triton 3.6 and 3.7 both have are used. Under TRITON_INTERPRET=1 there is no
+libdevice; `triton_numpy` then stands in for it, while everything written out here (erf, tanh,
+division, …) is the same text in both.
 """
 
 import triton
@@ -28,7 +29,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 # ---- conversions
 
 
-if INTERPRETED:  # the interpreter truncates, and loses what is denormal; the device rounds to nearest even
+# the interpreter truncates, and loses what is denormal; the device rounds to nearest even
+if INTERPRETED:
     to_bf16 = ext.to_bf16
     from_bf16 = ext.from_bf16
 else:
@@ -47,7 +49,8 @@ else:
 
 @triton.jit
 def exp_fast(x):
-    """One multiply and one ex2: relative error |x| * 1e-7. For values that are rounded to 16 bits."""
+    """One multiply and one ex2: relative error |x| * 1e-7. For values that are rounded to 16
+    bits."""
     return tl.exp2(x * LOG2E)
 
 
@@ -55,8 +58,9 @@ def exp_fast(x):
 def erf_fast(x):
     """erf with an absolute error of 7e-7 over float32, branch-free: 1 - exp2(P5(|x|)).
 
-    P5 is the minimax fit (Lawson's iteration) of log2(erfc) on [0, 4.2] under the weight erfc, without a constant
-    term so that erf(0) is 0; its leading coefficient is negative, so that the value goes to 1 beyond.
+    P5 is the minimax fit (Lawson's iteration) of log2(erfc) on [0, 4.2] under the weight erfc,
+    without a constant term so that erf(0) is 0; its leading coefficient is negative, so that the
+    value goes to 1 beyond.
     """
     a = tl.abs(x)
     p = -0.0029441577681800124
@@ -70,8 +74,8 @@ def erf_fast(x):
 
 @triton.jit
 def erf(x):
-    """erf to 4 ulp of float32: an odd polynomial (Maclaurin series) below 0.5, 1 - exp2(P8(|x|)) above; see
-    `erf_fast`."""
+    """erf to 4 ulp of float32: an odd polynomial (Maclaurin series) below 0.5, 1 - exp2(P8(|x|))
+    above; see `erf_fast`."""
     a = tl.abs(x)
     p = -4.53607306337604e-05
     p = p * a + 0.00044552262193031655
@@ -95,7 +99,8 @@ def erf(x):
 
 @triton.jit
 def tanh(x):
-    """tanh to 4 ulp: an odd polynomial below 0.625 (netlib.org/cephes, tanhf.c), 1 - 2 / (exp(2|x|) + 1) above."""
+    """tanh to 4 ulp: an odd polynomial below 0.625 (netlib.org/cephes, tanhf.c), 1 - 2 / (exp(2|x|)
+    + 1) above."""
     a = tl.abs(x)
     y = 1.0 - 2.0 / (tl.exp2(a * (2.0 * LOG2E)) + 1.0)
     y = tl.where(x < 0, -y, y)
@@ -191,7 +196,8 @@ def signbit(x):
 
 @triton.jit
 def digamma(x):
-    """Ten steps of the recurrence, then the asymptotic series; reflection below 0 (as ATen's calc_digamma)."""
+    """Ten steps of the recurrence, then the asymptotic series; reflection below 0 (as ATen's
+    calc_digamma)."""
     pi = 3.141592653589793
     negative = x < 0
     y = tl.where(negative, 1.0 - x, x)
@@ -255,7 +261,8 @@ def arg_min_step(v, i, w, j):
 
 
 if INTERPRETED:
-    reduce_max = ext.reduce_max  # the interpreter runs a custom combine function one element at a time
+    # the interpreter runs a custom combine function one element at a time
+    reduce_max = ext.reduce_max
     reduce_min = ext.reduce_min
     reduce_prod = ext.reduce_prod
     argmax = ext.argmax

@@ -11,7 +11,9 @@ from triton.runtime.interpreter import TensorHandle
 def _tensor(data, dtype, block=True):
     """A tensor of `data`; a scalar is an array of one element in the interpreter."""
     data = np.atleast_1d(data)
-    return tl.core.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)) if block else dtype)
+    return tl.core.tensor(
+        TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)) if block else dtype
+    )
 
 
 def _is_block(*values):
@@ -43,12 +45,16 @@ def _binary(function):
 
 
 def _torch_binary(function):
-    return _binary(lambda a, b: function(torch.from_numpy(a.copy()), torch.from_numpy(b.copy())).numpy())
+    return _binary(
+        lambda a, b: function(torch.from_numpy(a.copy()), torch.from_numpy(b.copy())).numpy()
+    )
 
 
 exp, expm1, log1p, erfc, erfinv = (_unary(n) for n in ("exp", "expm1", "log1p", "erfc", "erfinv"))
 erf, tanh, rsqrt = (_unary(n) for n in ("erf", "tanh", "rsqrt"))
-log, log2, log10, trunc, sin, cos, tan = (_unary(n) for n in ("log", "log2", "log10", "trunc", "sin", "cos", "tan"))
+log, log2, log10, trunc, sin, cos, tan = (
+    _unary(n) for n in ("log", "log2", "log10", "trunc", "sin", "cos", "tan")
+)
 asin, acos, atan, sinh, cosh = (_unary(n) for n in ("asin", "acos", "atan", "sinh", "cosh"))
 asinh, acosh, atanh, lgamma = (_unary(n) for n in ("asinh", "acosh", "atanh", "lgamma"))
 nearbyint = _unary("round")
@@ -62,7 +68,9 @@ def to_bf16(x):
     bits = np.ascontiguousarray(_data(x)).astype(np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return _tensor(np.where(nan, np.uint32(0x7FC0), rounded).astype(np.uint16), tl.bfloat16, _is_block(x))
+    return _tensor(
+        np.where(nan, np.uint32(0x7FC0), rounded).astype(np.uint16), tl.bfloat16, _is_block(x)
+    )
 
 
 def from_bf16(x):
@@ -84,7 +92,9 @@ def _arg(pick):
     def run(v, i, axis):
         values, indices = _data(v), _data(i)
         best = pick(values, axis=axis, keepdims=True)
-        equal = (values == best) | (np.isnan(values) & np.isnan(best) if values.dtype.kind == "f" else False)
+        equal = (values == best) | (
+            np.isnan(values) & np.isnan(best) if values.dtype.kind == "f" else False
+        )
         first = np.where(equal, indices, np.iinfo(indices.dtype).max).min(axis=axis)
         block = len(v.shape) > 1
         return _tensor(np.squeeze(best, axis), v.dtype, block), _tensor(first, i.dtype, block)

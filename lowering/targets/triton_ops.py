@@ -1,4 +1,5 @@
-"""How each function of the loop IR reads in a Triton kernel. `m` is `triton_math`, `m.ext` libdevice."""
+"""How each function of the loop IR reads in a Triton kernel. `m` is `triton_math`, `m.ext`
+libdevice."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ _INTEGER = {
 _BOOL = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}", "not": "{0} == 0"}
 
 _FLOAT = {
-    **_library("exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh"),
+    **_library(
+        "exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh"
+    ),
     **_library("erf erfc erfinv lgamma rsqrt tanh trunc"),
     "maximum": "m.maximum({0}, {1})",
     "minimum": "m.minimum({0}, {1})",
@@ -103,12 +106,17 @@ _FLOAT = {
 _FLOAT32 = {**_FLOAT, "erf": "m.erf({0})", "tanh": "m.tanh({0})", "sqrt": "tl.sqrt_rn({0})"}
 
 # For kernels that store nothing wider than 16 bits.
-_FAST = {**_FLOAT32, "exp": "m.exp_fast({0})", "erf": "m.erf_fast({0})", "sigmoid": "m.sigmoid_fast({0})"}
+_FAST = {
+    **_FLOAT32,
+    "exp": "m.exp_fast({0})",
+    "erf": "m.erf_fast({0})",
+    "sigmoid": "m.sigmoid_fast({0})",
+}
 
 
 def template(name: str, dtype: torch.dtype, fast: bool) -> str:
-    """The text of `name` over operands of `dtype`, with {0}, {1}, … for them. Raises LoweringError for what
-    Triton lacks."""
+    """The text of `name` over operands of `dtype`, with {0}, {1}, … for them. Raises LoweringError
+    for what Triton lacks."""
     table = _BOOL if dtype == torch.bool else _INTEGER
     if dtype.is_floating_point:
         table = _FLOAT if dtype == torch.float64 else _FAST if fast else _FLOAT32
@@ -171,7 +179,9 @@ def step(kind: str, dtype: torch.dtype) -> str:
 def fold(kind: str, dtype: torch.dtype) -> str:
     if kind in FOLDS:
         return FOLDS[kind]
-    return f"m.reduce_{kind}({{0}}, {{1}})" if dtype.is_floating_point else f"tl.{kind}({{0}}, {{1}})"
+    return (
+        f"m.reduce_{kind}({{0}}, {{1}})" if dtype.is_floating_point else f"tl.{kind}({{0}}, {{1}})"
+    )
 
 
 def cast(text: str, source: torch.dtype, target: torch.dtype) -> str:

@@ -1,8 +1,8 @@
 """Prints one tile of a group as the text of a Triton kernel: one method per node of the loop IR.
 
-Every value becomes one statement. A value's tile shape follows from the axes that it uses: [block, 1] for a value of x
-alone, [1, block] for one of r alone, so that a weight is loaded once for all rows of a program. In a looped tile,
-what does not use r is printed before the loop.
+Every value becomes one statement. A value's tile shape follows from the axes that it uses: [block,
+1] for a value of x alone, [1, block] for one of r alone, so that a weight is loaded once for all
+rows of a program. In a looped tile, what does not use r is printed before the loop.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ Names = frozenset[str]
 
 
 class KernelPrinter:
-    """Text of one kernel called `name`; parameters are called by number, so that equal kernels have equal texts.
+    """Text of one kernel called `name`; parameters are called by number, so that equal kernels have
+    equal texts.
 
-    private: buffers that no other kernel reads; they are not written where this kernel itself needs no memory of them.
+    private: buffers that no other kernel reads; they are not written where this kernel itself needs
+    no memory of them.
     """
 
     def __init__(self, name: str, tile: Tile, private: frozenset[Buffer] = frozenset()) -> None:
@@ -58,7 +60,9 @@ class KernelPrinter:
         self.uses: dict[Node, Names] = {}
         self.loaded: set[Buffer] = set()
         self.dirty: set[Buffer] = set()
-        self.earlier: set[Buffer] = set()  # buffers that the nests before this one load, and the nests after it
+        self.earlier: set[Buffer] = (
+            set()
+        )  # buffers that the nests before this one load, and the nests after it
         self.later: set[Buffer] = set()
         self.count = 0
         self.inner: Dim | None = None  # the inner axis of the nest that is being printed
@@ -71,7 +75,9 @@ class KernelPrinter:
         self.integer = "tl.int64" if tile.wide else "tl.int32"
 
     def _stored(self) -> Iterator[Buffer]:
-        buffers = (s.buffer for nest in self.tile.nests for s in nest.stores if s.buffer.scope == "global")
+        buffers = (
+            s.buffer for nest in self.tile.nests for s in nest.stores if s.buffer.scope == "global"
+        )
         return (buffer for buffer in buffers if buffer not in self.private)
 
     # ---- the whole kernel
@@ -79,7 +85,9 @@ class KernelPrinter:
     def print(self) -> str:
         self._programs()
         for number, (nest, dim) in enumerate(zip(self.tile.nests, self.tile.inner, strict=True)):
-            self.later = {load.buffer for other in self.tile.nests[number + 1 :] for load in nest_loads(other)}
+            self.later = {
+                load.buffer for other in self.tile.nests[number + 1 :] for load in nest_loads(other)
+            }
             self._nest(nest, dim)
             self.earlier |= {load.buffer for load in nest_loads(nest)}
         self._drop_unread()
@@ -124,7 +132,9 @@ class KernelPrinter:
         text = f"tl.arange(0, {dim.block})"
         if len(self.rank) == 1:
             return text
-        return text + "[" + ", ".join(":" if name == dim.name else "None" for name in self.rank) + "]"
+        return (
+            text + "[" + ", ".join(":" if name == dim.name else "None" for name in self.rank) + "]"
+        )
 
     # ---- nests
 
@@ -149,12 +159,15 @@ class KernelPrinter:
         """Inner axes without a point: reductions give their identity, and nothing may be loaded."""
         for value in walk(*(s.value for s in nest.stores)):
             if isinstance(value, Reduced):
-                self.memo[value] = self._emit(full(identity(value.kind, value.dtype), value.dtype), frozenset())
+                self.memo[value] = self._emit(
+                    full(identity(value.kind, value.dtype), value.dtype), frozenset()
+                )
         if nest.is_reduction:
             self._stores(nest)
 
     def _barrier(self, nest: Nest) -> None:
-        """Other threads of the program read what these threads stored, or overwrite what they read."""
+        """Other threads of the program read what these threads stored, or overwrite what they
+        read."""
         touched = {load.buffer for load in nest_loads(nest) if load not in self.memo} & self.dirty
         if touched or {s.buffer for s in nest.stores if s.buffer.scope == "global"} & self.loaded:
             self.lines.append("tl.debug_barrier()")
@@ -169,7 +182,8 @@ class KernelPrinter:
 
     @contextlib.contextmanager
     def _loop(self, dim: Dim) -> Iterator[None]:
-        """Statements that use r, inside `for r in …`; whatever else is printed meanwhile stands before the loop."""
+        """Statements that use r, inside `for r in …`; whatever else is printed meanwhile stands
+        before the loop."""
         name = self.names[dim.axis]
         self.body, self.loop_memo = [], {}
         yield
@@ -236,9 +250,14 @@ class KernelPrinter:
             self.body.append(f"{names[0]} = {step(value.kind, dtype).format(names[0], text)}")
             return tuple(names)
         names.append(self._fresh("a"))
-        self.lines.append(f"{names[1]} = tl.full({shape}, {2**63 - 1 if self.tile.wide else INT32}, {self.integer})")
+        self.lines.append(
+            f"{names[1]} = tl.full({shape}, {2**63 - 1 if self.tile.wide else INT32},"
+            f" {self.integer})"
+        )
         both = ", ".join(names)
-        self.body.append(f"{both} = m.arg_{value.kind[3:]}_step({both}, {text}, {self.names[dim.axis]})")
+        self.body.append(
+            f"{both} = m.arg_{value.kind[3:]}_step({both}, {text}, {self.names[dim.axis]})"
+        )
         return tuple(names)
 
     def _fold(self, value: Reduced, parts: tuple[str, ...]) -> None:
@@ -251,7 +270,9 @@ class KernelPrinter:
         axis = self.rank.index("r")
         column = "[:, None]" * (len(self.rank) == 2)
         if value.kind.startswith("arg"):
-            self.lines.append(f"{name}_value, {name} = m.{value.kind}({parts[0]}, {parts[1]}, {axis})")
+            self.lines.append(
+                f"{name}_value, {name} = m.{value.kind}({parts[0]}, {parts[1]}, {axis})"
+            )
             self.lines.append(f"{name} = {name}{column}.to(tl.int64)")
             return
         narrow = value.kind == "sum" and value.dtype in (torch.int8, torch.int16, torch.uint8)
@@ -268,7 +289,9 @@ class KernelPrinter:
         """The tile shape of a value that uses the axes `names`."""
         blocks = {dim.name: dim.block for dim in self.tile.dims}
         blocks["r"] = self.inner.block if self.inner is not None else 1
-        return "[" + ", ".join(str(blocks[name]) if name in names else "1" for name in self.rank) + "]"
+        return (
+            "[" + ", ".join(str(blocks[name]) if name in names else "1" for name in self.rank) + "]"
+        )
 
     def used(self, key: Node) -> Names:
         """Names of the tiled axes that a value or an atom depends on."""
@@ -351,7 +374,9 @@ class KernelPrinter:
     def _operands(self, values: tuple[Value, ...], literals: bool) -> list[str]:
         """Names of the operands; numbers stand as literals beside a name of the same type."""
         literals = literals and not all(isinstance(v, Const) for v in values)
-        return [self._literal(v) if literals and isinstance(v, Const) else self.value(v) for v in values]
+        return [
+            self._literal(v) if literals and isinstance(v, Const) else self.value(v) for v in values
+        ]
 
     def _literal(self, value: Const) -> str:
         return self.value(value) if value.dtype == torch.bool else literal(value.value, value.dtype)
@@ -368,10 +393,15 @@ class KernelPrinter:
                 ends.append(int(arg.value))
             else:
                 return False
-        return max(map(abs, ends)) <= INT32 and any(isinstance(a, IndexValue) and a.index.terms for a in value.args)
+        return max(map(abs, ends)) <= INT32 and any(
+            isinstance(a, IndexValue) and a.index.terms for a in value.args
+        )
 
     def _narrow_text(self, value: Value) -> str:
-        return f"({self.index(value.index)})" if isinstance(value, IndexValue) else self._literal(value)  # type: ignore[arg-type]
+        if isinstance(value, IndexValue):
+            return f"({self.index(value.index)})"
+        assert isinstance(value, Const)
+        return self._literal(value)
 
     def _load(self, value: Load) -> str:
         self.loaded.add(value.buffer)
@@ -389,10 +419,13 @@ class KernelPrinter:
         return f"tl.load({text}, mask={' & '.join(masks)}, other={other}{policy})"
 
     def _eviction(self, value: Load, names: Names) -> str:
-        """In a loop over a row: what a later loop, or every program, reads again stays cached; what is read for the last time goes."""
+        """In a loop over a row: what a later loop, or every program, reads again stays cached; what
+        is read for the last time goes."""
         if self.body is None or "r" not in names:
             return ""
-        shared = not any(isinstance(atom, Axis) and atom in self.tile_axes for atom in atoms(value.index))
+        shared = not any(
+            isinstance(atom, Axis) and atom in self.tile_axes for atom in atoms(value.index)
+        )
         if value.buffer in self.later or shared:
             return ', eviction_policy="evict_last"'
         return ', eviction_policy="evict_first"' if value.buffer in self.earlier else ""
@@ -408,13 +441,20 @@ class KernelPrinter:
     def _inside(self, names: Names) -> list[str]:
         """Masks of the axes among `names` whose last block is not full."""
         dims = (*self.tile.dims, self.inner)
-        held = [dim for dim in dims if dim is not None and dim.name in names and dim.block > 1 and not dim.exact]
+        held = [
+            dim
+            for dim in dims
+            if dim is not None and dim.name in names and dim.block > 1 and not dim.exact
+        ]
         return [f"{self.names[dim.axis]}_in" for dim in held]
 
     # ---- indices
 
     def index(self, index: Index) -> str:
-        parts = [self.atom(atom) if factor == 1 else f"{self.atom(atom)} * {factor}" for atom, factor in index.terms]
+        parts = [
+            self.atom(atom) if factor == 1 else f"{self.atom(atom)} * {factor}"
+            for atom, factor in index.terms
+        ]
         return " + ".join(parts + [str(index.offset)] * (index.offset != 0 or not parts))
 
     def atom(self, atom: sizes.Atom) -> str:
@@ -450,13 +490,23 @@ class KernelPrinter:
             self._forget(store.buffer)
             self.locals[store.buffer] = value
             return
-        place, names, wanted = self.index(store.index), self.index_uses(store.index), self.used(store.value)
+        place, names, wanted = (
+            self.index(store.index),
+            self.index_uses(store.index),
+            self.used(store.value),
+        )
         if store.combine is None and not wanted <= names:
-            raise LoweringError(f"{store.buffer.name} is stored at one index by several points of the loop")
+            raise LoweringError(
+                f"{store.buffer.name} is stored at one index by several points of the loop"
+            )
         if store.combine is not None:
             names = self._atomic_names(wanted | names)
             place = self._widen(store.index, place, self.index_uses(store.index), names)
-            value = f"tl.broadcast_to({value}, {self._shape(names)})" if names != wanted and names else value
+            value = (
+                f"tl.broadcast_to({value}, {self._shape(names)})"
+                if names != wanted and names
+                else value
+            )
         self._write(store, place, value, names)
         self._forget(store.buffer)
         if store.combine is None:
@@ -485,7 +535,8 @@ class KernelPrinter:
                 stale = [
                     k
                     for k in memo
-                    if isinstance(k, Value) and any(isinstance(v, Load) and v.buffer is buffer for v in walk(k))
+                    if isinstance(k, Value)
+                    and any(isinstance(v, Load) and v.buffer is buffer for v in walk(k))
                 ]
                 for key in stale:
                     del memo[key]

@@ -1,4 +1,5 @@
-"""Groups with too few rows to fill a GPU: cut into kernels (fission), and reductions cut into two nests (split).
+"""Groups with too few rows to fill a GPU: cut into kernels (fission), and reductions cut into two
+nests (split).
 
 Both are rewrites of the IR; what passes between the kernels lies in scratch buffers.
 """
@@ -86,10 +87,14 @@ def fission(group: Group) -> Pieces:
         else:
             parts[-1].append(nest)
     rows = prod(group.space)
-    places = {buffer: Buffer(f"{group.name}_{buffer.name}", buffer.dtype, rows) for buffer in _shared_locals(parts)}
+    places = {
+        buffer: Buffer(f"{group.name}_{buffer.name}", buffer.dtype, rows)
+        for buffer in _shared_locals(parts)
+    }
     rewriter = _Globaliser(places, _row(group.space))
     groups = tuple(
-        Group(f"{group.name}_{k}", group.space, tuple(map(rewriter.nest, part))) for k, part in enumerate(parts)
+        Group(f"{group.name}_{k}", group.space, tuple(map(rewriter.nest, part)))
+        for k, part in enumerate(parts)
     )
     return Pieces(groups, tuple(places.values()))
 
@@ -121,20 +126,24 @@ class _Globaliser(Rewriter):
         return value
 
     def nest(self, nest: Nest) -> Nest:
-        return Nest(nest.space, nest.inner, tuple(self.store(store) for store in nest.stores), nest.origins)
+        return Nest(
+            nest.space, nest.inner, tuple(self.store(store) for store in nest.stores), nest.origins
+        )
 
     def store(self, store: Store) -> Store:
         moved = store.buffer in self.places
         index = self.row if moved else self.index(store.index)
-        return Store(self.places.get(store.buffer, store.buffer), index, self(store.value), store.combine)
+        return Store(
+            self.places.get(store.buffer, store.buffer), index, self(store.value), store.combine
+        )
 
 
 # ---- split reductions
 
 
 def split(group: Group, count: int) -> Pieces:
-    """The reduction that opens the group, cut into `count` parts a row: one kernel for partial results, one that
-    folds them."""
+    """The reduction that opens the group, cut into `count` parts a row: one kernel for partial
+    results, one that folds them."""
     first = group.nests[0]
     if count < 2 or not first.is_reduction:
         return Pieces((group,))
@@ -153,13 +162,17 @@ class _Split:
         self.rows = prod(group.space)
         # Columns lie side by side in the partial results, rows' parts lie together.
         self.space = (self.count, *group.space) if self.columns else (*group.space, self.count)
-        self.reduced = [v for v in walk(*(s.value for s in self.nest.stores)) if isinstance(v, Reduced)]
+        self.reduced = [
+            v for v in walk(*(s.value for s in self.nest.stores)) if isinstance(v, Reduced)
+        ]
         self.buffers: dict[tuple[Reduced, str], Buffer] = {}
 
     def _buffer(self, value: Reduced, part: str, dtype: torch.dtype) -> Buffer:
         key = (value, part)
         if key not in self.buffers:
-            self.buffers[key] = Buffer(f"{self.group.name}_{part}{len(self.buffers)}", dtype, self.rows * self.count)
+            self.buffers[key] = Buffer(
+                f"{self.group.name}_{part}{len(self.buffers)}", dtype, self.rows * self.count
+            )
         return self.buffers[key]
 
     # -- first kernel
@@ -170,14 +183,18 @@ class _Split:
         within = Axis(len(self.space), self.chunk)
         position = sizes.add(sizes.atom_index(part, self.chunk), sizes.atom_index(within))
         places = sizes.delinear(position, self.nest.inner)
-        where: dict[Atom, Index] = dict(zip(self.nest.axes[len(self.group.space) :], places, strict=True))
+        where: dict[Atom, Index] = dict(
+            zip(self.nest.axes[len(self.group.space) :], places, strict=True)
+        )
         for axis in self.nest.axes[: len(self.group.space)]:
             where[axis] = sizes.atom_index(Axis(axis.number + shift, axis.size))
         move, inside = AxisRewriter(lambda axis: where[axis]), self._inside(position)
         stores = [
             store
             for value in self.reduced
-            for store in self._partials(value, move(value.value), sizes.atom_index(part, self.chunk), inside)
+            for store in self._partials(
+                value, move(value.value), sizes.atom_index(part, self.chunk), inside
+            )
         ]
         return Nest(self.space, (self.chunk,), tuple(stores), self.nest.origins)
 
@@ -186,14 +203,24 @@ class _Split:
             return None
         return Op("lt", (IndexValue(position), Const(self.length, torch.int64)), torch.bool)
 
-    def _partials(self, old: Reduced, value: Value, start: Index, inside: Value | None) -> list[Store]:
+    def _partials(
+        self, old: Reduced, value: Value, start: Index, inside: Value | None
+    ) -> list[Store]:
         at = _row(self.space)
         if inside is not None:
             neutral = Const(identity(old.kind, value.dtype), value.dtype)
             value = Select(inside, _Masker(inside)(value), neutral)
         if not old.kind.startswith("arg"):
-            return [Store(self._buffer(old, "part", value.dtype), at, Reduced(old.kind, value, value.dtype))]
-        best = Store(self._buffer(old, "best", value.dtype), at, Reduced(old.kind[3:], value, value.dtype))
+            return [
+                Store(
+                    self._buffer(old, "part", value.dtype),
+                    at,
+                    Reduced(old.kind, value, value.dtype),
+                )
+            ]
+        best = Store(
+            self._buffer(old, "best", value.dtype), at, Reduced(old.kind[3:], value, value.dtype)
+        )
         place = Op("add", (Reduced(old.kind, value, torch.int64), IndexValue(start)), torch.int64)
         return [best, Store(self._buffer(old, "place", torch.int64), at, place)]
 
@@ -201,7 +228,9 @@ class _Split:
 
     def folded(self) -> Nest:
         nest, part = self.nest, Axis(len(self.group.space), self.count)
-        results = {value: self._fold(value, self._at(sizes.atom_index(part))) for value in self.reduced}
+        results = {
+            value: self._fold(value, self._at(sizes.atom_index(part))) for value in self.reduced
+        }
         swap = _Swap(results)
         stores = tuple(Store(s.buffer, s.index, swap(s.value), s.combine) for s in nest.stores)
         return Nest(nest.space, (self.count,), stores, nest.origins)
@@ -209,7 +238,9 @@ class _Split:
     def _at(self, part: Index) -> Index:
         row = _row(self.group.space)
         across = (part, row) if self.columns else (row, part)
-        return sizes.add(sizes.scale(across[0], self.rows if self.columns else self.count), across[1])
+        return sizes.add(
+            sizes.scale(across[0], self.rows if self.columns else self.count), across[1]
+        )
 
     def _fold(self, value: Reduced, at: Index) -> Value:
         dtype = value.value.dtype
@@ -221,7 +252,8 @@ class _Split:
 
 
 def _chunks(length: int, count: int, unit: int) -> tuple[int, int]:
-    """(elements a part, parts): parts that divide the length if some near `count` do, else a multiple of `unit`."""
+    """(elements a part, parts): parts that divide the length if some near `count` do, else a
+    multiple of `unit`."""
     for parts in range(count, count // 2, -1):
         if length % parts == 0:
             return length // parts, parts
@@ -240,7 +272,9 @@ class _Masker(Rewriter):
     def leave(self, value: Value) -> Value:
         if not isinstance(value, Load) or value.buffer.scope == "local":
             return value
-        mask = self.inside if value.mask is None else Op("and", (value.mask, self.inside), torch.bool)
+        mask = (
+            self.inside if value.mask is None else Op("and", (value.mask, self.inside), torch.bool)
+        )
         return Load(value.buffer, value.index, mask)
 
 

@@ -1,4 +1,5 @@
-"""What one Triton program of a group holds: flat axes, blocks, warps. Arithmetic on the IR; nothing is printed here."""
+"""What one Triton program of a group holds: flat axes, blocks, warps. Arithmetic on the IR; nothing
+is printed here."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 from .. import sizes
-from ..ir import AxisRewriter, Buffer, Group, IndexValue, Load, Nest, Store, atoms, nest_loads, store_values
+from ..ir import (
+    AxisRewriter,
+    Buffer,
+    Group,
+    IndexValue,
+    Load,
+    Nest,
+    Store,
+    atoms,
+    nest_loads,
+    store_values,
+)
 from ..sizes import Atom, Axis, Index, Mod
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
@@ -26,7 +38,8 @@ class Device:
 
 @dataclasses.dataclass(frozen=True)
 class Dim:
-    """A flat axis and how many of its points one program holds at once (1: the axis is a scalar)."""
+    """A flat axis and how many of its points one program holds at once (1: the axis is a
+    scalar)."""
 
     name: str
     axis: Axis
@@ -43,7 +56,8 @@ class Dim:
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Parallel dims (outermost first), the inner block of each nest (None: no inner axes), and launch parameters.
+    """Parallel dims (outermost first), the inner block of each nest (None: no inner axes), and
+    launch parameters.
 
     `persistent`: an inner block covers its whole axis; otherwise the program loops over it.
     """
@@ -78,7 +92,9 @@ def accesses(nest: Nest) -> Iterator[tuple[Buffer, Index]]:
 def needs_int64(group: Group) -> bool:
     """Whether an offset, a point or an index value of the group can pass 2**31."""
     reach = [buffer.size for nest in group.nests for buffer, _ in accesses(nest)]
-    reach += [prod(nest.space) * 2 for nest in group.nests] + [prod(nest.inner) * 2 for nest in group.nests]
+    reach += [prod(nest.space) * 2 for nest in group.nests] + [
+        prod(nest.inner) * 2 for nest in group.nests
+    ]
     for nest in group.nests:
         for value in store_values(nest):
             if isinstance(value, IndexValue | Load):
@@ -89,15 +105,22 @@ def needs_int64(group: Group) -> bool:
 # ---- merging and reordering axes
 
 
-def rewrite_nest(nest: Nest, space: tuple[int, ...], inner: tuple[int, ...], axis: Callable[[Atom], Index]) -> Nest:
+def rewrite_nest(
+    nest: Nest, space: tuple[int, ...], inner: tuple[int, ...], axis: Callable[[Atom], Index]
+) -> Nest:
     """The nest over new axes: `axis` gives each old axis as an index of the new ones."""
     rewrite = AxisRewriter(axis)
-    stores = tuple(Store(s.buffer, sizes.replace(s.index, axis), rewrite(s.value), s.combine) for s in nest.stores)
+    stores = tuple(
+        Store(s.buffer, sizes.replace(s.index, axis), rewrite(s.value), s.combine)
+        for s in nest.stores
+    )
     return Nest(space, inner, stores, nest.origins)
 
 
 def _coordinates(flat: Axis, shape: tuple[int, ...]) -> tuple[Index, ...]:
-    return sizes.delinear(sizes.atom_index(flat), shape) if flat.size else (sizes.ZERO,) * len(shape)
+    return (
+        sizes.delinear(sizes.atom_index(flat), shape) if flat.size else (sizes.ZERO,) * len(shape)
+    )
 
 
 def flatten(nest: Nest) -> Nest:
@@ -106,41 +129,60 @@ def flatten(nest: Nest) -> Nest:
     r = Axis(1, prod(nest.inner))
     places = _coordinates(x, nest.space) + _coordinates(r, nest.inner)
     where = dict(zip(nest.axes, places, strict=True))
-    return rewrite_nest(nest, (x.size,), (r.size,) if nest.inner else (), lambda a: where.get(a, sizes.ZERO))  # type: ignore[call-overload]
+    inner = (r.size,) if nest.inner else ()
+
+    def place(atom: sizes.Atom) -> sizes.Index:
+        return where.get(atom, sizes.ZERO)  # type: ignore[call-overload, no-any-return]
+
+    return rewrite_nest(nest, (x.size,), inner, place)
 
 
 def permute_space(nest: Nest, order: tuple[int, ...]) -> Nest:
-    """The nest with its space axes in another order; points of space are independent, so that any order is right."""
+    """The nest with its space axes in another order; points of space are independent, so that any
+    order is right."""
     space = tuple(nest.space[k] for k in order)
     new = {nest.axes[k]: sizes.atom_index(Axis(i, nest.space[k])) for i, k in enumerate(order)}
     return rewrite_nest(nest, space, nest.inner, lambda a: new.get(a) or sizes.atom_index(a))  # type: ignore[call-overload]
 
 
 def absorb_inner(group: Group) -> Group:
-    """A group without reductions over one inner space: its inner axes become parallel axes, if no element depends on
-    what
-    another point of inner stored."""
+    """A group without reductions over one inner space: its inner axes become parallel axes, if no
+    element depends on what another point of inner stored."""
     inner = {nest.inner for nest in group.nests}
-    if len(inner) != 1 or any(nest.is_reduction for nest in group.nests) or inner == {()} or _crosses(group):
+    if (
+        len(inner) != 1
+        or any(nest.is_reduction for nest in group.nests)
+        or inner == {()}
+        or _crosses(group)
+    ):
         return group
     space = group.space + inner.pop()
-    return Group(group.name, space, tuple(Nest(space, (), n.stores, n.origins) for n in group.nests))
+    return Group(
+        group.name, space, tuple(Nest(space, (), n.stores, n.origins) for n in group.nests)
+    )
 
 
 def _crosses(group: Group) -> bool:
-    """Whether a nest loads what an earlier store of the group wrote at another index (or keeps in a local)."""
+    """Whether a nest loads what an earlier store of the group wrote at another index (or keeps in a
+    local)."""
     stored: dict[Buffer, Index] = {}
     for nest in group.nests:
         for store in nest.stores:
             for value in store_values(Nest(nest.space, nest.inner, (store,))):
-                if isinstance(value, Load) and stored.get(value.buffer, value.index) is not value.index:
+                if (
+                    isinstance(value, Load)
+                    and stored.get(value.buffer, value.index) is not value.index
+                ):
                     return True
-            stored[store.buffer] = store.index if store.buffer.scope == "global" else sizes.const(-1)
+            stored[store.buffer] = (
+                store.index if store.buffer.scope == "global" else sizes.const(-1)
+            )
     return False
 
 
 def unit_axes(nests: Iterable[Nest]) -> Counter[Axis]:
-    """Bytes of the accesses that run along each axis with stride 1; an access of one axis alone asks for no order."""
+    """Bytes of the accesses that run along each axis with stride 1; an access of one axis alone
+    asks for no order."""
     weight: Counter[Axis] = Counter()
     for nest in nests:
         for buffer, index in set(accesses(nest)):
@@ -161,7 +203,9 @@ def _unit_terms(index: Index) -> Iterator[Axis]:
 
 def _order_by_stride(group: Group) -> tuple[int, ...]:
     """Space axes by falling stride of the largest access: flat order then follows memory."""
-    largest = max((a for n in group.nests for a in accesses(n)), key=lambda a: a[0].size, default=None)
+    largest = max(
+        (a for n in group.nests for a in accesses(n)), key=lambda a: a[0].size, default=None
+    )
     if largest is None or any(not isinstance(atom, Axis) for atom, _ in largest[1].terms):
         return tuple(range(len(group.space)))
     axes = sizes.make_axes(group.space)
@@ -177,7 +221,9 @@ def pointwise_tiles(group: Group, device: Device) -> list[Tile]:
     if len(group.space) > 1:
         order = _order_by_stride(group)
         group = Group(
-            group.name, tuple(group.space[k] for k in order), tuple(permute_space(n, order) for n in group.nests)
+            group.name,
+            tuple(group.space[k] for k in order),
+            tuple(permute_space(n, order) for n in group.nests),
         )
     pair = _transposed_pair(group)
     return _square_tiles(group, pair) if pair else _flat_tiles(group, device)
@@ -190,7 +236,10 @@ def _flat_tiles(group: Group, device: Device) -> list[Tile]:
     fair = pow2(x.size // (device.multiprocessors * 4))
     blocks = [(min(1024, max(128, fair)), 4), (2048, 8), (512, 4), (1024, 8)]
     inner: tuple[None, ...] = (None,) * len(nests)
-    return [Tile((Dim("x", x, min(block, pow2(x.size))),), inner, nests, True, warps, wide) for block, warps in blocks]
+    return [
+        Tile((Dim("x", x, min(block, pow2(x.size))),), inner, nests, True, warps, wide)
+        for block, warps in blocks
+    ]
 
 
 def _transposed_pair(group: Group) -> tuple[Axis, Axis] | None:
@@ -229,7 +278,8 @@ def _square_tiles(group: Group, pair: tuple[Axis, Axis]) -> list[Tile]:
 
 
 def row_tiles(group: Group, device: Device) -> list[Tile]:
-    """Tiles for a group with inner axes: rows in registers where they fit, loops otherwise, columns side by side."""
+    """Tiles for a group with inner axes: rows in registers where they fit, loops otherwise, columns
+    side by side."""
     flat = tuple(flatten(nest) for nest in group.nests)
     x = Axis(0, prod(group.space))
     longest = max(prod(nest.inner) for nest in flat)
@@ -247,14 +297,18 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
 
 
 def _is_two_passes(nests: tuple[Nest, ...]) -> bool:
-    """One loop over the row that folds it, one that uses the result: the second reads from the cache."""
+    """One loop over the row that folds it, one that uses the result: the second reads from the
+    cache."""
     loops = [nest for nest in nests if nest.inner]
     return len(loops) == 2 and loops[0].is_reduction and not loops[1].is_reduction
 
 
 def _two_passes(nests: tuple[Nest, ...]) -> tuple[int, int, int]:
-    """Found on an H200 with rows of 4,096: 0.066 ms where holding the row took 0.070 (16,384 rows of bfloat16)."""
-    rows = {load.buffer for nest in nests for load in nest_loads(nest) if load.buffer.scope == "global"}
+    """Found on an H200 with rows of 4,096: 0.066 ms where holding the row took 0.070 (16,384 rows
+    of bfloat16)."""
+    rows = {
+        load.buffer for nest in nests for load in nest_loads(nest) if load.buffer.scope == "global"
+    }
     widest = max(buffer.dtype.itemsize for buffer in rows)
     return 1, LOOPED, 8 if widest <= 2 else 16
 
@@ -265,10 +319,15 @@ def _flat_tile(x: Axis, shape: tuple[int, int, int], nests: tuple[Nest, ...], wi
     return _row_tile((Dim("x", x, min(block, pow2(x.size))),), nests, step, warps, wide)
 
 
-def _row_tile(dims: tuple[Dim, ...], nests: tuple[Nest, ...], step: int, warps: int, wide: bool) -> Tile:
+def _row_tile(
+    dims: tuple[Dim, ...], nests: tuple[Nest, ...], step: int, warps: int, wide: bool
+) -> Tile:
     number = len(dims)
     inner = tuple(
-        Dim("r", Axis(number, nest.inner[0]), min(step, pow2(nest.inner[0]))) if nest.inner else None for nest in nests
+        Dim("r", Axis(number, nest.inner[0]), min(step, pow2(nest.inner[0])))
+        if nest.inner
+        else None
+        for nest in nests
     )
     persistent = all(dim is None or 0 < dim.axis.size <= dim.block for dim in inner)
     return Tile(dims, inner, nests, persistent, warps, wide)
@@ -277,7 +336,9 @@ def _row_tile(dims: tuple[Dim, ...], nests: tuple[Nest, ...], step: int, warps: 
 def runs_along_space(nests: tuple[Nest, ...]) -> bool:
     """Whether neighbours in memory are neighbours in the (flat) space rather than in inner."""
     weight = unit_axes(nest for nest in nests if nest.inner)
-    along = {number: sum(w for axis, w in weight.items() if axis.number == number) for number in (0, 1)}
+    along = {
+        number: sum(w for axis, w in weight.items() if axis.number == number) for number in (0, 1)
+    }
     return along[0] > along[1]
 
 
@@ -307,7 +368,11 @@ def _over_two(nest: Nest, z: Axis, x: Axis, where: dict[Axis, Index]) -> Nest:
     r = Axis(2, prod(nest.inner))
     inner = dict(zip(nest.axes[len(nest.space) :], _coordinates(r, nest.inner), strict=True))
     places = {**where, **inner}
-    return rewrite_nest(nest, (z.size, x.size), (r.size,) if nest.inner else (), lambda a: places.get(a, sizes.ZERO))  # type: ignore[call-overload]
+
+    def place(atom: sizes.Atom) -> sizes.Index:
+        return places.get(atom, sizes.ZERO)  # type: ignore[call-overload, no-any-return]
+
+    return rewrite_nest(nest, (z.size, x.size), (r.size,) if nest.inner else (), place)
 
 
 def _row_shapes(rows: int, longest: int, device: Device) -> list[tuple[int, int, int]]:
@@ -339,4 +404,6 @@ def _column_shapes(columns: int, longest: int) -> list[tuple[int, int, int]]:
 
 def _warps(tile: int) -> int:
     """About 8 elements a thread for short tiles, 16 to 32 for long ones."""
-    return next((warps for limit, warps in ((256, 1), (512, 2), (1024, 4), (4096, 8)) if tile <= limit), 16)
+    return next(
+        (warps for limit, warps in ((256, 1), (512, 2), (1024, 4), (4096, 8)) if tile <= limit), 16
+    )

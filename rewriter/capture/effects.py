@@ -1,29 +1,35 @@
-"""What the recorded call did to the outside in Python, as steps that every later call does again, in order."""
+"""What the recorded call did to the outside in Python, as steps that every later call does again,
+in order."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from ...runtime.replay.recipes import Const, Env, Recipe, RecipeMaker
 from . import scalars
-from .recipes import Const, Env, Recipe, RecipeMaker
 
 
 @dataclasses.dataclass(eq=False)
 class Effect:
-    """`function(*arguments, **keywords)`, its arguments made anew at each call. Arguments stay live objects until `settle` makes recipes
-    of them at the end of the recording (a list that is stored and filled later is stored full); those that must be taken as they are
-    when the effect happens (what a print shows) are recipes from the start."""
+    """`function(*arguments, **keywords)`, its arguments made anew at each call. Arguments stay live
+    objects until `settle` makes recipes of them at the end of the recording (a list that is stored
+    and filled later is stored full); those that must be taken as they are when the effect happens
+    (what a print shows) are recipes from the start."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def settle(self, maker: RecipeMaker) -> "Effect":
-        return Effect(self.function, tuple(_recipe(part, maker) for part in self.arguments),
-                      {name: _recipe(part, maker) for name, part in self.keywords.items()})  # fmt: skip
+        return Effect(
+            self.function,
+            tuple(_recipe(part, maker) for part in self.arguments),
+            {name: _recipe(part, maker) for name, part in self.keywords.items()},
+        )
 
     def strip(self, stripper: scalars.Stripper) -> None:
-        """A traced scalar that was stored, and is still there, becomes a plain number where it is."""
+        """A traced scalar that was stored, and is still there, becomes a plain number where it
+        is."""
         for part in self.arguments:
             if not isinstance(part, Recipe):
                 stripper.owner(part)

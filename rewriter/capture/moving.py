@@ -1,4 +1,5 @@
-"""What earlier calls of a function saw change: numbers and sizes that the next recording must not take for constants."""
+"""What earlier calls of a function saw change: numbers and sizes that the next recording must not
+take for constants."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ LAST = 2  # of the recordings of a function on a GPU, those that may be for ever
 
 @dataclasses.dataclass
 class Moving:
-    """`numbers`: paths of Python numbers. `sizes`: dims of tensors by path. `fixed`: dims that turned out to decide something, so that a
-    recording stands for one size all the same."""
+    """`numbers`: paths of Python numbers. `sizes`: dims of tensors by path. `fixed`: dims that
+    turned out to decide something, so that a recording stands for one size all the same."""
 
     numbers: set[Path] = dataclasses.field(default_factory=set)
     sizes: dict[Path, set[int]] = dataclasses.field(default_factory=dict)
@@ -28,35 +29,59 @@ class Moving:
 
     def note_number(self, guard: Guard | None) -> None:
         """The guard failed: a number that a recording took for a constant is another one now."""
-        if guard is not None and isinstance(guard.check, Equals) and type(guard.check.arg) in (int, float):
+        if (
+            guard is not None
+            and isinstance(guard.check, Equals)
+            and type(guard.check.arg) in (int, float)
+        ):
             self.numbers.add(guard.path)
 
-    def note_sizes(self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_sizes(
+        self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Compare the sizes that a recording relies on with those of a call."""
         for guard in guards:
             if isinstance(guard.check, Tensor):
-                self._note_tensor(guard.path, guard.check.arg.sizes, _found(guard.path, args, kwargs))
+                self._note_tensor(
+                    guard.path, guard.check.arg.sizes, _found(guard.path, args, kwargs)
+                )
 
     def _note_tensor(self, path: Path, sizes: tuple[int | None, ...], tensor: Any) -> None:
         if type(tensor) is torch.Tensor and tensor.dim() == len(sizes):
-            dims = {dim for dim, size in enumerate(sizes) if size is not None and size != tensor.shape[dim]}
+            dims = {
+                dim
+                for dim, size in enumerate(sizes)
+                if size is not None and size != tensor.shape[dim]
+            }
             self.sizes.setdefault(path, set()).update(dims)
 
-    def fix(self, paths: Sequence[Path], places: "Mapping[int, Iterable[int]] | Iterable[tuple[int, int]]") -> None:
+    def fix(
+        self,
+        paths: Sequence[Path],
+        places: "Mapping[int, Iterable[int]] | Iterable[tuple[int, int]]",
+    ) -> None:
         """Dims of call inputs, by index, that no recording shall trace again."""
         if isinstance(places, Mapping):
             places = [(index, dim) for index, dims in places.items() for dim in dims]
         self.fixed.update((paths[index], dim) for index, dim in places)
 
     def dims(self, path: Path, tensor: torch.Tensor, dynamic: bool | None) -> frozenset[int]:
-        """The dims of an input whose sizes are traced. 0 and 1 are constants always: code broadcasts, or skips, on them."""
+        """The dims of an input whose sizes are traced. 0 and 1 are constants always: code
+        broadcasts, or skips, on them."""
         if dynamic is False or type(tensor) is not torch.Tensor:
             return frozenset()
-        if tensor.is_cuda and dynamic is None and self.left > LAST:  # kernels on GPUs are fused for known sizes alone
+        # kernels on GPUs are fused for known sizes alone
+        if tensor.is_cuda and dynamic is None and self.left > LAST:
             return frozenset()
-        dims = set(range(tensor.dim())) if dynamic and _is_argument(path) else self.sizes.get(path, set())
+        dims = (
+            set(range(tensor.dim()))
+            if dynamic and _is_argument(path)
+            else self.sizes.get(path, set())
+        )
         dims = dims | set(getattr(tensor, "_dynamo_dynamic_indices", ()))
-        return frozenset(dim for dim in dims if tensor.shape[dim] > 1 and (path, dim) not in self.fixed)
+        return frozenset(
+            dim for dim in dims if tensor.shape[dim] > 1 and (path, dim) not in self.fixed
+        )
 
 
 def _found(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -24,13 +24,18 @@ def tensors_in(obj: Any) -> list[torch.Tensor]:
 
 
 def settle_in(obj: Any) -> Any:
-    """`obj` with every traced scalar in it replaced by its plain value, its outcome recorded; `obj` itself where there is none."""
+    """`obj` with every traced scalar in it replaced by its plain value, its outcome recorded; `obj`
+    itself where there is none."""
     return _changed(obj, scalars.settle, {})
 
 
 def settle_but_sizes(obj: Any) -> Any:
     """As `settle_in`, but for scalars that follow from sizes: they stay traced."""
-    return _changed(obj, lambda value: value if scalars.size_form(value) is not None else scalars.settle(value), {})
+    return _changed(
+        obj,
+        lambda value: value if scalars.size_form(value) is not None else scalars.settle(value),
+        {},
+    )
 
 
 def plain_in(obj: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What the recorder knows of torch's functions by name: which only describe a tensor, which read its data, which cannot be recorded."""
+"""What the recorder knows of torch's functions by name: which only describe a tensor, which read
+its data, which cannot be recorded."""
 
 import operator
 from collections.abc import Callable
@@ -6,20 +7,28 @@ from typing import Any
 
 import torch
 
-# Answers follow from sizes, dtype, device: the guards on the inputs cover them, nothing is recorded.
+# Answers follow from sizes, dtype, device: the guards on the inputs cover them, nothing is
+# recorded.
 METADATA = frozenset(
-    """get:shape get:dtype get:device get:ndim get:requires_grad  get:layout get:is_cuda get:is_cpu get:is_meta get:is_mps get:is_xpu
-    get:is_sparse get:is_sparse_csr get:is_quantized get:is_nested get:is_mkldnn get:itemsize get:nbytes
+    """get:shape get:dtype get:device get:ndim get:requires_grad  get:layout get:is_cuda get:is_cpu
+    get:is_meta get:is_mps get:is_xpu
+    get:is_sparse get:is_sparse_csr get:is_quantized get:is_nested get:is_mkldnn get:itemsize
+    get:nbytes
      get:is_xla get:is_ipu get:is_hpu get:is_mtia get:is_maia get:is_vulkan get:is_ort
-    size dim numel nelement ndimension stride  is_floating_point is_complex is_contiguous is_signed element_size get_device
-    __len__ is_conj is_neg is_inference is_same_size result_type promote_types can_cast get_default_dtype has_names dense_dim sparse_dim
-    is_coalesced __hash__   is_tensor is_storage   type_is _is_zerotensor dim_order is_nonzero_static
+    size dim numel nelement ndimension stride  is_floating_point is_complex is_contiguous is_signed
+    element_size get_device
+    __len__ is_conj is_neg is_inference is_same_size result_type promote_types can_cast
+    get_default_dtype has_names dense_dim sparse_dim
+    is_coalesced __hash__   is_tensor is_storage   type_is _is_zerotensor dim_order
+    is_nonzero_static
     broadcast_shapes __dir__ get_default_device _has_compatible_shallow_copy_type""".split()
 )
 
 # Those among them whose answers follow from sizes and strides.
 SIZED = frozenset(
-    "get:shape size numel nelement __len__ stride get:nbytes is_contiguous is_same_size dim_order".split()
+    """
+    get:shape size numel nelement __len__ stride get:nbytes is_contiguous is_same_size dim_order
+    """.split()
 )
 
 # Calls whose Python result is the tensor's data.
@@ -29,20 +38,30 @@ NUMBER_READS = frozenset({"__int__", "__float__", "__index__", "__complex__"})
 LIST_READS = frozenset({"tolist"})
 HOST_READS = SCALAR_READS | BOOL_READS | NUMBER_READS | LIST_READS
 
-# The output's shape depends on data: run as they are, between compiled segments, with a guard on the shape that comes out.
+# The output's shape depends on data: run as they are, between compiled segments, with a guard on
+# the shape that comes out.
 DATA_SHAPES = frozenset(
-    "nonzero argwhere unique unique_consecutive masked_select bincount histogramdd combinations _unique2 _unique".split()
+    "nonzero argwhere unique unique_consecutive masked_select bincount histogramdd combinations"
+    " _unique2 _unique".split()
 )
 
-# Writes that move no version counter, buffers handed out, state outside tensors: the recording stops.
+# Writes that move no version counter, buffers handed out, state outside tensors: the recording
+# stops.
 UNRECORDABLE = frozenset(
-    """numpy __array__ __array_wrap__ data_ptr untyped_storage storage _typed_storage storage_type set:data set:grad get:grad set_
-    register_hook register_post_accumulate_grad_hook backward retain_grad share_memory_ pin_memory __dlpack__ __dlpack_device__ from_dlpack
-    from_numpy frombuffer manual_seed seed set_default_dtype set_default_device set_default_tensor_type set_rng_state requires_grad_
-    set:requires_grad __deepcopy__ __reduce_ex__ __reduce__ __setstate__ __repr__ __format__ __str__ resize_ resize_as_ swap_tensors
-    set:names rename_ sparse_resize_ sparse_resize_and_clear_ to_sparse to_sparse_csr to_mkldnn from_file is_same_object
-    get:__cuda_array_interface__ set:real set:imag as_subclass _make_subclass set_num_threads use_deterministic_algorithms
-    set_float32_matmul_precision save load __torch_dispatch__ grad apply_ map_ map2_ compile""".split()
+    """numpy __array__ __array_wrap__ data_ptr untyped_storage storage _typed_storage storage_type
+    set:data set:grad get:grad set_
+    register_hook register_post_accumulate_grad_hook backward retain_grad share_memory_ pin_memory
+    __dlpack__ __dlpack_device__ from_dlpack
+    from_numpy frombuffer manual_seed seed set_default_dtype set_default_device
+    set_default_tensor_type set_rng_state requires_grad_
+    set:requires_grad __deepcopy__ __reduce_ex__ __reduce__ __setstate__ __repr__ __format__ __str__
+    resize_ resize_as_ swap_tensors
+    set:names rename_ sparse_resize_ sparse_resize_and_clear_ to_sparse to_sparse_csr to_mkldnn
+    from_file is_same_object
+    get:__cuda_array_interface__ set:real set:imag as_subclass _make_subclass set_num_threads
+    use_deterministic_algorithms
+    set_float32_matmul_precision save load __torch_dispatch__ grad apply_ map_ map2_
+    compile""".split()
 )
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -65,7 +84,11 @@ def target_of(func: Any, name: str, args: tuple[Any, ...]) -> tuple[str, Any, tu
     if name.startswith("get:"):
         return "call_function", getattr, (args[0], name[4:])
     if name == "__getitem__" and isinstance(args[1], int) and type(args[1]) is not bool:
-        return "call_function", torch.select, (args[0], 0, args[1])  # indexing would take a traced size for a constant
+        return (
+            "call_function",
+            torch.select,
+            (args[0], 0, args[1]),
+        )  # indexing would take a traced size for a constant
     if name in _OPERATORS:
         return "call_function", _OPERATORS[name], args
     if (
@@ -82,9 +105,9 @@ def _is_method(func: Any) -> bool:
     """Whether `func` is found on torch.Tensor, and not a function of the torch namespace."""
     if type(func).__name__ in ("method_descriptor", "wrapper_descriptor"):
         return True
-    return getattr(func, "__module__", None) == "torch._tensor" or getattr(func, "__qualname__", "").startswith(
-        "Tensor."
-    )
+    return getattr(func, "__module__", None) == "torch._tensor" or getattr(
+        func, "__qualname__", ""
+    ).startswith("Tensor.")
 
 
 def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -96,7 +119,10 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if name == "repeat_interleave":
         return _tensor_repeats(args, kwargs) and kwargs.get("output_size") is None
     if name in ("__getitem__", "index"):
-        return any(_is_mask(part) for part in (args[1] if isinstance(args[1], tuple | list) else (args[1],)))
+        return any(
+            _is_mask(part)
+            for part in (args[1] if isinstance(args[1], tuple | list) else (args[1],))
+        )
     return False
 
 
@@ -109,8 +135,29 @@ def _is_mask(part: Any) -> bool:
     return isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8)
 
 
-_DRAWING = ("rand", "drop", "bernoulli", "multinomial", "normal", "uniform", "poisson", "exponential", "gumbel", "cauchy", "geometric",
-            "rrelu", "scaled_dot", "lstm", "gru", "rnn", "multi_head", "shuffle", "binomial", "dirichlet", "gamma")  # fmt: skip
+_DRAWING = (
+    "rand",
+    "drop",
+    "bernoulli",
+    "multinomial",
+    "normal",
+    "uniform",
+    "poisson",
+    "exponential",
+    "gumbel",
+    "cauchy",
+    "geometric",
+    "rrelu",
+    "scaled_dot",
+    "lstm",
+    "gru",
+    "rnn",
+    "multi_head",
+    "shuffle",
+    "binomial",
+    "dirichlet",
+    "gamma",
+)
 
 
 def draws(name: str) -> bool:

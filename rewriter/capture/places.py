@@ -14,7 +14,8 @@ def use(is_rewritten: Callable[[types.CodeType], bool]) -> None:
 
 
 def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
-    """(file, line, source line) of the innermost rewritten frame outside torch, else of the innermost rewritten frame."""
+    """(file, line, source line) of the innermost rewritten frame outside torch, else of the
+    innermost rewritten frame."""
     inner = None
     while frame is not None:
         code = frame.f_code
@@ -28,7 +29,11 @@ def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
 
 
 def _with_text(file: str, line: int) -> tuple[str, int, str]:
-    return os.path.relpath(file) if _is_below(file) else file, line, linecache.getline(file, line).strip()
+    return (
+        os.path.relpath(file) if _is_below(file) else file,
+        line,
+        linecache.getline(file, line).strip(),
+    )
 
 
 def _is_below(file: str) -> bool:
@@ -36,11 +41,14 @@ def _is_below(file: str) -> bool:
 
 
 def user_frame(frame: types.FrameType | None, level: int) -> types.FrameType:
-    """The frame that `stacklevel=level` means to the user: frames of this package are not counted."""
+    """The frame that `stacklevel=level` means to the user: frames of this package are not
+    counted."""
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     last = frame
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((os.path.join(here, "rewriter"), os.path.join(here, "runtime"))):
+        if not frame.f_code.co_filename.startswith(
+            (os.path.join(here, "rewriter"), os.path.join(here, "runtime"))
+        ):
             last, level = frame, level - 1
             if level <= 0:
                 break

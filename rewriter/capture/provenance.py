@@ -1,4 +1,5 @@
-"""Where objects come from: the access path of everything that the recorded call was given, and the guards on what it read there."""
+"""Where objects come from: the access path of everything that the recorded call was given, and the
+guards on what it read there."""
 
 import copyreg
 import datetime
@@ -22,7 +23,21 @@ try:
 except ImportError:
     np = None  # type: ignore[assignment]
 
-from ...runtime.guard import Attr, Check, Equals, Guard, InstDict, Is, Item, Keys, Length, Members, Obj, Path, TypeIs
+from ...runtime.guard import (
+    Attr,
+    Check,
+    Equals,
+    Guard,
+    InstDict,
+    Is,
+    Item,
+    Keys,
+    Length,
+    Members,
+    Obj,
+    Path,
+    TypeIs,
+)
 from .scalars import plain
 
 CONSTANTS = (
@@ -40,13 +55,43 @@ CONSTANTS = (
     range,
 )
 SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
-BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.MethodDescriptorType,
-               types.WrapperDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType, types.GenericAlias, enum.Enum,
-               torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._C.Generator)  # fmt: skip
+BY_IDENTITY = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+    types.GenericAlias,
+    enum.Enum,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._C.Generator,
+)
 _NUMPY = () if np is None else (np.generic,)
 # Immutable: guarded by identity.
-BY_VALUE = (int, float, complex, str, bytes, re.Pattern, decimal.Decimal, operator.attrgetter, operator.itemgetter, operator.methodcaller,
-            datetime.date, datetime.timedelta, uuid.UUID, pathlib.PurePath, re.Match, zoneinfo.ZoneInfo, *_NUMPY)  # fmt: skip
+BY_VALUE = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    re.Pattern,
+    decimal.Decimal,
+    operator.attrgetter,
+    operator.itemgetter,
+    operator.methodcaller,
+    datetime.date,
+    datetime.timedelta,
+    uuid.UUID,
+    pathlib.PurePath,
+    re.Match,
+    zoneinfo.ZoneInfo,
+    *_NUMPY,
+)
 BY_PARTS = (functools.partial, slice)
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
@@ -62,21 +107,23 @@ def is_constant(value: Any) -> bool:
 
 
 def _is_followed(obj: Any) -> bool:
-    """Whether reads of `obj` are seen elsewhere: tensors by the mode, modules and classes by their attributes' loads."""
+    """Whether reads of `obj` are seen elsewhere: tensors by the mode, modules and classes by their
+    attributes' loads."""
     return isinstance(obj, (*BY_IDENTITY, torch.nn.Module, torch.Tensor))
 
 
 def _has_structure(obj: Any) -> bool:
-    """Whether the object holds state that C code keeps: a container, a value, or what only its maker knows."""
+    """Whether the object holds state that C code keeps: a container, a value, or what only its
+    maker knows."""
     if isinstance(obj, SEQUENCES + MAPPINGS + BY_VALUE + (set, frozenset)):
         return True
     base = next(cls for cls in type(obj).__mro__ if not cls.__flags__ & _HEAP_TYPE)
     return base is not object and not issubclass(base, BaseException)
 
 
-_HEAP_TYPE = (
-    1 << 9
-)  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C code that keeps nothing a subclass could not
+# Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C code that keeps nothing a subclass
+# could not.
+_HEAP_TYPE = 1 << 9
 
 
 def _slots(cls: type) -> list[str]:
@@ -84,7 +131,8 @@ def _slots(cls: type) -> list[str]:
 
 
 class Provenance:
-    """Paths by object identity (the objects are held while the recording lasts), guards in the order of the reads."""
+    """Paths by object identity (the objects are held while the recording lasts), guards in the
+    order of the reads."""
 
     def __init__(self, origin: Callable[[], str], moving: Callable[[Any, Path], Any]) -> None:
         self.guards: dict[tuple[Path, Check], str] = {}
@@ -114,10 +162,11 @@ class Provenance:
     def guard_list(self) -> list[Guard]:
         return [Guard(path, check, origin) for (path, check), origin in self.guards.items()]
 
-    # -- reads ---------------------------------------------------------------------------------------------------------------------
+    # -- reads
 
     def loaded(self, value: Any, path: Path) -> Any:
-        """`value` was read at `path`: guard what a later call could find changed there. A number known to change comes back traced."""
+        """`value` was read at `path`: guard what a later call could find changed there. A number
+        known to change comes back traced."""
         moving = self._moving(value, path) if type(value) in (int, float) else None
         if moving is not None:
             self.guard(path, TypeIs(type(value)))
@@ -148,7 +197,8 @@ class Provenance:
             self.aliases[known, path] = None
 
     def register_tree(self, module: torch.nn.Module, path: Path) -> None:
-        """Paths of all parameters, buffers and submodules (slicing a ModuleList makes a module that has no path of its own)."""
+        """Paths of all parameters, buffers and submodules (slicing a ModuleList makes a module that
+        has no path of its own)."""
         state = InstDict(path)
         for group in ("_parameters", "_buffers"):
             for name, tensor in module.__dict__.get(group, {}).items():
@@ -169,7 +219,8 @@ class Provenance:
         return path
 
     def structure(self, obj: Any) -> None:
-        """The elements of a container are about to be reached from rewritten code: guard its length or keys, and which elements it has."""
+        """The elements of a container are about to be reached from rewritten code: guard its length
+        or keys, and which elements it has."""
         path = self._paths.get(id(obj))
         if path is None or id(obj) in self._read or _is_followed(obj):
             return
@@ -188,7 +239,8 @@ class Provenance:
             raise Unguardable(f"the content of {path.source}, a {type(obj).__name__}")
 
     def content(self, obj: Any) -> None:
-        """Code that is not rewritten is about to get `obj`: guard everything below it that it could read."""
+        """Code that is not rewritten is about to get `obj`: guard everything below it that it could
+        read."""
         if isinstance(obj, BY_PARTS):
             return self._parts(obj)
         path = self._paths.get(id(obj))
@@ -197,14 +249,22 @@ class Provenance:
         self._deep.add(id(obj))
         if _has_structure(obj):
             self.structure(obj)
-            for part in obj.values() if isinstance(obj, MAPPINGS) else obj if isinstance(obj, SEQUENCES) else ():
+            for part in (
+                obj.values()
+                if isinstance(obj, MAPPINGS)
+                else obj
+                if isinstance(obj, SEQUENCES)
+                else ()
+            ):
                 self.content(part)
         return self._fields(obj, path)
 
     def _parts(self, obj: Any) -> None:
         """A partial or a slice: what it holds, by paths through it where it has one."""
         path = self._paths.get(id(obj))
-        for name in ("start", "stop", "step") if isinstance(obj, slice) else ("func", "args", "keywords"):
+        for name in (
+            ("start", "stop", "step") if isinstance(obj, slice) else ("func", "args", "keywords")
+        ):
             value = getattr(obj, name)
             self.content(value if path is None else self._fixed(value, Attr(path, name)))
 
@@ -243,7 +303,8 @@ class Provenance:
         self.guard(path, Keys(keys))
 
     def lacks(self, obj: Any) -> bool:
-        """A key was not found in a mapping from outside, or is asked for: guard the keys. False if `obj` is no such mapping."""
+        """A key was not found in a mapping from outside, or is asked for: guard the keys. False if
+        `obj` is no such mapping."""
         path = self._paths.get(id(obj))
         if path is None or not isinstance(obj, MAPPINGS):
             return path is None
@@ -263,18 +324,23 @@ class Provenance:
             elif isinstance(value, BY_PARTS):
                 self._parts(value)
 
-    # -- writes --------------------------------------------------------------------------------------------------------------------
+    # -- writes
 
     def before_write(self, obj: Any) -> None:
         """A container is about to change: keep what it held, for the guards on it."""
-        if id(obj) in self._paths and id(obj) not in self._before and isinstance(obj, SEQUENCES + MAPPINGS):
+        if (
+            id(obj) in self._paths
+            and id(obj) not in self._before
+            and isinstance(obj, SEQUENCES + MAPPINGS)
+        ):
             self._before[id(obj)] = list(obj) if isinstance(obj, SEQUENCES) else dict(obj)
 
     def was_written(self, obj: Any) -> bool:
         return id(obj) in self._before
 
     def wrote(self, obj: Any, key: Any) -> None:
-        """Attribute or item `key` of `obj` was stored in this call: reading it back is no read of the outside."""
+        """Attribute or item `key` of `obj` was stored in this call: reading it back is no read of
+        the outside."""
         self._keep.append(obj)
         self._dirty.add((id(obj), plain(key)))
 

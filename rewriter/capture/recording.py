@@ -1,4 +1,5 @@
-"""The end of a recording: from what the recorder wrote down to segments, guards, outcomes, effects and an output recipe."""
+"""The end of a recording: from what the recorder wrote down to segments, guards, outcomes, effects
+and an output recipe."""
 
 import dataclasses
 import types
@@ -7,11 +8,11 @@ from typing import Any
 import torch
 
 from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
-from .. import reasons
+from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
+from .. import catalogue
 from . import scalars
 from .effects import Effect
 from .provenance import BY_IDENTITY, is_constant
-from .recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from .segments import Segment
 from .symbolic import Symbols, make_static
 from .trace import Recorder
@@ -20,9 +21,10 @@ from .values import CALL_INPUT, storage_of
 
 @dataclasses.dataclass(eq=False)
 class Recording:
-    """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`: pairs of inputs that were one object;
-    `sites`: its graph breaks; `symbols`: its symbolic sizes, if inputs have any; `static_metas`: what those inputs were; `numbers`: the
-    integers among the inputs that graphs take, as they were; `fed`: the floats that Python makes for the graphs."""
+    """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`:
+    pairs of inputs that were one object; `sites`: its graph breaks; `symbols`: its symbolic sizes,
+    if inputs have any; `static_metas`: what those inputs were; `numbers`: the integers among the
+    inputs that graphs take, as they were; `fed`: the floats that Python makes for the graphs."""
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
@@ -31,7 +33,7 @@ class Recording:
     guard_set: GuardSet
     guards: tuple[Guard, ...]
     aliases: tuple[tuple[int, int], ...]
-    sites: tuple[reasons.Site, ...]
+    sites: tuple[catalogue.Site, ...]
     symbols: Symbols | None = None
     static_metas: dict[Path, TensorMeta] = dataclasses.field(default_factory=dict)
     numbers: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -47,8 +49,15 @@ class Recording:
         self.outcomes = (*kept, *((0, Input(index), seen) for index, seen in self.numbers.items()))
         self.guards = tuple(self._static(guard) for guard in self.guards)
         plan = self.guard_set.plan
-        self.guard_set = GuardSet(self.guards, self.guard_set.inputs, plan.nargs, plan.kwnames, distinct=plan.distinct,
-                                  disjoint=plan.disjoint, state=plan.state)  # fmt: skip
+        self.guard_set = GuardSet(
+            self.guards,
+            self.guard_set.inputs,
+            plan.nargs,
+            plan.kwnames,
+            distinct=plan.distinct,
+            disjoint=plan.disjoint,
+            state=plan.state,
+        )
         self.symbols = None
 
     def _static(self, guard: Guard) -> Guard:
@@ -59,7 +68,11 @@ class Recording:
     def reads_same(self, other: "Recording") -> bool:
         """Whether both rely on the same things, but for the metadata of tensors."""
         mine, others = (
-            {(guard.path.source, guard.check) for guard in recording.guards if not isinstance(guard.check, Tensor)}
+            {
+                (guard.path.source, guard.check)
+                for guard in recording.guards
+                if not isinstance(guard.check, Tensor)
+            }
             for recording in (self, other)
         )
         return mine == others
@@ -69,29 +82,42 @@ class Recording:
         return [segment.module for segment in self.segments if segment.ops]
 
 
-def finish(recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any) -> Recording | None:
-    """The Recording of a call that gave `result`, or None when it cannot be described: then `recorder.stopped` says why."""
+def finish(
+    recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any
+) -> Recording | None:
+    """The Recording of a call that gave `result`, or None when it cannot be described: then
+    `recorder.stopped` says why."""
     _last_checks(recorder)
     if not recorder.active:
         return None
     try:
         return _assemble(recorder, result, nargs, kwnames, state)
     except CannotRebuild as error:
-        recorder.stop(reasons.UNSUPPORTED, str(error))
+        recorder.stop(catalogue.UNSUPPORTED, str(error))
         return None
 
 
 def _last_checks(recorder: Recorder) -> None:
     if recorder.tracker.strays():
-        recorder.stop(reasons.SLIPPED, "a tensor was written, or given a history, by code that is not recorded")
+        recorder.stop(
+            catalogue.SLIPPED,
+            "a tensor was written, or given a history, by code that is not recorded",
+        )
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
-        recorder.stop(reasons.UNSUPPORTED, "the call leaves grad mode or autocast changed")
+        recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
     elif _overlaps(recorder):
-        recorder.stop(reasons.UNSUPPORTED, "an input is written whose memory another input shares")
+        recorder.stop(
+            catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
+        )
 
 
 def _overlaps(recorder: Recorder) -> bool:
-    written = {value for segment in recorder.segments for value in segment.written if value.home == CALL_INPUT}
+    written = {
+        value
+        for segment in recorder.segments
+        for value in segment.written
+        if value.home == CALL_INPUT
+    }
     inputs = recorder.tracker.live_inputs()
     homes: dict[int, set[Any]] = {}
     for tensor, value in inputs:
@@ -99,35 +125,63 @@ def _overlaps(recorder: Recorder) -> bool:
     return any(len(values) > 1 and values & written for values in homes.values())
 
 
-def _assemble(recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any) -> Recording:
+def _assemble(
+    recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any
+) -> Recording:
     maker = RecipeMaker(lambda obj: leaf(recorder, obj))
     output = maker.recipe(result)
     effects = tuple(effect.settle(maker) for effect in recorder.effects)
-    aliases = tuple((recorder.input_index(a), recorder.input_index(b)) for a, b in recorder.known.aliases)
-    written = sorted({v.index for seg in recorder.segments for v in seg.written if v.home == CALL_INPUT})
+    aliases = tuple(
+        (recorder.input_index(a), recorder.input_index(b)) for a, b in recorder.known.aliases
+    )
+    written = sorted(
+        {v.index for seg in recorder.segments for v in seg.written if v.home == CALL_INPUT}
+    )
     segments = close(recorder)
     guards = tuple(recorder.known.guard_list())
-    guard_set = GuardSet(guards, list(recorder.inputs), nargs, kwnames, disjoint=written, state=state)
+    guard_set = GuardSet(
+        guards, list(recorder.inputs), nargs, kwnames, disjoint=written, state=state
+    )
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
-    symbols = Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
-    return Recording(segments, tuple(recorder.outcomes), effects, output, guard_set, guards, aliases, tuple(recorder.sites), symbols,
-                     recorder.static_metas, numbers, tuple(recorder.fed))  # fmt: skip
+    symbols = (
+        Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
+    )
+    return Recording(
+        segments,
+        tuple(recorder.outcomes),
+        effects,
+        output,
+        guard_set,
+        guards,
+        aliases,
+        tuple(recorder.sites),
+        symbols,
+        recorder.static_metas,
+        numbers,
+        tuple(recorder.fed),
+    )
 
 
 def close(recorder: Recorder) -> tuple[Segment, ...]:
     """Finish the graphs, last first, so that each knows what later ones import from it."""
     feeds = [builder.imports_from(recorder.segments) for builder in recorder.segments]
-    return tuple(builder.finish(feed) for builder, feed in zip(recorder.segments, feeds, strict=True))
+    return tuple(
+        builder.finish(feed) for builder, feed in zip(recorder.segments, feeds, strict=True)
+    )
 
 
 def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
-    """The recipe of what is not made of parts: a tensor, a traced scalar, an object with an access path, a function or class."""
+    """The recipe of what is not made of parts: a tensor, a traced scalar, an object with an access
+    path, a function or class."""
     if isinstance(obj, torch.Tensor):
         return _tensor(recorder, obj)
     if type(obj) in scalars.TRACED:
         return obj.recipe if scalars.live_in(recorder, obj) else Const(scalars.plain(obj))
     if type(obj) is torch.Size:
-        return Apply(lambda *sizes: torch.Size(sizes), tuple(leaf(recorder, size) or Const(size) for size in obj))
+        return Apply(
+            lambda *sizes: torch.Size(sizes),
+            tuple(leaf(recorder, size) or Const(size) for size in obj),
+        )
     if is_constant(obj):
         return Const(obj)
     path = recorder.known.path_of(obj)

@@ -1,4 +1,5 @@
-"""A later call: the compiled segments in order, outcomes compared, effects done again, the output made."""
+"""A later call: the compiled segments in order, outcomes compared, effects done again, the output
+made."""
 
 import struct
 from collections.abc import Callable
@@ -7,21 +8,26 @@ from typing import Any
 import torch
 
 from ...runtime.dispatch import MISS
-from .generators import restorer
-from .recipes import Env
+from ...runtime.replay.host_generators import restorer
+from ...runtime.replay.recipes import Env
 from .recording import Recording
 from .segments import Feed, Segment
 from .values import CALL_INPUT, HOST, Meta
 
 
 class Undo:
-    """What must be put back when a call is not finished here: written inputs, the random generators."""
+    """What must be put back when a call is not finished here: written inputs, the random
+    generators."""
 
     def __init__(self, random: bool, devices: tuple[torch.device, ...]) -> None:
         self._generators: dict[int, Callable[[], None] | None] = {}
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._cpu = torch.random.get_rng_state() if random else None
-        self._cuda = [(d, torch.cuda.get_rng_state(d)) for d in devices if d.type == "cuda"] if random else []
+        self._cuda = (
+            [(d, torch.cuda.get_rng_state(d)) for d in devices if d.type == "cuda"]
+            if random
+            else []
+        )
 
     def keep_generator(self, owner: Any) -> None:
         """A host generator is about to be asked."""
@@ -33,7 +39,9 @@ class Undo:
 
     def back(self) -> None:
         with torch.no_grad():
-            for tensor, copy in reversed(self._copies):  # a tensor kept twice was written before the second time
+            for tensor, copy in reversed(
+                self._copies
+            ):  # a tensor kept twice was written before the second time
                 tensor.detach().copy_(copy)
         if self._cpu is not None:
             torch.random.set_rng_state(self._cpu)
@@ -52,14 +60,22 @@ class Entry:
     """A recording with its compiled segments. `eager` is the user's own function."""
 
     def __init__(
-        self, recording: Recording, programs: tuple[Callable[..., Any], ...], eager: Callable[..., Any]
+        self,
+        recording: Recording,
+        programs: tuple[Callable[..., Any], ...],
+        eager: Callable[..., Any],
     ) -> None:
         self.recording, self.programs, self.eager = recording, programs, eager
         self.guards = recording.guard_set
         self.hits = 0
         self._random = any(segment.random for segment in recording.segments)
         self._devices = tuple(
-            {meta.device for segment in recording.segments for meta in segment.metas if isinstance(meta, Meta)}
+            {
+                meta.device
+                for segment in recording.segments
+                for meta in segment.metas
+                if isinstance(meta, Meta)
+            }
         )
         self._checks: dict[int, list[tuple[Any, Any]]] = {}
         for after, recipe, expected in recording.outcomes:
@@ -67,12 +83,17 @@ class Entry:
         on_gpu = any(device.type == "cuda" for device in self._devices)
         self.general = recording.symbols is not None and on_gpu
         self._sizes_hold = recording.symbols.holds if recording.symbols is not None else _always
-        self._redo_safe = not any(getattr(program, "may_write_first", False) and segment.writes
-                                  for program, segment in zip(programs, recording.segments, strict=True))  # fmt: skip
+        self._redo_safe = not any(
+            getattr(program, "may_write_first", False) and segment.writes
+            for program, segment in zip(programs, recording.segments, strict=True)
+        )
 
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call's result, or MISS when an outcome is one that this recording has not seen; nothing was done to the outside then."""
-        if any(inputs[a] is not inputs[b] for a, b in self.recording.aliases) or not self._sizes_hold(inputs):
+        """The call's result, or MISS when an outcome is one that this recording has not seen;
+        nothing was done to the outside then."""
+        if any(
+            inputs[a] is not inputs[b] for a, b in self.recording.aliases
+        ) or not self._sizes_hold(inputs):
             return MISS
         undo = Undo(self._random, self._devices)
         env = Env(inputs, len(self.programs), undo.keep_generator)
@@ -89,7 +110,9 @@ class Entry:
         return self._epilogue(env)
 
     def _segments(self, env: Env, undo: Undo) -> bool:
-        for index, (segment, program) in enumerate(zip(self.recording.segments, self.programs, strict=True)):
+        for index, (segment, program) in enumerate(
+            zip(self.recording.segments, self.programs, strict=True)
+        ):
             if not self._agrees(index, env):
                 return False
             if segment.ops:
@@ -97,9 +120,13 @@ class Entry:
         return self._agrees(len(self.programs), env)
 
     def _agrees(self, index: int, env: Env) -> bool:
-        return all(same(recipe.make(env), expected) for recipe, expected in self._checks.get(index, ()))
+        return all(
+            same(recipe.make(env), expected) for recipe, expected in self._checks.get(index, ())
+        )
 
-    def _segment(self, index: int, segment: Segment, program: Callable[..., Any], env: Env, undo: Undo) -> None:
+    def _segment(
+        self, index: int, segment: Segment, program: Callable[..., Any], env: Env, undo: Undo
+    ) -> None:
         tensors = [self._fed(feed, env) for feed in segment.feeds]
         if len(self.programs) > 1:
             for position in segment.writes:
@@ -110,7 +137,9 @@ class Entry:
         if feed.segment == CALL_INPUT:
             return env.inputs[feed.index]
         if feed.segment == HOST:
-            return torch.tensor(self.recording.fed[feed.index].make(env), dtype=torch.float64, device="cpu")
+            return torch.tensor(
+                self.recording.fed[feed.index].make(env), dtype=torch.float64, device="cpu"
+            )
         return env.outputs[feed.segment][feed.index]
 
     def _epilogue(self, env: Env) -> Any:
@@ -122,11 +151,14 @@ class Entry:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """Whether an outcome is the one that was recorded: exact type and value; NaN equals NaN, -0.0 differs from 0.0."""
+    """Whether an outcome is the one that was recorded: exact type and value; NaN equals NaN, -0.0
+    differs from 0.0."""
     if type(value) is not type(expected):
         return False
     if isinstance(value, list | tuple):
         return len(value) == len(expected) and all(map(same, value, expected))
     if isinstance(value, float):
-        return struct.pack("d", value) == struct.pack("d", expected) or (value != value and expected != expected)
+        return struct.pack("d", value) == struct.pack("d", expected) or (
+            value != value and expected != expected
+        )
     return bool(value == expected)

@@ -1,7 +1,8 @@
 """Traced scalars as operands of tensor operators: the number stays in the graph, as a 0-dim tensor.
 
-A Python number is a double (or a 64-bit integer) that torch rounds to the operand's dtype when it meets a tensor; the graph does the same
-with a 0-dim tensor of float64 or int64. Only cases where the two agree exactly are taken; elsewhere the scalar settles and breaks.
+A Python number is a double (or a 64-bit integer) that torch rounds to the operand's dtype when it
+meets a tensor; the graph does the same with a 0-dim tensor of float64 or int64. Only cases where
+the two agree exactly are taken; elsewhere the scalar settles and breaks.
 """
 
 import dataclasses
@@ -19,7 +20,8 @@ from .values import Value
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Form:
-    """How the graph makes a scalar: from a one-element tensor's value, or by arithmetic on other forms and constants."""
+    """How the graph makes a scalar: from a one-element tensor's value, or by arithmetic on other
+    forms and constants."""
 
     function: Callable[..., Any] | None
     parts: tuple[Any, ...]
@@ -28,7 +30,8 @@ class Form:
 _WIDE = {float: torch.float64, int: torch.int64}
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.neg, abs}
 _OPERATIONS = frozenset(
-    "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ gt lt ge le eq ne __eq__ __ne__ mul_ add_ sub_".split()
+    "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ gt lt ge le eq ne __eq__ __ne__"
+    " mul_ add_ sub_".split()
 )
 _DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv".split())
 
@@ -39,13 +42,18 @@ def of_tensor(value: Value) -> Form:
 
 
 def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
-    """The form of arithmetic on scalars, if the graph can do it exactly: int64 may overflow where Python does not, so floats alone."""
-    if function not in _ARITHMETIC or not all(type(scalars.plain(arg)) is float or type(arg) is int for arg in args):
+    """The form of arithmetic on scalars, if the graph can do it exactly: int64 may overflow where
+    Python does not, so floats alone."""
+    if function not in _ARITHMETIC or not all(
+        type(scalars.plain(arg)) is float or type(arg) is int for arg in args
+    ):
         return None
     parts = tuple(arg.form if scalars.is_live(arg) else arg for arg in args)
     return (
         None
-        if any(part is None or scalars.size_form(arg) for part, arg in zip(parts, args, strict=True))
+        if any(
+            part is None or scalars.size_form(arg) for part, arg in zip(parts, args, strict=True)
+        )
         else Form(function, parts)
     )
 
@@ -56,17 +64,24 @@ def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
         return form
     if form.function is None:
         (value,) = form.parts
-        flat = segment.call("call_method", "reshape", (segment.node(value, value.meta), ()), {}, origin)
+        flat = segment.call(
+            "call_method", "reshape", (segment.node(value, value.meta), ()), {}, origin
+        )
         detached = segment.call("call_method", "detach", (flat,), {}, origin)
         wide = torch.float64 if value.meta.dtype.is_floating_point else torch.int64
         return segment.call("call_method", "to", (detached, wide), {}, origin)
     return segment.call(
-        "call_function", form.function, tuple(node_of(part, segment, origin) for part in form.parts), {}, origin
+        "call_function",
+        form.function,
+        tuple(node_of(part, segment, origin) for part in form.parts),
+        {},
+        origin,
     )
 
 
 def fits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the operator may take its one traced scalar as a tensor: (tensor, scalar), float32 or float64."""
+    """Whether the operator may take its one traced scalar as a tensor: (tensor, scalar), float32 or
+    float64."""
     if (
         kwargs
         or len(args) != 2
@@ -74,4 +89,6 @@ def fits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         or args[0].dtype not in (torch.float32, torch.float64)
     ):
         return False
-    return isinstance(getattr(args[1], "form", None), Form) and (name in _OPERATIONS or name in _DIVISIONS)
+    return isinstance(getattr(args[1], "form", None), Form) and (
+        name in _OPERATIONS or name in _DIVISIONS
+    )

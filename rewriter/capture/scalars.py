@@ -1,4 +1,5 @@
-"""Numbers and text that come from tensors: plain to Python, but they remember how a later call makes them again."""
+"""Numbers and text that come from tensors: plain to Python, but they remember how a later call
+makes them again."""
 
 import copyreg
 import math
@@ -9,14 +10,20 @@ from typing import Any
 
 import torch
 
-from . import state
-from .recipes import Apply, Const, Recipe
+from ...runtime.replay.recipes import Apply, Const, Recipe
+from . import current
 
 
 def is_live(value: Any) -> bool:
-    """Whether `value` is a traced scalar or text of the recording now at work; one kept from an earlier call is a plain value."""
-    recorder = state.recorder()
-    return recorder is not None and type(value) in TRACED and value.recording is recorder and recorder.active
+    """Whether `value` is a traced scalar or text of the recording now at work; one kept from an
+    earlier call is a plain value."""
+    recorder = current.recorder()
+    return (
+        recorder is not None
+        and type(value) in TRACED
+        and value.recording is recorder
+        and recorder.active
+    )
 
 
 def live_in(recorder: Any, value: Any) -> bool:
@@ -44,7 +51,7 @@ def size_form(value: Any) -> Any:
 def traced(value: Any, recipe: Recipe, form: Any = None, recorder: Any = None) -> Any:
     """`value` with its recipe, and the form in which a graph can hold it, if a subclass can
     carry it (a bool cannot: its outcome is recorded instead)."""
-    recorder = recorder or state.recorder()
+    recorder = recorder or current.recorder()
     if type(value) is bool:
         return recorder.outcome(recipe, value)
     cls = {float: TracedFloat, int: TracedInt, str: TracedStr}.get(type(value))
@@ -57,7 +64,8 @@ def traced(value: Any, recipe: Recipe, form: Any = None, recorder: Any = None) -
 
 
 def apply(function: Any, *args: Any) -> Any:
-    """`function(*args)` on the plain values; traced again if any argument is traced. Where it raises, the values decide."""
+    """`function(*args)` on the plain values; traced again if any argument is traced. Where it
+    raises, the values decide."""
     try:
         result = function(*map(plain, args))
     except Exception:
@@ -66,14 +74,16 @@ def apply(function: Any, *args: Any) -> Any:
         raise
     if result is NotImplemented or not any(map(is_live, args)):
         return result
-    recorder = state.recorder()
+    recorder = current.recorder()
     recipe = Apply(function, tuple(map(recipe_of, args)))
     if _may_raise(function, args):
         recorder.must_work(recipe)
     return traced(result, recipe, recorder.form_of_call(function, args))
 
 
-_DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod, divmod, operator.lshift, operator.rshift})
+_DIVISIONS = frozenset(
+    {operator.truediv, operator.floordiv, operator.mod, divmod, operator.lshift, operator.rshift}
+)
 
 
 def _may_raise(function: Any, args: tuple[Any, ...]) -> bool:
@@ -133,7 +143,12 @@ def _arithmetic() -> dict[str, Any]:
     methods["__divmod__"], methods["__rdivmod__"] = _binary(divmod), _reflected(divmod)
     for name in "lt le gt ge eq ne".split():
         methods[f"__{name}__"] = _binary(getattr(operator, name))
-    for name, function in {"neg": operator.neg, "pos": operator.pos, "abs": abs, "invert": operator.invert}.items():
+    for name, function in {
+        "neg": operator.neg,
+        "pos": operator.pos,
+        "abs": abs,
+        "invert": operator.invert,
+    }.items():
         methods[f"__{name}__"] = _unary(function)
     methods["__bool__"] = _settled(bool)
     methods["__round__"] = lambda self, *digits: apply(round, self, *digits)
@@ -153,16 +168,36 @@ _UNTRACED: dict[str, Any] = {
     "form": None,
 }  # what a scalar of a finished recording is
 
-TracedFloat = type("TracedFloat", (float,), {**_UNTRACED, **_arithmetic(), "__int__": _settled(int), "__trunc__": _settled(math.trunc),
-                                             "is_integer": _settled(float.is_integer)})  # fmt: skip
-TracedInt = type("TracedInt", (int,), {**_UNTRACED, **_arithmetic(), "__index__": _settled(operator.index), "__int__": _settled(int),
-                                       "__float__": _settled(float)})  # fmt: skip
+TracedFloat = type(
+    "TracedFloat",
+    (float,),
+    {
+        **_UNTRACED,
+        **_arithmetic(),
+        "__int__": _settled(int),
+        "__trunc__": _settled(math.trunc),
+        "is_integer": _settled(float.is_integer),
+    },
+)
+TracedInt = type(
+    "TracedInt",
+    (int,),
+    {
+        **_UNTRACED,
+        **_arithmetic(),
+        "__index__": _settled(operator.index),
+        "__int__": _settled(int),
+        "__float__": _settled(float),
+    },
+)
 
 
 def _text() -> dict[str, Any]:
     """Every way to look into text settles it; adding keeps it traced."""
     methods = {
-        name: _settled(getattr(str, name)) for name in dir(str) if callable(getattr(str, name)) and name not in _OWN
+        name: _settled(getattr(str, name))
+        for name in dir(str)
+        if callable(getattr(str, name)) and name not in _OWN
     }
     methods["__add__"] = lambda self, other: (
         apply(operator.add, self, other) if isinstance(other, str) else NotImplemented
@@ -175,8 +210,9 @@ def _text() -> dict[str, Any]:
 
 
 _OWN = frozenset(
-    "__new__ __init__ __init_subclass__ __subclasshook__ __class__ __getattribute__ __setattr__ __delattr__ __dir__ __doc__ "
-    "__reduce__ __reduce_ex__ __getnewargs__ __add__ __sizeof__ __getstate__".split()
+    "__new__ __init__ __init_subclass__ __subclasshook__ __class__ __getattribute__ __setattr__"
+    " __delattr__ __dir__ __doc__ __reduce__ __reduce_ex__ __getnewargs__ __add__ __sizeof__"
+    " __getstate__".split()
 )
 # Text made of traced values; only what prints or stores it can make it again.
 TracedStr = type("TracedStr", (str,), {**_UNTRACED, **_text()})
@@ -197,14 +233,17 @@ def release(made: list[Any]) -> None:
 
 
 class Stripper:
-    """Makes the traced scalars in objects plain: tuples and frozensets anew, each once; what can change in place."""
+    """Makes the traced scalars in objects plain: tuples and frozensets anew, each once; what can
+    change in place."""
 
     def __init__(self) -> None:
         anew: dict[int, Any] = {}
         self.value, self.owner = _Strip(True, anew), _Strip(False, anew)
 
 
-MOST = 20_000  # objects looked into: what was made in the call is small, what it refers to need not be
+MOST = (
+    20_000  # objects looked into: what was made in the call is small, what it refers to need not be
+)
 
 
 class _Strip:
@@ -247,7 +286,11 @@ class _Strip:
         if all(a is b for a, b in zip(parts, obj, strict=True)):
             return obj
         if isinstance(obj, tuple):
-            return type(obj)(parts) if type(obj) in (tuple, torch.Size) else tuple.__new__(type(obj), parts)
+            return (
+                type(obj)(parts)
+                if type(obj) in (tuple, torch.Size)
+                else tuple.__new__(type(obj), parts)
+            )
         return type(obj)(parts)
 
     def _items(self, obj: Any, items: list[tuple[Any, Any]]) -> None:
@@ -296,4 +339,11 @@ def _content(cell: Any) -> Any:
 
 
 _LEAVES = frozenset({int, float, str, bool, bytes, complex, type(None), range, slice})
-_OTHERS = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.BuiltinFunctionType, types.MethodType)
+_OTHERS = (
+    torch.Tensor,
+    torch.nn.Module,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+)

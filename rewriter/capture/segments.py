@@ -1,4 +1,5 @@
-"""The recorded program while it grows: a chain of torch-level fx graphs, cut where Python needed a value."""
+"""The recorded program while it grows: a chain of torch-level fx graphs, cut where Python needed a
+value."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +12,8 @@ from .values import CALL_INPUT, HOST, Meta, Number, Value
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """Where a segment's input comes from: a call input, a number of the host, or output `index` of `segment`."""
+    """Where a segment's input comes from: a call input, a number of the host, or output `index` of
+    `segment`."""
 
     segment: int
     index: int
@@ -19,7 +21,8 @@ class Feed:
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    """A finished piece: its graph, where its inputs come from, how they look. `eager`: never compiled (data-dependent shape)."""
+    """A finished piece: its graph, where its inputs come from, how they look. `eager`: never
+    compiled (data-dependent shape)."""
 
     module: torch.fx.GraphModule
     feeds: tuple[Feed, ...]
@@ -31,7 +34,8 @@ class Segment:
 
 
 class SegmentBuilder:
-    """Grows one fx graph. Values of other segments and call inputs come in as placeholders when they are first used."""
+    """Grows one fx graph. Values of other segments and call inputs come in as placeholders when
+    they are first used."""
 
     def __init__(self, index: int, eager: bool = False) -> None:
         self.index, self.eager = index, eager
@@ -46,7 +50,8 @@ class SegmentBuilder:
         self._last_placeholder: torch.fx.Node | None = None
 
     def node(self, value: Value, meta: Meta | Number) -> torch.fx.Node:
-        """The node of `value` here; an import is made if it comes from elsewhere, described by `meta`."""
+        """The node of `value` here; an import is made if it comes from elsewhere, described by
+        `meta`."""
         if value.home == self.index:
             return value.node
         if value not in self._nodes:
@@ -92,5 +97,11 @@ class SegmentBuilder:
         module = torch.fx.GraphModule({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
         return Segment(
-            module, feeds, tuple(meta for _, meta in self._imports), self.eager, self.ops, writes, self.random
+            module,
+            feeds,
+            tuple(meta for _, meta in self._imports),
+            self.eager,
+            self.ops,
+            writes,
+            self.random,
         )

@@ -1,7 +1,8 @@
 """After a dynamic recording: its graphs run once on fake tensors whose moving sizes are symbols.
 
-That gives the expression behind each number that Python read of a size, the examples with which backends compile, and, with what compiling
-asked of the sizes, the condition under which the recording stands for a call. torch's ShapeEnv keeps the expressions and the relations.
+That gives the expression behind each number that Python read of a size, the examples with which
+backends compile, and, with what compiling asked of the sizes, the condition under which the
+recording stands for a call. torch's ShapeEnv keeps the expressions and the relations.
 """
 
 import warnings
@@ -17,9 +18,9 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, Shap
 from torch.utils._sympy.printers import PythonPrinter
 
 from ...runtime.guard import TensorMeta
-from .recipes import Recipe
+from ...runtime.replay.recipes import Recipe
 from .segments import Segment
-from .sizes import LARGEST, Form, SymbolicEnv
+from .traced_sizes import LARGEST, Form, SymbolicEnv
 from .values import CALL_INPUT, HOST, Meta, Number
 
 ITSELF = -1  # in the place of a dim: the input is a number
@@ -31,8 +32,8 @@ class Inconsistent(Exception):
 
 
 class Symbols:
-    """The symbolic sizes of one recording. `dynamic`: call input -> dims whose sizes are symbols. `numbers`: call inputs that are symbols
-    themselves, with their values."""
+    """The symbolic sizes of one recording. `dynamic`: call input -> dims whose sizes are symbols.
+    `numbers`: call inputs that are symbols themselves, with their values."""
 
     def __init__(self, dynamic: dict[int, frozenset[int]], numbers: dict[int, int]) -> None:
         self.dynamic = {**dynamic, **dict.fromkeys(numbers, frozenset({ITSELF}))}
@@ -46,11 +47,13 @@ class Symbols:
         self._decided = False
         self.holds: Callable[[list[Any]], bool] = _undecided
 
-    # -- the symbolic run --------------------------------------------------------------------------------------------------------------
+    # -- the symbolic run
 
-    def analyse(self, segments: tuple[Segment, ...], outcomes: Iterable[tuple[int, Recipe, Any]]) -> list[Any]:
-        """Run the graphs on symbols; the outcomes that no relation between sizes covers. Raises Inconsistent, and what torch raises for
-        an operator that symbols cannot pass."""
+    def analyse(
+        self, segments: tuple[Segment, ...], outcomes: Iterable[tuple[int, Recipe, Any]]
+    ) -> list[Any]:
+        """Run the graphs on symbols; the outcomes that no relation between sizes covers. Raises
+        Inconsistent, and what torch raises for an operator that symbols cannot pass."""
         results: list[Any] = []
         with (
             warnings.catch_warnings(action="ignore"),
@@ -61,7 +64,8 @@ class Symbols:
         ):
             for segment in segments:
                 fakes = [
-                    self._fed(feed, meta, results) for feed, meta in zip(segment.feeds, segment.metas, strict=True)
+                    self._fed(feed, meta, results)
+                    for feed, meta in zip(segment.feeds, segment.metas, strict=True)
                 ]
                 self._examples.append([_same_layout(fake, False) for fake in fakes])
                 results.append(self._run(segment, fakes))
@@ -90,11 +94,17 @@ class Symbols:
         return self._shapes[index]
 
     def _symbolic_shape(self, index: int, meta: Meta) -> tuple[Any, Any]:
-        """Sizes and strides; a stride is an expression where the guard on the input takes it for one."""
+        """Sizes and strides; a stride is an expression where the guard on the input takes it for
+        one."""
         dims = self.dynamic[index]
         with torch.utils._python_dispatch._disable_current_modes():
-            described = TensorMeta.of(torch.empty_strided(meta.size, meta.stride, device="meta"), dims)
-        sizes = tuple(self._symbol(index, dim, size) if dim in dims else size for dim, size in enumerate(meta.size))
+            described = TensorMeta.of(
+                torch.empty_strided(meta.size, meta.stride, device="meta"), dims
+            )
+        sizes = tuple(
+            self._symbol(index, dim, size) if dim in dims else size
+            for dim, size in enumerate(meta.size)
+        )
         strides: list[Any] = list(meta.stride)
         packed = described.packed or (None,) * len(sizes)
         for dim in sorted(range(len(sizes)), key=lambda d: (meta.stride[d], -d)):
@@ -113,11 +123,13 @@ class Symbols:
         return made
 
     def _run(self, segment: Segment, fakes: list[torch.Tensor]) -> Any:
-        """The outputs of a segment, None for one with data-dependent shapes: what follows it stands for the shapes that were seen."""
+        """The outputs of a segment, None for one with data-dependent shapes: what follows it stands
+        for the shapes that were seen."""
         return None if segment.eager else _Run(segment.module).run(*fakes)
 
     def _covered(self, recipe: Recipe, expected: Any) -> bool:
-        """Whether the outcome is one that relations between sizes decide: they are recorded as such."""
+        """Whether the outcome is one that relations between sizes decide: they are recorded as
+        such."""
         if not recipe.sizes or not isinstance(expected, bool | int | float | tuple):
             self._decided |= not recipe.graph
             return False
@@ -128,12 +140,13 @@ class Symbols:
         return True
 
     def check_against(self, old: tuple[Segment, ...], new: tuple[Segment, ...]) -> None:
-        """An earlier recording that relied on the same things but for sizes, where no size decided anything: what differs came of a size
-        that slipped into a constant through code that asks nobody. Raises Inconsistent."""
+        """An earlier recording that relied on the same things but for sizes, where no size decided
+        anything: what differs came of a size that slipped into a constant through code that asks
+        nobody. Raises Inconsistent."""
         if not self._decided and differ(old, new):
             raise Inconsistent("something follows from a size in a way that was not seen")
 
-    # -- compiling -------------------------------------------------------------------------------------------------------------------
+    # -- compiling
 
     def examples(self, number: int, segment: Segment) -> list[Any]:
         """Fake inputs for compiling segment `number`."""
@@ -142,12 +155,15 @@ class Symbols:
             return [_same_layout(fake, meta.requires_grad) for fake, meta in pairs]
 
     def close(self) -> None:
-        """Everything has been asked of the sizes: make `holds` of it, and give the forms what later calls compute. Raises Inconsistent."""
+        """Everything has been asked of the sizes: make `holds` of it, and give the forms what later
+        calls compute. Raises Inconsistent."""
         if any(self.env.deferred_runtime_asserts.values()):
             raise Inconsistent("a size that only the data decides")
         conditions = [f"2 <= {symbol} < {LARGEST}" for symbol in self._first()]
         conditions += [
-            f"{_read(*at)} == {symbol}" for at, symbol in self._symbols.items() if self._first()[symbol] != at
+            f"{_read(*at)} == {symbol}"
+            for at, symbol in self._symbols.items()
+            if self._first()[symbol] != at
         ]
         conditions += [_text(guard.expr) for guard in self.env.guards]
         self.holds = self.function(" and ".join(dict.fromkeys(conditions)))
@@ -155,7 +171,8 @@ class Symbols:
             form.compute = self._lazily(form)
 
     def give_up(self) -> None:
-        """The recording stands for one size: every form is what the recorded call had, also where no graph has its node any more."""
+        """The recording stands for one size: every form is what the recorded call had, also where
+        no graph has its node any more."""
         for form in self._forms:
             form.compute = _always(form.seen)
 
@@ -171,7 +188,8 @@ class Symbols:
         return eval(f"lambda I: (lambda {names}: {text})({reads})", dict(SYMPY_INTERP))  # type: ignore[no-any-return]
 
     def _lazily(self, form: Form) -> Callable[[list[Any]], Any]:
-        """What a later call computes for a form, made when the first asks: most are never asked for."""
+        """What a later call computes for a form, made when the first asks: most are never asked
+        for."""
         value = form.symbol
         if not isinstance(value, SYMBOLIC):
             return _always(form.seen)
@@ -234,13 +252,20 @@ def _agree(value: Any, seen: Any) -> None:
 def _equal(value: Any, expected: Any) -> bool:
     """Whether they are equal; for symbols this becomes a relation that later calls must fulfil."""
     if isinstance(expected, tuple):
-        return len(value) == len(expected) and all(_equal(a, b) for a, b in zip(value, expected, strict=True))
+        return len(value) == len(expected) and all(
+            _equal(a, b) for a, b in zip(value, expected, strict=True)
+        )
     return bool(value) is expected if isinstance(expected, bool) else bool(value == expected)
 
 
 def forms_in(segments: Iterable[Segment]) -> list[Form]:
     """The forms that the graphs have nodes for."""
-    return [node.meta["size"] for segment in segments for node in segment.module.graph.nodes if "size" in node.meta]
+    return [
+        node.meta["size"]
+        for segment in segments
+        for node in segment.module.graph.nodes
+        if "size" in node.meta
+    ]
 
 
 def drop_unused(segments: Iterable[Segment]) -> None:
@@ -274,13 +299,21 @@ def _always(value: Any) -> Callable[[list[Any]], Any]:
 def differ(old: tuple[Segment, ...], new: tuple[Segment, ...]) -> bool:
     """Whether two recordings of one function differ in operators or constants, sizes aside."""
     pairs = [(_operators(a), _operators(b)) for a, b in zip(old, new, strict=False)]
-    if len(old) != len(new) or any([n.target for n in a] != [n.target for n in b] for a, b in pairs):
+    if len(old) != len(new) or any(
+        [n.target for n in a] != [n.target for n in b] for a, b in pairs
+    ):
         return True
-    return not all(_same_constants(one, other) for a, b in pairs for one, other in zip(a, b, strict=True))
+    return not all(
+        _same_constants(one, other) for a, b in pairs for one, other in zip(a, b, strict=True)
+    )
 
 
 def _operators(segment: Segment) -> list[torch.fx.Node]:
-    return [node for node in segment.module.graph.nodes if node.op.startswith("call") and "size" not in node.meta]
+    return [
+        node
+        for node in segment.module.graph.nodes
+        if node.op.startswith("call") and "size" not in node.meta
+    ]
 
 
 def _same_constants(old: torch.fx.Node, new: torch.fx.Node) -> bool:
@@ -289,11 +322,17 @@ def _same_constants(old: torch.fx.Node, new: torch.fx.Node) -> bool:
     if len(leaves[0]) != len(leaves[1]):
         return False
     pairs = zip(*leaves, strict=True)
-    return all(isinstance(a, torch.fx.Node) or isinstance(b, torch.fx.Node) or _same(a, b) for a, b in pairs)
+    return all(
+        isinstance(a, torch.fx.Node) or isinstance(b, torch.fx.Node) or _same(a, b)
+        for a, b in pairs
+    )
 
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, slice) and isinstance(b, slice):
         ends = ((a.start, b.start), (a.stop, b.stop), (a.step, b.step))
-        return all(isinstance(x, torch.fx.Node) or isinstance(y, torch.fx.Node) or _same(x, y) for x, y in ends)
+        return all(
+            isinstance(x, torch.fx.Node) or isinstance(y, torch.fx.Node) or _same(x, y)
+            for x, y in ends
+        )
     return type(a) is type(b) and (a is b or a == b or a != a)

@@ -1,6 +1,7 @@
 """The recorder: watches one real call and writes down what torch did and what Python read.
 
-The call runs on the user's real tensors and is the eager call. Whatever is not understood stops the recording; the call goes on.
+The call runs on the user's real tensors and is the eager call. Whatever is not understood stops the
+recording; the call goes on.
 """
 
 import contextlib
@@ -16,36 +17,47 @@ from torch.overrides import TorchFunctionMode
 from ...runtime.errors import GraphBreakError
 from ...runtime.guard import Path, Tensor, TensorMeta
 from ...runtime.options import Options
-from .. import reasons
-from . import opsets, scalar_forms, scalars, sizes, state
-from .arguments import as_nodes
+from ...runtime.replay.recipes import (
+    DONE,
+    Apply,
+    HostCall,
+    HostValue,
+    Input,
+    Output,
+    Recipe,
+    Works,
+)
+from .. import catalogue
+from . import current, opsets, scalar_forms, scalars, traced_sizes
 from .moving import Moving
 from .nested import plain_in, settle_but_sizes, tensors_in
+from .node_arguments import as_nodes
 from .places import place_of
 from .provenance import Provenance, Unguardable
-from .recipes import DONE, Apply, HostCall, HostValue, Input, Output, Recipe, Works
 from .segments import SegmentBuilder
 from .values import CALL_INPUT, FLOAT, HOST, Meta, Tracker, Value, is_plain
 
 
 class Stopped(Exception):
-    """Raised inside the recorder alone: the recording has ended, the operator at hand runs plainly."""
+    """Raised inside the recorder alone: the recording has ended, the operator at hand runs
+    plainly."""
 
 
 class Recorder(TorchFunctionMode):
-    """A TorchFunctionMode for one call. `sites` are its breaks; `stopped` says why the recording ended early, if it did."""
+    """A TorchFunctionMode for one call. `sites` are its breaks; `stopped` says why the recording
+    ended early, if it did."""
 
     def __init__(self, options: Options, rewriter: Any, moving: "Moving | None" = None) -> None:
         super().__init__()
         self.options, self.rewriter = options, rewriter
         self.active = True
-        self.stopped: reasons.Site | None = None
+        self.stopped: catalogue.Site | None = None
         self.failure: GraphBreakError | None = None
-        self.sites: list[reasons.Site] = []
+        self.sites: list[catalogue.Site] = []
         self.known = Provenance(self.origin, self._moving_number)
         self.moving = moving or Moving()
         self.dynamic_inputs: dict[int, frozenset[int]] = {}
-        self.numbers: dict[int, sizes.Given] = {}
+        self.numbers: dict[int, traced_sizes.Given] = {}
         self.static_metas: dict[Path, TensorMeta] = {}
         self.tracker = Tracker()
         self.segments = [SegmentBuilder(0)]
@@ -61,8 +73,9 @@ class Recorder(TorchFunctionMode):
         self.grad_mode = torch.is_grad_enabled()
 
     def _moving_number(self, value: Any, path: Path) -> Any:
-        """A number that earlier calls saw change: traced, so that it is read anew at each call. None: take it for a constant."""
-        if path not in self.moving.numbers or state.recorder() is not self:
+        """A number that earlier calls saw change: traced, so that it is read anew at each call.
+        None: take it for a constant."""
+        if path not in self.moving.numbers or current.recorder() is not self:
             return None
         index = self.input_index(path)
         if (
@@ -71,10 +84,14 @@ class Recorder(TorchFunctionMode):
             and self.options.dynamic is not False
             and (path, -1) not in self.moving.fixed
         ):
-            return scalars.traced(value, Input(index), self.numbers.setdefault(index, sizes.Given(value, index)))
+            return scalars.traced(
+                value,
+                Input(index),
+                self.numbers.setdefault(index, traced_sizes.Given(value, index)),
+            )
         return scalars.traced(value, Input(index))
 
-    # -- places ----------------------------------------------------------------------------------------------------------------------
+    # -- places
 
     def place(self) -> tuple[str, int, str]:
         """File, line and source line of the user's code that is running."""
@@ -89,12 +106,17 @@ class Recorder(TorchFunctionMode):
         return self.rewriter.call(self, function, args, kwargs)
 
     def safely(self, watched: Callable[[], Any], plain: Callable[[], Any]) -> Any:
-        """`watched()`; if it fails before any code of the user's ran, `plain()`, what Python itself does. When that raises too, the error
-        is the user's own; when it does not, the fault was the recorder's, and the recording ends."""
+        """`watched()`; if it fails before any code of the user's ran, `plain()`, what Python itself
+        does. When that raises too, the error is the user's own; when it does not, the fault was the
+        recorder's, and the recording ends."""
         try:
             return watched()
         except Exception as error:
-            if not self.active or isinstance(error, StopIteration | GraphBreakError) or self._ran_user_code(error):
+            if (
+                not self.active
+                or isinstance(error, StopIteration | GraphBreakError)
+                or self._ran_user_code(error)
+            ):
                 raise
             fault = error
         with self.paused():
@@ -103,7 +125,8 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _ran_user_code(self, error: Exception) -> bool:
-        """Whether the error came through a frame of rewritten code, below the operator that sees it."""
+        """Whether the error came through a frame of rewritten code, below the operator that sees
+        it."""
         trace = error.__traceback__
         while trace is not None:
             if self.rewriter.is_rewritten(trace.tb_frame.f_code):
@@ -111,34 +134,34 @@ class Recorder(TorchFunctionMode):
             trace = trace.tb_next
         return False
 
-    # -- ends ------------------------------------------------------------------------------------------------------------------------
+    # -- ends
 
-    def stop(self, reason: reasons.Reason, detail: str) -> None:
+    def stop(self, reason: catalogue.Reason, detail: str) -> None:
         """End the recording; the call itself goes on in eager."""
         if not self.active:
             return
         self.active = False
-        if state.recorder() is self:
-            state.install(None)
+        if current.recorder() is self:
+            current.install(None)
         self.stopped = self.site(reason, detail)
         self._refuse(self.stopped)
 
-    def site(self, reason: reasons.Reason, detail: str) -> reasons.Site:
+    def site(self, reason: catalogue.Reason, detail: str) -> catalogue.Site:
         try:
             place = self.place()
         except Exception:  # a place that cannot be told must not hide why the recording ended
             place = ("<unknown>", 0, "")
-        return reasons.Site(reason, *place, detail)
+        return catalogue.Site(reason, *place, detail)
 
-    def breaks(self, reason: reasons.Reason, detail: str) -> None:
+    def breaks(self, reason: catalogue.Reason, detail: str) -> None:
         """A graph break: one more site; an error under `fullgraph=True`."""
         self.sites.append(self.site(reason, detail))
         self._refuse(self.sites[-1])
 
-    def _refuse(self, site: reasons.Site) -> None:
+    def _refuse(self, site: catalogue.Site) -> None:
         if self.options.fullgraph and self.failure is None:
             self.active = False
-            state.install(None)
+            current.install(None)
             self.failure = GraphBreakError(f"fullgraph=True, but the graph breaks here:\n{site}")
             raise self.failure
 
@@ -153,28 +176,40 @@ class Recorder(TorchFunctionMode):
         scalars.release(self.scalars)
         return result
 
-    # -- outcomes and segments -------------------------------------------------------------------------------------------------------
+    # -- outcomes and segments
 
     @property
     def segment(self) -> SegmentBuilder:
         return self.segments[-1]
 
     def cut(self, eager: bool = False) -> None:
-        """Start a new segment, unless the current one is still empty; grad mode is carried over. Raises Stopped inside autocast."""
+        """Start a new segment, unless the current one is still empty; grad mode is carried over.
+        Raises Stopped inside autocast."""
         if self.open_contexts:
-            self.stop_here(reasons.UNSUPPORTED, "a graph break inside an autocast context")
+            self.stop_here(catalogue.UNSUPPORTED, "a graph break inside an autocast context")
         if self.segment.ops == 0:
             self.segment.eager = eager
             return
         changed = torch.is_grad_enabled() != self.grad_mode
         if changed:
-            self.segment.call("call_function", torch._C._set_grad_enabled, (self.grad_mode,), {}, self.origin())
+            self.segment.call(
+                "call_function", torch._C._set_grad_enabled, (self.grad_mode,), {}, self.origin()
+            )
         self.segments.append(SegmentBuilder(len(self.segments), eager))
         if changed:
-            self.segment.call("call_function", torch._C._set_grad_enabled, (not self.grad_mode,), {}, self.origin())
+            self.segment.call(
+                "call_function",
+                torch._C._set_grad_enabled,
+                (not self.grad_mode,),
+                {},
+                self.origin(),
+            )
 
-    def outcome(self, recipe: Recipe, value: Any, reason: reasons.Reason = reasons.HOST_READ) -> Any:
-        """Python depends on a value that the graph computes: later calls compare it with `value`."""
+    def outcome(
+        self, recipe: Recipe, value: Any, reason: catalogue.Reason = catalogue.HOST_READ
+    ) -> Any:
+        """Python depends on a value that the graph computes: later calls compare it with
+        `value`."""
         if not recipe.graph:
             self.outcomes.append((recipe.after, recipe, value))
             return value
@@ -185,7 +220,8 @@ class Recorder(TorchFunctionMode):
         return value
 
     def host_call(self, call: HostCall, result: Any) -> Any:
-        """A call that is made anew each time, between the outcomes before and after it. Its answer, traced."""
+        """A call that is made anew each time, between the outcomes before and after it. Its answer,
+        traced."""
         call.after = max((after for after, _, _ in self.outcomes), default=0)
         if any(recipe.graph for recipe in (*call.arguments, *call.keywords.values())):
             self.cut()
@@ -204,24 +240,32 @@ class Recorder(TorchFunctionMode):
             return Input(value.index)
         return Output(value.home, self.segments[value.home].export(value))
 
-    # -- tensors ---------------------------------------------------------------------------------------------------------------------
+    # -- tensors
 
     def input_index(self, path: Path) -> int:
         return self.inputs.setdefault(path, len(self.inputs))
 
     def value(self, tensor: torch.Tensor) -> Value:
-        """The value of a tensor that a recorded operator met; intake, if it comes from outside. Raises Stopped."""
+        """The value of a tensor that a recorded operator met; intake, if it comes from outside.
+        Raises Stopped."""
         tracked = self.tracker.get(tensor)
         if tracked is not None:
             if self.tracker.moved(tensor):
                 self.stop_here(
-                    reasons.SLIPPED, "a tensor was written, or given a history, by code that is not recorded"
+                    catalogue.SLIPPED,
+                    "a tensor was written, or given a history, by code that is not recorded",
                 )
             return tracked.value
         path = self.known.path_of(tensor)
         if path is None or not is_plain(tensor):
-            self.stop_here(reasons.SLIPPED, f"a {type(tensor).__name__} of unknown origin" if path is None else
-                            f"{path.source} is a {type(tensor).__name__} ({tensor.layout})")  # fmt: skip
+            self.stop_here(
+                catalogue.SLIPPED,
+                (
+                    f"a {type(tensor).__name__} of unknown origin"
+                    if path is None
+                    else f"{path.source} is a {type(tensor).__name__} ({tensor.layout})"
+                ),
+            )
         assert path is not None
         index = self.input_index(path)
         self._guard_meta(path, index, tensor)
@@ -236,27 +280,27 @@ class Recorder(TorchFunctionMode):
     def _path(self, tensor: torch.Tensor) -> Path:
         return list(self.inputs)[self.value(tensor).index]
 
-    def stop_here(self, reason: reasons.Reason, detail: str) -> None:
+    def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
         self.stop(reason, detail)
         raise Stopped
 
     def node(self, tensor: torch.Tensor) -> torch.fx.Node:
         return self.segment.node(self.value(tensor), Meta.of(tensor))
 
-    # -- operators -------------------------------------------------------------------------------------------------------------------
+    # -- operators
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.active or state.recorder() is not self:
+        if not self.active or current.recorder() is not self:
             return func(*args, **kwargs)
-        before = state.install(None)
+        before = current.install(None)
         try:
             return self._watched(func, opsets.name_of(func), args, kwargs)
         except Stopped:
             return func(*plain_in(args), **plain_in(kwargs))
         finally:
             if self.active:
-                state.install(before)
+                current.install(before)
 
     def _watched(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in opsets.METADATA:
@@ -264,7 +308,7 @@ class Recorder(TorchFunctionMode):
         if name in opsets.HOST_READS:
             return self._host_read(func, name, args, kwargs)
         if name in opsets.UNRECORDABLE:
-            self.stop_here(reasons.UNSUPPORTED, name)
+            self.stop_here(catalogue.UNSUPPORTED, name)
         self._give_form(args)
         if scalar_forms.fits(name, args, kwargs) and scalars.live_in(self, args[1]):
             return self._with_scalar(func, name, args)
@@ -283,40 +327,49 @@ class Recorder(TorchFunctionMode):
     def _metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
         if self.dynamic_inputs or self.numbers:
-            return sizes.watched(self, func, name, args, kwargs)
+            return traced_sizes.watched(self, func, name, args, kwargs)
         for tensor in inputs if name == "stride" else ():
             self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))
         return func(*args, **kwargs)
 
     def _with_scalar(self, func: Any, name: str, args: Any) -> Any:
-        """A tensor and a traced scalar: the call runs with the number, the graph gets it as a tensor of the operand's dtype."""
+        """A tensor and a traced scalar: the call runs with the number, the graph gets it as a
+        tensor of the operand's dtype."""
         origin = self.origin_text()
         self.node(args[0])
         scalar = self.segment.call(
-            "call_method", "to", (scalar_forms.node_of(args[1].form, self.segment, origin), args[0].dtype), {}, origin
+            "call_method",
+            "to",
+            (scalar_forms.node_of(args[1].form, self.segment, origin), args[0].dtype),
+            {},
+            origin,
         )
         return self.operate(func, name, (args[0], scalars.plain(args[1])), {}, given={1: scalar})
 
     def form_of_call(self, function: Any, args: Any) -> Any:
         """The graph's form of arithmetic on traced scalars, or None."""
-        return sizes.of_call(function, args) or scalar_forms.of_call(function, args)
+        return traced_sizes.of_call(function, args) or scalar_forms.of_call(function, args)
 
     def _settled(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Traced scalars become plain ones, their outcomes recorded; those that follow from sizes go into the graph."""
-        state.install(self)
+        """Traced scalars become plain ones, their outcomes recorded; those that follow from sizes
+        go into the graph."""
+        current.install(self)
         try:
             return settle_but_sizes(args), settle_but_sizes(kwargs)
         finally:
-            state.install(None)
+            current.install(None)
 
     def _host_read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        recipes = tuple(self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.Const(arg) for arg in args)
+        recipes = tuple(
+            self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.Const(arg)
+            for arg in args
+        )
         result = func(*args, **kwargs)
         recipe = Apply(lambda *parts: func(*parts, **kwargs), recipes)
         if name in opsets.SCALAR_READS and type(result) in (int, float):
-            state.install(self)
+            current.install(self)
             return scalars.traced(result, recipe, self._form(args[0], recipes[0]))
-        reason = reasons.TENSOR_IF if name in opsets.BOOL_READS else reasons.HOST_READ
+        reason = catalogue.TENSOR_IF if name in opsets.BOOL_READS else catalogue.HOST_READ
         return self.outcome(recipe, result, reason)
 
     def _frozen(self, tensor: torch.Tensor) -> Recipe:
@@ -330,7 +383,8 @@ class Recorder(TorchFunctionMode):
         return self.value_recipe(self._copy(tensor))
 
     def snapshot(self, tensor: torch.Tensor) -> Recipe:
-        """The recipe of a tensor as it is now, for text that is shown. Ends the recording if the tensor is not known."""
+        """The recipe of a tensor as it is now, for text that is shown. Ends the recording if the
+        tensor is not known."""
         try:
             with self.paused():
                 return self._frozen(tensor)
@@ -339,7 +393,8 @@ class Recorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def off_stack(self) -> Iterator[None]:
-        """The mode itself is out of the way: torch's own compiler refuses to work under one that it does not know."""
+        """The mode itself is out of the way: torch's own compiler refuses to work under one that it
+        does not know."""
         if (
             torch._C._len_torch_function_stack() == 0
             or torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1) is not self
@@ -352,12 +407,12 @@ class Recorder(TorchFunctionMode):
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Nothing is recorded inside."""
-        before = state.install(None)
+        before = current.install(None)
         try:
             yield
         finally:
             if self.active:
-                state.install(before)
+                current.install(before)
 
     def _form(self, tensor: torch.Tensor, recipe: Recipe) -> Any:
         """The graph's form of `tensor.item()`: the frozen copy, or the call input itself."""
@@ -375,34 +430,47 @@ class Recorder(TorchFunctionMode):
         return f"{file}:{line}: {text}"
 
     def operate(
-        self, func: Any, name: str, args: Any, kwargs: Any, given: dict[int, torch.fx.Node] | None = None
+        self,
+        func: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        given: dict[int, torch.fx.Node] | None = None,
     ) -> Any:
-        """Run an operator for real and record it as a node of the current segment; `given` are nodes that stand for some arguments."""
+        """Run an operator for real and record it as a node of the current segment; `given` are
+        nodes that stand for some arguments."""
         shaped = opsets.has_data_shape(name, args, kwargs)
         if shaped:
-            self.breaks(reasons.DYNAMIC_SHAPE, name)
+            self.breaks(catalogue.DYNAMIC_SHAPE, name)
             self.cut(eager=True)
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         try:
             result = func(*args, **kwargs)
         except Exception as error:
-            self.stop(reasons.UNSUPPORTED, f"{name} raised {type(error).__name__}")
+            self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
             raise
         try:
             self._record(name, call, (args, kwargs), result)
             if shaped:
                 self._shape_outcomes(result)
-        except Exception as error:  # a fault of the recorder's own must not take the operator's result away
+        except (
+            Exception
+        ) as error:  # a fault of the recorder's own must not take the operator's result away
             self._fault(error)
         return result
 
-    def _prepared(self, func: Any, name: str, args: Any, kwargs: Any, given: dict[int, torch.fx.Node]) -> Any:
-        """Opcode, target and arguments of the node, before the operator runs and may write to its arguments. Raises Stopped."""
+    def _prepared(
+        self, func: Any, name: str, args: Any, kwargs: Any, given: dict[int, torch.fx.Node]
+    ) -> Any:
+        """Opcode, target and arguments of the node, before the operator runs and may write to its
+        arguments. Raises Stopped."""
         try:
             self._check_guardable(args, kwargs)
             kind, target, call_args = opsets.target_of(func, name, args)
-            node_args = tuple(given.get(i, node) for i, node in enumerate(as_nodes(self, call_args)))
+            node_args = tuple(
+                given.get(i, node) for i, node in enumerate(as_nodes(self, call_args))
+            )
             return kind, target, node_args, as_nodes(self, kwargs)
         except (Stopped, GraphBreakError):
             raise
@@ -413,12 +481,14 @@ class Recorder(TorchFunctionMode):
     def _fault(self, error: Exception) -> None:
         if isinstance(error, GraphBreakError) or self.options.strict:
             raise error
-        self.stop(reasons.UNSUPPORTED, f"an internal error, {type(error).__name__}: {error}")
+        self.stop(catalogue.UNSUPPORTED, f"an internal error, {type(error).__name__}: {error}")
 
     def opaque(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run a function as it is and record it as one node; its body is not looked into."""
         try:
-            return self.operate(function, getattr(function, "__name__", "opaque"), *self._settled(args, kwargs))
+            return self.operate(
+                function, getattr(function, "__name__", "opaque"), *self._settled(args, kwargs)
+            )
         except Stopped:
             return function(*plain_in(args), **plain_in(kwargs))
 
@@ -427,13 +497,15 @@ class Recorder(TorchFunctionMode):
             self.known.arguments(args)
             self.known.arguments(kwargs.values())
         except Unguardable as error:
-            self.stop_here(reasons.UNSUPPORTED, str(error))
+            self.stop_here(catalogue.UNSUPPORTED, str(error))
 
     def _shape_outcomes(self, result: Any) -> None:
         self.cut()
         for tensor in tensors_in(result):
             recipe = self.value_recipe(self.value(tensor))
-            self.outcomes.append((len(self.segments) - 1, Apply(_shape, (recipe,)), tuple(tensor.shape)))
+            self.outcomes.append(
+                (len(self.segments) - 1, Apply(_shape, (recipe,)), tuple(tensor.shape))
+            )
 
     def _record(self, name: str, call: Any, given: Any, result: Any) -> None:
         kind, target, node_args, node_kwargs = call
@@ -450,9 +522,15 @@ class Recorder(TorchFunctionMode):
             tracked = self.tracker.get(other)
             assert tracked is not None
             if tracked.readonly or tracked.value in self.late_reads:
-                self.stop(reasons.UNSUPPORTED, "a tensor is written after its value was read, or through `.data`")
+                self.stop(
+                    catalogue.UNSUPPORTED,
+                    "a tensor is written after its value was read, or through `.data`",
+                )
             if tracked.value.home not in (self.segment.index, CALL_INPUT) and other is not tensor:
-                self.stop(reasons.UNSUPPORTED, "a view is written whose base was made before a graph break")
+                self.stop(
+                    catalogue.UNSUPPORTED,
+                    "a view is written whose base was made before a graph break",
+                )
             self.segment.written.add(tracked.value)
 
     def _bind(self, result: Any, node: torch.fx.Node) -> None:
@@ -461,29 +539,41 @@ class Recorder(TorchFunctionMode):
             self._bind_tensor(result, node)
         elif isinstance(result, list | tuple) and not isinstance(result, torch.Size):
             for index, part in enumerate(result):
-                self._bind(part, self._item(node, index) if isinstance(part, torch.Tensor | list | tuple) else node)
+                self._bind(
+                    part,
+                    (
+                        self._item(node, index)
+                        if isinstance(part, torch.Tensor | list | tuple)
+                        else node
+                    ),
+                )
         elif result is None and getattr(node.target, "__name__", "") == "getattr":
-            self.stop(reasons.UNSUPPORTED, f"the attribute {node.args[1]} of a tensor")
+            self.stop(catalogue.UNSUPPORTED, f"the attribute {node.args[1]} of a tensor")
         elif result is not None and not isinstance(result, torch.Size | torch.dtype | torch.device):
-            self.stop(reasons.UNSUPPORTED, f"an operator gave a {type(result).__name__}")
+            self.stop(catalogue.UNSUPPORTED, f"an operator gave a {type(result).__name__}")
 
     def _item(self, node: torch.fx.Node, index: int) -> torch.fx.Node:
         import_origin = node.meta["origin"]
         self.segment.ops -= 1
-        return self.segment.call("call_function", operator.getitem, (node, index), {}, import_origin)
+        return self.segment.call(
+            "call_function", operator.getitem, (node, index), {}, import_origin
+        )
 
     def _bind_tensor(self, result: torch.Tensor, node: torch.fx.Node) -> None:
         if self.tracker.get(result) is not None:
             return
         if not is_plain(result):
-            self.stop(reasons.UNSUPPORTED, f"an operator gave a {type(result).__name__} ({result.layout})")
+            self.stop(
+                catalogue.UNSUPPORTED,
+                f"an operator gave a {type(result).__name__} ({result.layout})",
+            )
             return
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
 
 
 def _needed(tensor: torch.Tensor) -> TensorMeta:
-    """What a kernel depends on. The first stride of a batch of one moves no element, and moves with every slice of a growing sequence; of
-    images it tells the memory format, and stays."""
+    """What a kernel depends on. The first stride of a batch of one moves no element, and moves with
+    every slice of a growing sequence; of images it tells the memory format, and stays."""
     meta = TensorMeta.of(tensor)
     if tensor.dim() not in (2, 3) or tensor.shape[0] != 1 or meta.strides is None:
         return meta

@@ -1,4 +1,5 @@
-"""What a recording knows of each tensor: the value it stands for, and whether anything touched it unseen."""
+"""What a recording knows of each tensor: the value it stands for, and whether anything touched it
+unseen."""
 
 import dataclasses
 import weakref
@@ -13,8 +14,9 @@ HOST = -2  # a number that Python makes, handed to a graph as a 0-dim tensor
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`: its fx node there; `index`: which
-    call input it is. `meta` is noted when the tensor is first met, before any later write."""
+    """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`:
+    its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
+    met, before any later write."""
 
     home: int
     node: Any
@@ -34,7 +36,13 @@ class Meta:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Meta":
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
+        return cls(
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+        )
 
     def fake(self) -> torch.Tensor:
         """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
@@ -47,7 +55,8 @@ FLOAT = Meta((), (), torch.float64, torch.device("cpu"), False)
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """An integer of the call that a graph takes as an input. `seen`: its value in the recorded call."""
+    """An integer of the call that a graph takes as an input. `seen`: its value in the recorded
+    call."""
 
     seen: int
     requires_grad: bool = False
@@ -82,11 +91,15 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a recording can describe the tensor: strided, no subclass but Parameter."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.layout == torch.strided
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and tensor.layout == torch.strided
+    )
 
 
 class Tracker:
-    """Live tensors of one recording, held weakly, so that the recording keeps no memory that eager would free."""
+    """Live tensors of one recording, held weakly, so that the recording keeps no memory that eager
+    would free."""
 
     def __init__(self) -> None:
         self._tracked: Any = WeakTensorKeyDictionary()
@@ -112,7 +125,8 @@ class Tracker:
         return tracked.version != version_of(tensor) or tracked.grad != grad_of(tensor)
 
     def restamp(self, tensor: torch.Tensor) -> bool:
-        """Accept what a recorded operator did to the tensor and to those that share its storage; True if it was written."""
+        """Accept what a recorded operator did to the tensor and to those that share its storage;
+        True if it was written."""
         tracked = self._tracked[tensor]
         written = tracked.version != version_of(tensor)
         for other in self.sharing(tensor) if written else (tensor,):

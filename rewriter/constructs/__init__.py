@@ -1,1 +1,2 @@
-"""One converter a file: each restructures a Python construct so that an operator of `forms` decides at run time."""
+"""One converter a file: each restructures a Python construct so that an operator of `forms` decides
+at run time."""

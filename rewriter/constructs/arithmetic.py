@@ -4,7 +4,7 @@ from typing import Any
 
 import libcst as cst
 
-from .context import Context
+from .conversion import Context
 from .form import argument, around, template
 
 BINARY = {
@@ -27,8 +27,14 @@ def convert_unary(node: cst.UnaryOperation, cx: Context) -> Any:
     space, operand = node.operator.whitespace_after, node.expression
     if isinstance(node.operator, cst.Not):
         return template("__df.not_(", space, argument(cx.convert(operand)), ")", like=node)
-    if isinstance(node.operator, cst.Minus) and isinstance(operand, (cst.Integer, cst.Float, cst.Imaginary)):
+    if isinstance(node.operator, cst.Minus) and isinstance(
+        operand, (cst.Integer, cst.Float, cst.Imaginary)
+    ):
         return node  # a literal
     return template(
-        f'__df.unary("{UNARY[type(node.operator)]}", ', space, argument(cx.convert(operand)), ")", like=node
+        f'__df.unary("{UNARY[type(node.operator)]}", ',
+        space,
+        argument(cx.convert(operand)),
+        ")",
+        like=node,
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import libcst as cst
 
-from .context import Context
+from .conversion import Context
 from .form import Part, argument, around, template
 
 

@@ -1,11 +1,12 @@
-"""Calls: `f(a, *b, k=v)` -> `__df.call(f, a, *b, k=v)`. What looks at the frame that calls it stays a plain call."""
+"""Calls: `f(a, *b, k=v)` -> `__df.call(f, a, *b, k=v)`. What looks at the frame that calls it stays
+a plain call."""
 
 from typing import Any
 
 import libcst as cst
 
 from ..scope import Kind
-from .context import Context
+from .conversion import Context
 from .form import argument, gap, template
 from .tree import swap, walk
 
@@ -15,16 +16,19 @@ _FRAME_READERS = {*_WITHOUT_ARGUMENTS, "eval", "exec", "globals"}
 
 
 def reads_frame(node: cst.CSTNode) -> bool:
-    """Whether this is a call that must be made by the user's own frame. (By name: it is no loss if the name means
-    something else.)
+    """Whether this is a call that must be made by the user's own frame. (By name: it is no loss if
+    the name means something else.)
     """
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
         return False
-    return node.func.value in _FRAME_READERS and not (node.args and node.func.value in _WITHOUT_ARGUMENTS)
+    return node.func.value in _FRAME_READERS and not (
+        node.args and node.func.value in _WITHOUT_ARGUMENTS
+    )
 
 
 def can_be_lazy(*nodes: cst.CSTNode) -> bool:
-    """Whether the expressions mean the same in a lambda: no walrus, no yield, no reader of the frame."""
+    """Whether the expressions mean the same in a lambda: no walrus, no yield, no reader of the
+    frame."""
     return not any(
         isinstance(inner, (cst.NamedExpr, cst.Yield, cst.Await)) or reads_frame(inner)
         for node in nodes

@@ -1,11 +1,12 @@
-"""The rewriter's table of contents: every construct that is converted, and the conversion of one whole function."""
+"""The rewriter's table of contents: every construct that is converted, and the conversion of one
+whole function."""
 
 import dataclasses
 
 import libcst as cst
 
+from ..live_source import Source
 from ..scope import rebound_inside, root_scope
-from ..source import Source
 from . import (
     arithmetic,
     attributes,
@@ -21,15 +22,15 @@ from . import (
     subscripts,
     ternary,
 )
-from .context import Context, Converter, StoreTarget, TruthTest
+from .conversion import Context, Converter, StoreTarget, TruthTest
 from .form import text_of
 from .tree import COMPREHENSIONS, swap
 
 
 @dataclasses.dataclass(frozen=True)
 class Construct:
-    """`name`: what the user calls it; `nodes`: the syntax that it stands for; `convert(node, context)` gives what
-    replaces it.
+    """`name`: what the user calls it; `nodes`: the syntax that it stands for; `convert(node,
+    context)` gives what replaces it.
     """
 
     name: str
@@ -69,12 +70,14 @@ CONSTRUCTS = (
     Construct("lambda", (cst.Lambda,), functions.convert_lambda),
     Construct("class", (cst.ClassDef,), functions.convert_class),
 )
-_TABLE: dict[type, Converter] = {node: construct.convert for construct in CONSTRUCTS for node in construct.nodes}
+_TABLE: dict[type, Converter] = {
+    node: construct.convert for construct in CONSTRUCTS for node in construct.nodes
+}
 
 
 def convert(source: Source) -> str:
-    """The rewritten text of a function: as `source.text`, line for line. Raises `NotRewritable` for syntax that is
-    not supported.
+    """The rewritten text of a function: as `source.text`, line for line. Raises `NotRewritable` for
+    syntax that is not supported.
     """
     try:
         return _convert(source)
@@ -86,7 +89,9 @@ def convert(source: Source) -> str:
 
 def _convert(source: Source) -> str:
     if source.is_lambda:
-        root = swap(cst.parse_expression(f"({source.text})"), lpar=(), rpar=())  # the parentheses allow line breaks
+        root = swap(
+            cst.parse_expression(f"({source.text})"), lpar=(), rpar=()
+        )  # the parentheses allow line breaks
         return text_of(functions.convert_root(root, _context(source, root)))
     header = "if 1:\n" if source.is_indented else ""
     module = cst.parse_module(header + source.text)

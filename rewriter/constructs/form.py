@@ -1,6 +1,8 @@
-"""`Form`: a call of a run-time operator, written as a template whose holes are the user's own nodes.
+"""`Form`: a call of a run-time operator, written as a template whose holes are the user's own
+nodes.
 
-The holes stay in the order of the source and keep their whitespace, so every token stays on its line.
+The holes stay in the order of the source and keep their whitespace, so every token stays on its
+line.
 """
 
 import dataclasses
@@ -39,8 +41,8 @@ class Form(cst.BaseExpression):
 
 
 def operator(name: str, *operands: Part, like: Any = None) -> Form:
-    """`__df.name(operand, …)`, in the parentheses of the node `like`. A string is text; a node is parenthesised
-    when it has to be.
+    """`__df.name(operand, …)`, in the parentheses of the node `like`. A string is text; a node is
+    parenthesised when it has to be.
     """
     parts: list[Part] = [f"__df.{name}("]
     for index, operand in enumerate(operands):
@@ -72,15 +74,16 @@ def text_of(node: cst.CSTNode) -> str:
 
 
 def gap(before: cst.CSTNode, text: str, after: cst.CSTNode) -> tuple[Part, ...]:
-    """`text` between two operands, with the whitespace that stood around the operator there, where it matters: line
-    breaks.
+    """`text` between two operands, with the whitespace that stood around the operator there, where
+    it matters: line breaks.
     """
     kept = [space if "\n" in _space(space) else "" for space in (before, after)]
     return (kept[0], text + " " if text.endswith(",") and not kept[1] else text, kept[1])
 
 
 def around(sign: Any, text: str) -> tuple[Part, ...]:
-    """`text` in the place of `sign`; LibCST's signs have their whitespace in common, but no base class that says so."""
+    """`text` in the place of `sign`; LibCST's signs have their whitespace in common, but no base
+    class that says so."""
     return gap(sign.whitespace_before, text, sign.whitespace_after)
 
 

@@ -1,5 +1,5 @@
-"""Nested functions and lambdas: their bodies are converted in their own scope, defaults and decorators in the scope
-around.
+"""Nested functions and lambdas: their bodies are converted in their own scope, defaults and
+decorators in the scope around.
 """
 
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 
 from ..scope import Kind
-from .context import Context
+from .conversion import Context
 from .tree import swap
 
 
@@ -29,11 +29,16 @@ def convert_root(node: cst.FunctionDef | cst.Lambda, cx: Context) -> Any:
 
 
 def convert_lambda(node: cst.Lambda, cx: Context) -> Any:
-    return swap(node, params=cx.inside(node.params), body=cx.within(cx.scope.function(node)).convert(node.body))
+    return swap(
+        node,
+        params=cx.inside(node.params),
+        body=cx.within(cx.scope.function(node)).convert(node.body),
+    )
 
 
 def convert_class(node: cst.ClassDef, cx: Context) -> Any:
-    """Left alone: its names resolve in ways of their own, and its methods are rewritten when they are called."""
+    """Left alone: its names resolve in ways of their own, and its methods are rewritten when they
+    are called."""
     _check_name(node.name.value, cx)
     return node
 

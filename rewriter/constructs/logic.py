@@ -1,8 +1,8 @@
-"""`and`, `or` and truth tests: `a and b` -> `__df.and_(a, lambda: b)`; where only the truth matters, `t` ->
-`__df.truth(t)`.
+"""`and`, `or` and truth tests: `a and b` -> `__df.and_(a, lambda: b)`; where only the truth
+matters, `t` -> `__df.truth(t)`.
 
-Python asks each operand for its truth once. So in `if a and b` each operand is tested, not the result: the `and`
-stays there.
+Python asks each operand for its truth once. So in `if a and b` each operand is tested, not the
+result: the `and` stays there.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from .calls import can_be_lazy
-from .context import Context
+from .conversion import Context
 from .form import Part, argument, around, lazily, operator, template
 from .tree import swap
 
@@ -53,7 +53,11 @@ def _flat(node: cst.BooleanOperation) -> tuple[list[Any], list[Any]]:
     """Operands and signs of `a and b and c`, which LibCST nests to the left."""
     nodes, signs = [node.right], [node.operator]
     left = node.left
-    while isinstance(left, cst.BooleanOperation) and isinstance(left.operator, type(node.operator)) and not left.lpar:
+    while (
+        isinstance(left, cst.BooleanOperation)
+        and isinstance(left.operator, type(node.operator))
+        and not left.lpar
+    ):
         nodes.insert(0, left.right)
         signs.insert(0, left.operator)
         left = left.left

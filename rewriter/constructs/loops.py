@@ -1,10 +1,11 @@
-"""`for x in it`, in statements and comprehensions -> `for x in __df.iter(it)`; `while t` -> `while __df.truth(t)`."""
+"""`for x in it`, in statements and comprehensions -> `for x in __df.iter(it)`; `while t` -> `while
+__df.truth(t)`."""
 
 from typing import Any
 
 import libcst as cst
 
-from .context import Context
+from .conversion import Context
 from .form import operator
 from .tree import swap
 
@@ -23,14 +24,21 @@ def convert_for(node: cst.For, cx: Context) -> Any:
 
 def convert_branch(node: cst.If | cst.While, cx: Context) -> Any:
     return swap(
-        node, test=cx.test(node.test), body=cx.convert(node.body), orelse=node.orelse and cx.convert(node.orelse)
+        node,
+        test=cx.test(node.test),
+        body=cx.convert(node.body),
+        orelse=node.orelse and cx.convert(node.orelse),
     )
 
 
 def convert_comprehension(node: Any, cx: Context) -> Any:
     """The first iterable is evaluated outside, all the rest in the comprehension's own scope."""
     inner = cx.within(cx.scope.comprehension(node))
-    changes = {field: inner.convert(getattr(node, field)) for field in ("elt", "key", "value") if hasattr(node, field)}
+    changes = {
+        field: inner.convert(getattr(node, field))
+        for field in ("elt", "key", "value")
+        if hasattr(node, field)
+    }
     return swap(node, for_in=_loop(node.for_in, cx, inner), **changes)
 
 

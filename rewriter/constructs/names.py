@@ -5,7 +5,7 @@ from typing import Any
 import libcst as cst
 
 from ..scope import Kind
-from .context import Context
+from .conversion import Context
 from .form import template
 
 _CONSTANTS = {"True", "False", "None", "__debug__"}
@@ -37,6 +37,7 @@ def node_with_value(node: cst.NamedExpr, value: Any, cx: Context) -> Any:
 
 
 def stored(name: str, value: Any, kind: Kind, cx: Context) -> Any:
-    """The value to store to a global or free name: `__df.set_glob("n", v)`, `__df.set_free("n", v)`."""
+    """The value to store to a global or free name: `__df.set_glob("n", v)`, `__df.set_free("n",
+    v)`."""
     operator = "set_glob" if kind is Kind.GLOBAL else "set_free"
     return template(f'__df.{operator}("{cx.mangled(name)}", ', value, ")")

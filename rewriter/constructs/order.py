@@ -5,21 +5,23 @@ from typing import Any
 import libcst as cst
 
 from ..scope import Kind
-from .context import Context
+from .conversion import Context
 from .tree import walk
 
 _LITERALS = (cst.Integer, cst.Float, cst.Imaginary, cst.SimpleString, cst.Ellipsis)
 
 
 def is_still(node: Any, cx: Context) -> bool:
-    """Whether `node` is made of literals and of local names that no nested function rebinds: evaluating it does and
-    meets nothing.
+    """Whether `node` is made of literals and of local names that no nested function rebinds:
+    evaluating it does and meets nothing.
     """
     if node is None or isinstance(node, _LITERALS):
         return True
     if isinstance(node, cst.Name):
         constant = node.value in ("True", "False", "None")
-        return constant or (node.value not in cx.rebound and cx.scope.resolve(node.value) is Kind.LOCAL)
+        return constant or (
+            node.value not in cx.rebound and cx.scope.resolve(node.value) is Kind.LOCAL
+        )
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus) and isinstance(node.expression, _LITERALS)
     if isinstance(node, cst.Slice):

@@ -1,11 +1,12 @@
-"""Statements: blocks (one statement may become several on its line), `assert`, `with`, `match`, `except`."""
+"""Statements: blocks (one statement may become several on its line), `assert`, `with`, `match`,
+`except`."""
 
 from typing import Any
 
 import libcst as cst
 
 from ..scope import pattern_names
-from .context import Context
+from .conversion import Context
 from .form import argument, template
 from .tree import swap
 
@@ -19,14 +20,17 @@ def convert_line(node: cst.SimpleStatementLine | cst.SimpleStatementSuite, cx: C
 
 
 def convert_assert(node: cst.Assert, cx: Context) -> Any:
-    """Stays a statement: the operator decides its test, and Python raises (and drops it under -O)."""
+    """Stays a statement: the operator decides its test, and Python raises (and drops it under
+    -O)."""
     return swap(node, test=cx.test(node.test), msg=node.msg and cx.convert(node.msg))
 
 
 def convert_with(node: cst.With, cx: Context) -> Any:
     if node.asynchronous is not None:
         raise cx.unsupported("async with")
-    return swap(node, items=[_with_item(item, cx) for item in node.items], body=cx.convert(node.body))
+    return swap(
+        node, items=[_with_item(item, cx) for item in node.items], body=cx.convert(node.body)
+    )
 
 
 def _with_item(item: cst.WithItem, cx: Context) -> Any:
@@ -37,7 +41,9 @@ def _with_item(item: cst.WithItem, cx: Context) -> Any:
 
 def convert_handler(node: Any, cx: Context) -> Any:
     name = node.name and swap(node.name, name=cx.target(node.name.name))
-    return swap(node, type=node.type and cx.convert(node.type), name=name, body=cx.convert(node.body))
+    return swap(
+        node, type=node.type and cx.convert(node.type), name=name, body=cx.convert(node.body)
+    )
 
 
 def convert_case(node: cst.MatchCase, cx: Context) -> Any:

@@ -1,8 +1,8 @@
 """Stores to attributes, items, global and free names.
 
-`obj.x = v` -> `__df.set_attr(obj, "x", v)` where the order of evaluation cannot be told; Python evaluates `v` first.
-Everywhere else (several targets, `for obj.x in`, `with … as obj.x`) the target becomes
-`__df.target(__df.set_attr, obj, "x").value`: storing to `.value` of that object calls
+`obj.x = v` -> `__df.set_attr(obj, "x", v)` where the order of evaluation cannot be told; Python
+evaluates `v` first. Everywhere else (several targets, `for obj.x in`, `with … as obj.x`) the target
+becomes `__df.target(__df.set_attr, obj, "x").value`: storing to `.value` of that object calls
 `set_attr(obj, "x", v)` at the very moment when Python would have stored.
 """
 
@@ -13,28 +13,53 @@ import libcst as cst
 from ..scope import Kind, imported_names, target_names
 from . import attributes, subscripts
 from .calls import can_be_lazy
-from .context import Context
-from .form import Form, Part, argument, around, gap, operator, template, text_of
+from .conversion import Context
+from .form import (
+    Form,
+    Part,
+    argument,
+    around,
+    gap,
+    operator,
+    template,
+    text_of,
+)
 from .names import stored
 from .order import any_order, is_still, place_is_still
 from .tree import swap
 
 INPLACE = {
-    cst.AddAssign: "+=", cst.SubtractAssign: "-=", cst.MultiplyAssign: "*=", cst.MatrixMultiplyAssign: "@=",
-    cst.DivideAssign: "/=", cst.FloorDivideAssign: "//=", cst.ModuloAssign: "%=", cst.PowerAssign: "**=",
-    cst.LeftShiftAssign: "<<=", cst.RightShiftAssign: ">>=",
-    cst.BitAndAssign: "&=", cst.BitOrAssign: "|=", cst.BitXorAssign: "^=",
-}  # fmt: skip
+    cst.AddAssign: "+=",
+    cst.SubtractAssign: "-=",
+    cst.MultiplyAssign: "*=",
+    cst.MatrixMultiplyAssign: "@=",
+    cst.DivideAssign: "/=",
+    cst.FloorDivideAssign: "//=",
+    cst.ModuloAssign: "%=",
+    cst.PowerAssign: "**=",
+    cst.LeftShiftAssign: "<<=",
+    cst.RightShiftAssign: ">>=",
+    cst.BitAndAssign: "&=",
+    cst.BitOrAssign: "|=",
+    cst.BitXorAssign: "^=",
+}
 _HELD = "_df_held"
 
 
 def convert_target(node: Any, cx: Context) -> Any:
     if isinstance(node, cst.Attribute):
-        return template("__df.target(__df.set_attr, ", *attributes.place(node, cx), ").value", like=node)
+        return template(
+            "__df.target(__df.set_attr, ", *attributes.place(node, cx), ").value", like=node
+        )
     if isinstance(node, cst.Subscript):
-        return template("__df.target(__df.set_item, ", *subscripts.place(node, cx), ").value", like=node)
+        return template(
+            "__df.target(__df.set_item, ", *subscripts.place(node, cx), ").value", like=node
+        )
     if isinstance(node, (cst.Tuple, cst.List)):
-        return swap(node, elements=[swap(each, value=convert_target(each.value, cx)) for each in node.elements])
+        return swap(
+            node,
+            elements=[swap(each, value=convert_target(each.value, cx)) for each in node.elements],
+        )
     return node
 
 
@@ -45,28 +70,39 @@ def convert_assign(node: cst.Assign, cx: Context) -> Any:
             link = node.targets[0]
             between = gap(link.whitespace_before_equal, ",", link.whitespace_after_equal)
             return cst.Expr(_store(first, between, node.value, cx), semicolon=node.semicolon)
-        if isinstance(first, cst.Name) and (kind := cx.scope.resolve(first.value)) is not Kind.LOCAL:
+        if (
+            isinstance(first, cst.Name)
+            and (kind := cx.scope.resolve(first.value)) is not Kind.LOCAL
+        ):
             return swap(node, value=stored(first.value, argument(cx.convert(node.value)), kind, cx))
     unpacks = len(node.targets) == 1 and isinstance(first, (cst.Tuple, cst.List))
     displayed = isinstance(node.value, (cst.Tuple, cst.List))
     value = cx.convert(node.value)
     targets = [swap(each, target=convert_target(each.target, cx)) for each in node.targets]
-    new = swap(node, targets=targets, value=operator("iter", value) if unpacks and not displayed else value)
+    new = swap(
+        node, targets=targets, value=operator("iter", value) if unpacks and not displayed else value
+    )
     return _followed(new, [name for each in node.targets for name in target_names(each.target)], cx)
 
 
 def _store(target: Any, between: tuple[Part, ...], value: Any, cx: Context) -> Form:
-    module, name = (attributes, "set_attr") if isinstance(target, cst.Attribute) else (subscripts, "set_item")
-    return template(f"__df.{name}(", *module.place(target, cx), *between, argument(cx.convert(value)), ")")
+    module, name = (
+        (attributes, "set_attr") if isinstance(target, cst.Attribute) else (subscripts, "set_item")
+    )
+    return template(
+        f"__df.{name}(", *module.place(target, cx), *between, argument(cx.convert(value)), ")"
+    )
 
 
 def _followed(node: Any, names: list[str], cx: Context) -> Any:
-    """`node`, and after it a store of each global or free name that it bound: `n = __df.set_glob("n", n)`."""
+    """`node`, and after it a store of each global or free name that it bound: `n =
+    __df.set_glob("n", n)`."""
     outer = [(name, kind) for name in names if (kind := cx.scope.resolve(name)) is not Kind.LOCAL]
     if not outer:
         return node
     again = [
-        cst.Assign([cst.AssignTarget(cst.Name(name))], stored(name, cst.Name(name), kind, cx)) for name, kind in outer
+        cst.Assign([cst.AssignTarget(cst.Name(name))], stored(name, cst.Name(name), kind, cx))
+        for name, kind in outer
     ]
     statements = [swap(node, semicolon=cst.MaybeSentinel.DEFAULT), *again]
     return [*statements[:-1], swap(statements[-1], semicolon=node.semicolon)]
@@ -77,18 +113,21 @@ def convert_import(node: cst.Import | cst.ImportFrom, cx: Context) -> Any:
 
 
 def convert_annotated(node: cst.AnnAssign, cx: Context) -> Any:
-    """In a function the annotation is never evaluated, so a store needs none; `x: int` alone is a declaration."""
+    """In a function the annotation is never evaluated, so a store needs none; `x: int` alone is a
+    declaration."""
     if node.value is None:
         return node
     assert isinstance(node.equal, cst.AssignEqual)
     if isinstance(node.target, cst.Name):
         return swap(node, value=cx.convert(node.value))
-    target = cst.AssignTarget(node.target, node.equal.whitespace_before, node.equal.whitespace_after)  # type: ignore[arg-type]
+    before, after = node.equal.whitespace_before, node.equal.whitespace_after
+    target = cst.AssignTarget(node.target, before, after)  # type: ignore[arg-type]
     return convert_assign(cst.Assign([target], node.value, semicolon=node.semicolon), cx)
 
 
 def convert_augmented(node: cst.AugAssign, cx: Context) -> Any:
-    """`a += b` -> `a = __df.inplace("+=", a, b)`; on attributes and items `aug_attr`, `aug_item`."""
+    """`a += b` -> `a = __df.inplace("+=", a, b)`; on attributes and items `aug_attr`,
+    `aug_item`."""
     sign, target = INPLACE[type(node.operator)], node.target
     between = around(node.operator, ",")
     value = argument(cx.convert(node.value))
@@ -98,17 +137,24 @@ def convert_augmented(node: cst.AugAssign, cx: Context) -> Any:
         new = new if kind is Kind.LOCAL else stored(target.value, new, kind, cx)
         return cst.Assign([cst.AssignTarget(target)], new, node.semicolon)
     if is_still(node.value, cx):
-        module, name = (attributes, "attr") if isinstance(target, cst.Attribute) else (subscripts, "item")
+        module, name = (
+            (attributes, "attr") if isinstance(target, cst.Attribute) else (subscripts, "item")
+        )
         place = module.place(target, cx)  # type: ignore[arg-type]
         return cst.Expr(
-            template(f"__df.aug_{name}(", *place, f', "{sign}"', *between, value, ")"), semicolon=node.semicolon
+            template(f"__df.aug_{name}(", *place, f', "{sign}"', *between, value, ")"),
+            semicolon=node.semicolon,
         )
-    return cst.Expr(_augmented_in_order(node, sign, (*between, value), cx), semicolon=node.semicolon)
+    return cst.Expr(
+        _augmented_in_order(node, sign, (*between, value), cx), semicolon=node.semicolon
+    )
 
 
-def _augmented_in_order(node: cst.AugAssign, sign: str, value: tuple[Part, ...], cx: Context) -> Form:
-    """Python reads the old value before it evaluates the new one, and the place once: if need be, a lambda's
-    default holds the place.
+def _augmented_in_order(
+    node: cst.AugAssign, sign: str, value: tuple[Part, ...], cx: Context
+) -> Form:
+    """Python reads the old value before it evaluates the new one, and the place once: if need be, a
+    lambda's default holds the place.
     """
     target = node.target
     if isinstance(target, cst.Attribute):
@@ -120,7 +166,15 @@ def _augmented_in_order(node: cst.AugAssign, sign: str, value: tuple[Part, ...],
     repeats = place_is_still(target, cx) and "\n" not in text_of(target)
     if repeats:
         place = attributes.place(target, cx) if name == "attr" else subscripts.place(target, cx)  # type: ignore[arg-type]
-    store = (f"__df.set_{name}(", *place, f', __df.inplace("{sign}", __df.{name}(', *place, ")", *value, "))")
+    store = (
+        f"__df.set_{name}(",
+        *place,
+        f', __df.inplace("{sign}", __df.{name}(',
+        *place,
+        ")",
+        *value,
+        "))",
+    )
     if repeats:
         return template(*store)
     if not can_be_lazy(node.value):

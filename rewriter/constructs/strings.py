@@ -1,7 +1,8 @@
-"""f-strings: `f"..{v!r:>{w}}.."` -> `__df.fstring("..", (v, "r", __df.fstring(">", (w, None, ""))), "..")`.
+"""f-strings: `f"..{v!r:>{w}}.."` -> `__df.fstring("..", (v, "r", __df.fstring(">", (w, None, ""))),
+"..")`.
 
-Python formats each value before it evaluates the next one. Where that can be told, each value is an `fstring` of its
-own.
+Python formats each value before it evaluates the next one. Where that can be told, each value is an
+`fstring` of its own.
 """
 
 import ast
@@ -11,7 +12,7 @@ from typing import Any
 
 import libcst as cst
 
-from .context import Context
+from .conversion import Context
 from .form import Part, argument, template, text_of
 from .order import is_still
 
@@ -47,12 +48,14 @@ def _flat(node: cst.ConcatenatedString) -> Any:
 
 
 def _order_shows(links: Any, cx: Context) -> bool:
-    """Whether evaluating a later value could change how an earlier one is shown, or be skipped when showing that
-    one fails.
+    """Whether evaluating a later value could change how an earlier one is shown, or be skipped when
+    showing that one fails.
     """
     parts = [part for link in links if isinstance(link, cst.FormattedString) for part in link.parts]
     values = [part for part in parts if isinstance(part, cst.FormattedStringExpression)]
-    return len(values) > 1 and not all(is_still(value.expression, cx) and not value.format_spec for value in values[1:])
+    return len(values) > 1 and not all(
+        is_still(value.expression, cx) and not value.format_spec for value in values[1:]
+    )
 
 
 def _pieces(node: cst.FormattedString, cx: Context, alone: bool) -> list[Part]:
@@ -70,7 +73,8 @@ def _contents(contents: Any, opening: str, cx: Context, alone: bool) -> list[Par
 
 
 def _literal(text: str, opening: str) -> str:
-    """The text as a plain literal. The line breaks in it follow it, to keep what comes after on its line."""
+    """The text as a plain literal. The line breaks in it follow it, to keep what comes after on its
+    line."""
     body = text.replace("{{", "{").replace("}}", "}")
     if "r" not in opening.lower():
         # A space holds the quote away from a last backslash, which stands for itself.
@@ -80,12 +84,17 @@ def _literal(text: str, opening: str) -> str:
     return repr(body) + "\n" * text.count("\n")
 
 
-def _value(node: cst.FormattedStringExpression, opening: str, cx: Context, alone: bool) -> list[Part]:
+def _value(
+    node: cst.FormattedStringExpression, opening: str, cx: Context, alone: bool
+) -> list[Part]:
     before, after = node.whitespace_before_expression, node.whitespace_after_expression
     shown: list[Part] = []
     conversion = node.conversion
     if node.equal is not None:
-        shown = [repr(text_of(before) + text_of(node.expression) + text_of(node.equal) + text_of(after)), ", "]
+        shown = [
+            repr(text_of(before) + text_of(node.expression) + text_of(node.equal) + text_of(after)),
+            ", ",
+        ]
         conversion = conversion or (None if node.format_spec else "r")
     spec = _spec(node.format_spec, opening, cx) if node.format_spec else ['""']
     value: list[Part] = [before, argument(cx.convert(node.expression)), after]

@@ -5,7 +5,7 @@ from typing import Any
 import libcst as cst
 
 from ..scope import Kind
-from .context import Context
+from .conversion import Context
 from .form import Part, argument, around, gap, template
 
 
@@ -30,7 +30,9 @@ def _key(elements: Any, cx: Context) -> list[Part]:
         if isinstance(element.comma, cst.Comma):
             parts.append(element.comma)
     is_tuple = (
-        isinstance(elements[-1].comma, cst.Comma) or len(elements) > 1 or getattr(elements[0].slice, "star", None)
+        isinstance(elements[-1].comma, cst.Comma)
+        or len(elements) > 1
+        or getattr(elements[0].slice, "star", None)
     )
     if not is_tuple:
         return parts

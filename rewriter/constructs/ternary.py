@@ -1,7 +1,8 @@
 """`x if t else y` -> `__df.select(t, lambda: x, lambda: y)`.
 
-A test with `and`, `or`, `not` stays in the plain form, where each operand is tested once. Over several lines the
-operands are passed by keyword, in the order of the source, so that each stays on its line.
+A test with `and`, `or`, `not` stays in the plain form, where each operand is tested once. Over
+several lines the operands are passed by keyword, in the order of the source, so that each stays on
+its line.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from .calls import can_be_lazy
-from .context import Context
+from .conversion import Context
 from .form import argument, gap, lazily, operator, template, text_of
 from .logic import is_logical
 from .tree import swap
@@ -17,7 +18,12 @@ from .tree import swap
 
 def convert(node: cst.IfExp, cx: Context) -> Any:
     if is_logical(node.test) or not can_be_lazy(node.body, node.orelse):
-        return swap(node, body=cx.convert(node.body), test=cx.test(node.test), orelse=cx.convert(node.orelse))
+        return swap(
+            node,
+            body=cx.convert(node.body),
+            test=cx.test(node.test),
+            orelse=cx.convert(node.orelse),
+        )
     test = cx.convert(node.test)
     body, orelse = lazily(cx.convert(node.body)), lazily(cx.convert(node.orelse))
     if "\n" not in text_of(node) and can_be_lazy(node.test):

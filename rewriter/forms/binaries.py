@@ -1,4 +1,5 @@
-"""Operators and comparisons while recording: special methods written in Python run rewritten, containers from outside are guarded."""
+"""Operators and comparisons while recording: special methods written in Python run rewritten,
+containers from outside are guarded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,29 @@ from ..capture.trace import Recorder
 from . import items
 from .lookup import PLAIN_TYPES, python_method
 
-_NAMES = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "<<": "lshift",
-          ">>": "rshift", "&": "and", "|": "or", "^": "xor"}  # fmt: skip
-_COMPARISONS = {"<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__", "==": "__eq__", "!=": "__ne__"}
+_NAMES = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "<<": "lshift",
+    ">>": "rshift",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
+}
+_COMPARISONS = {
+    "<": "__lt__",
+    "<=": "__le__",
+    ">": "__gt__",
+    ">=": "__ge__",
+    "==": "__eq__",
+    "!=": "__ne__",
+}
 _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _UNARY = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
@@ -39,7 +60,8 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
 
 
 def _agreeing(a: Any, b: Any) -> tuple[Any, Any]:
-    """The operands; a traced scalar settles unless the other is a number or a tensor (`"ab" * n` takes a number without asking)."""
+    """The operands; a traced scalar settles unless the other is a number or a tensor (`"ab" * n`
+    takes a number without asking)."""
     numbers = (int, float, torch.Tensor)
     if type(a) in scalars.TRACED and not isinstance(b, numbers):
         a = scalars.settle(a)
@@ -49,7 +71,8 @@ def _agreeing(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _numbers(function: Callable[..., Any], a: Any, b: Any) -> Any:
-    """`function(a, b)`; C's own float on the left would read the digits of a traced number and ask nobody."""
+    """`function(a, b)`; C's own float on the left would read the digits of a traced number and ask
+    nobody."""
     if type(b) in scalars.TRACED and isinstance(a, int | float) and not isinstance(b, str):
         return scalars.apply(function, a, b)
     return function(a, b)
@@ -87,7 +110,11 @@ def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
     method = python_method(rec, a, f"__i{_NAMES[op[:-1]]}__")
     if method is not None:
         return rec.call(method, (a, b), {})
-    if type(a) in PLAIN_TYPES and rec.known.path_of(a) is not None and not isinstance(a, tuple | frozenset):
+    if (
+        type(a) in PLAIN_TYPES
+        and rec.known.path_of(a) is not None
+        and not isinstance(a, tuple | frozenset)
+    ):
         _contents(rec, b)
         rec.known.before_write(a)
         rec.effects.append(Effect(function, (a, type(b)(b) if type(b) in (list, set, dict) else b)))

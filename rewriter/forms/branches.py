@@ -11,7 +11,8 @@ from .lookup import python_method
 
 
 def truth(rec: Recorder, value: Any) -> bool:
-    """`bool(value)`; a tensor's or traced scalar's truth is an outcome, a container's depends on its length."""
+    """`bool(value)`; a tensor's or traced scalar's truth is an outcome, a container's depends on
+    its length."""
     if value is None or isinstance(value, bool):
         return bool(value)
     if isinstance(value, torch.Tensor) or type(value) in scalars.TRACED:

@@ -1,4 +1,5 @@
-"""Builtins that look into objects, call back, or turn tensors into numbers: each does while recording what it does in Python."""
+"""Builtins that look into objects, call back, or turn tensors into numbers: each does while
+recording what it does in Python."""
 
 import builtins
 import functools
@@ -8,11 +9,11 @@ from typing import Any
 
 import torch
 
-from .. import reasons
+from .. import catalogue
 from ..capture import scalars
 from ..capture.nested import has_traced, settle_in
 from ..capture.trace import Recorder
-from . import attributes, binaries, branches, items, iteration
+from . import attribute_ops, binaries, branches, items, iteration
 from .lookup import on_class, python_method
 
 
@@ -22,7 +23,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 def _getattr(rec: Recorder, obj: Any, name: str, *default: Any) -> Any:
     try:
-        return attributes.load(rec, obj, settle_in(name))
+        return attribute_ops.load(rec, obj, settle_in(name))
     except AttributeError:
         if default:
             return default[0]
@@ -30,15 +31,16 @@ def _getattr(rec: Recorder, obj: Any, name: str, *default: Any) -> Any:
 
 
 def _setattr(rec: Recorder, obj: Any, name: str, value: Any) -> None:
-    attributes.store(rec, obj, settle_in(name), value)
+    attribute_ops.store(rec, obj, settle_in(name), value)
 
 
 def _delattr(rec: Recorder, obj: Any, name: str) -> None:
-    attributes.delete(rec, obj, settle_in(name))
+    attribute_ops.delete(rec, obj, settle_in(name))
 
 
 def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
-    """Types are guarded when objects are loaded; traced scalars answer for the type that they stand for."""
+    """Types are guarded when objects are loaded; traced scalars answer for the type that they stand
+    for."""
     return isinstance(obj, classes)
 
 
@@ -78,7 +80,12 @@ def _number(cls: Any) -> Callable[..., Any]:
     """`float(t)`, `int(t)`: the traced scalar of a tensor, or of another traced scalar."""
 
     def convert(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
+        if (
+            len(args) == 1
+            and not kwargs
+            and isinstance(args[0], torch.Tensor)
+            and args[0].numel() == 1
+        ):
             return scalars.apply(cls, args[0].item())
         if len(args) == 1 and type(args[0]) in scalars.TRACED:
             return args[0] if isinstance(args[0], cls) else scalars.apply(cls, args[0])
@@ -103,12 +110,16 @@ def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
     args = settle_in(args)
     method = (
         python_method(
-            rec, args[0], "__str__" if on_class(type(args[0]), "__str__") is not object.__str__ else "__repr__"
+            rec,
+            args[0],
+            "__str__" if on_class(type(args[0]), "__str__") is not object.__str__ else "__repr__",
         )
         if len(args) == 1
         else None
     )
-    if method is not None and not isinstance(args[0], torch.nn.Module | torch.Tensor | BaseException):
+    if method is not None and not isinstance(
+        args[0], torch.nn.Module | torch.Tensor | BaseException
+    ):
         return str(rec.call(method, (args[0],), {}))
     return str(*args, **kwargs)
 
@@ -119,7 +130,7 @@ def _rounded(rec: Recorder, number: Any, ndigits: Any = None) -> Any:
 
 def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
     if sentinel:
-        rec.stop(reasons.UNSUPPORTED, "iter() with a sentinel")
+        rec.stop(catalogue.UNSUPPORTED, "iter() with a sentinel")
         return iter(obj, *sentinel)
     return iter(iteration.over(rec, obj))
 
@@ -137,7 +148,11 @@ def _first_over(function: Any) -> Callable[..., Any]:
     """Builtins that iterate over their first argument."""
 
     def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        return function(*(iteration.over(rec, arg) for arg in args[:1]), *settle_in(args[1:]), **settle_in(kwargs))
+        return function(
+            *(iteration.over(rec, arg) for arg in args[:1]),
+            *settle_in(args[1:]),
+            **settle_in(kwargs),
+        )
 
     return run
 
@@ -180,7 +195,9 @@ def _with_callback(function: Any) -> Callable[..., Any]:
 
 
 def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
-    return functools.reduce(rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial)
+    return functools.reduce(
+        rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial
+    )
 
 
 def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
@@ -196,7 +213,9 @@ def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
 
 def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     values = list(iteration.over(rec, iterable))
-    keys = settle_in([rec.call(key, (value,), {}) for value in values] if key is not None else values)
+    keys = settle_in(
+        [rec.call(key, (value,), {}) for value in values] if key is not None else values
+    )
     order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)
     return [values[index] for index in order]
 
@@ -208,7 +227,9 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
         if (len(args) != 1 and default) or default.keys() - {"default"}:
             return function(*args, key=key, **default)  # it raises
         values = iter(iteration.over(rec, args[0]) if len(args) == 1 else args)
-        measure = (lambda value: value) if key is None else (lambda value: rec.call(key, (value,), {}))
+        measure = (
+            (lambda value: value) if key is None else (lambda value: rec.call(key, (value,), {}))
+        )
         best = next(values, _NOTHING)
         if best is _NOTHING:
             return function((), **default)
@@ -231,7 +252,7 @@ def _super(rec: Recorder, *args: Any) -> Any:
 
 
 def _id(rec: Recorder, obj: Any) -> int:
-    rec.stop(reasons.UNSUPPORTED, "id() of an object")
+    rec.stop(catalogue.UNSUPPORTED, "id() of an object")
     return id(obj)
 
 
@@ -241,7 +262,7 @@ def _hash(rec: Recorder, obj: Any) -> int:
 
 
 def _vars(rec: Recorder, *args: Any) -> Any:
-    rec.stop(reasons.UNSUPPORTED, "vars()")
+    rec.stop(catalogue.UNSUPPORTED, "vars()")
     return vars(*args)
 
 
@@ -249,7 +270,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.getattr: _getattr,
     builtins.setattr: _setattr,
     builtins.delattr: _delattr,
-    builtins.hasattr: attributes.exists,
+    builtins.hasattr: attribute_ops.exists,
     builtins.isinstance: _isinstance,
     builtins.type: _type,
     builtins.len: _len,

@@ -1,11 +1,12 @@
-"""`torch.utils.checkpoint` while recording: the function becomes part of the graph, marked to be computed again in the backward."""
+"""`torch.utils.checkpoint` while recording: the function becomes part of the graph, marked to be
+computed again in the backward."""
 
 from typing import Any
 
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
-from .. import reasons
-from ..capture import state
+from .. import catalogue
+from ..capture import current
 from ..capture.trace import Recorder
 
 
@@ -14,26 +15,29 @@ def takes(function: Any) -> bool:
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The recorded call is checkpointed for real; its function runs rewritten. The reentrant kind has gradients of its own and ends the
-    recording."""
+    """The recorded call is checkpointed for real; its function runs rewritten. The reentrant kind
+    has gradients of its own and ends the recording."""
     if kwargs.get("use_reentrant") is not False or "context_fn" in kwargs or "debug" in kwargs:
-        rec.stop(reasons.UNSUPPORTED, "checkpoint() with use_reentrant=True, context_fn or debug")
+        rec.stop(catalogue.UNSUPPORTED, "checkpoint() with use_reentrant=True, context_fn or debug")
         return function(*args, **kwargs)
     if rec.marks:
-        rec.stop(reasons.UNSUPPORTED, "a checkpoint() inside another")
+        rec.stop(catalogue.UNSUPPORTED, "a checkpoint() inside another")
         return function(*args, **kwargs)
     inner, *inputs = args
 
     def watched(*given: Any, **named: Any) -> Any:
         """Called once more by the backward of the recorded call, when nothing is recorded."""
-        return rec.call(inner, given, named) if state.recorder() is rec else inner(*given, **named)
+        return (
+            rec.call(inner, given, named) if current.recorder() is rec else inner(*given, **named)
+        )
 
     with _Region(rec):
         return function(watched, *inputs, **kwargs)
 
 
 class _Region:
-    """Nodes made inside are marked for the partitioner, unless one draws random numbers: a second draw would be another."""
+    """Nodes made inside are marked for the partitioner, unless one draws random numbers: a second
+    draw would be another."""
 
     def __init__(self, rec: Recorder) -> None:
         self._rec = rec

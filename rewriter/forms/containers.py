@@ -1,4 +1,5 @@
-"""Methods of lists, dicts and sets while recording: those that change one from outside are effects, the others read it."""
+"""Methods of lists, dicts and sets while recording: those that change one from outside are effects,
+the others read it."""
 
 import collections
 import types
@@ -25,10 +26,13 @@ _TYPES: tuple[type, ...] = (
     type({}.items()),
     type(dict.__dict__),
 )
-_WRITES = frozenset("append extend insert remove clear sort reverse add discard update setdefault appendleft extendleft rotate __setitem__ "
-                    "__delitem__ move_to_end".split())  # fmt: skip
+_WRITES = frozenset(
+    "append extend insert remove clear sort reverse add discard update setdefault appendleft"
+    " extendleft rotate __setitem__ __delitem__ move_to_end".split()
+)
 _KEEPING = frozenset(
-    "append extend add discard remove update appendleft extendleft index count __contains__ __add__ __iadd__".split()
+    "append extend add discard remove update appendleft extendleft index count __contains__ __add__"
+    " __iadd__".split()
 )
 _COPYING = ("extend", "extendleft", "update")  # they take the elements of now
 _READ_WRITES = frozenset("pop popitem popleft setdefault remove".split())
@@ -83,7 +87,9 @@ def _taken(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if name in _KEEPING:
         return args
     return (
-        (_number(args[0]), *args[1:]) if name in ("insert", "setdefault", "__setitem__") else tuple(map(_number, args))
+        (_number(args[0]), *args[1:])
+        if name in ("insert", "setdefault", "__setitem__")
+        else tuple(map(_number, args))
     )
 
 
@@ -92,19 +98,44 @@ def _number(value: Any) -> Any:
     return scalars.settle(value) if type(value) in scalars.TRACED else value
 
 
-def _write(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Done now, and again at every later call; a method that also reads makes the content part of the guards."""
-    if name not in ("append", "extend", "insert", "appendleft", "extendleft", "add", "clear", "update"):
+def _write(
+    rec: Recorder,
+    function: Any,
+    owner: Any,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Done now, and again at every later call; a method that also reads makes the content part of
+    the guards."""
+    if name not in (
+        "append",
+        "extend",
+        "insert",
+        "appendleft",
+        "extendleft",
+        "add",
+        "clear",
+        "update",
+    ):
         items.guard_content(rec, owner)
     for arg in args:
         items.guard_content(rec, arg) if name in ("extend", "update", "extendleft") else None
     rec.known.before_write(owner)
-    taken = (type(arg)(arg) if name in _COPYING and type(arg) in (list, set, dict) else arg for arg in args)
+    taken = (
+        type(arg)(arg) if name in _COPYING and type(arg) in (list, set, dict) else arg
+        for arg in args
+    )
     rec.effects.append(Effect(_c_method(owner, name), (owner, *taken), dict(kwargs)))
     return function(*_taken(name, args), **kwargs)
 
 
 def _c_method(owner: Any, name: str) -> Any:
-    """The builtin's own method: a subclass's override has run rewritten already, and is what called it."""
+    """The builtin's own method: a subclass's override has run rewritten already, and is what called
+    it."""
     kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
-    return next(cls.__dict__[name] for cls in type(owner).__mro__ if isinstance(cls.__dict__.get(name), kinds))
+    return next(
+        cls.__dict__[name]
+        for cls in type(owner).__mro__
+        if isinstance(cls.__dict__.get(name), kinds)
+    )

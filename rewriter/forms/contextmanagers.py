@@ -14,6 +14,8 @@ def takes(function: Any) -> bool:
 def make(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_GeneratorContextManager(func, args, kwds)` over the rewritten generator function."""
     generator, *rest = args
-    if isinstance(generator, types.FunctionType) and not rec.rewriter.is_rewritten(generator.__code__):
+    if isinstance(generator, types.FunctionType) and not rec.rewriter.is_rewritten(
+        generator.__code__
+    ):
         generator = rec.rewriter.rewrite(generator)
     return function(generator, *rest, **kwargs)

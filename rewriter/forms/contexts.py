@@ -1,16 +1,21 @@
-"""`with` while recording: torch's grad-mode contexts pass by the recorder's mode, autocast becomes nodes, Python's own run rewritten."""
+"""`with` while recording: torch's grad-mode contexts pass by the recorder's mode, autocast becomes
+nodes, Python's own run rewritten."""
 
 import contextlib
 from typing import Any
 
 import torch
 
-from .. import reasons
+from .. import catalogue
 from ..capture.trace import Recorder
 from .lookup import python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
-_HARMLESS = (contextlib.nullcontext, torch.profiler.record_function, torch.autograd.profiler.record_function)
+_HARMLESS = (
+    contextlib.nullcontext,
+    torch.profiler.record_function,
+    torch.autograd.profiler.record_function,
+)
 
 
 def enter(rec: Recorder, manager: Any) -> Any:
@@ -23,7 +28,7 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return manager
     if python_method(rec, manager, "__enter__") and python_method(rec, manager, "__exit__"):
         return _Rewritten(rec, manager)
-    rec.stop(reasons.UNSUPPORTED, f"the context manager {type(manager).__name__}")
+    rec.stop(catalogue.UNSUPPORTED, f"the context manager {type(manager).__name__}")
     return manager
 
 
@@ -39,7 +44,11 @@ class _Autocast:
         if self._rec.active:
             state = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
             self._node = self._rec.segment.call(
-                "call_function", torch.amp.autocast_mode._enter_autocast, state, {}, self._rec.origin()
+                "call_function",
+                torch.amp.autocast_mode._enter_autocast,
+                state,
+                {},
+                self._rec.origin(),
             )
             self._rec.open_contexts += 1
         return manager.__enter__()
@@ -48,7 +57,11 @@ class _Autocast:
         result = self._manager.__exit__(*error)
         if self._node is not None and self._rec.active:
             self._rec.segment.call(
-                "call_function", torch.amp.autocast_mode._exit_autocast, (self._node,), {}, self._rec.origin()
+                "call_function",
+                torch.amp.autocast_mode._exit_autocast,
+                (self._node,),
+                {},
+                self._rec.origin(),
             )
             self._rec.open_contexts -= 1
         return result

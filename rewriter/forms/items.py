@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ...runtime.guard import Item
-from .. import reasons
+from .. import catalogue
 from ..capture import scalars
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
@@ -70,7 +70,7 @@ def lacks(rec: Recorder, obj: Any) -> bool:
     try:
         return rec.known.lacks(obj)
     except Unguardable as error:
-        rec.stop(reasons.UNSUPPORTED, str(error))
+        rec.stop(catalogue.UNSUPPORTED, str(error))
         return True
 
 
@@ -92,7 +92,7 @@ def guard_structure(rec: Recorder, obj: Any) -> None:
     try:
         rec.known.structure(obj)
     except Unguardable as error:
-        rec.stop(reasons.UNSUPPORTED, str(error))
+        rec.stop(catalogue.UNSUPPORTED, str(error))
 
 
 def guard_content(rec: Recorder, obj: Any) -> None:
@@ -100,7 +100,7 @@ def guard_content(rec: Recorder, obj: Any) -> None:
     try:
         rec.known.content(obj)
     except Unguardable as error:
-        rec.stop(reasons.UNSUPPORTED, str(error))
+        rec.stop(catalogue.UNSUPPORTED, str(error))
 
 
 def guard_arguments(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ def guard_arguments(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
         rec.known.arguments(args)
         rec.known.arguments(kwargs.values())
     except Unguardable as error:
-        rec.stop(reasons.UNSUPPORTED, str(error))
+        rec.stop(catalogue.UNSUPPORTED, str(error))
 
 
 def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
@@ -122,9 +122,8 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
     key = settle_in(key)
     rec.known.before_write(obj)
     obj[key] = value
-    kept = (
-        list(value) if isinstance(key, slice) and isinstance(value, list) else value
-    )  # a slice takes the elements of now
+    # a slice takes the elements of now
+    kept = list(value) if isinstance(key, slice) and isinstance(value, list) else value
     _after(rec, obj, key, Effect(set_item, (obj, key, kept)))
 
 

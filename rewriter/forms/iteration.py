@@ -1,4 +1,5 @@
-"""Iteration while recording: what a loop reads from outside is guarded, what it would use up stops the recording."""
+"""Iteration while recording: what a loop reads from outside is guarded, what it would use up stops
+the recording."""
 
 import types
 from collections.abc import Iterator
@@ -6,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import reasons
+from .. import catalogue
 from ..capture import scalars
 from ..capture.trace import Recorder
 from . import items
@@ -47,7 +48,8 @@ LAZY = (types.GeneratorType, map, filter, zip, enumerate)
 
 
 def used_up(rec: Recorder, iterable: Any) -> Any:
-    """What code that is not rewritten will iterate over: an iterator is run here, so that what it gives is seen."""
+    """What code that is not rewritten will iterate over: an iterator is run here, so that what it
+    gives is seen."""
     return list(over(rec, iterable)) if isinstance(iterable, LAZY) else iterable
 
 
@@ -55,9 +57,14 @@ def _iterator(rec: Recorder, iterator: Any) -> Any:
     """An iterator from outside is used up by reading it: only eager may do so."""
     if isinstance(iterator, types.GeneratorType):
         if not rec.rewriter.is_rewritten(iterator.gi_code):
-            rec.stop(reasons.UNSUPPORTED, f"generator {iterator.__name__} was not made in the call")
+            rec.stop(
+                catalogue.UNSUPPORTED, f"generator {iterator.__name__} was not made in the call"
+            )
     elif rec.known.path_of(iterator) is not None:
-        rec.stop(reasons.UNSUPPORTED, f"an iterator from outside ({type(iterator).__name__}) is advanced")
+        rec.stop(
+            catalogue.UNSUPPORTED,
+            f"an iterator from outside ({type(iterator).__name__}) is advanced",
+        )
     return iterator
 
 

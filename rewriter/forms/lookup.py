@@ -1,4 +1,5 @@
-"""Finding what Python would run: special methods written in Python, class attributes, without running anything."""
+"""Finding what Python would run: special methods written in Python, class attributes, without
+running anything."""
 
 import types
 from typing import Any
@@ -8,9 +9,33 @@ import torch
 from ...runtime.guard import ABSENT, ClassAttr, Obj
 
 MISSING: Any = object()
-PLAIN_TYPES = frozenset({int, float, bool, str, bytes, complex, type(None), list, tuple, dict, set, frozenset, range, slice, type(Ellipsis),
-                         torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device, types.FunctionType, type,
-                         types.ModuleType})  # fmt: skip
+PLAIN_TYPES = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        complex,
+        type(None),
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        slice,
+        type(Ellipsis),
+        torch.Tensor,
+        torch.nn.Parameter,
+        torch.Size,
+        torch.dtype,
+        torch.device,
+        types.FunctionType,
+        type,
+        types.ModuleType,
+    }
+)
 
 
 def on_class(cls: type, name: str) -> Any:
@@ -22,8 +47,8 @@ def on_class(cls: type, name: str) -> Any:
 
 
 def python_method(rec: Any, obj: Any, name: str) -> Any:
-    """The Python function behind a special method of `obj`, or None if there is none or it is written in C. With a recorder, what the class
-    of an object from outside has there is guarded."""
+    """The Python function behind a special method of `obj`, or None if there is none or it is
+    written in C. With a recorder, what the class of an object from outside has there is guarded."""
     if type(obj) in PLAIN_TYPES:
         return None
     found = on_class(type(obj), name)
@@ -37,31 +62,71 @@ def python_method(rec: Any, obj: Any, name: str) -> Any:
     return found if isinstance(found, types.FunctionType) and not is_torch_internal(found) else None
 
 
-DIRECT = ("torch.nn.functional", "torch.functional", "torch._tensor", "torch.overrides", "torch._C", "torch._ops", "torch._jit_internal",
-          "torch.jit", "torch.cuda", "torch.autograd", "torch.special", "torch.fft", "torch.linalg", "torch.backends", "torch.random",
-          "torch._utils", "torch.serialization", "torch.storage", "torch.types", "torch.version", "torch.library", "torch._library",
-          "torch.utils.dlpack", "torch._prims_common", "torch._refs", "torch._decomp", "torch.return_types", "torch.masked", "torch.sparse",
-          "torch.nn.parameter", "torch.nn.grad", "torch._higher_order_ops", "torch._functorch", "torch.func", "torch.fx",
-          "torch.distributed",
-          "torch._vmap_internals", "torch._meta_registrations", "torch._subclasses", "torch._numpy", "torch._lowrank",
-          "torch._dynamo.mutation_guard")  # fmt: skip
+DIRECT = (
+    "torch.nn.functional",
+    "torch.functional",
+    "torch._tensor",
+    "torch.overrides",
+    "torch._C",
+    "torch._ops",
+    "torch._jit_internal",
+    "torch.jit",
+    "torch.cuda",
+    "torch.autograd",
+    "torch.special",
+    "torch.fft",
+    "torch.linalg",
+    "torch.backends",
+    "torch.random",
+    "torch._utils",
+    "torch.serialization",
+    "torch.storage",
+    "torch.types",
+    "torch.version",
+    "torch.library",
+    "torch._library",
+    "torch.utils.dlpack",
+    "torch._prims_common",
+    "torch._refs",
+    "torch._decomp",
+    "torch.return_types",
+    "torch.masked",
+    "torch.sparse",
+    "torch.nn.parameter",
+    "torch.nn.grad",
+    "torch._higher_order_ops",
+    "torch._functorch",
+    "torch.func",
+    "torch.fx",
+    "torch.distributed",
+    "torch._vmap_internals",
+    "torch._meta_registrations",
+    "torch._subclasses",
+    "torch._numpy",
+    "torch._lowrank",
+    "torch._dynamo.mutation_guard",
+)
 
 
 def module_name(fn: types.FunctionType) -> str:
-    """The module whose globals the function uses: wrappers made by functools.wraps carry another one's `__module__`."""
+    """The module whose globals the function uses: wrappers made by functools.wraps carry another
+    one's `__module__`."""
     return str(fn.__globals__.get("__name__", ""))
 
 
 def is_torch_internal(fn: types.FunctionType) -> bool:
-    """Whether torch's own Python code is called as it is: its tensor work dispatches through the recorder's mode."""
+    """Whether torch's own Python code is called as it is: its tensor work dispatches through the
+    recorder's mode."""
     name = module_name(fn)
     return name == "torch" or (
-        name.startswith("torch.") and any(name == part or name.startswith(part + ".") for part in DIRECT)
+        name.startswith("torch.")
+        and any(name == part or name.startswith(part + ".") for part in DIRECT)
     )
 
 
 def is_stable(obj: Any) -> bool:
-    """torch's and the standard library's own namespaces of functions are taken as they are: nobody rebinds `torch.relu` between calls."""
+    """torch's and the standard library's own namespaces of functions are taken as they are: nobody
+    rebinds `torch.relu` between calls."""
     name = (
         obj.__name__
         if isinstance(obj, types.ModuleType)

@@ -1,6 +1,7 @@
 """The object `__df` of rewritten source: one method for each construct.
 
-With no recording at work each method does exactly what Python does; else it hands over to the recorder's side of the construct.
+With no recording at work each method does exactly what Python does; else it hands over to the
+recorder's side of the construct.
 """
 
 import operator
@@ -8,19 +9,67 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ..capture.current import recorder
 from ..capture.scalars import plain
-from ..capture.state import recorder
-from . import attributes, binaries, branches, calls, contexts, items, iteration, names, texts
+from . import (
+    attribute_ops,
+    binaries,
+    branches,
+    call_ops,
+    contexts,
+    items,
+    iteration,
+    name_ops,
+    texts,
+)
 
-_BINARY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
-           "**": operator.pow, "@": operator.matmul, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_,
-           "|": operator.or_, "^": operator.xor}  # fmt: skip
-_INPLACE = {"+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv,
-            "%=": operator.imod, "**=": operator.ipow, "@=": operator.imatmul, "<<=": operator.ilshift, ">>=": operator.irshift,
-            "&=": operator.iand, "|=": operator.ior, "^=": operator.ixor}  # fmt: skip
-_UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
-_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-            "is": operator.is_, "is not": operator.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}  # fmt: skip
+_BINARY = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "@": operator.matmul,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+}
+_INPLACE = {
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "@=": operator.imatmul,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+}
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "-": operator.neg,
+    "+": operator.pos,
+    "~": operator.invert,
+}
+_COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "is": operator.is_,
+    "is not": operator.is_not,
+    "in": lambda a, b: a in b,
+    "not in": lambda a, b: a not in b,
+}
 
 
 def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,7 +91,8 @@ class Target:
 
 
 class Forms:
-    """Operators for one rewritten function; `fn` is the user's own function, whose globals and cells the names come from."""
+    """Operators for one rewritten function; `fn` is the user's own function, whose globals and
+    cells the names come from."""
 
     __slots__ = ("fn",)
     slice = slice
@@ -50,32 +100,40 @@ class Forms:
     def __init__(self, fn: types.FunctionType) -> None:
         self.fn = fn
 
-    # -- names -----------------------------------------------------------------------------------------------------------------------
+    # -- names
 
     def glob(self, name: str, value: Any) -> Any:
         rec = recorder()
-        return value if rec is None else rec.safely(lambda: names.load_global(rec, self.fn, name, value), lambda: value)
+        return (
+            value
+            if rec is None
+            else rec.safely(lambda: name_ops.load_global(rec, self.fn, name, value), lambda: value)
+        )
 
     def free(self, name: str, value: Any) -> Any:
         rec = recorder()
-        return value if rec is None else rec.safely(lambda: names.load_free(rec, self.fn, name, value), lambda: value)
+        return (
+            value
+            if rec is None
+            else rec.safely(lambda: name_ops.load_free(rec, self.fn, name, value), lambda: value)
+        )
 
     def set_glob(self, name: str, value: Any) -> Any:
         rec = recorder()
-        return value if rec is None else names.store_global(rec, self.fn, name, value)
+        return value if rec is None else name_ops.store_global(rec, self.fn, name, value)
 
     def set_free(self, name: str, value: Any) -> Any:
         rec = recorder()
-        return value if rec is None else names.store_free(rec, self.fn, name, value)
+        return value if rec is None else name_ops.store_free(rec, self.fn, name, value)
 
-    # -- attributes and items --------------------------------------------------------------------------------------------------------
+    # -- attributes and items
 
     def attr(self, obj: Any, name: str) -> Any:
         rec = recorder()
         return (
             getattr(obj, name)
             if rec is None
-            else rec.safely(lambda: attributes.load(rec, obj, name), lambda: getattr(obj, name))
+            else rec.safely(lambda: attribute_ops.load(rec, obj, name), lambda: getattr(obj, name))
         )
 
     def set_attr(self, obj: Any, name: str, value: Any) -> None:
@@ -83,14 +141,18 @@ class Forms:
         if rec is None:
             setattr(obj, name, plain(value))
         else:
-            rec.safely(lambda: attributes.store(rec, obj, name, value), lambda: setattr(obj, name, value))
+            rec.safely(
+                lambda: attribute_ops.store(rec, obj, name, value),
+                lambda: setattr(obj, name, value),
+            )
 
     def del_attr(self, obj: Any, name: str) -> None:
         rec = recorder()
-        delattr(obj, name) if rec is None else attributes.delete(rec, obj, name)
+        delattr(obj, name) if rec is None else attribute_ops.delete(rec, obj, name)
 
     def target(self, store: Callable[..., None], *where: Any) -> "Target":
-        """`target(set_attr, obj, "x").value = v` is `store(obj, "x", v)`, at the moment when Python would store."""
+        """`target(set_attr, obj, "x").value = v` is `store(obj, "x", v)`, at the moment when Python
+        would store."""
         return Target(store, where)
 
     def aug_attr(self, obj: Any, name: str, op: str, value: Any) -> None:
@@ -98,14 +160,20 @@ class Forms:
 
     def item(self, obj: Any, key: Any) -> Any:
         rec = recorder()
-        return obj[key] if rec is None else rec.safely(lambda: items.load(rec, obj, key), lambda: obj[key])
+        return (
+            obj[key]
+            if rec is None
+            else rec.safely(lambda: items.load(rec, obj, key), lambda: obj[key])
+        )
 
     def set_item(self, obj: Any, key: Any, value: Any) -> None:
         rec = recorder()
         if rec is None:
             obj[key] = plain(value)
         else:
-            rec.safely(lambda: items.store(rec, obj, key, value), lambda: items.set_item(obj, key, value))
+            rec.safely(
+                lambda: items.store(rec, obj, key, value), lambda: items.set_item(obj, key, value)
+            )
 
     def del_item(self, obj: Any, key: Any) -> None:
         rec = recorder()
@@ -117,24 +185,28 @@ class Forms:
     def aug_item(self, obj: Any, key: Any, op: str, value: Any) -> None:
         self.set_item(obj, key, self.inplace(op, self.item(obj, key), value))
 
-    # -- calls -----------------------------------------------------------------------------------------------------------------------
+    # -- calls
 
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         rec = recorder()
         return (
             _unrecorded(fn, args, kwargs)
             if rec is None
-            else rec.safely(lambda: calls.call(rec, fn, args, kwargs), lambda: fn(*args, **kwargs))
+            else rec.safely(
+                lambda: call_ops.call(rec, fn, args, kwargs), lambda: fn(*args, **kwargs)
+            )
         )
 
-    # -- operators -------------------------------------------------------------------------------------------------------------------
+    # -- operators
 
     def binary(self, op: str, a: Any, b: Any) -> Any:
         rec = recorder()
         return (
             _BINARY[op](a, b)
             if rec is None
-            else rec.safely(lambda: binaries.binary(rec, op, _BINARY[op], a, b), lambda: _BINARY[op](a, b))
+            else rec.safely(
+                lambda: binaries.binary(rec, op, _BINARY[op], a, b), lambda: _BINARY[op](a, b)
+            )
         )
 
     def inplace(self, op: str, a: Any, b: Any) -> Any:
@@ -154,7 +226,9 @@ class Forms:
         return (
             _COMPARE[op](a, b)
             if rec is None
-            else rec.safely(lambda: binaries.compare(rec, op, _COMPARE[op], a, b), lambda: _COMPARE[op](a, b))
+            else rec.safely(
+                lambda: binaries.compare(rec, op, _COMPARE[op], a, b), lambda: _COMPARE[op](a, b)
+            )
         )
 
     def chain(self, a: Any, *links: Any) -> Any:
@@ -167,11 +241,15 @@ class Forms:
             a = b
         return result
 
-    # -- branches --------------------------------------------------------------------------------------------------------------------
+    # -- branches
 
     def truth(self, test: Any) -> Any:
         rec = recorder()
-        return test if rec is None else rec.safely(lambda: branches.truth(rec, test), lambda: bool(test))
+        return (
+            test
+            if rec is None
+            else rec.safely(lambda: branches.truth(rec, test), lambda: bool(test))
+        )
 
     def not_(self, value: Any) -> bool:
         return not self.truth(value)
@@ -185,21 +263,34 @@ class Forms:
     def select(self, test: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
         return then() if self.truth(test) else orelse()
 
-    # -- iteration, contexts, text ---------------------------------------------------------------------------------------------------
+    # -- iteration, contexts, text
 
     def iter(self, iterable: Any) -> Any:
         rec = recorder()
-        return iterable if rec is None else rec.safely(lambda: iteration.over(rec, iterable), lambda: iterable)
+        return (
+            iterable
+            if rec is None
+            else rec.safely(lambda: iteration.over(rec, iterable), lambda: iterable)
+        )
 
     def context(self, manager: Any) -> Any:
         rec = recorder()
-        return manager if rec is None else rec.safely(lambda: contexts.enter(rec, manager), lambda: manager)
+        return (
+            manager
+            if rec is None
+            else rec.safely(lambda: contexts.enter(rec, manager), lambda: manager)
+        )
 
     def fstring(self, *pieces: Any) -> str:
         """Texts, and (value, conversion, spec) for each `{value!conversion:spec}`, joined."""
         rec = recorder()
         if rec is None:
-            return "".join(piece if isinstance(piece, str) else texts.formatted(*piece) for piece in pieces)
+            return "".join(
+                piece if isinstance(piece, str) else texts.formatted(*piece) for piece in pieces
+            )
         return texts.traced_join(
-            tuple(piece if isinstance(piece, str) else texts.traced_format(rec, *piece) for piece in pieces)
+            tuple(
+                piece if isinstance(piece, str) else texts.traced_format(rec, *piece)
+                for piece in pieces
+            )
         )

@@ -1,4 +1,5 @@
-"""Special methods of `object` called by name while recording: `super().__setattr__(name, value)`, `object.__getattribute__(self, name)`."""
+"""Special methods of `object` called by name while recording: `super().__setattr__(name, value)`,
+`object.__getattribute__(self, name)`."""
 
 import types
 from typing import Any
@@ -6,13 +7,14 @@ from typing import Any
 from ..capture.effects import Effect, constant
 from ..capture.nested import settle_in
 from ..capture.trace import Recorder
-from . import attributes
+from . import attribute_ops
 
 _NAMES = ("__getattribute__", "__setattr__", "__delattr__", "__init__", "__init_subclass__")
 
 
 def takes(function: Any) -> bool:
-    """`type.__call__` of a class, or a slot of `object`, bound (`super().__setattr__`) or not (`object.__setattr__`)."""
+    """`type.__call__` of a class, or a slot of `object`, bound (`super().__setattr__`) or not
+    (`object.__setattr__`)."""
     if isinstance(function, types.MethodWrapperType):
         if function.__name__ == "__call__" and isinstance(function.__self__, type):
             return True
@@ -30,7 +32,7 @@ def call_slot(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[
     if isinstance(function, types.MethodWrapperType):
         args = (function.__self__, *args)
     if function.__name__ == "__getattribute__":
-        return attributes.plainly(rec, args[0], settle_in(args[1]))
+        return attribute_ops.plainly(rec, args[0], settle_in(args[1]))
     if function.__name__ == "__setattr__":
         return _set(rec, args[0], settle_in(args[1]), args[2])
     return getattr(object, function.__name__)(*args, **kwargs)

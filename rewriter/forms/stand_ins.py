@@ -1,5 +1,6 @@
-"""Functions of the standard library whose source Python freezes away, written out, so that they can be rewritten: the mixin methods of
-collections.abc, os.environ (https://docs.python.org/3/library/collections.abc.html)."""
+"""Functions of the standard library whose source Python freezes away, written out, so that they can
+be rewritten: the mixin methods of collections.abc, os.environ
+(https://docs.python.org/3/library/collections.abc.html)."""
 
 import collections.abc as abc
 import os
@@ -38,7 +39,11 @@ def _items(self: Any) -> Any:
 
 
 def _equal_mappings(self: Any, other: Any) -> Any:
-    return dict(self.items()) == dict(other.items()) if isinstance(other, abc.Mapping) else NotImplemented
+    return (
+        dict(self.items()) == dict(other.items())
+        if isinstance(other, abc.Mapping)
+        else NotImplemented
+    )
 
 
 def _pop(self: Any, key: Any, default: Any = _marker) -> Any:

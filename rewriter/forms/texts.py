@@ -1,4 +1,5 @@
-"""f-strings and printed text while recording: text made of tensors' values is made again at every later call."""
+"""f-strings and printed text while recording: text made of tensors' values is made again at every
+later call."""
 
 import re
 from collections.abc import Callable
@@ -6,17 +7,22 @@ from typing import Any
 
 import torch
 
-from .. import reasons
+from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
+from .. import catalogue
 from ..capture import scalars
 from ..capture.effects import Effect
 from ..capture.nested import plain_in, settle_in
 from ..capture.provenance import is_constant
-from ..capture.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
 from ..capture.recording import leaf
 from ..capture.trace import Recorder
 from . import items
 
-_CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
+_CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {
+    "r": repr,
+    "s": str,
+    "a": ascii,
+    None: lambda value: value,
+}
 
 
 def formatted(value: Any, conversion: str | None, spec: str) -> str:
@@ -54,7 +60,7 @@ def text_recipe(rec: Recorder, value: Any) -> Recipe:
     try:
         return RecipeMaker(lambda part: _shown_leaf(rec, part)).recipe(value)
     except CannotRebuild as error:
-        rec.stop(reasons.UNSUPPORTED, f"text of what cannot be made again: {error}")
+        rec.stop(catalogue.UNSUPPORTED, f"text of what cannot be made again: {error}")
         return Const(value)
 
 
@@ -70,14 +76,19 @@ def _tensor_recipe(rec: Recorder, tensor: torch.Tensor) -> Recipe:
 
 
 class _Shown:
-    """A tensor that is shown as eager shows it: with the name of its own gradient function, not of the compiled one."""
+    """A tensor that is shown as eager shows it: with the name of its own gradient function, not of
+    the compiled one."""
 
     def __init__(self, tensor: torch.Tensor, history: str) -> None:
         self._tensor, self._history = tensor, history
 
     def __repr__(self) -> str:
         text = repr(self._tensor)
-        return re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self._history}>", text) if self._history else text
+        return (
+            re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self._history}>", text)
+            if self._history
+            else text
+        )
 
     def __format__(self, spec: str) -> str:
         if self._tensor.dim() == 0:
@@ -85,8 +96,11 @@ class _Shown:
         return format(str(self), spec)
 
 
-def show(rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`print`, a log call, a warning: done now, and again at every later call, with the values of that call."""
+def show(
+    rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`print`, a log call, a warning: done now, and again at every later call, with the values of
+    that call."""
     arguments = tuple(text_recipe(rec, value) for value in args)
     keywords = {name: text_recipe(rec, value) for name, value in kwargs.items()}
     rec.effects.append(Effect(function, arguments, keywords))

@@ -36,7 +36,9 @@ class Counting:
         return run
 
 
-@pytest.mark.parametrize("decorate", [dynfix.compile, dynfix.compile(backend="eager"), dynfix.compile(dynamic=False)])
+@pytest.mark.parametrize(
+    "decorate", [dynfix.compile, dynfix.compile(backend="eager"), dynfix.compile(dynamic=False)]
+)
 def test_function_three_calls(decorate):
     compiled = decorate(double)
     for _ in range(3):
@@ -46,7 +48,11 @@ def test_function_three_calls(decorate):
 def test_the_result_looks_like_the_function():
     compiled = dynfix.compile(double)
     assert inspect.isfunction(compiled)
-    assert (compiled.__name__, compiled.__doc__, compiled.__wrapped__) == ("double", "Twice x.", double)
+    assert (compiled.__name__, compiled.__doc__, compiled.__wrapped__) == (
+        "double",
+        "Twice x.",
+        double,
+    )
     assert inspect.signature(compiled) == inspect.signature(double)
 
 
@@ -82,7 +88,9 @@ def test_method_of_a_plain_object():
         torch.testing.assert_close([sub(X), call(X)], [X - 1, X * 2])
 
 
-@pytest.mark.parametrize("fn", [torch.relu, functools.partial(double, plus=1.0), lambda x: x + 3, torch.Tensor.abs])
+@pytest.mark.parametrize(
+    "fn", [torch.relu, functools.partial(double, plus=1.0), lambda x: x + 3, torch.Tensor.abs]
+)
 def test_other_callables(fn):
     compiled = dynfix.compile(fn)
     for _ in range(3):

@@ -1,4 +1,5 @@
-"""`config`: process-wide values, patches that nest, threads that do not see each other's patches."""
+"""`config`: process-wide values, patches that nest, threads that do not see each other's
+patches."""
 
 import asyncio
 import threading

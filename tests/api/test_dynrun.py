@@ -1,4 +1,5 @@
-"""`dynrun script.py` beside `python script.py`, without torch: what a script can see or leave behind is compared."""
+"""`dynrun script.py` beside `python script.py`, without torch: what a script can see or leave
+behind is compared."""
 
 import os
 import signal
@@ -14,7 +15,9 @@ DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
 def run(command, folder, **kwargs):
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
-    done = subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, **kwargs)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, **kwargs
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -70,8 +73,20 @@ def test_a_script_in_another_folder_imports_its_neighbours(tmp_path):
         ("print('déjà')\nx = = 2\n", 1),
         ("# -*- coding: latin-1 -*-\nprint(1)\nimport nothing_there", 1),
         ("import atexit; atexit.register(print, 'at exit'); print('first'); raise RuntimeError", 1),
-        ("import sys\nsys.excepthook = lambda *a: print('hook', a[0], a[2].tb_lineno)\nraise RuntimeError('y')", 1),
-        ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(.2), print('late'))).start()\n1/0", 1),
+        (
+            (
+                "import sys\nsys.excepthook = lambda *a: print('hook', a[0], a[2].tb_lineno)\nraise"
+                " RuntimeError('y')"
+            ),
+            1,
+        ),
+        (
+            (
+                "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.2),"
+                " print('late'))).start()\n1/0"
+            ),
+            1,
+        ),
         ("import traceback\ntry:\n  int('x')\nexcept ValueError: traceback.print_exc()", 0),
         ("assert False, 'no'", 1),
         ("from __future__ import annotations\nx: undefined = 3\nprint(__annotations__)", 0),
@@ -82,7 +97,10 @@ def test_exit_status_output_and_traceback(tmp_path, text, status):
 
 
 def test_keyboard_interrupt_ends_by_the_signal(tmp_path):
-    assert both("import atexit; atexit.register(print, 'end')\nraise KeyboardInterrupt", tmp_path)[0] == -signal.SIGINT
+    assert (
+        both("import atexit; atexit.register(print, 'end')\nraise KeyboardInterrupt", tmp_path)[0]
+        == -signal.SIGINT
+    )
 
 
 def test_standard_input(tmp_path):
@@ -110,8 +128,8 @@ def test_dash_m(tmp_path):
     (tmp_path / "pkg" / "__init__.py").write_text("")
     (tmp_path / "pkg" / "__main__.py").write_text("from . import other\n")
     (tmp_path / "pkg" / "other.py").write_text(
-        "import sys\nprint(sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ and __spec__.name)\n"
-        "if len(sys.argv) > 2: raise ValueError(3)"
+        "import sys\nprint(sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ and"
+        " __spec__.name)\nif len(sys.argv) > 2: raise ValueError(3)"
     )
     for arguments in (["-m", "pkg"], ["-m", "pkg.other", "-x"], ["-m", "pkg.other", "-x", "--y"]):
         assert dynrun(arguments, tmp_path) == run(arguments, tmp_path)
@@ -137,7 +155,10 @@ def test_folder_and_zip_with_a_main(tmp_path):
 def test_a_script_that_is_not_there(tmp_path):
     status, out, error = dynrun(["nothing.py"], tmp_path)
     assert (status, out) == (2, "")
-    assert error == f"dynrun: can't open file '{tmp_path}/nothing.py': [Errno 2] No such file or directory\n"
+    assert (
+        error
+        == f"dynrun: can't open file '{tmp_path}/nothing.py': [Errno 2] No such file or directory\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +180,17 @@ def test_wrong_arguments(tmp_path, arguments, message):
 
 def test_own_options_before_the_script_only(tmp_path):
     (tmp_path / "s.py").write_text("import sys; print(sys.argv)")
-    own = ["--backend", "eager", "--mode", "default", "--no-dynamic", "--fullgraph", "--eager-calls", "2", "--disable"]
+    own = [
+        "--backend",
+        "eager",
+        "--mode",
+        "default",
+        "--no-dynamic",
+        "--fullgraph",
+        "--eager-calls",
+        "2",
+        "--disable",
+    ]
     assert dynrun([*own, "s.py", "--disable"], tmp_path) == (0, "['s.py', '--disable']\n", "")
 
 

@@ -1,4 +1,5 @@
-"""`dynrun` on scripts that use torch: what is compiled, what is left alone, and that the output is python's."""
+"""`dynrun` on scripts that use torch: what is compiled, what is left alone, and that the output is
+python's."""
 
 import os
 import subprocess
@@ -11,12 +12,16 @@ from dynfix.rewriter import intercept
 from dynfix.rewriter.session import Session
 from torch import nn
 
-MAIN = "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
+MAIN = (
+    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
+)
 
 
 def python(arguments, folder):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -25,7 +30,8 @@ WANTED = {}
 
 @pytest.fixture
 def script(tmp_path):
-    """`script(text)` gives a function that runs it under dynrun with options, and checks python's exit and output."""
+    """`script(text)` gives a function that runs it under dynrun with options, and checks python's
+    exit and output."""
 
     def write(text):
         (tmp_path / "script.py").write_text(textwrap.dedent(text))
@@ -70,7 +76,9 @@ TRAINING = """
 
 
 @pytest.mark.parametrize(
-    "options", [[], pytest.param(["--backend", "eager", "--eager-calls", "0"], marks=pytest.mark.slow)], ids=" ".join
+    "options",
+    [[], pytest.param(["--backend", "eager", "--eager-calls", "0"], marks=pytest.mark.slow)],
+    ids=" ".join,
 )
 def test_training_and_evaluation(script, options):
     error, _ = script(TRAINING)(*options)
@@ -108,9 +116,17 @@ def test_torch_compile_in_the_script_is_ours(tmp_path):
         print(net(torch.ones(1, 2)).tolist())
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(text))
-    status, out, error = python(["-c", MAIN, "--backend", "eager", "--explain", "script.py"], tmp_path)
-    assert (status, out) == (0, "[1.0, 1.0] [[2.0, 2.0]]\n3.0 4.0\n" * 3 + "True True f\n[[2.0, 2.0]]\n"), error
-    assert "dynrun: 5 captured" in error and "  f: 1 recorded, 1 graphs, 0 breaks" in error.splitlines()
+    status, out, error = python(
+        ["-c", MAIN, "--backend", "eager", "--explain", "script.py"], tmp_path
+    )
+    assert (status, out) == (
+        0,
+        "[1.0, 1.0] [[2.0, 2.0]]\n3.0 4.0\n" * 3 + "True True f\n[[2.0, 2.0]]\n",
+    ), error
+    assert (
+        "dynrun: 5 captured" in error
+        and "  f: 1 recorded, 1 graphs, 0 breaks" in error.splitlines()
+    )
     assert "options of torch.compile are Inductor's own" in error
 
 
@@ -130,7 +146,10 @@ def test_an_error_in_a_model_has_the_users_lines(script):
     def users(text):
         return [line.split(",")[1:] for line in text.splitlines() if "script.py" in line]
 
-    assert users(error) == users(wanted) and error.splitlines()[-1] == wanted.splitlines()[-1] == "ValueError: three"
+    assert (
+        users(error) == users(wanted)
+        and error.splitlines()[-1] == wanted.splitlines()[-1] == "ValueError: three"
+    )
     assert "dynfix/rewriter" not in error and "rewriter" not in error
 
 
@@ -263,8 +282,15 @@ def test_what_a_wrapper_holds_is_the_outermost(session):
 def test_recomputation_saves_what_the_first_run_saved(session):
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     x = X.clone().requires_grad_()
-    check_untouched(session, lambda: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum().backward())
-    check_untouched(session, lambda: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=True).sum().backward(), 1)
+    check_untouched(
+        session,
+        lambda: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum().backward(),
+    )
+    check_untouched(
+        session,
+        lambda: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=True).sum().backward(),
+        1,
+    )
 
 
 def test_what_torch_compile_made_is_not_compiled_again(session):

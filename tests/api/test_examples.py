@@ -16,14 +16,19 @@ DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
 def run(*command):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, env=env
+    )
     assert done.returncode == 0, done.stderr
     return done
 
 
 def test_quickstart():
     out = run(EXAMPLES / "quickstart.py").stdout
-    assert "Graph Break Count: 1" in out and "fullgraph: fullgraph=True, but the graph breaks here" in out
+    assert (
+        "Graph Break Count: 1" in out
+        and "fullgraph: fullgraph=True, but the graph breaks here" in out
+    )
 
 
 @pytest.mark.slow

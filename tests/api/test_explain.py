@@ -41,7 +41,10 @@ def test_it_prints_like_the_tutorials():
     lines = text.splitlines()
     assert lines[:4] == ["Graph Count: 2", "Graph Break Count: 1", "Op Count: 3", "Break Reasons:"]
     assert lines[4].strip() == "Break Reason 1:" and "dynfix.graph_break()" in text
-    positions = [text.index(title) for title in ("Break Reasons:", "Ops per Graph:", "Out Guards:", "Compile Times:")]
+    positions = [
+        text.index(title)
+        for title in ("Break Reasons:", "Ops per Graph:", "Out Guards:", "Compile Times:")
+    ]
     assert positions == sorted(positions)
 
 

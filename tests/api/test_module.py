@@ -1,4 +1,5 @@
-"""A compiled module is its original with another `__call__`; everything else is shared, and the original is eager."""
+"""A compiled module is its original with another `__call__`; everything else is shared, and the
+original is eager."""
 
 import copy
 import io
@@ -164,7 +165,10 @@ def test_pickle_goes_by_the_base_class():
     compiled = dynfix.compile(net, dynamic=False, backend="eager")
     twin, original = pickle.loads(pickle.dumps((compiled, net)))
     assert type(original) is Net and vars(twin) is vars(original)
-    assert twin._dynfix_again.keywords["backend"] == "eager" and twin._dynfix_again.keywords["dynamic"] is False
+    assert (
+        twin._dynfix_again.keywords["backend"] == "eager"
+        and twin._dynfix_again.keywords["dynamic"] is False
+    )
     torch.testing.assert_close(twin(X), net(X))
 
 
@@ -205,7 +209,9 @@ def test_training_follows_eager():
 
 def test_distributed_data_parallel(tmp_path, pair):
     net, compiled = pair
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
     try:
         wrapped = nn.parallel.DistributedDataParallel(compiled)
         for _ in range(3):

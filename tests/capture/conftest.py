@@ -1,4 +1,5 @@
-"""The helpers of these tests lie beside them; a test that leaves torch changed for the next ones fails itself."""
+"""The helpers of these tests lie beside them; a test that leaves torch changed for the next ones
+fails itself."""
 
 import sys
 from pathlib import Path
@@ -11,9 +12,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 def _state_of_torch():
     module = torch.nn.modules.module
-    hooks = {name: len(value) for name, value in vars(module).items() if name.startswith("_global_") and value}
-    modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
-    return hooks, modes, torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
+    hooks = {
+        name: len(value)
+        for name, value in vars(module).items()
+        if name.startswith("_global_") and value
+    }
+    modes = (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_inference_mode_enabled(),
+    )
+    return (
+        hooks,
+        modes,
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_num_threads(),
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,10 @@
-"""Runs a program in eager and compiled, each on its own copy of everything, and compares all that an observer could see.
+"""Runs a program in eager and compiled, each on its own copy of everything, and compares all that
+an observer could see.
 
-A case is a factory `make()`: it builds the program anew, so that closures, attributes and counters are not shared. It returns a function,
-an `nn.Module`, or a `Case` that also says what else to watch. A step is a tuple of arguments (a call), `call(*args, **kwargs)`, or a
-function of what `make` returned that changes something between two calls.
+A case is a factory `make()`: it builds the program anew, so that closures, attributes and counters
+are not shared. It returns a function, an `nn.Module`, or a `Case` that also says what else to
+watch. A step is a tuple of arguments (a call), `call(*args, **kwargs)`, or a function of what
+`make` returned that changes something between two calls.
 """
 
 import contextlib
@@ -30,8 +32,8 @@ _written = set()  # the modules that `module_from` has made
 
 
 class Case(types.SimpleNamespace):
-    """`fn`: what is compiled; `watch`: a function without arguments whose result is compared after every call;
-    anything else is the test's own."""
+    """`fn`: what is compiled; `watch`: a function without arguments whose result is compared after
+    every call; anything else is the test's own."""
 
 
 @dataclasses.dataclass
@@ -87,32 +89,58 @@ def _is_outside(event):
     return True
 
 
-# -- what an observer sees ---------------------------------------------------------------------------------------------------------------
+# -- what an observer sees
 
 
 class Describer:
-    """Objects as nested tuples: exact types, values, which objects are one, which tensors share memory, and where."""
+    """Objects as nested tuples: exact types, values, which objects are one, which tensors share
+    memory, and where."""
 
     def __init__(self):
         self._seen, self._storages, self._keep = {}, {}, []
 
     def __call__(self, obj):
-        plain = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, range, slice)
-        if type(obj) in plain or isinstance(obj, type | types.FunctionType | types.ModuleType | enum.Enum):
+        plain = (
+            type(None),
+            bool,
+            int,
+            float,
+            complex,
+            str,
+            bytes,
+            torch.dtype,
+            torch.device,
+            torch.Size,
+            range,
+            slice,
+        )
+        if type(obj) in plain or isinstance(
+            obj, type | types.FunctionType | types.ModuleType | enum.Enum
+        ):
             return (
                 type(obj).__name__,
-                _ADDRESS.sub("0x", repr(obj)) if not isinstance(obj, types.FunctionType) else obj.__qualname__,
+                (
+                    _ADDRESS.sub("0x", repr(obj))
+                    if not isinstance(obj, types.FunctionType)
+                    else obj.__qualname__
+                ),
             )
         if id(obj) in self._seen:
             return ("same as", self._seen[id(obj)])
         self._seen[id(obj)] = len(self._seen)
         self._keep.append(obj)
-        return self._tensor(obj) if isinstance(obj, torch.Tensor) else (type(obj).__name__, *self._parts(obj))
+        return (
+            self._tensor(obj)
+            if isinstance(obj, torch.Tensor)
+            else (type(obj).__name__, *self._parts(obj))
+        )
 
     def _tensor(self, t):
         history = (t.requires_grad, t.is_leaf, t.is_inference())
         if t.layout != torch.strided:
-            return Shown(type(t).__name__, t.dtype, tuple(t.shape), t.layout, history, t.detach().clone(), {})
+            return Shown(
+                type(t).__name__, t.dtype, tuple(t.shape), t.layout, history, t.detach().clone(), {}
+            )
         memory = self._storages.setdefault(t.untyped_storage()._cdata, len(self._storages))
         place = (memory, t.storage_offset(), tuple(t.stride()))
         return Shown(
@@ -122,7 +150,11 @@ class Describer:
             place,
             history,
             t.detach().clone(),
-            {name: self(value) for name, value in getattr(t, "__dict__", {}).items() if name not in TORCHS_OWN},
+            {
+                name: self(value)
+                for name, value in getattr(t, "__dict__", {}).items()
+                if name not in TORCHS_OWN
+            },
         )
 
     def _parts(self, obj):
@@ -130,7 +162,8 @@ class Describer:
             yield tuple(
                 (self(key), self(value))
                 for key, value in dict.items(obj)
-                if not callable(value) or isinstance(value, type | torch.nn.Module | types.MethodType)
+                if not callable(value)
+                or isinstance(value, type | torch.nn.Module | types.MethodType)
             )
         elif isinstance(obj, list | tuple):
             yield tuple(map(self, obj))
@@ -142,7 +175,9 @@ class Describer:
             yield (str(obj), self(obj.args))
         elif isinstance(obj, types.MethodType):
             yield (obj.__func__.__qualname__, self(obj.__self__))
-        attributes = {k: v for k, v in getattr(obj, "__dict__", {}).items() if not k.startswith("_dynfix")}
+        attributes = {
+            k: v for k, v in getattr(obj, "__dict__", {}).items() if not k.startswith("_dynfix")
+        }
         if attributes:
             yield tuple(
                 (name, self(value))
@@ -164,7 +199,8 @@ TORCHS_OWN = {"_dynamo_propagated_dynamic_indices", "_dynamo_weak_dynamic_indice
 
 
 class Shown:
-    """A tensor's description; equal if the metadata are, and the values bit by bit or within the tolerance of the comparison."""
+    """A tensor's description; equal if the metadata are, and the values bit by bit or within the
+    tolerance of the comparison."""
 
     tolerance = None
 
@@ -223,7 +259,9 @@ def watched(seen):
     seen["text"] = _ADDRESS.sub("0x", out.getvalue())
     seen["log"] = [record for record in handler.records if not record[0].startswith("dynfix")]
     seen["warnings"] = [
-        str(w.message) for w in caught if not _NOT_THE_USERS.search(f"{w.category.__module__} {w.message}")
+        str(w.message)
+        for w in caught
+        if not _NOT_THE_USERS.search(f"{w.category.__module__} {w.message}")
     ]
 
 
@@ -301,7 +339,10 @@ def gradients(result, places):
     if not outputs or not inputs or torch.is_inference_mode_enabled():
         return None
     with torch.enable_grad():
-        total = sum((out * torch.arange(1, out.numel() + 1, dtype=out.dtype).view(out.shape)).sum() for out in outputs)
+        total = sum(
+            (out * torch.arange(1, out.numel() + 1, dtype=out.dtype).view(out.shape)).sum()
+            for out in outputs
+        )
     try:
         return [Describer()(grad) for grad in torch.autograd.grad(total, inputs, allow_unused=True)]
     except RuntimeError as error:
@@ -309,7 +350,8 @@ def gradients(result, places):
 
 
 def same(make, *steps, backend="eager", tolerance=None, repeat=1, **options):
-    """Compare eager and compiled over the steps. Returns the compiled function, for questions about its recordings."""
+    """Compare eager and compiled over the steps. Returns the compiled function, for questions about
+    its recordings."""
     eager, compiled = make(), make()
     fn_eager, made = getattr(eager, "fn", eager), getattr(compiled, "fn", compiled)
     dynfix.reset()
@@ -324,17 +366,25 @@ def same(make, *steps, backend="eager", tolerance=None, repeat=1, **options):
         expected = observe(fn_eager, step_of(step), eager, getattr(eager, "watch", None), number)
         got = observe(fn, step_of(step), compiled, getattr(compiled, "watch", None), number)
         for key in expected:
-            assert got[key] == expected[key], f"call {number}, {key}: {difference(got[key], expected[key])}"
+            assert got[key] == expected[key], (
+                f"call {number}, {key}: {difference(got[key], expected[key])}"
+            )
     Shown.tolerance = None
     return fn
 
 
 def difference(got, expected, where=""):
     """Where two descriptions first differ."""
-    if isinstance(got, tuple | list) and isinstance(expected, tuple | list) and len(got) == len(expected):
+    if (
+        isinstance(got, tuple | list)
+        and isinstance(expected, tuple | list)
+        and len(got) == len(expected)
+    ):
         for index, (a, b) in enumerate(zip(got, expected, strict=True)):
             if a != b:
-                return difference(a, b, f"{where}.{got[0] if index and isinstance(got[0], str) else ''}[{index}]")
+                return difference(
+                    a, b, f"{where}.{got[0] if index and isinstance(got[0], str) else ''}[{index}]"
+                )
     return f"at {where}\n  compiled: {got!r:.600}\n  eager:    {expected!r:.600}"
 
 

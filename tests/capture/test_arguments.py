@@ -71,20 +71,35 @@ VALUES = {
     "complex": (use, [1j, 2j, 1 + 1j]),
     "bytes": (lambda x, v: x * v[0], [b"a", b"b", b"a"]),
     "int subclass": (use, [MyInt(2), MyInt(3), MyInt(2)]),
-    "str subclass": (lambda x, v: x * len(v) if v == "ab" else x, [MyStr("ab"), MyStr("abc"), MyStr("x")]),
-    "enum": (lambda x, v: x * v.value if v is Color.RED else x - v.value, [Color.RED, Color.BLUE, Color.RED]),
-    "enum eq": (lambda x, v: x + (v == Color.RED) + (v in (Color.BLUE,)), [Color.RED, Color.BLUE, Color.RED]),
+    "str subclass": (
+        lambda x, v: x * len(v) if v == "ab" else x,
+        [MyStr("ab"), MyStr("abc"), MyStr("x")],
+    ),
+    "enum": (
+        lambda x, v: x * v.value if v is Color.RED else x - v.value,
+        [Color.RED, Color.BLUE, Color.RED],
+    ),
+    "enum eq": (
+        lambda x, v: x + (v == Color.RED) + (v in (Color.BLUE,)),
+        [Color.RED, Color.BLUE, Color.RED],
+    ),
     "int enum": (use, [Level.LOW, Level.HIGH, Level.LOW]),
     "np float64": (use, [np.float64(2), np.float64(3), np.float64(2)]),
     "np float32": (lambda x, v: x * float(v), [np.float32(2), np.float32(3)]),
     "np int64": (lambda x, v: x[: int(v)], [np.int64(2), np.int64(1)]),
     "np index": (lambda x, v: x[v], [np.int64(2), np.int64(1)]),
     "np bool": (lambda x, v: x if v else -x, [np.bool_(True), np.bool_(False)]),
-    "np array item": (lambda x, v: x * float(v[0]), [np.array([2.0]), np.array([3.0]), np.array([2.0])]),
+    "np array item": (
+        lambda x, v: x * float(v[0]),
+        [np.array([2.0]), np.array([3.0]), np.array([2.0])],
+    ),
     "np array math": (lambda x, v: x * float((v * 2 + 1)[0]), [np.array([2.0]), np.array([3.0])]),
     "np array sum": (lambda x, v: x * float(v.sum()), [np.array([2.0]), np.array([3.0, 4.0])]),
     "np array shape": (lambda x, v: x * v.shape[0] + len(v), [np.zeros(2), np.zeros(3)]),
-    "np array tensor": (lambda x, v: x + torch.tensor(v) + torch.as_tensor(v), [np.ones(3), np.zeros(3)]),
+    "np array tensor": (
+        lambda x, v: x + torch.tensor(v) + torch.as_tensor(v),
+        [np.ones(3), np.zeros(3)],
+    ),
     "np from_numpy": (lambda x, v: x + torch.from_numpy(v), [np.ones(3), np.zeros(3)]),
     "np loop": (lambda x, v: x + sum(float(e) for e in v), [np.ones(3), np.zeros(3)]),
     "decimal": (lambda x, v: x * float(v), [decimal.Decimal("2.5"), decimal.Decimal("3.5")]),
@@ -94,7 +109,10 @@ VALUES = {
         lambda x, v: x * v.year + (v > datetime.date(2000, 1, 1)),
         [datetime.date(2001, 1, 1), datetime.date(1999, 1, 1)],
     ),
-    "timedelta": (lambda x, v: x * v.total_seconds(), [datetime.timedelta(1), datetime.timedelta(2)]),
+    "timedelta": (
+        lambda x, v: x * v.total_seconds(),
+        [datetime.timedelta(1), datetime.timedelta(2)],
+    ),
     "path": (lambda x, v: x * len(str(v)) + len(v.parts), [pathlib.Path("a"), pathlib.Path("b/c")]),
     "regex": (lambda x, v: x if v.match("abc") else -x, [re.compile("a"), re.compile("b")]),
     "slice": (lambda x, v: x[v], [slice(0, 2), slice(1, 3), slice(0, 1)]),
@@ -103,13 +121,23 @@ VALUES = {
     "ellipsis": (lambda x, v: x[v], [Ellipsis, 1, None, Ellipsis]),
     "list": (lambda x, v: x * v[0] + len(v), [[1, 2], [1, 3], [2], [1, 2, 3]]),
     "list sum": (lambda x, v: x * sum(v), [[1, 2], [1, 3], [2]]),
-    "nested": (lambda x, v: x * v["a"][0][1], [{"a": [(1, 2)]}, {"a": [(1, 3)]}, {"a": [(1, 2)], "b": 1}]),
-    "dict loop": (lambda x, v: sum(x * w for k, w in v.items() if k != "c"), [{"a": 1}, {"a": 2}, {"b": 1, "c": 3}]),
+    "nested": (
+        lambda x, v: x * v["a"][0][1],
+        [{"a": [(1, 2)]}, {"a": [(1, 3)]}, {"a": [(1, 2)], "b": 1}],
+    ),
+    "dict loop": (
+        lambda x, v: sum(x * w for k, w in v.items() if k != "c"),
+        [{"a": 1}, {"a": 2}, {"b": 1, "c": 3}],
+    ),
     "dict get": (lambda x, v: x * v.get("a", 5), [{"a": 1}, {}, {"b": 1}, {"a": 1}]),
     "dict int keys": (lambda x, v: x * v[1], [{1: 2.0}, {1: 3.0}, {True: 4.0}]),
     "defaultdict": (
         lambda x, v: x * v["a"] + len(v),
-        [collections.defaultdict(int), collections.defaultdict(int, a=3), collections.defaultdict(int)],
+        [
+            collections.defaultdict(int),
+            collections.defaultdict(int, a=3),
+            collections.defaultdict(int),
+        ],
     ),
     "ordered": (
         lambda x, v: x * list(v.values())[0],
@@ -121,21 +149,47 @@ VALUES = {
     ),
     "deque": (lambda x, v: x * v[0] + len(v), [collections.deque([1]), collections.deque([2, 3])]),
     "set": (lambda x, v: x + 1 if "a" in v else x, [{"a"}, {"b"}, set()]),
-    "frozenset": (lambda x, v: x + 1 if "a" in v else x, [frozenset("a"), frozenset("b"), frozenset()]),
-    "array": (lambda x, v: x * v[0] + len(v), [array.array("d", [2.0]), array.array("d", [3.0, 1.0])]),
+    "frozenset": (
+        lambda x, v: x + 1 if "a" in v else x,
+        [frozenset("a"), frozenset("b"), frozenset()],
+    ),
+    "array": (
+        lambda x, v: x * v[0] + len(v),
+        [array.array("d", [2.0]), array.array("d", [3.0, 1.0])],
+    ),
     "bytearray": (lambda x, v: x * v[0] + len(v), [bytearray(b"a"), bytearray(b"bc")]),
-    "memoryview": (lambda x, v: x * v[0] + len(v), [Fresh(lambda: memoryview(b"a")), Fresh(lambda: memoryview(b"bc"))]),
+    "memoryview": (
+        lambda x, v: x * v[0] + len(v),
+        [Fresh(lambda: memoryview(b"a")), Fresh(lambda: memoryview(b"bc"))],
+    ),
     "namedtuple": (lambda x, v: x * v.a + v[1], [Pair(1, 2), Pair(1, 3), Pair(2, 2)]),
-    "dataclass": (lambda x, v: x * v.scale + len(v.parts), [Config(2.0), Config(3.0), Config(2.0, [1])]),
-    "dataclass eq": (lambda x, v: x if v == Config(2.0) else -x, [Config(2.0), Config(3.0), Config(2.0, [1])]),
-    "dataclass replace": (lambda x, v: x * dataclasses.replace(v, parts=[1]).scale, [Config(2.0), Config(3.0)]),
-    "dataclass asdict": (lambda x, v: x * dataclasses.asdict(v)["scale"], [Config(2.0), Config(3.0)]),
+    "dataclass": (
+        lambda x, v: x * v.scale + len(v.parts),
+        [Config(2.0), Config(3.0), Config(2.0, [1])],
+    ),
+    "dataclass eq": (
+        lambda x, v: x if v == Config(2.0) else -x,
+        [Config(2.0), Config(3.0), Config(2.0, [1])],
+    ),
+    "dataclass replace": (
+        lambda x, v: x * dataclasses.replace(v, parts=[1]).scale,
+        [Config(2.0), Config(3.0)],
+    ),
+    "dataclass asdict": (
+        lambda x, v: x * dataclasses.asdict(v)["scale"],
+        [Config(2.0), Config(3.0)],
+    ),
     "dataclass fields": (
-        lambda x, v: x * len([getattr(v, f.name) for f in dataclasses.fields(v)]) * getattr(v, "scale"),
+        lambda x, v: (
+            x * len([getattr(v, f.name) for f in dataclasses.fields(v)]) * getattr(v, "scale")
+        ),
         [Config(2.0), Config(3.0)],
     ),
     "frozen": (lambda x, v: x * v.scale if v == Frozen(2.0) else x, [Frozen(2.0), Frozen(3.0)]),
-    "frozen key": (lambda x, v: x * {Frozen(2.0): 10, Frozen(3.0): 20}[v], [Frozen(2.0), Frozen(3.0)]),
+    "frozen key": (
+        lambda x, v: x * {Frozen(2.0): 10, Frozen(3.0): 20}[v],
+        [Frozen(2.0), Frozen(3.0)],
+    ),
     "slots": (lambda x, v: x * v.v, [Slots(2.0), Slots(3.0)]),
     "copy": (lambda x, v: x * __import__("copy").copy(v).scale, [Config(2.0), Config(3.0)]),
     "deepcopy": (lambda x, v: x * __import__("copy").deepcopy(v).scale, [Config(2.0), Config(3.0)]),
@@ -145,7 +199,10 @@ VALUES = {
     ),
     "proxy": (
         lambda x, v: x * v["a"],
-        [Fresh(lambda: types.MappingProxyType({"a": 1})), Fresh(lambda: types.MappingProxyType({"a": 2}))],
+        [
+            Fresh(lambda: types.MappingProxyType({"a": 1})),
+            Fresh(lambda: types.MappingProxyType({"a": 2})),
+        ],
     ),
     "repr": (
         lambda x, v: x * len(repr(v)) + len(str(v)) + len(f"{v}"),
@@ -165,24 +222,49 @@ VALUES = {
             functools.partial(torch.mul, other=2),
         ],
     ),
-    "itemgetter": (lambda x, v: x * v({"a": 1, "b": 2}), [operator.itemgetter("a"), operator.itemgetter("b")]),
-    "attrgetter": (lambda x, v: x + len(v(x)), [operator.attrgetter("shape"), operator.attrgetter("data")]),
+    "itemgetter": (
+        lambda x, v: x * v({"a": 1, "b": 2}),
+        [operator.itemgetter("a"), operator.itemgetter("b")],
+    ),
+    "attrgetter": (
+        lambda x, v: x + len(v(x)),
+        [operator.attrgetter("shape"), operator.attrgetter("data")],
+    ),
     "methodcaller": (
         lambda x, v: v(x),
-        [operator.methodcaller("abs"), operator.methodcaller("neg"), operator.methodcaller("add", 3)],
+        [
+            operator.methodcaller("abs"),
+            operator.methodcaller("neg"),
+            operator.methodcaller("add", 3),
+        ],
     ),
     "lambda": (lambda x, v: v(x), [lambda x: x + 1, lambda x: x + 2, lambda x: x * 3]),
     "bound": (lambda x, v: v(x), [X.add, Y.mul]),
-    "exception": (lambda x, v: x * len(v.args) + len(str(v)), [ValueError("a"), ValueError("b", 2)]),
-    "generator": (lambda x, v: x * sum(v), [Fresh(lambda: (i for i in [1, 2])), Fresh(lambda: (i for i in [3]))]),
+    "exception": (
+        lambda x, v: x * len(v.args) + len(str(v)),
+        [ValueError("a"), ValueError("b", 2)],
+    ),
+    "generator": (
+        lambda x, v: x * sum(v),
+        [Fresh(lambda: (i for i in [1, 2])), Fresh(lambda: (i for i in [3]))],
+    ),
     "iterator": (
         lambda x, v: x * next(v),
         [Fresh(lambda: iter([1, 2])), Fresh(lambda: iter([3])), Fresh(lambda: iter([1, 2]))],
     ),
-    "map": (lambda x, v: sum(x * e for e in v), [Fresh(lambda: map(float, [1, 2])), Fresh(lambda: map(float, [3]))]),
+    "map": (
+        lambda x, v: sum(x * e for e in v),
+        [Fresh(lambda: map(float, [1, 2])), Fresh(lambda: map(float, [3]))],
+    ),
     "tensor list": (lambda x, v: x + sum(v), [[X, Y], [Y], [X, X, Y], []]),
-    "tensor dict": (lambda x, v: x + v["a"] * v.get("b", 2), [{"a": X}, {"a": Y, "b": X}, {"a": Y}]),
-    "keys": (lambda x, v: x * len(v) + list(v)[0], [Fresh(lambda: {1: 2}.keys()), Fresh(lambda: {2: 2, 3: 1}.keys())]),
+    "tensor dict": (
+        lambda x, v: x + v["a"] * v.get("b", 2),
+        [{"a": X}, {"a": Y, "b": X}, {"a": Y}],
+    ),
+    "keys": (
+        lambda x, v: x * len(v) + list(v)[0],
+        [Fresh(lambda: {1: 2}.keys()), Fresh(lambda: {2: 2, 3: 1}.keys())],
+    ),
 }
 
 
@@ -217,7 +299,13 @@ def test_object_identity_and_keys():
 
         return f
 
-    same(make, (X, Fresh(lambda: a)), (X, Fresh(lambda: b)), (X, Fresh(lambda: a)), (X, Fresh(lambda: b)))
+    same(
+        make,
+        (X, Fresh(lambda: a)),
+        (X, Fresh(lambda: b)),
+        (X, Fresh(lambda: a)),
+        (X, Fresh(lambda: b)),
+    )
 
 
 def test_two_tensors_become_one():
@@ -287,8 +375,16 @@ def test_shapes_and_dtypes():
 
         return f
 
-    sizes = [torch.ones(2, 3), torch.ones(4, 3), torch.ones(4, 5), torch.ones(1, 5), torch.ones(0, 2), torch.ones(2, 3, dtype=torch.int64),
-             torch.ones(3, dtype=torch.float64), torch.ones(4, 2)]  # fmt: skip
+    sizes = [
+        torch.ones(2, 3),
+        torch.ones(4, 3),
+        torch.ones(4, 5),
+        torch.ones(1, 5),
+        torch.ones(0, 2),
+        torch.ones(2, 3, dtype=torch.int64),
+        torch.ones(3, dtype=torch.float64),
+        torch.ones(4, 2),
+    ]
     same(make, *[(x,) for x in sizes])
     same(
         lambda: lambda x: (x.t() + 1, x.is_contiguous()),
@@ -327,7 +423,10 @@ def test_metadata_that_no_size_tells():
     for read in ("storage_offset", "_is_view", "is_inference"):
         same(lambda read=read: lambda x: (x + 1, getattr(x, read)()), *views)
     for read in ("is_leaf", "grad_fn", "_base", "grad", "_version", "output_nr"):
-        same(lambda read=read: lambda x: (x + 1, getattr(x, read) is None, getattr(x, read) == 0), *views)
+        same(
+            lambda read=read: lambda x: (x + 1, getattr(x, read) is None, getattr(x, read) == 0),
+            *views,
+        )
 
     def inference():
         with torch.inference_mode():
@@ -349,7 +448,11 @@ def test_object_that_arrives_with_other_class():
 
 
 def test_one_graph_for_plain_values():
-    fn = same(lambda: lambda x, v: x * v["k"] + len(v["n"]), (X, {"k": 1, "n": [1]}), (Y, {"k": 1, "n": [1]}))
+    fn = same(
+        lambda: lambda x, v: x * v["k"] + len(v["n"]),
+        (X, {"k": 1, "n": [1]}),
+        (Y, {"k": 1, "n": [1]}),
+    )
     one_graph(fn, 1)
 
 

@@ -1,4 +1,5 @@
-"""`torch.utils.checkpoint` in captured code: one graph, the same gradients, less kept for the backward."""
+"""`torch.utils.checkpoint` in captured code: one graph, the same gradients, less kept for the
+backward."""
 
 import functools
 
@@ -37,14 +38,25 @@ class Net(torch.nn.Module):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_net_of_blocks(dropout, backend):
-    fn = same(lambda: Net(dropout), (X,), (GRAD,), (Y,), (GRAD,), (X,), backend=backend, tolerance=(1e-5, 1e-6))
+    fn = same(
+        lambda: Net(dropout),
+        (X,),
+        (GRAD,),
+        (Y,),
+        (GRAD,),
+        (X,),
+        backend=backend,
+        tolerance=(1e-5, 1e-6),
+    )
     one_graph(fn)
 
 
 def test_what_the_function_reads_is_guarded():
     def make():
         case = Case(k=2.0)
-        return Case(fn=lambda x: checkpoint(lambda v: (v * case.k).sin(), x, use_reentrant=False), case=case)
+        return Case(
+            fn=lambda x: checkpoint(lambda v: (v * case.k).sin(), x, use_reentrant=False), case=case
+        )
 
     fn = same(make, (GRAD,), (GRAD,), lambda c: setattr(c.case, "k", 3.0), (GRAD,), (X,), (GRAD,))
     one_graph(fn)
@@ -52,13 +64,21 @@ def test_what_the_function_reads_is_guarded():
 
 def test_options_that_change_nothing_and_those_that_do():
     same(lambda: Net(determinism_check="none", preserve_rng_state=False), (GRAD,), (X,), (GRAD,))
-    same(lambda: lambda x: checkpoint(torch.sin, x, use_reentrant=True), (GRAD,), (X,), (GRAD,), (GRAD,))
+    same(
+        lambda: lambda x: checkpoint(torch.sin, x, use_reentrant=True),
+        (GRAD,),
+        (X,),
+        (GRAD,),
+        (GRAD,),
+    )
 
 
 def kept(fn, x):
     """Elements that the backward of a call keeps."""
     saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.numel()) or t, lambda t: t
+    ):
         fn(x).sum()
     return sum(saved)
 
@@ -75,7 +95,9 @@ def test_less_is_kept():
 
 
 def test_sizes_that_change():
-    fn = same(Net, *(call(torch.linspace(0, 1, 3 * n).view(n, 3).requires_grad_()) for n in (2, 4, 7, 9)))
+    fn = same(
+        Net, *(call(torch.linspace(0, 1, 3 * n).view(n, 3).requires_grad_()) for n in (2, 4, 7, 9))
+    )
     assert len(recordings(fn)) == 2
 
 
@@ -88,6 +110,10 @@ def test_one_inside_another(backend):
         def forward(self, x):
             return run(lambda v: run(self.blocks[1], run(self.blocks[0], v)) * 2, x)
 
-    fn = same(Nested, *(call(torch.linspace(0, 1, 3 * n).view(n, 3).requires_grad_()) for n in (2, 2, 2, 7, 3)), backend=backend,
-              tolerance=(1e-5, 1e-6))  # fmt: skip
+    fn = same(
+        Nested,
+        *(call(torch.linspace(0, 1, 3 * n).view(n, 3).requires_grad_()) for n in (2, 2, 2, 7, 3)),
+        backend=backend,
+        tolerance=(1e-5, 1e-6),
+    )
     assert torch.is_grad_enabled() and not any(recording.segments for recording in recordings(fn))

@@ -1,4 +1,5 @@
-"""Python's control flow on tensors' values, whose outcomes change between calls; exceptions; context managers."""
+"""Python's control flow on tensors' values, whose outcomes change between calls; exceptions;
+context managers."""
 
 import contextlib
 
@@ -80,7 +81,12 @@ def _logic(x):
 
 
 def _chain(x):
-    return (0 < x[0] < 5, x[0] <= x[1] <= x[2], x[0] == x[1] == x[2], x + 1 if -10 < x.sum() < 5 else x - 1)
+    return (
+        0 < x[0] < 5,
+        x[0] <= x[1] <= x[2],
+        x[0] == x[1] == x[2],
+        x + 1 if -10 < x.sum() < 5 else x - 1,
+    )
 
 
 def _ternary(x):

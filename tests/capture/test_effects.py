@@ -1,5 +1,5 @@
-"""What a call does to the outside is done at every call, once, in order: containers, attributes, globals, cells, prints,
-buffers, inputs."""
+"""What a call does to the outside is done at every call, once, in order: containers, attributes,
+globals, cells, prints, buffers, inputs."""
 
 import collections
 import dataclasses
@@ -261,7 +261,10 @@ def f(x):
 
     def make():
         m = module_from(tmp_path, text)
-        return Case(fn=m.f, watch=lambda: (m.N, m.LAST, m.SEEN, m.NEW, m.Counter.total, m.Counter.last, m.VIA))
+        return Case(
+            fn=m.f,
+            watch=lambda: (m.N, m.LAST, m.SEEN, m.NEW, m.Counter.total, m.Counter.last, m.VIA),
+        )
 
     same(make, *FOUR)
 
@@ -315,7 +318,9 @@ def test_mutable_default_argument():
             d["last"] = x
             return x + len(seen)
 
-        return Case(fn=lambda x: helper(x), watch=lambda: (helper.__defaults__, helper.__kwdefaults__))
+        return Case(
+            fn=lambda x: helper(x), watch=lambda: (helper.__defaults__, helper.__kwdefaults__)
+        )
 
     same(make, *FOUR)
 
@@ -521,4 +526,11 @@ def test_frozen_kwargs():
         kw.pop("a", None)
         return kw
 
-    same(lambda: f, call(X, a=1), call(X, a=1, b=2), call(Y, a=1), call(Y), call(X, a=Fresh(lambda: tensor(1))))
+    same(
+        lambda: f,
+        call(X, a=1),
+        call(X, a=1, b=2),
+        call(Y, a=1),
+        call(Y),
+        call(X, a=Fresh(lambda: tensor(1))),
+    )

@@ -1,4 +1,5 @@
-"""A failure planted at each stage, at the first, second and third call: results and effects stay as eager has them, with one warning."""
+"""A failure planted at each stage, at the first, second and third call: results and effects stay as
+eager has them, with one warning."""
 
 import warnings
 
@@ -7,9 +8,10 @@ import pytest
 import torch
 from dynfix.lowering import joint
 from dynfix.rewriter import emit, frontend
-from dynfix.rewriter.capture import provenance, recipes, recording, replay, segments, trace
-from dynfix.rewriter.forms import attributes, binaries, calls, items, texts
+from dynfix.rewriter.capture import provenance, recording, replay, segments, trace
+from dynfix.rewriter.forms import attribute_ops, binaries, call_ops, items, texts
 from dynfix.runtime import backends
+from dynfix.runtime.replay import recipes
 from helpers import Case, Fresh, X, Y, same, tensor
 
 
@@ -44,12 +46,12 @@ STAGES = [
     (provenance.Provenance, "loaded"),
     (provenance.Provenance, "touch"),
     (provenance.Provenance, "content"),
-    (attributes, "load"),
-    (attributes, "store"),
+    (attribute_ops, "load"),
+    (attribute_ops, "store"),
     (items, "load"),
     (binaries, "binary"),
     (texts, "show"),
-    (calls, "_python"),
+    (call_ops, "_python"),
     (frontend, "finish"),
     (recording, "_assemble"),
     (recording, "close"),
@@ -71,7 +73,8 @@ class Planted(Exception):
 
 
 def plant(monkeypatch, owner, name, at):
-    """`owner.name` raises whenever it is used while `state["call"] == at`, after it did so `skip` times."""
+    """`owner.name` raises whenever it is used while `state["call"] == at`, after it did so `skip`
+    times."""
     original, state = getattr(owner, name), {"call": 0, "uses": 0}
 
     def failing(*args, **kwargs):
@@ -86,7 +89,9 @@ def plant(monkeypatch, owner, name, at):
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize(
-    "stage", STAGES, ids=lambda stage: f"{getattr(stage[0], '__name__', '').rpartition('.')[2]}.{stage[1]}"
+    "stage",
+    STAGES,
+    ids=lambda stage: f"{getattr(stage[0], '__name__', '').rpartition('.')[2]}.{stage[1]}",
 )
 def test_planted(monkeypatch, stage, at):
     state = plant(monkeypatch, *stage, at)
@@ -169,18 +174,28 @@ def test_fullgraph_names_everything():
         return -y
 
     fn = dynfix.compile(f, backend="eager", fullgraph=True)
-    with pytest.raises(dynfix.GraphBreakError if hasattr(dynfix, "GraphBreakError") else Exception) as caught:
+    with pytest.raises(
+        dynfix.GraphBreakError if hasattr(dynfix, "GraphBreakError") else Exception
+    ) as caught:
         fn(X)
     text = str(caught.value)
     line = f.__code__.co_firstlineno + 2
-    assert "test_failures.py" in text and f":{line}" in text and "if y.sum() > 0:  # the line" in text
+    assert (
+        "test_failures.py" in text and f":{line}" in text and "if y.sum() > 0:  # the line" in text
+    )
     assert "DYN201" in text and "torch.where" in text
 
 
-@pytest.mark.parametrize("body", [
-    lambda x: x * __import__("random").random(), lambda x: x.nonzero(), lambda x: torch.from_numpy(x.numpy()),
-    lambda x: (dynfix.graph_break(), x)[1], lambda x: x + next(_outer),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: x * __import__("random").random(),
+        lambda x: x.nonzero(),
+        lambda x: torch.from_numpy(x.numpy()),
+        lambda x: (dynfix.graph_break(), x)[1],
+        lambda x: x + next(_outer),
+    ],
+)
 def test_fullgraph_refuses(body):
     fn = dynfix.compile(body, backend="eager", fullgraph=True)
     for _ in range(2):

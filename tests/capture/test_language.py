@@ -1,4 +1,5 @@
-"""Python's language in captured code: the compiled program computes, changes and prints what eager does."""
+"""Python's language in captured code: the compiled program computes, changes and prints what eager
+does."""
 
 import abc
 import collections
@@ -647,7 +648,9 @@ def test_language(body):
         for key in expected:
             from helpers import difference
 
-            assert got[key] == expected[key], f"call {n}, {key}: {difference(got[key], expected[key])}"
+            assert got[key] == expected[key], (
+                f"call {n}, {key}: {difference(got[key], expected[key])}"
+            )
 
 
 def test_object_from_outside():
@@ -660,7 +663,12 @@ def test_object_from_outside():
         )
 
     same(
-        make, *THREE, lambda case: setattr(case.c, "k", 5.0), *THREE, lambda case: case.c.__dict__.pop("cached"), *THREE
+        make,
+        *THREE,
+        lambda case: setattr(case.c, "k", 5.0),
+        *THREE,
+        lambda case: case.c.__dict__.pop("cached"),
+        *THREE,
     )
 
 
@@ -711,4 +719,11 @@ def test_shallow_copies_and_reprs_read():
             t, bodies = make()
             return Case(fn=bodies[name], t=t)
 
-        same(case, (X,), lambda c: setattr(c.t, "k", 3.0), (X,), lambda c: setattr(c.t, "k", 4.0), (X,))
+        same(
+            case,
+            (X,),
+            lambda c: setattr(c.t, "k", 3.0),
+            (X,),
+            lambda c: setattr(c.t, "k", 4.0),
+            (X,),
+        )

@@ -1,4 +1,5 @@
-"""Modules and functions of torch as users write them: one graph, equal to eager, gradients and written buffers included."""
+"""Modules and functions of torch as users write them: one graph, equal to eager, gradients and
+written buffers included."""
 
 import dataclasses
 from typing import NamedTuple
@@ -9,9 +10,20 @@ import torch
 from helpers import Case, Counting, X, Y, call, one_graph, outside, same
 
 nn, F = torch.nn, torch.nn.functional
-SEQ = [(torch.arange(24.0).view(2, 4, 3).sin(),), (torch.arange(24.0).view(2, 4, 3).cos(),), (torch.ones(2, 4, 3),)]
-IMG = [(torch.arange(2 * 3 * 8 * 8.0).view(2, 3, 8, 8).sin(),), (torch.arange(2 * 3 * 8 * 8.0).view(2, 3, 8, 8).cos(),)]
-FLAT = [(torch.arange(12.0).view(4, 3).sin(),), (torch.arange(12.0).view(4, 3).cos(),), (torch.ones(4, 3),)]
+SEQ = [
+    (torch.arange(24.0).view(2, 4, 3).sin(),),
+    (torch.arange(24.0).view(2, 4, 3).cos(),),
+    (torch.ones(2, 4, 3),),
+]
+IMG = [
+    (torch.arange(2 * 3 * 8 * 8.0).view(2, 3, 8, 8).sin(),),
+    (torch.arange(2 * 3 * 8 * 8.0).view(2, 3, 8, 8).cos(),),
+]
+FLAT = [
+    (torch.arange(12.0).view(4, 3).sin(),),
+    (torch.arange(12.0).view(4, 3).cos(),),
+    (torch.ones(4, 3),),
+]
 
 
 def _first(module):
@@ -66,7 +78,9 @@ class Lists(nn.Module):
         for p in self.params:
             x = x * p
         x = self.plain[0](x) + self.table["k"] + self.layers[-1](x)
-        return x * len(self.layers) + ("relu" in self.named) + sum(p.sum() for p in self.parameters())
+        return (
+            x * len(self.layers) + ("relu" in self.named) + sum(p.sum() for p in self.parameters())
+        )
 
 
 class Positions(nn.Module):
@@ -90,12 +104,25 @@ MODELS = {
     "lstm cell": (lambda: _first(nn.LSTMCell(3, 4)), FLAT),
     "attention": (Attention, SEQ),
     "encoder": (lambda: nn.TransformerEncoderLayer(3, 1, 8, batch_first=True), SEQ),
-    "stack": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(3, 1, 8, 0.0, batch_first=True), 2), SEQ),
-    "batch norm": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)), IMG),
-    "dropout": (lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.3), nn.AlphaDropout(0.2)), FLAT),
+    "stack": (
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(3, 1, 8, 0.0, batch_first=True), 2
+        ),
+        SEQ,
+    ),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+        IMG,
+    ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.3), nn.AlphaDropout(0.2)),
+        FLAT,
+    ),
     "norms": (
         lambda: nn.Sequential(
-            nn.GroupNorm(1, 3), nn.InstanceNorm2d(3, track_running_stats=True), nn.LocalResponseNorm(2)
+            nn.GroupNorm(1, 3),
+            nn.InstanceNorm2d(3, track_running_stats=True),
+            nn.LocalResponseNorm(2),
         ),
         IMG,
     ),
@@ -111,11 +138,19 @@ MODELS = {
     ),
     "up": (
         lambda: nn.Sequential(
-            nn.Upsample(scale_factor=2, mode="bilinear"), nn.PixelUnshuffle(2), nn.ZeroPad2d(1), nn.Unfold(3)
+            nn.Upsample(scale_factor=2, mode="bilinear"),
+            nn.PixelUnshuffle(2),
+            nn.ZeroPad2d(1),
+            nn.Unfold(3),
         ),
         IMG,
     ),
-    "rms": (lambda: nn.Sequential(nn.RMSNorm(3), nn.Softmax(-1), nn.GELU(), nn.SiLU(), nn.PReLU(), nn.GLU(-2)), SEQ),
+    "rms": (
+        lambda: nn.Sequential(
+            nn.RMSNorm(3), nn.Softmax(-1), nn.GELU(), nn.SiLU(), nn.PReLU(), nn.GLU(-2)
+        ),
+        SEQ,
+    ),
     "bilinear": (lambda: Bilinear(), FLAT),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), FLAT),
     "spectral": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)), FLAT),
@@ -131,7 +166,9 @@ class Bilinear(nn.Module):
         self.inner = nn.Bilinear(3, 3, 2)
 
     def forward(self, x):
-        return F.cosine_similarity(self.inner(x, x), self.inner(x, x + 1)) + F.pairwise_distance(x, x * 2)
+        return F.cosine_similarity(self.inner(x, x), self.inner(x, x + 1)) + F.pairwise_distance(
+            x, x * 2
+        )
 
 
 def seeded(build):
@@ -181,14 +218,22 @@ def test_embedding_bag_and_losses():
         return Case(fn=f, watch=lambda: list(bag.parameters()) + list(emb.parameters()))
 
     one_graph(
-        same(make, (torch.tensor([1, 2, 3]), torch.tensor([0, 1])), (torch.tensor([4, 2, 9]), torch.tensor([2, 1]))), 1
+        same(
+            make,
+            (torch.tensor([1, 2, 3]), torch.tensor([0, 1])),
+            (torch.tensor([4, 2, 9]), torch.tensor([2, 1])),
+        ),
+        1,
     )
 
 
 def test_functional_variety():
     def f(x):
         y = F.pad(x, (1, 1)).unfold(-1, 2, 1)
-        z = F.interpolate(x[None], size=5) + F.one_hot(torch.arange(5) % 3, 5).float()[None, :2, None].sum()
+        z = (
+            F.interpolate(x[None], size=5)
+            + F.one_hot(torch.arange(5) % 3, 5).float()[None, :2, None].sum()
+        )
         a, b = x.chunk(2, 0)
         return (
             y,
@@ -277,7 +322,10 @@ def test_outputs_that_alias():
         x.add_(1)
         return x, a, b, c, y, y[0], a + 1, y.expand(2, *y.shape), x.t(), a.view_as(x)
 
-    same(lambda: f, *[(x.clone(), z.clone()) for (x,), (z,) in zip(FLAT, FLAT[1:] + FLAT[:1], strict=True)])
+    same(
+        lambda: f,
+        *[(x.clone(), z.clone()) for (x,), (z,) in zip(FLAT, FLAT[1:] + FLAT[:1], strict=True)],
+    )
 
 
 def test_kv_cache_on_self():
@@ -342,7 +390,9 @@ def test_ema_and_running_stats():
 def test_training_follows_eager():
     def make():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1))
+        return nn.Sequential(
+            nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1)
+        )
 
     def run(compiled):
         net = make()

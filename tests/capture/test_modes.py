@@ -1,4 +1,5 @@
-"""Grad mode, inference mode, autocast, default dtype and device: inside a call, around it, and changed between two calls."""
+"""Grad mode, inference mode, autocast, default dtype and device: inside a call, around it, and
+changed between two calls."""
 
 import contextlib
 
@@ -149,7 +150,9 @@ def _device_context(x):
 
 def _saved(x):
     seen = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(1), t * 2)[1], lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: (seen.append(1), t * 2)[1], lambda t: t
+    ):
         y = x * x
     return y, len(seen)
 
@@ -167,7 +170,10 @@ def _state(x):
 
 
 def _detect(x):
-    with torch.autograd.detect_anomaly(check_nan=False), torch.autograd.profiler.record_function("mine"):
+    with (
+        torch.autograd.detect_anomaly(check_nan=False),
+        torch.autograd.profiler.record_function("mine"),
+    ):
         return x * x
 
 

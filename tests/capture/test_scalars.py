@@ -1,4 +1,5 @@
-"""Numbers and text read from tensors: `.item()` logged, kept, returned, computed with; every call sees its own."""
+"""Numbers and text read from tensors: `.item()` logged, kept, returned, computed with; every call
+sees its own."""
 
 import copy
 import json
@@ -12,12 +13,29 @@ import torch
 from helpers import Case, X, Y, same, tensor
 
 log = logging.getLogger("user")
-CALLS = [(tensor(1.5, 2),), (tensor(-3, 8),), (tensor(7.25, 0),), (tensor(7.25, 0),), (tensor(1.5, 2),)]
+CALLS = [
+    (tensor(1.5, 2),),
+    (tensor(-3, 8),),
+    (tensor(7.25, 0),),
+    (tensor(7.25, 0),),
+    (tensor(1.5, 2),),
+]
 
 
 EXPRESSIONS = {
     "plain": lambda v, x: v,
-    "arithmetic": lambda v, x: (v + 1, 2 - v, v * 3, v / 7, 7 // (abs(v) + 1), v % 3, -v, +v, abs(v), v**2),
+    "arithmetic": lambda v, x: (
+        v + 1,
+        2 - v,
+        v * 3,
+        v / 7,
+        7 // (abs(v) + 1),
+        v % 3,
+        -v,
+        +v,
+        abs(v),
+        v**2,
+    ),
     "power": lambda v, x: (abs(v) ** 0.5, pow(v, 2), divmod(v, 2)),
     "compare": lambda v, x: (v > 0, v == 2, v != 2, v <= 1, 0 < v < 5, v is None),
     "branch": lambda v, x: x + 1 if v > 0 else x - 1,
@@ -45,11 +63,26 @@ EXPRESSIONS = {
         type(v).__name__,
     ),
     "containers": lambda v, x: ([v, v], (v,), {"a": v}, {v: 1}, {v}, [[v]]),
-    "membership": lambda v, x: (v in (1.5, 2.0), v in {1.5: 1}, (1.5, -3.0, 7.25).index(v), [v, v].count(v)),
-    "copies": lambda v, x: (copy.copy(v), copy.deepcopy(v), copy.deepcopy([v]), copy.deepcopy({"v": v})),
+    "membership": lambda v, x: (
+        v in (1.5, 2.0),
+        v in {1.5: 1},
+        (1.5, -3.0, 7.25).index(v),
+        [v, v].count(v),
+    ),
+    "copies": lambda v, x: (
+        copy.copy(v),
+        copy.deepcopy(v),
+        copy.deepcopy([v]),
+        copy.deepcopy({"v": v}),
+    ),
     "fstring": lambda v, x: (f"{v}", f"{v:.3f}", f"{v!r:>12}", f"a{v}b{v:.1e}"),
     "percent": lambda v, x: ("%.3f" % v, "%s" % v, "%.2f and %d" % (v, 3), "%(a)s" % {"a": v}),
-    "format": lambda v, x: ("{:.3f}".format(v), "{a}".format(a=v), "{0[0]}".format([v]), format(v, ".2f")),
+    "format": lambda v, x: (
+        "{:.3f}".format(v),
+        "{a}".format(a=v),
+        "{0[0]}".format([v]),
+        format(v, ".2f"),
+    ),
     "text methods": lambda v, x: (
         f"{v}".upper(),
         f"{v}".split("."),
@@ -78,7 +111,14 @@ EXPRESSIONS = {
     "json": lambda v, x: (json.dumps(v), json.dumps({"a": [v]})),
     "struct": lambda v, x: (struct.pack("d", v), struct.pack("<f", v)),
     "bytes": lambda v, x: (b"%f" % v, str([v]), repr((v,)), str({"a": v})),
-    "min max": lambda v, x: (max(v, 1.0), min(v, 1.0), sum([v, v]), sorted([v, 1.0, 2.0]), any([v]), all([v, 1])),
+    "min max": lambda v, x: (
+        max(v, 1.0),
+        min(v, 1.0),
+        sum([v, v]),
+        sorted([v, 1.0, 2.0]),
+        any([v]),
+        all([v, 1]),
+    ),
     "key": lambda v, x: {1.5: "a", -3.0: "b"}.get(v, "c"),
     "logic": lambda v, x: (v and 3, v or 3, not v),
     "lambda": lambda v, x: list(map(lambda a: a * v, [1, 2])),
@@ -89,20 +129,75 @@ EXPRESSIONS = {
 }
 INTEGERS = {
     "bits": lambda n, x: (n & 1, n | 8, n ^ 3, n << 1, n >> 1, ~n, 1 & n, 8 | n),
-    "methods": lambda n, x: (n.bit_length(), n.numerator, n.denominator, n.real, n.to_bytes(4, "big", signed=True), n.__index__()),
-    "index": lambda n, x: ([10, 20, 30, 40][n % 4], "abcd"[n % 4], x[n % 2], x[: n % 2], (1, 2, 3)[: n % 3], [0] * (n % 3)),
+    "methods": lambda n, x: (
+        n.bit_length(),
+        n.numerator,
+        n.denominator,
+        n.real,
+        n.to_bytes(4, "big", signed=True),
+        n.__index__(),
+    ),
+    "index": lambda n, x: (
+        [10, 20, 30, 40][n % 4],
+        "abcd"[n % 4],
+        x[n % 2],
+        x[: n % 2],
+        (1, 2, 3)[: n % 3],
+        [0] * (n % 3),
+    ),
     "range": lambda n, x: (list(range(abs(n))), range(n), [i for i in range(n % 5)]),
-    "sizes": lambda n, x: (x.new_zeros(abs(n)), torch.arange(abs(n)), torch.zeros(abs(n), 2), x.expand(abs(n) + 1, 2)),
-    "text": lambda n, x: (f"{n:05d}", "%d" % n, "%03d|%x" % (n, abs(n)), hex(n), bin(n), oct(n), chr(65 + n % 9), str(n), f"{n:b}"),
-    "divide": lambda n, x: (n / 2, n // 2, n % 2, divmod(n, 2), n**2, 2**n, -n, abs(n), pow(n, 2, 5)),
-    "number": lambda n, x: (int(n), float(n), bool(n), complex(n), n.__class__, type(n) is int, isinstance(n, int), hash(n)),
-    "compare": lambda n, x: (n == 1, n is 1, n > 0, n in (1, -3), n in range(5), n in [1]),  # noqa: F632
+    "sizes": lambda n, x: (
+        x.new_zeros(abs(n)),
+        torch.arange(abs(n)),
+        torch.zeros(abs(n), 2),
+        x.expand(abs(n) + 1, 2),
+    ),
+    "text": lambda n, x: (
+        f"{n:05d}",
+        "%d" % n,
+        "%03d|%x" % (n, abs(n)),
+        hex(n),
+        bin(n),
+        oct(n),
+        chr(65 + n % 9),
+        str(n),
+        f"{n:b}",
+    ),
+    "divide": lambda n, x: (
+        n / 2,
+        n // 2,
+        n % 2,
+        divmod(n, 2),
+        n**2,
+        2**n,
+        -n,
+        abs(n),
+        pow(n, 2, 5),
+    ),
+    "number": lambda n, x: (
+        int(n),
+        float(n),
+        bool(n),
+        complex(n),
+        n.__class__,
+        type(n) is int,
+        isinstance(n, int),
+        hash(n),
+    ),
+    "compare": lambda n, x: (
+        n == 1,
+        n is 1,  # noqa: F632
+        n > 0,
+        n in (1, -3),
+        n in range(5),
+        n in [1],
+    ),
     "repeat": lambda n, x: "ab" * (n % 3),
     "math": lambda n, x: (math.gcd(n, 4), math.factorial(n % 4), math.isqrt(abs(n))),
     "np": lambda n, x: (np.int64(n), np.zeros(abs(n)), np.arange(3)[n % 3]),
     "loop": lambda n, x: sum(i * x for i in range(n % 4)),
     "view": lambda n, x: x.repeat(2).view(abs(n) % 2 + 1, -1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
@@ -133,7 +228,18 @@ def test_int(name):
 
 @pytest.mark.parametrize(
     "read",
-    [float, int, bool, lambda t: t.tolist(), lambda t: t.item(), lambda t: [t.item()], complex, str, repr, "{}".format],
+    [
+        float,
+        int,
+        bool,
+        lambda t: t.tolist(),
+        lambda t: t.item(),
+        lambda t: [t.item()],
+        complex,
+        str,
+        repr,
+        "{}".format,
+    ],
 )
 def test_reads(read):
     def make():
@@ -183,7 +289,9 @@ def test_plain_after_the_call():
             state["v"] = x.sum().item()
             return x + 1
 
-        return Case(fn=f, watch=lambda: (state, type(state["v"]), state["v"] + 1, "%.2f" % state["v"]))
+        return Case(
+            fn=f, watch=lambda: (state, type(state["v"]), state["v"] + 1, "%.2f" % state["v"])
+        )
 
     same(make, *CALLS)
 

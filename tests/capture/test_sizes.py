@@ -10,7 +10,7 @@ import pytest
 import torch
 from dynfix.rewriter.capture import symbolic
 from dynfix.rewriter.capture.nested import plain_in
-from dynfix.rewriter.forms import calls
+from dynfix.rewriter.forms import call_ops
 from helpers import Case, call, recordings, same
 
 F = torch.nn.functional
@@ -29,7 +29,12 @@ def _shape(x):
 
 
 def _size(x):
-    return x.new_zeros(x.size(0) * 2, x.size(-1)) + x.repeat(2, 1), x.size(0) // 2, -x.size(0), x.size(0) % 3
+    return (
+        x.new_zeros(x.size(0) * 2, x.size(-1)) + x.repeat(2, 1),
+        x.size(0) // 2,
+        -x.size(0),
+        x.size(0) % 3,
+    )
 
 
 def _length(x):
@@ -55,15 +60,37 @@ def _cat(x):
 
 
 def _shapes(x):
-    return (*x.shape, 3), x.shape + (1,), x.shape[:-1], list(x.shape), {"shape": x.shape}, x.shape == x.t().shape
+    return (
+        (*x.shape, 3),
+        x.shape + (1,),
+        x.shape[:-1],
+        list(x.shape),
+        {"shape": x.shape},
+        x.shape == x.t().shape,
+    )
 
 
 def _size_methods(x):
-    return x.shape.numel(), x.shape.index(4), x.shape.count(4), len(x.shape), sum(x.shape), max(x.shape), hash(x.shape)
+    return (
+        x.shape.numel(),
+        x.shape.index(4),
+        x.shape.count(4),
+        len(x.shape),
+        sum(x.shape),
+        max(x.shape),
+        hash(x.shape),
+    )
 
 
 def _text(x):
-    return f"{x.shape[0]}", str(x.shape), f"{x.shape}", "%d" % x.shape[0], "{}".format(x.size(0)), repr(x.shape[0])
+    return (
+        f"{x.shape[0]}",
+        str(x.shape),
+        f"{x.shape}",
+        "%d" % x.shape[0],
+        "{}".format(x.size(0)),
+        repr(x.shape[0]),
+    )
 
 
 def _branch(x):
@@ -82,7 +109,11 @@ def _loop(x):
 
 
 def _rows(x):
-    return sum(row for row in x), [row * 2 for row in x.unbind()], [len(part) for part in x.split(2)]
+    return (
+        sum(row for row in x),
+        [row * 2 for row in x.unbind()],
+        [len(part) for part in x.split(2)],
+    )
 
 
 def _index(x):
@@ -92,12 +123,24 @@ def _index(x):
 
 def _types(x):
     n = x.shape[0]
-    return type(n) is int, isinstance(n, int), type(x.shape) is torch.Size, n.bit_length(), (n).__class__ is int
+    return (
+        type(n) is int,
+        isinstance(n, int),
+        type(x.shape) is torch.Size,
+        n.bit_length(),
+        (n).__class__ is int,
+    )
 
 
 def _float_arithmetic(x):
     scale = x.shape[0] ** -0.5
-    return x * scale, x / (x.shape[0] / 2), float(x.shape[0]), int(x.shape[0] * 1.5), round(x.shape[0] / 3, 2)
+    return (
+        x * scale,
+        x / (x.shape[0] / 2),
+        float(x.shape[0]),
+        int(x.shape[0] * 1.5),
+        round(x.shape[0] / 3, 2),
+    )
 
 
 def _strides(x):
@@ -115,7 +158,9 @@ def _interpolated(x):
 
 def _attention(x):
     q = x[None, None]
-    return F.scaled_dot_product_attention(q, q, q, is_causal=True), torch.softmax(x @ x.t() / x.shape[-1] ** 0.5, -1)
+    return F.scaled_dot_product_attention(q, q, q, is_causal=True), torch.softmax(
+        x @ x.t() / x.shape[-1] ** 0.5, -1
+    )
 
 
 def _in_place(x):
@@ -166,9 +211,36 @@ def _stacked(x):
     return torch.stack([x] * x.shape[0]).sum(0), torch.cat([x for _ in range(x.shape[0])])
 
 
-BODIES = [_shape, _size, _length, _numel, _mean_by_hand, _ranges, _cat, _shapes, _size_methods, _text, _branch, _parity, _loop,
-          _rows, _index, _types, _float_arithmetic, _strides, _interpolated, _attention, _in_place, _printed, _data_shape, _after_break,
-          _same_sizes, _kept_by_name, _checked, _stacked]  # fmt: skip
+BODIES = [
+    _shape,
+    _size,
+    _length,
+    _numel,
+    _mean_by_hand,
+    _ranges,
+    _cat,
+    _shapes,
+    _size_methods,
+    _text,
+    _branch,
+    _parity,
+    _loop,
+    _rows,
+    _index,
+    _types,
+    _float_arithmetic,
+    _strides,
+    _interpolated,
+    _attention,
+    _in_place,
+    _printed,
+    _data_shape,
+    _after_break,
+    _same_sizes,
+    _kept_by_name,
+    _checked,
+    _stacked,
+]
 ONE_FOR_ALL = {
     _size,
     _length,
@@ -189,17 +261,26 @@ ONE_FOR_ALL = {
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 def test_body(body, grad, backend):
     steps = [call(rows(n).requires_grad_(grad)) for n in SIZES]
-    same(lambda: lambda x: body(x), *steps, backend=backend, tolerance=None if backend == "eager" else (1e-5, 1e-6))
+    same(
+        lambda: lambda x: body(x),
+        *steps,
+        backend=backend,
+        tolerance=None if backend == "eager" else (1e-5, 1e-6),
+    )
 
 
-@pytest.mark.parametrize("body", sorted(ONE_FOR_ALL, key=lambda body: body.__name__), ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "body", sorted(ONE_FOR_ALL, key=lambda body: body.__name__), ids=lambda body: body.__name__
+)
 def test_two_recordings_serve_all_sizes(body):
     fn = same(lambda: lambda x: body(x), *(call(rows(n)) for n in (5, 7, 11, 64, 9, 6)))
     assert len(recordings(fn)) == 2
 
 
 @pytest.mark.parametrize(
-    "body", sorted(ONE_FOR_ALL - {_cat}, key=lambda body: body.__name__), ids=lambda body: body.__name__
+    "body",
+    sorted(ONE_FOR_ALL - {_cat}, key=lambda body: body.__name__),
+    ids=lambda body: body.__name__,
 )
 def test_dynamic_true_records_once(body):
     fn = same(lambda: lambda x: body(x), *(call(rows(n)) for n in (7, 11, 64, 9, 6)), dynamic=True)
@@ -221,7 +302,10 @@ def test_a_dim_that_is_marked_starts_dynamic():
 
 
 def test_sizes_of_zero_and_one_have_their_own_recordings():
-    fn = same(lambda: lambda x: (x + x.sum(0), x.shape[0]), *(call(rows(n)) for n in (5, 7, 1, 0, 9, 1, 0)))
+    fn = same(
+        lambda: lambda x: (x + x.sum(0), x.shape[0]),
+        *(call(rows(n)) for n in (5, 7, 1, 0, 9, 1, 0)),
+    )
     assert len(recordings(fn)) == 4
 
 
@@ -249,7 +333,9 @@ def test_equal_sizes_are_no_promise():
     def body(x, y):
         return x.sum(0) * y.sum(0), x.shape[0] - y.shape[0]
 
-    same(lambda: body, *(call(rows(a), rows(b)) for a, b in [(5, 5), (7, 7), (9, 9), (9, 8), (3, 4)]))
+    same(
+        lambda: body, *(call(rows(a), rows(b)) for a, b in [(5, 5), (7, 7), (9, 9), (9, 8), (3, 4)])
+    )
 
 
 def test_broadcast_is_decided_by_sizes():
@@ -286,7 +372,12 @@ def test_state_keeps_plain_numbers():
             return x * 2
 
         return Case(
-            fn=body, watch=lambda: (list(case.seen), case.last, [type(n).__name__ for n in (*case.seen, *case.last)])
+            fn=body,
+            watch=lambda: (
+                list(case.seen),
+                case.last,
+                [type(n).__name__ for n in (*case.seen, *case.last)],
+            ),
         )
 
     same(make, *(call(rows(n)) for n in (5, 7, 9, 64, 5)))
@@ -311,8 +402,9 @@ def test_a_module_over_a_growing_sequence():
 
 
 def test_a_size_that_slips_into_a_constant(monkeypatch):
-    """Planted: code that reads the digits of a size and asks nobody. Comparing with the first recording finds it."""
-    monkeypatch.setattr(calls, "settle_in", plain_in)
+    """Planted: code that reads the digits of a size and asks nobody. Comparing with the first
+    recording finds it."""
+    monkeypatch.setattr(call_ops, "settle_in", plain_in)
 
     def body(x):
         return x * len(bytes(x.shape[0])), x.sum(0)
@@ -331,7 +423,12 @@ def test_numbers_that_the_call_is_given(backend):
         return y, y.shape[0], n * 2, torch.full((max(n, 0), 2), 1.0)
 
     steps = [call(rows(12), n) for n in NUMBERS]
-    fn = same(lambda: body, *steps, backend=backend, tolerance=None if backend == "eager" else (1e-5, 1e-6))
+    fn = same(
+        lambda: body,
+        *steps,
+        backend=backend,
+        tolerance=None if backend == "eager" else (1e-5, 1e-6),
+    )
     assert len(recordings(fn)) <= 6
 
 
@@ -366,7 +463,18 @@ def test_a_number_that_follows_a_size():
 
 def _float_first(x):
     n = x.shape[0]
-    return 0.5 * n, 1.0 / n, n == 7.0, 2.5 - n, 1.5**n, max(n, 6.0), min(6.5, n), sum([0.5, n]), True * n, (n > 5) + n
+    return (
+        0.5 * n,
+        1.0 / n,
+        n == 7.0,
+        2.5 - n,
+        1.5**n,
+        max(n, 6.0),
+        min(6.5, n),
+        sum([0.5, n]),
+        True * n,
+        (n > 5) + n,
+    )
 
 
 def _between(x):
@@ -408,8 +516,23 @@ def _guarded_division(x):
 def _texts(x):
     n = x.shape[0]
     s = str(n)
-    return ("x".join(str(s) for s in x.shape), "-".join(map(str, x.shape)), len(s), list(s), [c for c in s], "5" in s, s < "6", s * 2,
-            f"{n} %d" % 3, "%s-%s" % (f"{n}", 1), max(s, "6"), sorted([s, "6"]), s.zfill(3), s + "!", s[0])  # fmt: skip
+    return (
+        "x".join(str(s) for s in x.shape),
+        "-".join(map(str, x.shape)),
+        len(s),
+        list(s),
+        [c for c in s],
+        "5" in s,
+        s < "6",
+        s * 2,
+        f"{n} %d" % 3,
+        "%s-%s" % (f"{n}", 1),
+        max(s, "6"),
+        sorted([s, "6"]),
+        s.zfill(3),
+        s + "!",
+        s[0],
+    )
 
 
 def _percents(x):
@@ -423,9 +546,23 @@ def _c_readers(x):
     popped = many.pop(n + 1)
     queue = collections.deque(range(10))
     queue.rotate(n)
-    return (popped, many[:12], list(queue), [i for i, _ in enumerate("ab", start=n)], int("11", base=n), round(3.14159265, n),
-            round(3.14159265, ndigits=n), [1, 2].__mul__(n), bytes(s for s in x.shape), math.fsum(s / 3 for s in x.shape),
-            math.prod(x.shape), list(itertools.islice(itertools.count(), n)), divmod(n, 3), "ab" * n, [0] * n)  # fmt: skip
+    return (
+        popped,
+        many[:12],
+        list(queue),
+        [i for i, _ in enumerate("ab", start=n)],
+        int("11", base=n),
+        round(3.14159265, n),
+        round(3.14159265, ndigits=n),
+        [1, 2].__mul__(n),
+        bytes(s for s in x.shape),
+        math.fsum(s / 3 for s in x.shape),
+        math.prod(x.shape),
+        list(itertools.islice(itertools.count(), n)),
+        divmod(n, 3),
+        "ab" * n,
+        [0] * n,
+    )
 
 
 WEIGHT = torch.ones(7, 4)
@@ -464,8 +601,17 @@ Pair = collections.namedtuple("Pair", "a b")
 def _held(x):
     n = x.shape[0]
     holder = Holder(n, [n, (n, 1)])
-    return (type(holder.n) is int, dataclasses.replace(holder, more=n), Pair(n, x), collections.deque([n]), frozenset([n]), {(n, 1)},
-            {(n, 1): 1}, Slotted(n).n, holder)  # fmt: skip
+    return (
+        type(holder.n) is int,
+        dataclasses.replace(holder, more=n),
+        Pair(n, x),
+        collections.deque([n]),
+        frozenset([n]),
+        {(n, 1)},
+        {(n, 1): 1},
+        Slotted(n).n,
+        holder,
+    )
 
 
 def _raised(x):
@@ -474,19 +620,39 @@ def _raised(x):
     return x
 
 
-MORE = [_float_first, _between, _padded, _caught, _caught_later, _shifted, _guarded_division, _texts, _percents, _c_readers,
-        _same_as_static, _shared, _held, _raised]  # fmt: skip
+MORE = [
+    _float_first,
+    _between,
+    _padded,
+    _caught,
+    _caught_later,
+    _shifted,
+    _guarded_division,
+    _texts,
+    _percents,
+    _c_readers,
+    _same_as_static,
+    _shared,
+    _held,
+    _raised,
+]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("body", MORE, ids=lambda body: body.__name__)
 def test_what_c_code_reads(body, backend):
     steps = [call(rows(n)) for n in (5, 7, 3, 9, 12, 7, 10, 6)]
-    same(lambda: lambda x: body(x), *steps, backend=backend, tolerance=None if backend == "eager" else (1e-5, 1e-6))
+    same(
+        lambda: lambda x: body(x),
+        *steps,
+        backend=backend,
+        tolerance=None if backend == "eager" else (1e-5, 1e-6),
+    )
 
 
 def test_no_traced_number_is_left():
-    """Exact types, in what a call returns, keeps and raises, also where the recording ends early."""
+    """Exact types, in what a call returns, keeps and raises, also where the recording ends
+    early."""
 
     def kept(x, case):
         n = x.shape[0]
@@ -507,19 +673,30 @@ def test_no_traced_number_is_left():
             found = compiled(rows(n))()
         except ValueError as error:
             found = (*error.args[:1], *error.args[1])
-        everything = [*found, *(k for pair in case.seen for k in pair), *case.queue, *(k for pair in case.by_size for k in pair),
-                      *case.by_size.values(), case.holder.n, case.n]  # fmt: skip
+        everything = [
+            *found,
+            *(k for pair in case.seen for k in pair),
+            *case.queue,
+            *(k for pair in case.by_size for k in pair),
+            *case.by_size.values(),
+            case.holder.n,
+            case.n,
+        ]
         assert {type(value) for value in everything} == {int} and case.is_int
 
 
 def test_sizes_that_cannot_be_symbols_after_all(monkeypatch):
-    """What is found out late leaves a recording for one size, whose results are that size's at later calls as well."""
+    """What is found out late leaves a recording for one size, whose results are that size's at
+    later calls as well."""
 
     def refused(self):
         raise symbolic.Inconsistent("found out late")
 
     monkeypatch.setattr(symbolic.Symbols, "close", refused)
-    same(lambda: lambda x: (x * 2, x.shape[0], -x.shape[0] % 4), *(call(rows(n)) for n in (5, 7, 9, 7, 9, 5)))
+    same(
+        lambda: lambda x: (x * 2, x.shape[0], -x.shape[0] % 4),
+        *(call(rows(n)) for n in (5, 7, 9, 7, 9, 5)),
+    )
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
@@ -529,14 +706,21 @@ def test_windows_of_batches_whose_length_is_padded(backend):
         return x.view(x.shape[0], -1, 4, 4).sum(2)
 
     sizes = ((2, 5), (2, 7), (3, 7), (4, 9), (5, 6), (3, 8), (2, 4))
-    steps = [call(torch.linspace(-1, 1, b * t * 4).view(b, t, 4).requires_grad_()) for b, t in sizes]
+    steps = [
+        call(torch.linspace(-1, 1, b * t * 4).view(b, t, 4).requires_grad_()) for b, t in sizes
+    ]
     same(lambda: body, *steps, backend=backend, tolerance=(1e-5, 1e-6))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_numbers_too_large_for_a_kernel(backend):
     steps = [call(torch.arange(4.0), n) for n in (5, 7, 2**33, 9, 2**40, 2**62, 3)]
-    same(lambda: lambda x, n: x.double() ** 2 + n**2 // 3, *steps, backend=backend, tolerance=(1e-9, 0))
+    same(
+        lambda: lambda x, n: x.double() ** 2 + n**2 // 3,
+        *steps,
+        backend=backend,
+        tolerance=(1e-9, 0),
+    )
     steps = [call(rows(n).double()) for n in (3, 4, 7, 5)]
     same(lambda: lambda x: x + x.shape[0] * 2**60, *steps, backend=backend, tolerance=(1e-9, 0))
 
@@ -593,11 +777,25 @@ def test_builtins_answer_as_python_does():
 
     def body(x):
         it = iter([3, 0, 2, 5])
-        asked = (lambda: sum(["a", "b"], ""), lambda: max(1, 2, default=3), lambda: min([1], foo=3), lambda: str(Named("abc")),
-                 lambda: hash(Odd(1, 1 << 70)), lambda: hash(Odd(1, -1)), lambda: len(Odd(-1, 0)), lambda: len(Odd(3, 0)),
-                 lambda: max(it, key=lambda v: 1 // v), lambda: list(it), lambda: max([]), lambda: max([], default=7),
-                 lambda: max(3, 1, 2), lambda: min("b", "a"), lambda: sum([0.1] * 10),
-                 lambda: sorted("bca", reverse=True), lambda: sorted([(1, "b"), (0, "c"), (1, "a")], key=lambda p: p[0]))  # fmt: skip
+        asked = (
+            lambda: sum(["a", "b"], ""),
+            lambda: max(1, 2, default=3),
+            lambda: min([1], foo=3),
+            lambda: str(Named("abc")),
+            lambda: hash(Odd(1, 1 << 70)),
+            lambda: hash(Odd(1, -1)),
+            lambda: len(Odd(-1, 0)),
+            lambda: len(Odd(3, 0)),
+            lambda: max(it, key=lambda v: 1 // v),
+            lambda: list(it),
+            lambda: max([]),
+            lambda: max([], default=7),
+            lambda: max(3, 1, 2),
+            lambda: min("b", "a"),
+            lambda: sum([0.1] * 10),
+            lambda: sorted("bca", reverse=True),
+            lambda: sorted([(1, "b"), (0, "c"), (1, "a")], key=lambda p: p[0]),
+        )
         return x * 2, [answers(one) for one in asked]
 
     same(lambda: lambda x: body(x), *(call(rows(n)) for n in (5, 5, 7, 3)))

@@ -1,4 +1,5 @@
-"""Whatever changes between two calls is seen: attributes, classes, globals, cells, hooks, modes. Never a stale answer."""
+"""Whatever changes between two calls is seen: attributes, classes, globals, cells, hooks, modes.
+Never a stale answer."""
 
 import functools
 import operator
@@ -117,11 +118,29 @@ def test_requires_grad_toggled():
     def frozen(net):
         net.lin.weight.requires_grad_(False)
 
-    same(Net, (X,), frozen, (X,), lambda m: m.requires_grad_(True), (X,), (tensor(1, 2, 3, grad=True),), (X,))
+    same(
+        Net,
+        (X,),
+        frozen,
+        (X,),
+        lambda m: m.requires_grad_(True),
+        (X,),
+        (tensor(1, 2, 3, grad=True),),
+        (X,),
+    )
 
 
 def test_half_double_data():
-    same(Net, (X,), lambda m: m.double(), (X.double(),), lambda m: m.half(), (X.half(),), lambda m: m.float(), (X,))
+    same(
+        Net,
+        (X,),
+        lambda m: m.double(),
+        (X.double(),),
+        lambda m: m.half(),
+        (X.half(),),
+        lambda m: m.float(),
+        (X,),
+    )
     same(
         Net,
         (X,),
@@ -163,7 +182,9 @@ def test_hooks_added_later():
         handles.append(net.lin.register_forward_pre_hook(lambda mod, args: (args[0] + 1,)))
 
     def global_hook(net):
-        handles.append(torch.nn.modules.module.register_module_forward_hook(lambda mod, args, out: out + 1))
+        handles.append(
+            torch.nn.modules.module.register_module_forward_hook(lambda mod, args, out: out + 1)
+        )
 
     same(Net, (X,), add, (X,), add_pre, (X,), lambda m: handles.pop().remove(), (X,))
     same(Net, (X,), global_hook, (X,), lambda m: handles.pop().remove(), (X,))
@@ -175,7 +196,9 @@ def test_hook_with_kwargs_added_later():
     net = torch.nn.Linear(3, 2)
     compiled = dynfix.compile(net, backend="eager")
     before = [compiled(X), compiled(X)]
-    net.register_forward_hook(lambda mod, args, kwargs, out: out - 1 - len(kwargs), with_kwargs=True)
+    net.register_forward_hook(
+        lambda mod, args, kwargs, out: out - 1 - len(kwargs), with_kwargs=True
+    )
     for given in ({"input": X}, {"input": -X}):
         torch.testing.assert_close(compiled(**given), net(**given), rtol=0, atol=0)
     torch.testing.assert_close(compiled(X), before[1] - 1, rtol=0, atol=0)
@@ -460,7 +483,9 @@ def test_partials_and_getters_replaced():
             v=1.0,
             d={"k": 1.0},
         )
-        return Case(fn=lambda x: state.p(x) + state.g(state) + state.i(state.d), s=state, scale=scale)
+        return Case(
+            fn=lambda x: state.p(x) + state.g(state) + state.i(state.d), s=state, scale=scale
+        )
 
     same(
         make,
@@ -497,7 +522,13 @@ def test_config_object_inherited_values():
         cfg = Config()
         cfg.deep = {"x": {"y": [1.0, 2.0]}}
         return Case(
-            fn=lambda x: x * cfg.width + cfg.lazy + cfg.deep["x"]["y"][1] + len(cfg.flags) + getattr(cfg, "nope", 5),
+            fn=lambda x: (
+                x * cfg.width
+                + cfg.lazy
+                + cfg.deep["x"]["y"][1]
+                + len(cfg.flags)
+                + getattr(cfg, "nope", 5)
+            ),
             cfg=cfg,
             base=Base,
         )

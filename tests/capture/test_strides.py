@@ -1,4 +1,5 @@
-"""Strides in the guards: one that moves no element is left open, one that was read or tells a memory format is not."""
+"""Strides in the guards: one that moves no element is left open, one that was read or tells a
+memory format is not."""
 
 import dynfix
 import pytest

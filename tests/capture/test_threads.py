@@ -263,13 +263,17 @@ def test_module_is_freed():
 
 
 def test_peak_memory_of_the_recorded_call():
-    layers = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(12)])
+    layers = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(12)]
+    )
     x = torch.ones(1024, 256)
 
     def peak(fn):
         with (
             torch.no_grad(),
-            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile,
+            torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+            ) as profile,
         ):
             fn(x)
         total = highest = 0

@@ -1,4 +1,5 @@
-"""What could slip past a recorder: unseen makers and writers of tensors, modes and state that no tensor operator shows, opaque calls."""
+"""What could slip past a recorder: unseen makers and writers of tensors, modes and state that no
+tensor operator shows, opaque calls."""
 
 import datetime
 import itertools
@@ -307,7 +308,9 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize("index", range(len(BODIES)), ids=[f"{i}{body.__name__}" for i, body in enumerate(BODIES)])
+@pytest.mark.parametrize(
+    "index", range(len(BODIES)), ids=[f"{i}{body.__name__}" for i, body in enumerate(BODIES)]
+)
 @pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
 def test_body(index, grad):
     body = BODIES[index]
@@ -411,11 +414,22 @@ def test_transforms_by_the_user(kind):
             "while_loop": lambda x: torch._higher_order_ops.while_loop(
                 lambda v: v.sum() < 100, lambda v: (v + 10,), (x,)
             ),
-            "functional_call": lambda x: torch.func.functional_call(net, dict(net.named_parameters()), (x,)),
+            "functional_call": lambda x: torch.func.functional_call(
+                net, dict(net.named_parameters()), (x,)
+            ),
         }
         return Case(fn=bodies[kind], s=s)
 
-    same(make, (X,), (Y,), (X,), lambda c: setattr(c.s, "k", 3.0), (X,), (Y,), (tensor(1, 2, 3, grad=True),))
+    same(
+        make,
+        (X,),
+        (Y,),
+        (X,),
+        lambda c: setattr(c.s, "k", 3.0),
+        (X,),
+        (Y,),
+        (tensor(1, 2, 3, grad=True),),
+    )
 
 
 def test_user_hooks_and_backward_inside():
@@ -619,7 +633,9 @@ def _raises(x):
 
 
 @pytest.mark.parametrize(
-    "body", [_drawn, _dropped, _drawn_twice, _drawn_by_numpy, _raises], ids=lambda body: body.__name__
+    "body",
+    [_drawn, _dropped, _drawn_twice, _drawn_by_numpy, _raises],
+    ids=lambda body: body.__name__,
 )
 @pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
 def test_random_numbers_of_the_host(body, grad):
@@ -633,7 +649,9 @@ def test_random_numbers_of_the_host(body, grad):
                 random.seed(5), np.random.seed(5)
             return body(x), rng.random()
 
-        return Case(fn=f, watch=lambda: (random.getstate(), np.random.get_state()[1].sum(), rng.getstate()))
+        return Case(
+            fn=f, watch=lambda: (random.getstate(), np.random.get_state()[1].sum(), rng.getstate())
+        )
 
     inputs = [tensor(*v.tolist(), grad=grad) for v in (X, Y)]
     fn = make()
@@ -654,7 +672,9 @@ def test_random_numbers_of_the_host(body, grad):
 def test_drawn_numbers_enter_one_graph():
     random.seed(0)
     same(lambda: lambda x: x * random.Random(3).random(), (X,), (Y,), (X,))
-    compiled = dynfix.compile(lambda x: x * random.random() + random.random(), backend="eager", fullgraph=True)
+    compiled = dynfix.compile(
+        lambda x: x * random.random() + random.random(), backend="eager", fullgraph=True
+    )
     for given in (X, Y, X, Y):
         random.seed(7)
         expected = given * random.random() + random.random()
@@ -683,5 +703,7 @@ def test_a_float_that_moves_enters_the_graph():
     compiled = dynfix.compile(lambda x, scale: x * case.rate / scale, backend="eager")
     for number in range(6):
         case.rate = 0.5 + number / 7
-        torch.testing.assert_close(compiled(X, 1.0 + number), X * case.rate / (1.0 + number), rtol=0, atol=0)
+        torch.testing.assert_close(
+            compiled(X, 1.0 + number), X * case.rate / (1.0 + number), rtol=0, atol=0
+        )
     assert len(recordings(compiled)) <= 3

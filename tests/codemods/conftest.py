@@ -3,5 +3,7 @@
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--regen", action="store_true", help="rewrite tests/codemods/fixtures/**/*.out.py from what dynfix does now"
+        "--regen",
+        action="store_true",
+        help="rewrite tests/codemods/fixtures/**/*.out.py from what dynfix does now",
     )

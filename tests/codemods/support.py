@@ -7,11 +7,13 @@ import json
 import os
 from pathlib import Path
 
-from dynfix.codemods import check, dynfix, traced
+from dynfix.codemods.cli import check
+from dynfix.codemods.cli.command import main
+from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.hoist.plan import planned
-from dynfix.codemods.rules.read_ahead import ReadAhead
-from dynfix.codemods.settings import Settings
-from dynfix.codemods.source import Source
+from dynfix.codemods.rules.host.read_ahead import ReadAhead
+from dynfix.codemods.trace import trace_facts
+from dynfix.rewriter.edits.source_file import Source
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -22,23 +24,34 @@ def fixed(text, unsafe=False, **settings):
 
 
 def shown(reads, text=""):
-    """The settings of a traced run of model.py that showed `reads`: (outermost forward, function, text of the read). With
-    the `text` of the file, those that a forward makes itself are of its inputs alone."""
+    """The settings of a traced run of model.py that showed `reads`: (outermost forward, function,
+    text of the read). With the `text` of the file, those that a forward makes itself are of its
+    inputs alone."""
     path, roots = os.path.realpath("model.py"), {}
     for root, function, read in reads:
         roots.setdefault(root, []).append([[path, function, read]])
     own = [
-        ([[path, function, _place(text, function, read)]], True) for root, function, read in reads if root == function
+        ([[path, function, _place(text, function, read)]], True)
+        for root, function, read in reads
+        if root == function
     ]
-    facts = {path: traced.Facts({}, [f for _, f, _ in reads], own if text else (), roots)} if reads else {}
-    return {"facts": planned(facts, Settings(), lambda _: Source(text, "model.py"))} if reads else {}
+    facts = (
+        {path: trace_facts.Facts({}, [f for _, f, _ in reads], own if text else (), roots)}
+        if reads
+        else {}
+    )
+    return (
+        {"facts": planned(facts, Settings(), lambda _: Source(text, "model.py"))} if reads else {}
+    )
 
 
 def _place(text, function, read):
     """Where the expression stands."""
     if not text:
         return None
-    (within,) = [node for node, name in traced.qualified(ast.parse(text)).items() if name == function]
+    (within,) = [
+        node for node, name in trace_facts.qualified(ast.parse(text)).items() if name == function
+    ]
     node = next(n for n in ast.walk(within) if isinstance(n, ast.expr) and ast.unparse(n) == read)
     return [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset]
 
@@ -63,7 +76,7 @@ def command(*argv):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = dynfix.main([str(a) for a in argv])
+            code = main([str(a) for a in argv])
         except SystemExit as stop:
             code = stop.code
     return code, out.getvalue(), err.getvalue()
@@ -75,7 +88,7 @@ def inputs():
 
 
 def expected(path, kind):
-    """The file that holds what `path` becomes: kind "out" after safe fixes, "unsafe.out" after all; the input where
-    it stays."""
+    """The file that holds what `path` becomes: kind "out" after safe fixes, "unsafe.out" after all;
+    the input where it stays."""
     name = path.name.removesuffix(".in.py") + f".{kind}.py"
     return path.with_name(name)

@@ -1,13 +1,13 @@
-"""Original and fixed code side by side in eager: values, gradients, printed text and exceptions; and their graph
-breaks counted."""
+"""Original and fixed code side by side in eager: values, gradients, printed text and exceptions;
+and their graph breaks counted."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynfix.codemods import verify  # noqa: E402
+from dynfix.codemods.cli import side_by_side
 
-from . import support  # noqa: E402
+from . import support
 
 SEEDS = range(6)
 MAKE = """
@@ -19,16 +19,24 @@ def make():
             p.add_(torch.randn(()) * 2)
     return model, (torch.randn(3, 4) * 2,)
 """
-SAFE = [p for p in support.inputs() if support.expected(p, "out").exists() and "class Model" in p.read_text()]
+SAFE = [
+    p
+    for p in support.inputs()
+    if support.expected(p, "out").exists() and "class Model" in p.read_text()
+]
 UNRUNNABLE = {"no_torch_name", "names", "loggers"}
 
 
 def factory(text, name):
-    return verify.load_text(text + ("" if "def make" in text else MAKE), f"{name}.py", name).make
+    return side_by_side.load_text(
+        text + ("" if "def make" in text else MAKE), f"{name}.py", name
+    ).make
 
 
 def differences(before, after, seed):
-    return verify.differences(verify.observe(before, seed), verify.observe(after, seed))
+    return side_by_side.differences(
+        side_by_side.observe(before, seed), side_by_side.observe(after, seed)
+    )
 
 
 @pytest.mark.parametrize("path", SAFE, ids=lambda p: f"{p.parent.name}-{p.name[:-6]}")
@@ -42,10 +50,12 @@ def test_safe_fixes_change_nothing_in_eager(path):
 
 
 def both_ways(body, seeds=range(12)):
-    """(differences over the seeds, outcomes seen) of a module whose forward is `body`; unsafe fixes are not made."""
+    """(differences over the seeds, outcomes seen) of a module whose forward is `body`; unsafe fixes
+    are not made."""
     text = (
         "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.h = nn.Linear(4, 4)\n\n    def forward(self, x):\n" + body
+        "        super().__init__()\n        self.h = nn.Linear(4, 4)\n\n    def forward(self,"
+        " x):\n" + body
     )
     result = support.fixed(text)
     before, after = factory(text, "original"), factory(result.source.text, "fixed")
@@ -54,12 +64,23 @@ def both_ways(body, seeds=range(12)):
 
 
 @pytest.mark.parametrize(
-    "test", ["y.sum() > 0", "not y.sum() > 0", "y.mean().item() < 0", "torch.rand(1) > 0.5", "y.any()", "y.sum()"]
+    "test",
+    [
+        "y.sum() > 0",
+        "not y.sum() > 0",
+        "y.mean().item() < 0",
+        "torch.rand(1) > 0.5",
+        "y.any()",
+        "y.sum()",
+    ],
 )
-@pytest.mark.parametrize("side", ["y + 1", "y * 0.5", "-y", "torch.relu(y)", "y / 3", "y.clone()", "y + y"])
+@pytest.mark.parametrize(
+    "side", ["y + 1", "y * 0.5", "-y", "torch.relu(y)", "y / 3", "y.clone()", "y + y"]
+)
 def test_every_total_side_under_every_test(test, side):
     found, result = both_ways(
-        f"        y = self.h(x)\n        if {test}:\n            y = {side}\n        return y\n", range(4)
+        f"        y = self.h(x)\n        if {test}:\n            y = {side}\n        return y\n",
+        range(4),
     )
     assert result.applied
     assert not found
@@ -82,7 +103,9 @@ def test_every_total_side_under_every_test(test, side):
 )
 def test_partial_sides_are_never_safe(side):
     _, result = both_ways(
-        f"        y = self.h(x)\n        if y.sum() > 0:\n            y = {side}\n        return y\n", range(1)
+        f"        y = self.h(x)\n        if y.sum() > 0:\n            y = {side}\n       "
+        " return y\n",
+        range(1),
     )
     assert not result.applied
 
@@ -100,17 +123,18 @@ class Model(nn.Module):
         n = y.sum()
         return y + torch.where(n == 0, n * 0, y.sum() / n)
 """
-    behaviour = verify.observe(factory(text, "nan"), 0)
+    behaviour = side_by_side.observe(factory(text, "nan"), 0)
     assert any(g is not None and torch.isnan(g).any() for g in behaviour.gradients.values())
 
 
 def breaks(text, name):
     function, inputs = factory(text, name)()
-    return verify.count_breaks(function, inputs)
+    return side_by_side.count_breaks(function, inputs)
 
 
 @pytest.mark.parametrize(
-    ("case", "after"), [("DYN201/returns", 0), ("DYN201/item", 1), ("DYN301/prints", 1), ("DYN202/sides", 1)]
+    ("case", "after"),
+    [("DYN201/returns", 0), ("DYN201/item", 1), ("DYN301/prints", 1), ("DYN202/sides", 1)],
 )
 def test_breaks_go(case, after):
     path = support.FIXTURES / f"{case}.in.py"
@@ -119,7 +143,9 @@ def test_breaks_go(case, after):
     assert breaks(fixed, "fixed") <= after
 
 
-@pytest.mark.parametrize("case", ["DYN201/cond_modules", "DYN201/partial_sides", "DYN202/sides", "DYN101/returned"])
+@pytest.mark.parametrize(
+    "case", ["DYN201/cond_modules", "DYN201/partial_sides", "DYN202/sides", "DYN101/returned"]
+)
 def test_unsafe_fixes_leave_one_graph(case):
     text = (support.FIXTURES / f"{case}.in.py").read_text()
     fixed = support.fixed(text, unsafe=True).source.text
@@ -129,11 +155,11 @@ def test_unsafe_fixes_leave_one_graph(case):
 
 def test_verify_takes_back_a_fix_that_differs():
     """`.item()` becomes a tensor: the comparison sees the other type, and the fix goes back."""
-    from dynfix.codemods.settings import Settings
-    from dynfix.codemods.source import Source
+    from dynfix.codemods.cli.settings import Settings
+    from dynfix.rewriter.edits.source_file import Source
 
     text = (support.FIXTURES / "DYN101/returned.in.py").read_text() + MAKE
-    outcome = verify.verify(Source(text, "model.py"), "make", Settings(unsafe_fixes=True))
+    outcome = side_by_side.verify(Source(text, "model.py"), "make", Settings(unsafe_fixes=True))
     assert outcome.refused
     assert outcome.kept.text == text
     assert outcome.before == outcome.after > 0
@@ -149,8 +175,8 @@ def test_differences_see_each_sort():
 
         return lambda: (run, (torch.ones(2),))
 
-    base = verify.observe(make(), 0)
-    assert not verify.differences(base, verify.observe(make(), 0))
-    assert verify.differences(base, verify.observe(make(1.0), 0))
-    assert verify.differences(base, verify.observe(make(text="x"), 0))
-    assert verify.differences(base, verify.observe(make(error=ValueError("no")), 0))
+    base = side_by_side.observe(make(), 0)
+    assert not side_by_side.differences(base, side_by_side.observe(make(), 0))
+    assert side_by_side.differences(base, side_by_side.observe(make(1.0), 0))
+    assert side_by_side.differences(base, side_by_side.observe(make(text="x"), 0))
+    assert side_by_side.differences(base, side_by_side.observe(make(error=ValueError("no")), 0))

@@ -8,19 +8,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynfix.codemods import verify  # noqa: E402
+from dynfix.codemods.cli import side_by_side
 
-from . import support  # noqa: E402
+from . import support
 
 READS = [
     ("x[x > x.mean()]", "torch.sort(x[x > x.mean()]).values"),
     ("(x > 0).sum().item()", "torch.zeros((x > 0).sum().item())"),
     ("x.nonzero()", "x.nonzero() + 1"),
     ("torch.arange((x > 0).sum())", "torch.arange((x > 0).sum()) + 1"),
-    ("(x > 0).long().sum(0).tolist()", "torch.cat([p.relu() for p in x.split((x > 0).long().sum(1).tolist())])"),
+    (
+        "(x > 0).long().sum(0).tolist()",
+        "torch.cat([p.relu() for p in x.split((x > 0).long().sum(1).tolist())])",
+    ),
 ]
 HEAD = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n"
-METHOD = '    def forward(self, x: torch.Tensor, scale=1, *, extra=None):\n        """Said."""\n        return {}\n'
+METHOD = (
+    '    def forward(self, x: torch.Tensor, scale=1, *, extra=None):\n        """Said."""\n       '
+    " return {}\n"
+)
 
 
 def pair(expression, read=None):
@@ -29,7 +35,10 @@ def pair(expression, read=None):
     shown = support.shown([("Model.forward", "Model.forward", read or expression)])
     fixed = support.fixed(text, unsafe=True, **shown)
     assert "DYN506" in {f.code for f in fixed.applied}
-    modules = [verify.load_text(t, "model.py", n) for t, n in ((text, "original"), (fixed.source.text, "fixed"))]
+    modules = [
+        side_by_side.load_text(t, "model.py", n)
+        for t, n in ((text, "original"), (fixed.source.text, "fixed"))
+    ]
     return [m.Model for m in modules]
 
 
@@ -61,7 +70,7 @@ def test_eager_is_as_before(models):
 def test_one_graph(models):
     before, after = models
     x = torch.randn(4, 3)
-    assert verify.count_breaks(before, (x,)) > 0
+    assert side_by_side.count_breaks(before, (x,)) > 0
     explained = torch._dynamo.explain(after)(x)
     assert (explained.graph_count, explained.graph_break_count) == (1, 0)
 
@@ -74,7 +83,9 @@ def test_compiled(models, fullgraph):
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_compiled_by_inductor(fullgraph):
     torch._dynamo.reset()
-    same_compiled(*(cls() for cls in pair("torch.relu(x[x > 0])", "x[x > 0]")), "inductor", fullgraph)
+    same_compiled(
+        *(cls() for cls in pair("torch.relu(x[x > 0])", "x[x > 0]")), "inductor", fullgraph
+    )
 
 
 def same_compiled(before, after, backend, fullgraph):
@@ -83,17 +94,23 @@ def same_compiled(before, after, backend, fullgraph):
         x = torch.randn(size, 3)
         torch.testing.assert_close(compiled(x), before(x))
     config = torch._dynamo.config
-    assert not (config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops or config.suppress_errors)
+    assert not (
+        config.capture_scalar_outputs
+        or config.capture_dynamic_output_shape_ops
+        or config.suppress_errors
+    )
 
 
 def test_no_new_break_inside_another_module(models):
     before, after = models
     x = torch.randn(4, 3)
-    assert verify.count_breaks(Outer(after), (x,)) <= verify.count_breaks(Outer(before), (x,))
+    assert side_by_side.count_breaks(Outer(after), (x,)) <= side_by_side.count_breaks(
+        Outer(before), (x,)
+    )
     torch._dynamo.reset()
     plain = pair("x * 2 + x[x > x.mean()].sum() * 0", "x[x > x.mean()]")[1]
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        assert verify.count_breaks(Outer(plain()), (x,)) == 0
+        assert side_by_side.count_breaks(Outer(plain()), (x,)) == 0
         torch.compile(Outer(plain()), backend="eager", fullgraph=True)(x)
 
 
@@ -117,7 +134,9 @@ def test_what_cannot_be_captured_runs_in_eager():
 
 def test_dynamo_is_not_imported():
     fixed = support.fixed(
-        HEAD + METHOD.format("x.nonzero()"), unsafe=True, **support.shown([("Model.forward",) * 2 + ("x.nonzero()",)])
+        HEAD + METHOD.format("x.nonzero()"),
+        unsafe=True,
+        **support.shown([("Model.forward",) * 2 + ("x.nonzero()",)]),
     )
     run = "\nModel()(torch.ones(2))\nimport sys\nassert 'torch._dynamo' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", fixed.source.text + run], check=True)
@@ -126,28 +145,39 @@ def test_dynamo_is_not_imported():
 def changed(path):
     """The make functions of a fixture and of what unsafe fixes make of it."""
     texts = path.read_text(), support.expected(path, "unsafe.out").read_text()
-    return [verify.load_text(t, f"{path.stem}.py", n).make for t, n in zip(texts, ("original", "fixed"), strict=True)]
+    return [
+        side_by_side.load_text(t, f"{path.stem}.py", n).make
+        for t, n in zip(texts, ("original", "fixed"), strict=True)
+    ]
 
 
 def test_numbers_beside_buffers():
     before, after = changed(support.FIXTURES / "DYN107/model.in.py")
     for seed in range(3):
-        assert not verify.differences(verify.observe(before, seed), verify.observe(after, seed))
+        assert not side_by_side.differences(
+            side_by_side.observe(before, seed), side_by_side.observe(after, seed)
+        )
     model, inputs = after()
     assert model.state_dict().keys() == before()[0].state_dict().keys()
-    torch.testing.assert_close(model.lengths(torch.tensor([9, 12])), before()[0].lengths(torch.tensor([9, 12])))
-    assert verify.count_breaks(*before()) > 0
+    torch.testing.assert_close(
+        model.lengths(torch.tensor([9, 12])), before()[0].lengths(torch.tensor([9, 12]))
+    )
+    assert side_by_side.count_breaks(*before()) > 0
     torch._dynamo.reset()
     torch.compile(model, backend="eager", fullgraph=True)(*inputs)
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_numbers_for_training_alone(training):
-    """Eager draws the same numbers, and as many of them; compiled code that does not train is one graph."""
+    """Eager draws the same numbers, and as many of them; compiled code that does not train is one
+    graph."""
     numpy = pytest.importorskip("numpy")
     path = support.FIXTURES / "DYN701/training.in.py"
     texts = path.read_text(), support.expected(path, "unsafe.out").read_text()
-    models = [verify.load_text(t, "training.py", n).Model() for t, n in zip(texts, ("original", "fixed"), strict=True)]
+    models = [
+        side_by_side.load_text(t, "training.py", n).Model()
+        for t, n in zip(texts, ("original", "fixed"), strict=True)
+    ]
     models[1].load_state_dict(models[0].state_dict())
     results = []
     for model in models:
@@ -168,16 +198,22 @@ def test_rows_under_a_mask():
     )
     text = text.replace("torch.full((6,), 3.0)", "torch.ones(6)")
     fixed = support.fixed(text, unsafe=True).source.text
-    before, after = (verify.load_text(t, "rows.py", n).make for t, n in ((text, "original"), (fixed, "fixed")))
+    before, after = (
+        side_by_side.load_text(t, "rows.py", n).make
+        for t, n in ((text, "original"), (fixed, "fixed"))
+    )
     for seed in range(3):
-        assert not verify.differences(verify.observe(before, seed), verify.observe(after, seed))
+        assert not side_by_side.differences(
+            side_by_side.observe(before, seed), side_by_side.observe(after, seed)
+        )
     model, inputs = after()
     torch._dynamo.reset()
     torch.compile(model, backend="aot_eager", fullgraph=True)(*inputs)[0].sum().backward()
 
 
 PROJECT = {
-    "parts.py": """import torch
+    "parts.py": (
+        """import torch
 
 
 def chosen(x, mask):
@@ -187,8 +223,10 @@ def chosen(x, mask):
 def checked(x):
     print(x.nonzero())
     return x
-""",
-    "model.py": """import functools
+"""
+    ),
+    "model.py": (
+        """import functools
 
 import torch
 from parts import checked, chosen
@@ -229,20 +267,32 @@ class Still(nn.Module):
         if x.sum() > 99:
             return x
         return self.h(x)
-""",
-    "script.py": "import torch\nfrom model import Model, Still\nModel()(torch.ones(3, 4))\nStill()(torch.ones(3, 4))\n",
+"""
+    ),
+    "script.py": (
+        "import torch\nfrom model import Model, Still\nModel()(torch.ones(3,"
+        " 4))\nStill()(torch.ones(3, 4))\n"
+    ),
 }
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="frames do not tell their place")
 def test_what_a_run_shows_of_several_files(tmp_path, monkeypatch):
-    """The read stands in another file than the root; what only eager reads, and a branch, are no reason."""
+    """The read stands in another file than the root; what only eager reads, and a branch, are no
+    reason."""
     monkeypatch.chdir(tmp_path)
     for name, text in PROJECT.items():
         (tmp_path / name).write_text(text)
-    code, out, err = support.command("--unsafe-fixes", "--trace", "script.py", "model.py", "parts.py")
+    code, out, err = support.command(
+        "--unsafe-fixes", "--trace", "script.py", "model.py", "parts.py"
+    )
     text = (tmp_path / "model.py").read_text()
     assert text.count("@captures_reads") == 1, (code, out, err)
     assert "    @captures_reads\n    @told\n    def forward" in text
-    run = "\nm = Model()\ne = torch._dynamo.explain(m)(torch.randn(3, 4))\nassert (e.graph_count, e.graph_break_count) == (1, 0)\n"
-    subprocess.run([sys.executable, "-c", "import torch._dynamo\n" + text + run], check=True, cwd=tmp_path)
+    run = (
+        "\nm = Model()\ne = torch._dynamo.explain(m)(torch.randn(3, 4))\nassert (e.graph_count,"
+        " e.graph_break_count) == (1, 0)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", "import torch._dynamo\n" + text + run], check=True, cwd=tmp_path
+    )

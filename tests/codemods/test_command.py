@@ -8,9 +8,9 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from dynfix.codemods import docs
+from dynfix.codemods.cli import rules_page
+from dynfix.codemods.cli.settings import FORMATS
 from dynfix.codemods.rules import RULES
-from dynfix.codemods.settings import FORMATS
 
 from . import support
 
@@ -43,7 +43,13 @@ def test_the_bare_command_fixes_in_place(folder):
     before = (folder / "safe.py").read_text()
     support.command("safe.py")
     assert (folder / "safe.py").read_text() == before
-    assert sorted(os.listdir()) == [".dynfix_cache", "clean.py", "pyproject.toml", "safe.py", "unsafe.py"]
+    assert sorted(os.listdir()) == [
+        ".dynfix_cache",
+        "clean.py",
+        "pyproject.toml",
+        "safe.py",
+        "unsafe.py",
+    ]
 
 
 def test_exit_codes(folder):
@@ -89,12 +95,15 @@ def test_quiet_prints_findings_and_nothing_else(folder):
 
 
 def test_standard_input(folder):
-    run = [sys.executable, "-m", "dynfix.codemods.dynfix", "-"]
+    run = [sys.executable, "-m", "dynfix.codemods.cli.command", "-"]
     out = subprocess.run(run, input=(SAFE + UNSAFE).encode(), capture_output=True)
     assert b"DYN101" in out.stderr
     assert out.returncode == 1
     out = subprocess.run(run, input=SAFE.encode(), capture_output=True)
-    assert out.stdout.decode() == support.expected(support.FIXTURES / "DYN301/prints.in.py", "out").read_text()
+    assert (
+        out.stdout.decode()
+        == support.expected(support.FIXTURES / "DYN301/prints.in.py", "out").read_text()
+    )
     assert out.returncode == 0
 
 
@@ -132,7 +141,10 @@ def test_sarif_has_what_viewers_need(folder):
 def test_select_ignore_and_statistics(folder):
     assert support.command("--check", "--select", "DYN3", "unsafe.py")[0] == 0
     assert support.command("--check", "--ignore", "DYN101", "unsafe.py")[0] == 0
-    assert support.command("--check", "--select", "DYN3", "--extend-select", "DYN101", "unsafe.py")[0] == 1
+    assert (
+        support.command("--check", "--select", "DYN3", "--extend-select", "DYN101", "unsafe.py")[0]
+        == 1
+    )
     assert support.command("--check", "--per-file-ignores", "un*.py:DYN1", "unsafe.py")[0] == 0
     out = support.command("--check", "--statistics", ".")[1]
     assert "1  DYN101" in out
@@ -143,7 +155,10 @@ def test_select_ignore_and_statistics(folder):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("pyproject.toml", '[tool.other]\nx = 1\n[tool.dynfix]\nignore = [\n  "DYN101", # why\n]\n'),
+        (
+            "pyproject.toml",
+            '[tool.other]\nx = 1\n[tool.dynfix]\nignore = [\n  "DYN101", # why\n]\n',
+        ),
         ("pyproject.toml", '[tool.dynfix.per-file-ignores]\n"un*.py" = ["DYN1"]\n'),
         ("dynfix.toml", 'select = ["DYN3"]\n'),
         ("setup.cfg", "[dynfix]\nignore = DYN101\n"),
@@ -160,7 +175,7 @@ def test_configuration_files(folder, name, text):
 
 def test_the_small_toml_reader_agrees_with_tomllib():
     tomllib = pytest.importorskip("tomllib")
-    from dynfix.codemods import toml
+    from dynfix.codemods.cli import toml
 
     text = '[tool.x]\ny = {a = 1}\n[tool.dynfix]\nselect = ["DYN1", \'DYN2\', # c\n  "a#b"]\n'
     text += 'jobs = 2\ncache = false\nscope = "all"\n'
@@ -183,9 +198,15 @@ def test_gitignore_and_exclude(folder):
     out = support.command("--check", "--output-format", "concise", ".")[1]
     assert out.startswith("unsafe.py:")
     assert "sub" not in out
-    assert "sub/unsafe.py" in support.command("--check", "--no-respect-gitignore", "--output-format", "concise", ".")[1]
+    assert (
+        "sub/unsafe.py"
+        in support.command("--check", "--no-respect-gitignore", "--output-format", "concise", ".")[
+            1
+        ]
+    )
     assert support.command("--check", "--extend-exclude", "unsafe.py", ".")[0] == 0
-    assert support.command("--check", "--extend-exclude", "unsafe.py", "unsafe.py")[0] == 1  # a named file is taken
+    # a named file is taken
+    assert support.command("--check", "--extend-exclude", "unsafe.py", "unsafe.py")[0] == 1
 
 
 def test_add_noqa_silences_and_unused_ones_are_told(folder):
@@ -193,7 +214,9 @@ def test_add_noqa_silences_and_unused_ones_are_told(folder):
     assert support.command("--add-noqa", ".")[0] == 0
     assert "m = y.mean().item()  # noqa: DYN101\n" in (folder / "unsafe.py").read_text()
     assert support.command("--check", ".")[0] == 0
-    (folder / "unsafe.py").write_text((folder / "unsafe.py").read_text().replace(".item()", ".detach()"))
+    (folder / "unsafe.py").write_text(
+        (folder / "unsafe.py").read_text().replace(".item()", ".detach()")
+    )
     code, out, _ = support.command("--check", ".")
     assert (code, "DYN900" in out) == (1, True)
 
@@ -201,7 +224,10 @@ def test_add_noqa_silences_and_unused_ones_are_told(folder):
 def test_skip_file_and_scope(folder):
     (folder / "unsafe.py").write_text("# dynfix: skip-file\n" + UNSAFE)
     assert support.command("--check", "unsafe.py")[0] == 0
-    text = "import torch\n\ndef f(x: torch.Tensor):\n    print(x)\n\n@torch.compile\ndef g(x: torch.Tensor):\n    print(x)\n"
+    text = (
+        "import torch\n\ndef f(x: torch.Tensor):\n    print(x)\n\n@torch.compile\ndef g(x:"
+        " torch.Tensor):\n    print(x)\n"
+    )
     assert support.codes(text) == ["DYN301"]
     assert support.codes(text, scope="all") == ["DYN301", "DYN301"]
     assert support.codes(SAFE, scope="compiled") == []
@@ -238,22 +264,27 @@ def test_the_rules_page_is_up_to_date(tmp_path):
     page = Path(__file__).parents[2] / "docs" / "rules.md"
     if not page.parent.exists():
         pytest.skip("the pages are not beside the tests")
-    assert docs.main(["--check", str(page)]) == 0
+    assert rules_page.main(["--check", str(page)]) == 0
     changed = tmp_path / "rules.md"
     changed.write_text(page.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    assert docs.main(["--check", str(changed)]) == 1
+    assert rules_page.main(["--check", str(changed)]) == 1
 
 
 def loaded(*argv):
     """The modules that a run of the command has loaded."""
-    script = "import sys\nfrom dynfix.codemods import dynfix\ntry:\n    dynfix.main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+    script = (
+        "import sys\nfrom dynfix.codemods.cli import command\ntry:\n   "
+        " command.main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+    )
     script += "print('\\n'.join(sys.modules), file=sys.stderr)"
-    run = subprocess.run([sys.executable, "-c", script, *map(str, argv)], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script, *map(str, argv)], capture_output=True, text=True
+    )
     return set(run.stderr.splitlines())
 
 
 @pytest.mark.parametrize("argv", [("--version",), ("--check", "safe.py"), ("safe.py",)])
 def test_the_command_loads_neither_torch_nor_libcst_nor_rich(folder, argv):
     names = loaded(*argv)
-    assert "dynfix.codemods.check" in names
+    assert "dynfix.codemods.cli.check" in names
     assert not names & {"torch", "libcst", "rich", "multiprocessing", "numpy"}

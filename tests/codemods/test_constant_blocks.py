@@ -1,4 +1,5 @@
-"""What DYN604, DYN605 and DYN507 write, run: in eager as before, compiled one graph, at several sizes."""
+"""What DYN604, DYN605 and DYN507 write, run: in eager as before, compiled one graph, at several
+sizes."""
 
 import importlib.util
 import random
@@ -80,7 +81,10 @@ def pair(text, name, tmp_path, unsafe):
     """The class before and after."""
     fixed = support.fixed(text, unsafe=unsafe).source.text
     assert fixed != text
-    return [getattr(loaded(t, tmp_path / f"{n}.py"), name) for n, t in (("before", text), ("after", fixed))]
+    return [
+        getattr(loaded(t, tmp_path / f"{n}.py"), name)
+        for n, t in (("before", text), ("after", fixed))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +109,18 @@ def test_one_graph_at_every_size(text, name, unsafe, shapes, dynamic, tmp_path):
 
 def test_rolls_draw_the_same_numbers(tmp_path):
     rule = BY_CODE["DYN507"]
-    before, after = (loaded(t, tmp_path / f"{n}.py") for n, t in (("before", rule.before), ("after", rule.after)))
+    before, after = (
+        loaded(t, tmp_path / f"{n}.py") for n, t in (("before", rule.before), ("after", rule.after))
+    )
     x = torch.randn(2, 3, 5, requires_grad=True)
     torch._dynamo.reset()
     for seed in range(8):
         seen = []
-        for jitter in (torch._dynamo.disable(before.jitter), torch._dynamo.disable(after.jitter), after.jitter):
+        for jitter in (
+            torch._dynamo.disable(before.jitter),
+            torch._dynamo.disable(after.jitter),
+            after.jitter,
+        ):
             random.seed(seed)
             out = jitter(x)
             (grad,) = torch.autograd.grad((out * torch.arange(5)).sum(), x)

@@ -1,4 +1,5 @@
-"""DYN606: operators made of functions that leave torch do what the functions did, and what their fake functions say."""
+"""DYN606: operators made of functions that leave torch do what the functions did, and what their
+fake functions say."""
 
 import pytest
 
@@ -6,14 +7,16 @@ torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 
-import scipy.ndimage  # noqa: E402
-import scipy.signal  # noqa: E402
-import scipy.special  # noqa: E402
-from dynfix.codemods import arrays, check, traced, verify  # noqa: E402
-from dynfix.codemods.settings import Settings  # noqa: E402
-from dynfix.codemods.source import Source  # noqa: E402
+import scipy.ndimage
+import scipy.signal
+import scipy.special
+from dynfix.codemods.analysis import numpy_flow
+from dynfix.codemods.cli import check, side_by_side
+from dynfix.codemods.cli.settings import Settings
+from dynfix.codemods.trace import trace_facts
+from dynfix.rewriter.edits.source_file import Source
 
-from . import support  # noqa: E402
+from . import support
 
 MAKE = "\n\ndef make():\n    return Model(), (torch.randn(5, 4),)\n"
 TEXT = (support.FIXTURES / "DYN606/filters.in.py").read_text() + MAKE
@@ -23,17 +26,24 @@ def both(text):
     fixed = support.fixed(text, unsafe=True)
     assert {f.code for f in fixed.applied} == {"DYN606"}
     assert fixed.left == ()
-    first = verify.load_text(text, "model.py", "custom_op_before")
-    return first, verify.load_text(fixed.source.text, "model.py", "custom_op_after")
+    first = side_by_side.load_text(text, "model.py", "custom_op_before")
+    return first, side_by_side.load_text(fixed.source.text, "model.py", "custom_op_after")
 
 
 def test_the_same_in_eager_and_no_break_left():
-    text = TEXT.replace("torch.sigmoid(y)", "torch.sigmoid(y.detach())").replace("y.relu()", "y.detach()")
+    text = TEXT.replace("torch.sigmoid(y)", "torch.sigmoid(y.detach())").replace(
+        "y.relu()", "y.detach()"
+    )
     before, after = both(text)
     for seed in range(3):
-        assert verify.differences(verify.observe(before.make, seed), verify.observe(after.make, seed)) == []
-    assert verify.count_breaks(*before.make()) > 0
-    assert verify.count_breaks(*after.make()) == 0
+        assert (
+            side_by_side.differences(
+                side_by_side.observe(before.make, seed), side_by_side.observe(after.make, seed)
+            )
+            == []
+        )
+    assert side_by_side.count_breaks(*before.make()) > 0
+    assert side_by_side.count_breaks(*after.make()) == 0
 
 
 @pytest.mark.parametrize("name", ["smooth", "elliptic", "bins", "like"])
@@ -58,19 +68,25 @@ def test_the_tables_are_those_of_scipy():
         "correlate1d": ([1.0, 2],),
     }
     none = ("sobel", "prewitt", "laplace", "medfilt", "medfilt2d")
-    for name in sorted(arrays.KEEPS):
+    for name in sorted(numpy_flow.KEEPS):
         module, last = name.split(".")[1:]
-        rest = next((v for k, v in more.items() if last.startswith(k)), () if last in none else (3,))
+        rest = next(
+            (v for k, v in more.items() if last.startswith(k)), () if last in none else (3,)
+        )
         rest = rest if last not in ("convolve", "correlate") else (numpy.ones((2, 2)),)
         for dtype in (numpy.float32, numpy.float64):
             given = numpy.random.rand(6, 5).astype(dtype).T
             made = getattr(getattr(scipy, module), last)(given, *rest)
-            assert (made.shape, made.dtype, made.flags.c_contiguous) == (given.shape, given.dtype, True), name
+            assert (made.shape, made.dtype, made.flags.c_contiguous) == (
+                given.shape,
+                given.dtype,
+                True,
+            ), name
             assert not numpy.shares_memory(made, given)
 
 
 def test_the_elementwise_tables_are_those_of_scipy():
-    for name in sorted(arrays.FLOATS):
+    for name in sorted(numpy_flow.FLOATS):
         function = getattr(scipy.special, name.rpartition(".")[2])
         for dtype in (numpy.float32, numpy.float64):
             given = numpy.random.rand(6, 5).astype(dtype)
@@ -104,7 +120,9 @@ def test_types_that_a_run_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "script.py").write_text(SCRIPT)
-    facts = traced.run("script.py", ["model.py"])
-    fixed = check.fix(Source(MODEL, str(tmp_path / "model.py")), Settings(unsafe_fixes=True, facts=facts))
+    facts = trace_facts.run("script.py", ["model.py"])
+    fixed = check.fix(
+        Source(MODEL, str(tmp_path / "model.py")), Settings(unsafe_fixes=True, facts=facts)
+    )
     assert "def edges(x: torch.Tensor, how: str) -> torch.Tensor:" in fixed.source.text
     assert {f.code for f in fixed.applied if f.traced} >= {"DYN606"}

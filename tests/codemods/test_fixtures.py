@@ -1,4 +1,5 @@
-"""Fixtures on disk: what safe fixes and all fixes make of each input, and that a second run changes nothing."""
+"""Fixtures on disk: what safe fixes and all fixes make of each input, and that a second run changes
+nothing."""
 
 import ast
 
@@ -10,9 +11,12 @@ from . import support
 CASES = [(path, kind) for path in support.inputs() for kind in ("out", "unsafe.out")]
 
 
-@pytest.mark.parametrize(("path", "kind"), CASES, ids=[f"{p.parent.name}-{p.name[:-6]}-{k}" for p, k in CASES])
+@pytest.mark.parametrize(
+    ("path", "kind"), CASES, ids=[f"{p.parent.name}-{p.name[:-6]}-{k}" for p, k in CASES]
+)
 def test_fixture(path, kind, request):
-    """`.out.py` after safe fixes (absent: no change), `.unsafe.out.py` after all (absent: as after the safe ones)."""
+    """`.out.py` after safe fixes (absent: no change), `.unsafe.out.py` after all (absent: as after
+    the safe ones)."""
     text, run = path.read_text(), support.reads(path)
     result = support.fixed(text, unsafe=kind != "out", **run)
     safe = support.fixed(text, **run).source.text
@@ -32,7 +36,8 @@ def test_fixture(path, kind, request):
 
 @pytest.mark.parametrize("path", support.inputs(), ids=lambda p: p.name)
 def test_fixture_is_about_its_rule(path):
-    """Every input makes its folder's rule speak, except those named `quiet_*` and `noqa*`, which must not."""
+    """Every input makes its folder's rule speak, except those named `quiet_*` and `noqa*`, which
+    must not."""
     codes = {f.code for f in support.found(path.read_text(), **support.reads(path))}
     assert (path.parent.name in codes) is not path.name.startswith(("quiet_", "noqa"))
 
@@ -53,7 +58,8 @@ def test_documented_example(rule):
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
 def test_every_rule_is_complete(rule):
-    """Code, name, message, help and documentation are there, and fixtures have a suppressed case."""
+    """Code, name, message, help and documentation are there, and fixtures have a suppressed
+    case."""
     assert rule.code.startswith("DYN")
     assert all([rule.name, rule.message, rule.help, rule.__doc__])
     texts = [p.read_text() for p in support.inputs() if p.parent.name == rule.code]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from dynfix.codemods import flake8 as plugin
+from dynfix.codemods.cli import flake8 as plugin
 
 from . import support
 
@@ -56,9 +56,20 @@ def test_the_settings_of_dynfix_count(folder):
 
 def test_standard_input(folder):
     pytest.importorskip("flake8")
-    run = [sys.executable, "-m", "flake8", "--isolated", "--select", "DYN", "--stdin-display-name", "m.py", "-"]
+    run = [
+        sys.executable,
+        "-m",
+        "flake8",
+        "--isolated",
+        "--select",
+        "DYN",
+        "--stdin-display-name",
+        "m.py",
+        "-",
+    ]
     assert (
-        "m.py:8:12: DYN201 the branch depends" in subprocess.run(run, input=TEXT, capture_output=True, text=True).stdout
+        "m.py:8:12: DYN201 the branch depends"
+        in subprocess.run(run, input=TEXT, capture_output=True, text=True).stdout
     )
 
 
@@ -66,9 +77,9 @@ def test_the_same_as_the_command(folder):
     """Without flake8: the plugin reports what `dynfix --check` does."""
     reported = [*plugin.Plugin(None, "model.py", TEXT.splitlines(keepends=True)).run()]
     _, out, _ = support.command("--check", "--output-format", "concise", "--no-cache", "model.py")
-    assert [f"model.py:{line}:{column + 1}: {text.split()[0]}" for line, column, text, _ in reported] == [
-        " ".join(line.split(" ")[:2]) for line in out.splitlines()
-    ]
+    assert [
+        f"model.py:{line}:{column + 1}: {text.split()[0]}" for line, column, text, _ in reported
+    ] == [" ".join(line.split(" ")[:2]) for line in out.splitlines()]
 
 
 def test_bytes_that_flake8_does_not_hand_over(folder):

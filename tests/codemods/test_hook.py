@@ -1,4 +1,5 @@
-"""The hooks with the real pre-commit, in a scratch repository: a commit is blocked, fixed, and passes."""
+"""The hooks with the real pre-commit, in a scratch repository: a commit is blocked, fixed, and
+passes."""
 
 import os
 import shutil
@@ -15,7 +16,9 @@ CONFIG = "repos:\n- repo: {repo}\n  rev: {rev}\n  hooks:\n  - id: {hook}\n"
 
 
 def run(*argv, cwd, ok=True, **env):
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, env={**os.environ, **env}, timeout=550)
+    done = subprocess.run(
+        argv, cwd=cwd, capture_output=True, text=True, env={**os.environ, **env}, timeout=550
+    )
     assert not ok or done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -28,7 +31,9 @@ def git(*argv, cwd, ok=True, **env):
 def hook_repository(tmp_path):
     """A git repository with this working tree's tracked files in it."""
     repository = tmp_path / "dynfix"
-    names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.split("\0")
+    names = git(
+        "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT
+    ).stdout.split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file():
             (repository / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""NumPy on a tensor's copy: the torch form gives the same numbers, in one graph; what the rule says of Dynamo holds."""
+"""NumPy on a tensor's copy: the torch form gives the same numbers, in one graph; what the rule says
+of Dynamo holds."""
 
 import pytest
 
@@ -6,17 +7,20 @@ torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 traced = pytest.importorskip("torch._numpy")
 
-from dynfix.codemods import verify  # noqa: E402
-from dynfix.codemods.rules import host_copy  # noqa: E402
+from dynfix.codemods.cli import side_by_side
+from dynfix.codemods.rules.host import host_copy
 
-from . import support  # noqa: E402
+from . import support
 
 
 def models():
     text = (support.FIXTURES / "DYN104/back.in.py").read_text()
-    for name, shown in (("original", text), ("fixed", support.fixed(text, unsafe=True).source.text)):
+    for name, shown in (
+        ("original", text),
+        ("fixed", support.fixed(text, unsafe=True).source.text),
+    ):
         torch.manual_seed(0)
-        yield verify.load_text(shown, f"{name}.py", name).Model()
+        yield side_by_side.load_text(shown, f"{name}.py", name).Model()
 
 
 def test_the_same_numbers_and_gradients():
@@ -35,10 +39,12 @@ def test_one_graph_is_left():
     original, fixed = models()
     x = torch.randn(3, 4)
     with torch.no_grad():
-        assert verify.count_breaks(original, (x,)) > 0
+        assert side_by_side.count_breaks(original, (x,)) > 0
         torch._dynamo.reset()
-        torch.testing.assert_close(torch.compile(fixed, backend="eager", fullgraph=True)(x), original(x))
-        assert verify.count_breaks(fixed, (x,)) == 0
+        torch.testing.assert_close(
+            torch.compile(fixed, backend="eager", fullgraph=True)(x), original(x)
+        )
+        assert side_by_side.count_breaks(fixed, (x,)) == 0
 
 
 def test_the_functions_named_are_those_that_torch_lacks():
@@ -67,6 +73,6 @@ def test_what_breaks_is_what_is_told_of(line, breaks):
     text = f"{head}    y = x * 2\n    return y, {line}\n"
     told = "DYN104" in support.codes(text)
     assert told is (breaks or ".cpu()" in line)
-    step = verify.load_text(text.replace("@torch.compile\n", ""), "step.py", "step").step
+    step = side_by_side.load_text(text.replace("@torch.compile\n", ""), "step.py", "step").step
     with torch.no_grad():
-        assert (verify.count_breaks(step, (torch.randn(5),)) != 0) is breaks
+        assert (side_by_side.count_breaks(step, (torch.randn(5),)) != 0) is breaks

@@ -1,14 +1,14 @@
-"""Managers, iterators, caught errors, loops over sizes and counts: the fixed code against the original in eager, and
-what is left of breaks and recompiles."""
+"""Managers, iterators, caught errors, loops over sizes and counts: the fixed code against the
+original in eager, and what is left of breaks and recompiles."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynfix.codemods import verify  # noqa: E402
-from dynfix.codemods.rules import size_loop  # noqa: E402
+from dynfix.codemods.cli import side_by_side
+from dynfix.codemods.rules.data_shapes import size_loop
 
-from . import support  # noqa: E402
+from . import support
 
 HEAD = """import contextlib
 import io
@@ -39,17 +39,32 @@ BROKEN = {
     "anomaly": "with torch.autograd.set_detect_anomaly(True):\n    y = y * 2\nreturn y",
     "redirected": "with contextlib.redirect_stdout(sys.stderr):\n    y = y + 2\nreturn y",
     "errstate": "with np.errstate(divide='ignore'):\n    y = y + 2\nreturn y",
-    "filters": "with warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    y = y + 2\nreturn y",
+    "filters": (
+        "with warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    y = y +"
+        " 2\nreturn y"
+    ),
     "joined": "return y, (y > 0).any() and (y < 9).all()",
-    "counts": "n = (y > 0).sum(1)\nreturn y, torch.bincount(n, minlength=5), n.bincount(minlength=6)",
-    "reshape": "t = y.t()\ntry:\n    z = t.view(-1)\nexcept RuntimeError:\n    z = t.reshape(-1)\nreturn z",
+    "counts": (
+        "n = (y > 0).sum(1)\nreturn y, torch.bincount(n, minlength=5), n.bincount(minlength=6)"
+    ),
+    "reshape": (
+        "t = y.t()\ntry:\n    z = t.view(-1)\nexcept RuntimeError:\n    z = t.reshape(-1)\nreturn z"
+    ),
 }
 LOOPS = {
-    "appended": "out = []\nfor i in range(y.size(0)):\n    out.append(torch.relu(y[i]) * 2)\nreturn torch.stack(out)",
+    "appended": (
+        "out = []\nfor i in range(y.size(0)):\n    out.append(torch.relu(y[i]) * 2)\nreturn"
+        " torch.stack(out)"
+    ),
     "listed": "return torch.stack([-row.clamp(min=0.5) for row in y]) * 2",
     "written": "z = torch.stack([torch.sigmoid(row) for row in y])\nz += 1\nz[0] = 2.0\nreturn z",
-    "grown": "out = []\nfor row in y:\n    out.append(row.relu())\nz = torch.stack(out)\nnn.functional.relu6(z, True)\nreturn z",
-    "handed": "z = torch.stack([y[i].exp() for i in range(len(y))])\nself.change(z.view(-1))\nreturn z",
+    "grown": (
+        "out = []\nfor row in y:\n    out.append(row.relu())\nz ="
+        " torch.stack(out)\nnn.functional.relu6(z, True)\nreturn z"
+    ),
+    "handed": (
+        "z = torch.stack([y[i].exp() for i in range(len(y))])\nself.change(z.view(-1))\nreturn z"
+    ),
     "columns": "return torch.stack([y[:, i].abs() + 1 for i in range(y.shape[1])], 1)",
 }
 
@@ -59,12 +74,15 @@ def source(body):
 
 
 def made(text, name):
-    return verify.load_text(text, f"{name}.py", name).make
+    return side_by_side.load_text(text, f"{name}.py", name).make
 
 
 def same(text, changed, seeds=range(3)):
     before, after = made(text, "original"), made(changed, "fixed")
-    return not any(verify.differences(verify.observe(before, s), verify.observe(after, s)) for s in seeds)
+    return not any(
+        side_by_side.differences(side_by_side.observe(before, s), side_by_side.observe(after, s))
+        for s in seeds
+    )
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -85,7 +103,7 @@ def test_the_original_breaks_or_is_not_compiled_at_all(case):
         with pytest.raises(RuntimeError, match="RuntimeError when making fake tensor call"):
             torch.compile(model, backend="eager")(*args)
     else:
-        assert verify.count_breaks(model, args)
+        assert side_by_side.count_breaks(model, args)
 
 
 @pytest.mark.parametrize("case", LOOPS)
@@ -98,11 +116,14 @@ def test_a_loop_over_rows_becomes_one_graph_for_every_size(case):
 
 
 def graphs(text):
-    """How many graphs batches of four sizes need, of which the second tells that the size varies."""
+    """How many graphs batches of four sizes need, of which the second tells that the size
+    varies."""
     model, _ = made(text, "model")()
     torch._dynamo.reset()
     seen = []
-    compiled = torch.compile(model, backend=lambda graph, _: seen.append(graph) or graph, dynamic=True)
+    compiled = torch.compile(
+        model, backend=lambda graph, _: seen.append(graph) or graph, dynamic=True
+    )
     for rows in (3, 4, 5, 6):
         compiled(torch.randn(rows, 4))
     return len(seen)
@@ -129,11 +150,19 @@ def _spoils(operator):
 
 def test_bincount_counts_where_it_raised():
     """What DYN503 tells: bools, floats, no axis; whole numbers along one axis are as before."""
-    text = "import torch\n\n\n@torch.compile\ndef make(n: torch.Tensor):\n    return torch.bincount(n, minlength=3)\n"
+    text = (
+        "import torch\n\n\n@torch.compile\ndef make(n: torch.Tensor):\n    return torch.bincount(n,"
+        " minlength=3)\n"
+    )
     plain = [
-        made(t.replace("@torch.compile\n", ""), "counts") for t in (text, support.fixed(text, unsafe=True).source.text)
+        made(t.replace("@torch.compile\n", ""), "counts")
+        for t in (text, support.fixed(text, unsafe=True).source.text)
     ]
-    for n in (torch.tensor([0, 2, 2]), torch.tensor([1, 1], dtype=torch.uint8), torch.tensor([], dtype=torch.int32)):
+    for n in (
+        torch.tensor([0, 2, 2]),
+        torch.tensor([1, 1], dtype=torch.uint8),
+        torch.tensor([], dtype=torch.int32),
+    ):
         assert torch.equal(plain[0](n), plain[1](n))
     for n in (torch.tensor([0.0, 2.0]), torch.tensor([True]), torch.tensor(1)):
         with pytest.raises(RuntimeError):
@@ -152,12 +181,17 @@ def test_not_of_several_elements_raised(value):
         bool(torch.tensor(value))
 
 
-@pytest.mark.parametrize("expression", ["y", "y.t()", "y[:, ::2]", "y[:0]", "y.expand(2, 3, 4)", "y[:, :1]"])
+@pytest.mark.parametrize(
+    "expression", ["y", "y.t()", "y[:, ::2]", "y[:0]", "y.expand(2, 3, 4)", "y[:, :1]"]
+)
 @pytest.mark.parametrize("sizes", ["-1", "y.size(0), -1", "4, 3", "-1, -1", "(2, 6)"])
 def test_reshape_is_view_or_else_reshape(expression, sizes):
     """The same memory, strides, gradients and errors."""
     call = f"try:\n    z = t.view({sizes})\nexcept RuntimeError:\n    z = t.reshape({sizes})\n"
-    body = f"t = {expression}\n{call}z.mul_(y.sum())\nreturn z, z.stride(), z.data_ptr() == t.data_ptr(), t"
+    body = (
+        f"t = {expression}\n{call}z.mul_(y.sum())\nreturn z, z.stride(), z.data_ptr() =="
+        " t.data_ptr(), t"
+    )
     result = support.fixed(source(body))
     assert [f.code for f in result.applied] == ["DYN409"]
     assert same(source(body), result.source.text)
@@ -165,8 +199,9 @@ def test_reshape_is_view_or_else_reshape(expression, sizes):
 
 def test_what_enters_a_class_is_captured():
     text = (
-        "import time\n\nimport torch\n\n\nclass Timer:\n    def __enter__(self):\n        self.at = time.time()\n\n"
-        "    def __exit__(self, *args):\n        return None\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n"
-        "    with Timer():\n        return x + 1\n"
+        "import time\n\nimport torch\n\n\nclass Timer:\n    def __enter__(self):\n        self.at ="
+        " time.time()\n\n    def __exit__(self, *args):\n        return"
+        " None\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n    with Timer():\n        return x"
+        " + 1\n"
     )
     assert support.codes(text) == ["DYN703"]

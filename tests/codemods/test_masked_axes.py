@@ -1,4 +1,5 @@
-"""DYN504 under masks that have fewer axes than the tensor, or whose shape is not known: the same numbers, one graph."""
+"""DYN504 under masks that have fewer axes than the tensor, or whose shape is not known: the same
+numbers, one graph."""
 
 import pytest
 import torch

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from dynfix.codemods import notebook, runner
-from dynfix.codemods.settings import Settings
+from dynfix.codemods.cli import notebook, runner
+from dynfix.codemods.cli.settings import Settings
 
 from . import support
 
@@ -22,7 +22,10 @@ MODEL = """class Model(nn.Module):
 FIXED = MODEL.replace(
     '        print("é", y.shape)\n',
     '        if not torch.compiler.is_compiling():\n            print("é", y.shape)\n',
-).replace("        if y.sum() > 0:\n            y = y * 2\n", "        y = torch.where(y.sum() > 0, y * 2, y)\n")
+).replace(
+    "        if y.sum() > 0:\n            y = y * 2\n",
+    "        y = torch.where(y.sum() > 0, y * 2, y)\n",
+)
 SETUP = """%matplotlib inline
 !pip install torch \\
     --quiet  # it's (never [closed
@@ -49,7 +52,10 @@ def made(cells=CELLS, listed=True, language="python", **extra):
     for kind, text in cells:
         row = {"cell_type": kind, "id": f"c{len(rows)}", "metadata": {"z": 1, "a": [1.50, 1e3]}}
         if kind == "code":
-            row |= {"execution_count": None, "outputs": [{"text": ["source", "é \u2028"], "source": ["not this"]}]}
+            row |= {
+                "execution_count": None,
+                "outputs": [{"text": ["source", "é \u2028"], "source": ["not this"]}],
+            }
         rows.append({**row, "source": text.splitlines(keepends=True) if listed else text})
     kernel = {"kernelspec": {"name": "k", "language": language}}
     return {"cells": rows, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5, **extra}
@@ -87,7 +93,9 @@ def test_line_ends_of_the_file_and_a_byte_order_mark_stay():
     fixed = handled(raw).raw
     assert fixed.startswith(b"\xef\xbb\xbf{\r\n")
     assert fixed.count(b"\n") == fixed.count(b"\r\n")
-    assert json.loads(fixed.decode("utf-8-sig"))["cells"][3]["source"] == FIXED.splitlines(keepends=True)
+    assert json.loads(fixed.decode("utf-8-sig"))["cells"][3]["source"] == FIXED.splitlines(
+        keepends=True
+    )
 
 
 def test_escapes_of_lines_that_stay_are_kept():
@@ -101,7 +109,10 @@ def test_escapes_of_lines_that_stay_are_kept():
 def test_places_and_rules():
     raw = json.dumps(made()).encode()
     found = handled(raw, fixing=False).left
-    assert [(f.place, f.code) for f in found] == [("n.ipynb:cell 4:8:9", "DYN301"), ("n.ipynb:cell 4:9:12", "DYN201")]
+    assert [(f.place, f.code) for f in found] == [
+        ("n.ipynb:cell 4:8:9", "DYN301"),
+        ("n.ipynb:cell 4:9:12", "DYN201"),
+    ]
     edit = found[1].fix.edits[0]
     assert MODEL[edit.start : edit.end].startswith("if y.sum() > 0:")
     assert [f.code for f in handled(raw, fixing=False, ignore=("DYN3",)).left] == ["DYN201"]
@@ -109,7 +120,9 @@ def test_places_and_rules():
 
 def test_places_below_a_magic_of_several_lines():
     magic = "!a \\\n  b\n%time c\n"
-    found = handled(json.dumps(made([("code", SETUP), ("code", magic + MODEL)])).encode(), fixing=False).left
+    found = handled(
+        json.dumps(made([("code", SETUP), ("code", magic + MODEL)])).encode(), fixing=False
+    ).left
     assert [(f.cell, f.line) for f in found] == [(2, 11), (2, 12)]
     edit = found[1].fix.edits[0]
     assert (magic + MODEL)[edit.start : edit.end].startswith("if y.sum() > 0:")
@@ -133,7 +146,9 @@ def test_a_cell_with_a_magic_of_its_own_is_reported_not_changed():
 
 def test_an_import_that_a_fix_needs():
     first = "# notes\nfrom torch import nn"
-    result = handled(json.dumps(made([("code", "%load_ext x"), ("code", first), ("code", MODEL)])).encode())
+    result = handled(
+        json.dumps(made([("code", "%load_ext x"), ("code", first), ("code", MODEL)])).encode()
+    )
     cells = notebook.cell_texts(result.after)
     assert cells[1] == "%load_ext x"
     assert cells[2] == "# notes\nimport torch\nfrom torch import nn"
@@ -155,7 +170,10 @@ def test_what_is_not_python_is_left_alone():
         (b"[]", "not a notebook: no object with a list of cells"),
         (b'{"nbformat": 3}', "notebooks of format 4 are read, not of format 3"),
         (b'{"nbformat": 4, "cells": [{"cell_type": "code"}]}', "cell 1 has no source"),
-        (b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": [1]}]}', "cell 1 has no source"),
+        (
+            b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": [1]}]}',
+            "cell 1 has no source",
+        ),
         (b"\xff", "byte 0xff is not utf-8"),
         (b"[" * 200_000, "not a notebook: nested too deeply"),
     ],
@@ -170,8 +188,30 @@ def test_a_cell_that_is_no_python():
     assert result.error[1] == "cell 2:2"
 
 
-MAGICS = ["%time x", "!ls", "?x", "x?", "x.y??", "x = !ls", "a, b = %sql 1", "    %time x", ",f a", ";f a", "/f a"]
-PLAIN = ["x = '?'", "# why?", "x = a %b", "print('?')", "x = y", "", "f(';');", "a = '!ls'", "b = 3 != 4"]
+MAGICS = [
+    "%time x",
+    "!ls",
+    "?x",
+    "x?",
+    "x.y??",
+    "x = !ls",
+    "a, b = %sql 1",
+    "    %time x",
+    ",f a",
+    ";f a",
+    "/f a",
+]
+PLAIN = [
+    "x = '?'",
+    "# why?",
+    "x = a %b",
+    "print('?')",
+    "x = y",
+    "",
+    "f(';');",
+    "a = '!ls'",
+    "b = 3 != 4",
+]
 
 
 @pytest.mark.parametrize("line", MAGICS)
@@ -207,7 +247,9 @@ def test_the_command(folder):
     assert out.startswith("--- n.ipynb:cell 4\n+++ n.ipynb:cell 4\n")
     assert "+        y = torch.where(y.sum() > 0, y * 2, y)\n" in out
     assert support.command()[0] == 0
-    assert json.loads((folder / "n.ipynb").read_text())["cells"][3]["source"] == FIXED.splitlines(keepends=True)
+    assert json.loads((folder / "n.ipynb").read_text())["cells"][3]["source"] == FIXED.splitlines(
+        keepends=True
+    )
     before = (folder / "n.ipynb").read_bytes()
     assert support.command()[0] == 0
     assert (folder / "n.ipynb").read_bytes() == before
@@ -215,10 +257,14 @@ def test_the_command(folder):
 
 def test_formats(folder):
     shown = {
-        name: support.command("--check", "--output-format", name)[1] for name in ("json", "github", "sarif", "rdjson")
+        name: support.command("--check", "--output-format", name)[1]
+        for name in ("json", "github", "sarif", "rdjson")
     }
     assert json.loads(shown["json"])[0]["cell"] == 4
-    assert "file=n.ipynb,line=1,col=1,endLine=1,endColumn=1::n.ipynb:cell 4:8:9: DYN301" in shown["github"]
+    assert (
+        "file=n.ipynb,line=1,col=1,endLine=1,endColumn=1::n.ipynb:cell 4:8:9: DYN301"
+        in shown["github"]
+    )
     assert all("cell 4:8:9" in shown[name] for name in ("sarif", "rdjson"))
     assert "cell 4:8:9 DYN301" in support.command("--check", "--output-format", "grouped")[1]
 
@@ -234,4 +280,6 @@ def test_an_error_is_one_line(folder):
     (folder / "n.ipynb").write_text("{")
     code, out, err = support.command("--check")
     assert (code, out) == (2, "")
-    assert err.splitlines()[0].startswith("dynfix: n.ipynb:1:2: not a notebook: Expecting property name")
+    assert err.splitlines()[0].startswith(
+        "dynfix: n.ipynb:1:2: not a notebook: Expecting property name"
+    )

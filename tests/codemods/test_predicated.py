@@ -1,4 +1,5 @@
-"""Writes under a tensor's condition, run: the same numbers whether it holds or not, and one graph."""
+"""Writes under a tensor's condition, run: the same numbers whether it holds or not, and one
+graph."""
 
 import importlib.util
 
@@ -28,7 +29,9 @@ def loaded(text, path):
 def test_writes_under_a_condition(name, momentum, tmp_path):
     text = FIXTURE.read_text()
     fixed = support.fixed(text, unsafe=True).source.text
-    before, after = (loaded(t, tmp_path / f"{n}.py") for n, t in (("before", text), ("after", fixed)))
+    before, after = (
+        loaded(t, tmp_path / f"{n}.py") for n, t in (("before", text), ("after", fixed))
+    )
     x, kept = INPUTS[name], torch.tensor([1, 1, 1, 0])
     torch._dynamo.reset()
     eager, compiled = (after.Harmonized(momentum=momentum) for _ in range(2))
@@ -36,5 +39,7 @@ def test_writes_under_a_condition(name, momentum, tmp_path):
     for _ in range(2):
         want = made(x, kept)
         torch.testing.assert_close(eager(x, kept), want)
-        torch.testing.assert_close(torch.compile(compiled, backend="eager", fullgraph=True)(x, kept), want)
+        torch.testing.assert_close(
+            torch.compile(compiled, backend="eager", fullgraph=True)(x, kept), want
+        )
         torch.testing.assert_close([eager.sums, compiled.sums], [made.sums] * 2)

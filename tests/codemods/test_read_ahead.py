@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 if sys.version_info < (3, 11):
     pytest.skip("frames do not tell their place there", allow_module_level=True)
 
-from . import support  # noqa: E402
+from . import support
 
 PARTS = """import torch
 from torch import nn
@@ -129,11 +129,14 @@ def breaks(model, args):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     explained = torch._dynamo.explain(model)(*args)
-    return max(explained.graph_break_count, sum(torch._dynamo.utils.counters["graph_break"].values()))
+    return max(
+        explained.graph_break_count, sum(torch._dynamo.utils.counters["graph_break"].values())
+    )
 
 
 def test_one_graph_and_equal(fixed):
-    """No break under the default settings, `fullgraph=True` works, eager and compiled results are those of before."""
+    """No break under the default settings, `fullgraph=True` works, eager and compiled results are
+    those of before."""
     old, new = models(*fixed[:2])
     assert breaks(old, CALLS[0]) > 0
     assert breaks(new, CALLS[0]) == 0
@@ -214,7 +217,8 @@ def test_the_same_exceptions(fixed, args):
 
 
 def test_options_are_not_guessed(fixed):
-    """What comes by `**options` goes through functions that a companion does not follow: then nothing is computed ahead."""
+    """What comes by `**options` goes through functions that a companion does not follow: then
+    nothing is computed ahead."""
     old, new = models(*fixed[:2])
     args = CALLS[0]
     assert torch.equal(new(*args, known=[100, 1]), old(*args, known=[100, 1]))
@@ -223,7 +227,10 @@ def test_options_are_not_guessed(fixed):
 def test_overriding_methods_take_the_values(fixed):
     """A class below hands nothing on, and is called as before."""
     other = fixed[1].Other()
-    assert "host_values" in (fixed[2] / "model.py").read_text().split("class Other")[1].split("class Layer")[0]
+    assert (
+        "host_values"
+        in (fixed[2] / "model.py").read_text().split("class Other")[1].split("class Layer")[0]
+    )
     assert other(torch.ones(6, 4), torch.tensor([2, 4])).shape == (2, 4)
 
 
@@ -267,7 +274,9 @@ def test_what_changes_is_not_computed_ahead(tmp_path, monkeypatch, change):
     """Writes to the inputs by any name, random numbers and parameters before the read."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(WRITES.replace("CHANGE", change))
-    script = "import torch\nfrom model import Model\nModel()(torch.ones(6, 4), torch.tensor([1, 2]))\n"
+    script = (
+        "import torch\nfrom model import Model\nModel()(torch.ones(6, 4), torch.tensor([1, 2]))\n"
+    )
     (tmp_path / "run.py").write_text(script)
     support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
     assert (tmp_path / "model.py").read_text() == WRITES.replace("CHANGE", change)
@@ -310,9 +319,13 @@ class Model(nn.Module):
 
 
 def test_one_element_at_every_turn(tmp_path, monkeypatch):
-    """What reads one element of an input at every turn of a loop over activations is computed for all of them."""
+    """What reads one element of an input at every turn of a loop over activations is computed for
+    all of them."""
     (tmp_path / "model.py").write_text(PACKED)
-    script = "import torch\nfrom model import Model\nModel()(torch.ones(2, 6, 4), torch.tensor([[1, 2], [3, 1]]))\n"
+    script = (
+        "import torch\nfrom model import Model\nModel()(torch.ones(2, 6, 4), torch.tensor([[1, 2],"
+        " [3, 1]]))\n"
+    )
     (tmp_path / "run.py").write_text(script)
     old = load(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -320,7 +333,10 @@ def test_one_element_at_every_turn(tmp_path, monkeypatch):
     new = load(tmp_path, monkeypatch)
     old, new = models(old, new)
     assert breaks(new, (torch.ones(2, 6, 4), torch.tensor([[1, 2], [3, 1]]))) == 0
-    for args in ((torch.rand(2, 6, 4), torch.tensor([[4, 2], [3, 1]])), (torch.rand(1, 5, 4), torch.tensor([[2, 9]]))):
+    for args in (
+        (torch.rand(2, 6, 4), torch.tensor([[4, 2], [3, 1]])),
+        (torch.rand(1, 5, 4), torch.tensor([[2, 9]])),
+    ):
         assert torch.equal(old(*args), new(*args))
 
 
@@ -345,7 +361,8 @@ def test_masks_over_activations(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(MASKED)
     args = (torch.ones(2, 3, 4), torch.tensor([[1, 0, 1], [0, 0, 1]]))
     script = (
-        "import torch\nfrom model import Model\nModel()(torch.ones(2, 3, 4), torch.tensor([[1, 0, 1], [0, 0, 1]]))\n"
+        "import torch\nfrom model import Model\nModel()(torch.ones(2, 3, 4), torch.tensor([[1, 0,"
+        " 1], [0, 0, 1]]))\n"
     )
     (tmp_path / "run.py").write_text(script)
     old = load(tmp_path, monkeypatch)
@@ -366,7 +383,9 @@ def test_a_suppressed_read_stays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = WRITES.replace("CHANGE", "pass").replace(".item()]", ".item()]  # noqa: DYN110")
     (tmp_path / "model.py").write_text(text)
-    script = "import torch\nfrom model import Model\nModel()(torch.ones(6, 4), torch.tensor([1, 2]))\n"
+    script = (
+        "import torch\nfrom model import Model\nModel()(torch.ones(6, 4), torch.tensor([1, 2]))\n"
+    )
     (tmp_path / "run.py").write_text(script)
     support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
     assert (tmp_path / "model.py").read_text() == text
@@ -409,13 +428,19 @@ class Model(nn.Module):
 """
 BODIES = [
     "n = sizes\nif self.linear(x).sum() > 100: n = sizes * 2\nreturn x[: n.sum().item()]",
-    "for c in (sizes * 2, sizes * 3):\n    if c.dim() == self.i + 1: break\nn = c\nreturn x[: n.sum().item()]",
+    (
+        "for c in (sizes * 2, sizes * 3):\n    if c.dim() == self.i + 1: break\nn = c\nreturn x[:"
+        " n.sum().item()]"
+    ),
     "for i in range(3):\n    if i == 2: continue\n    n = sizes + i\nreturn x[: n.sum().item()]",
     "n = sizes\nfor i in range(2): m = sizes\nelse: n = sizes * 2\nreturn x[: n.sum().item()]",
     "n = sizes\nt = 0\nwhile n.sum().item() > 0:\n    n = n - 1\n    t += 1\nreturn x * t",
     "match self.i:\n    case 0: sizes = sizes * 2\nreturn x[: sizes.sum().item()]",
     "n = sizes\ndef bump():\n    nonlocal n\n    n = n + 1\nbump()\nreturn x[: n.sum().item()]",
-    "t = 0\nfor i in range(3):\n    p = sizes.tolist()\n    p.append(i)\n    t = t + x.sum() * len(p)\nreturn t",
+    (
+        "t = 0\nfor i in range(3):\n    p = sizes.tolist()\n    p.append(i)\n    t = t + x.sum() *"
+        " len(p)\nreturn t"
+    ),
     "for layer in self.layers: x = layer(x, sizes)\nreturn x",
     "self.bump()\nreturn x[: sizes[self.i % 2].item()]",
     "tick()\nreturn x[: (sizes.sum() + COUNT['n']).item()]",
@@ -431,10 +456,13 @@ BODIES = [
 
 @pytest.mark.parametrize("body", BODIES)
 def test_what_a_look_at_text_may_miss(tmp_path, monkeypatch, body):
-    """Control flow, state and shared objects between the begin of the call and the read: equal at every call."""
+    """Control flow, state and shared objects between the begin of the call and the read: equal at
+    every call."""
     lines = body.replace("\n", "\n        ")
     (tmp_path / "model.py").write_text(STATEFUL.replace("BODY", lines))
-    script = "import torch\nfrom model import Model\nModel()(torch.ones(8, 4), torch.tensor([1, 2]))\n"
+    script = (
+        "import torch\nfrom model import Model\nModel()(torch.ones(8, 4), torch.tensor([1, 2]))\n"
+    )
     (tmp_path / "run.py").write_text(script)
     old = load(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)

@@ -8,10 +8,10 @@ torch = pytest.importorskip("torch")
 if sys.version_info < (3, 11):
     pytest.skip("frames do not tell their place there", allow_module_level=True)
 
-from dynfix.codemods.verify import count_breaks  # noqa: E402
+from dynfix.codemods.cli.side_by_side import count_breaks
 
-from . import support  # noqa: E402
-from .test_read_ahead import load, models  # noqa: E402
+from . import support
+from .test_read_ahead import load, models
 
 MODEL = """import torch
 from torch import nn
@@ -43,12 +43,17 @@ for i in range(x.size(0)):
     a, b = shapes[i]
     total = total + part[:1].expand(a, 4).sum() * 2 + x.new_zeros(b, a).sum()
 """
-FACTORY = "n = lengths.min()\ntotal = (torch.ones(n, 4) * x[0, n - 1 :][:1]).sum() + x[:, :: lengths.min()].sum()\n"
+FACTORY = (
+    "n = lengths.min()\ntotal = (torch.ones(n, 4) * x[0, n - 1 :][:1]).sum() + x[:, ::"
+    " lengths.min()].sum()\n"
+)
 
 
 def project(tmp_path, monkeypatch, body, methods=""):
     """(the model before, the model after)."""
-    text = MODEL.replace("BODY", "".join(f"        {line}\n" for line in body.splitlines())) + methods
+    text = (
+        MODEL.replace("BODY", "".join(f"        {line}\n" for line in body.splitlines())) + methods
+    )
     (tmp_path / "model.py").write_text(text)
     (tmp_path / "run.py").write_text(SCRIPT)
     old = load(tmp_path, monkeypatch)
@@ -64,7 +69,9 @@ def outcome(model, args):
         return type(error).__name__
 
 
-@pytest.mark.parametrize("body", [PADDED, UNPACKED, IN_LOOP, FACTORY], ids=["bound", "unpacked", "loop", "factory"])
+@pytest.mark.parametrize(
+    "body", [PADDED, UNPACKED, IN_LOOP, FACTORY], ids=["bound", "unpacked", "loop", "factory"]
+)
 def test_one_graph_and_equal(tmp_path, monkeypatch, body):
     old, new = project(tmp_path, monkeypatch, body)
     assert count_breaks(old, CALLS[0]) > 0
@@ -89,7 +96,8 @@ def test_the_same_exceptions(tmp_path, monkeypatch, body):
     "body",
     [
         "a, b = shapes[0]\ntotal = x.reshape(-1, a).sum() * a / b\n",  # a tensor elsewhere
-        "a, b = shapes[0]\nif x.size(0) > 2:\n    a = 4\ntotal = x.reshape(-1, a).sum() + b\n",  # given twice
+        # given twice
+        "a, b = shapes[0]\nif x.size(0) > 2:\n    a = 4\ntotal = x.reshape(-1, a).sum() + b\n",
         "total = 0\nfor row in shapes:\n    total = total + x[: row[0]].sum() + row\n",
     ],
 )
@@ -97,7 +105,11 @@ def test_what_is_a_tensor_elsewhere_stays_one(tmp_path, monkeypatch, body):
     old, new = project(tmp_path, monkeypatch, body)
     for args in CALLS:
         got, want = outcome(new, args), outcome(old, args)
-        assert torch.equal(got, want) and got.dtype == want.dtype if torch.is_tensor(want) else got == want
+        assert (
+            torch.equal(got, want) and got.dtype == want.dtype
+            if torch.is_tensor(want)
+            else got == want
+        )
 
 
 def test_of_activations(tmp_path, monkeypatch):
@@ -141,14 +153,19 @@ HELPER = """
 @pytest.mark.parametrize("body", WRITTEN)
 def test_what_is_written_by_another_name(tmp_path, monkeypatch, body):
     """The number is what it is where it is read, and nothing is written twice."""
-    old, new = project(tmp_path, monkeypatch, body + "total = x[:, :n].sum() + lengths.sum()\n", HELPER)
+    old, new = project(
+        tmp_path, monkeypatch, body + "total = x[:, :n].sum() + lengths.sum()\n", HELPER
+    )
     for args in CALLS:
         results = [outcome(model, (args[0], args[1].clone(), args[2])) for model in (old, new)]
         assert torch.equal(*results) if torch.is_tensor(results[0]) else results[0] == results[1]
 
 
 ODD = [
-    "total = 0\nfor i in range(len(lengths) - 1):\n    total = total + x[0][lengths[i] : lengths[i + 1]].sum()\n",
+    (
+        "total = 0\nfor i in range(len(lengths) - 1):\n    total = total + x[0][lengths[i] :"
+        " lengths[i + 1]].sum()\n"
+    ),
     "total = sum([x[0][lengths[i] : lengths[i + 1]].sum() for i in range(len(lengths) - 1)])\n",
     "y = x[:, : (m := lengths).max()]\ntotal = y.sum() + m.sum()\n",
     "y = x.new_zeros(lengths[(k := 0)], 2)\ntotal = y.sum() + k + x.sum()\n",
@@ -157,7 +174,9 @@ ODD = [
 METHOD = "\n    def view(self, h, w):\n        return torch.stack([h, w]).float().mean()\n"
 
 
-@pytest.mark.parametrize("body", ODD, ids=["ragged", "comprehension", "walrus", "inner-walrus", "own-view"])
+@pytest.mark.parametrize(
+    "body", ODD, ids=["ragged", "comprehension", "walrus", "inner-walrus", "own-view"]
+)
 def test_forms_that_are_more_than_numbers(tmp_path, monkeypatch, body):
     old, new = project(tmp_path, monkeypatch, body, METHOD)
     for args in CALLS:
@@ -191,12 +210,17 @@ def test_a_method_of_a_class_below(tmp_path, monkeypatch):
 
 def test_what_a_module_of_another_file_writes(tmp_path, monkeypatch):
     (tmp_path / "parts.py").write_text(
-        "from torch import nn\n\n\nclass Raised(nn.Module):\n    def forward(self, given):\n        given.add_(1)\n"
+        "from torch import nn\n\n\nclass Raised(nn.Module):\n    def forward(self, given):\n       "
+        " given.add_(1)\n"
     )
     body = "n = lengths.min() + 0\nself.raised(n)\ntotal = x[:, :n].sum()\n"
-    monkeypatch.setitem(globals(), "MODEL", MODEL.replace("from torch import nn\n", "from torch import nn\nimport parts\n").replace(
-        "nn.Linear(4, 4)\n", "nn.Linear(4, 4)\n        self.raised = parts.Raised()\n"
-    ))  # fmt: skip
+    monkeypatch.setitem(
+        globals(),
+        "MODEL",
+        MODEL.replace("from torch import nn\n", "from torch import nn\nimport parts\n").replace(
+            "nn.Linear(4, 4)\n", "nn.Linear(4, 4)\n        self.raised = parts.Raised()\n"
+        ),
+    )
     old, new = project(tmp_path, monkeypatch, body)
     for args in CALLS:
         assert torch.equal(new(*args), old(*args))

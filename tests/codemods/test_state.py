@@ -1,12 +1,13 @@
-"""Counters and lists on modules: fixed code does the same in eager, call after call, and compiles once."""
+"""Counters and lists on modules: fixed code does the same in eager, call after call, and compiles
+once."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynfix.codemods import verify  # noqa: E402
+from dynfix.codemods.cli import side_by_side
 
-from . import support  # noqa: E402
+from . import support
 
 CALLS = 12
 
@@ -18,7 +19,7 @@ def both(path):
     models = []
     for name, shown in (("original", text), ("fixed", fixed)):
         torch.manual_seed(0)
-        models.append(verify.load_text(shown, f"{name}.py", name).Model())
+        models.append(side_by_side.load_text(shown, f"{name}.py", name).Model())
     return models
 
 
@@ -62,18 +63,26 @@ def test_the_same_in_eager(path, attributes, training, capsys):
         results = [model(torch.full((3, 4), float(i))) for i in range(3)]
         sum(r.sum() for r in results).backward()
         held = [plain(getattr(model, name)) for name in attributes]
-        told.append([capsys.readouterr().out, plain(results), held, plain([p.grad for p in model.parameters()])])
+        told.append(
+            [
+                capsys.readouterr().out,
+                plain(results),
+                held,
+                plain([p.grad for p in model.parameters()]),
+            ]
+        )
     assert told[0] == told[1]
     assert models[0].state_dict().keys() == models[1].state_dict().keys()
 
 
-@pytest.mark.parametrize("path", ["DYN307/guarded.in.py", "DYN307/buffers.in.py", "DYN308/lists.in.py"])
+@pytest.mark.parametrize(
+    "path", ["DYN307/guarded.in.py", "DYN307/buffers.in.py", "DYN308/lists.in.py"]
+)
 def test_compiled_once(path):
     original, fixed = both(path)
     limit = torch._dynamo.config.recompile_limit
-    assert (
-        graphs(original) >= limit or "print(" in (support.FIXTURES / path).read_text()
-    )  # which breaks before the graph
+    # which breaks before the graph
+    assert graphs(original) >= limit or "print(" in (support.FIXTURES / path).read_text()
     assert graphs(fixed) == 1
 
 
@@ -102,7 +111,7 @@ def test_what_was_handed_out_stays():
 def test_a_buffer_beside_a_class_attribute_raises(name):
     """Why DYN307 leaves these: `register_buffer` finds the name on the class."""
     text = (support.FIXTURES / "DYN307/kept.in.py").read_text()
-    cls = getattr(verify.load_text(text, "kept.py", "kept"), name)
+    cls = getattr(side_by_side.load_text(text, "kept.py", "kept"), name)
     model = cls()
     model(torch.ones(3, 4))
     attr = {"Twice": "count", "Inherits": "total"}[name]
@@ -132,7 +141,7 @@ def test_what_is_quiet_compiles_a_few_times_at_most(path):
         "        self.taken.append(x)\n",
     ):
         text = text.replace(known, "")
-    model = verify.load_text(text, "quiet.py", "quiet").Model(0)
+    model = side_by_side.load_text(text, "quiet.py", "quiet").Model(0)
     assert graphs(model) < torch._dynamo.config.recompile_limit
 
 

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynfix.codemods import verify  # noqa: E402
+from dynfix.codemods.cli import side_by_side
 
-from . import support  # noqa: E402
+from . import support
 
 VALUES = {
     "int": [0, 7, -3, 123456789],
@@ -20,7 +20,7 @@ def model(name, unsafe=True):
     assert texts[0] != texts[1]
     for which, shown in zip(("original", "fixed"), texts, strict=True):
         torch.manual_seed(0)
-        yield verify.load_text(shown, f"{which}.py", which).Model()
+        yield side_by_side.load_text(shown, f"{which}.py", which).Model()
 
 
 @pytest.mark.parametrize("name", ["texts", "muted"])
@@ -32,17 +32,24 @@ def test_the_same_text_and_one_graph(name, capsys):
         assert str(fixed(x)) == str(want)
         assert capsys.readouterr().out == told
         torch._dynamo.reset()
-        if torch.__version__ >= "2.13" or name != "texts":  # older ones cannot store a text with a tensor on a module
+        # older ones cannot store a text with a tensor on a module
+        if torch.__version__ >= "2.13" or name != "texts":
             compiled = torch.compile(fixed, backend="eager", fullgraph=True)
             assert str(compiled(x)) == str(want)
         torch._dynamo.reset()
-        assert verify.count_breaks(original, (x,)) != 0
+        assert side_by_side.count_breaks(original, (x,)) != 0
 
 
-@pytest.mark.parametrize("pattern", ["%.3f", "%f", "%8.2f", "%e", "%.2g", "%G", "%d", "%5d", "a {%%} %.1f %%"])
-@pytest.mark.parametrize(("kind", "dtype"), [("int", "long"), ("float", "double"), ("float", "float")])
+@pytest.mark.parametrize(
+    "pattern", ["%.3f", "%f", "%8.2f", "%e", "%.2g", "%G", "%d", "%5d", "a {%%} %.1f %%"]
+)
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("int", "long"), ("float", "double"), ("float", "float")]
+)
 def test_format_gives_what_percent_gives(pattern, kind, dtype):
-    head = f"import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n    t = x.{dtype}().sum()\n"
+    head = (
+        f"import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n    t = x.{dtype}().sum()\n"
+    )
     fixed = support.fixed(f'{head}    return "{pattern}" % t\n', unsafe=True).source.text
     refused = kind == "float" and "d" in pattern
     assert (".format(t)" in fixed) is not refused

@@ -1,10 +1,10 @@
 """Bytes: what stands outside an edit stays as it is, whatever the file is written in."""
 
 import pytest
-from dynfix.codemods import check
-from dynfix.codemods.edit import Edit, apply
-from dynfix.codemods.settings import Settings
-from dynfix.codemods.source import Source, SourceError
+from dynfix.codemods.cli import check
+from dynfix.codemods.cli.settings import Settings
+from dynfix.rewriter.edits.source_file import Source, SourceError
+from dynfix.rewriter.edits.spans import Edit, apply
 
 from . import support
 
@@ -54,7 +54,9 @@ def test_mixed_line_endings_stay():
 def test_form_feed_and_unicode_separators():
     """Characters that str.splitlines takes for line ends, and Python does not."""
     text = TEXT.replace("'é'", "'\u2028\x0c\x1c'").replace("class", "\x0cclass")
-    assert support.fixed(text).source.text == DONE.replace("'é'", "'\u2028\x0c\x1c'").replace("class", "\x0cclass")
+    assert support.fixed(text).source.text == DONE.replace("'é'", "'\u2028\x0c\x1c'").replace(
+        "class", "\x0cclass"
+    )
 
 
 def test_tabs():
@@ -94,13 +96,25 @@ def test_edits_that_overlap_are_refused():
         ("import os\nimport zlib\n", "import os\nimport torch\nimport zlib\n"),
         ("import zlib\n", "import torch\nimport zlib\n"),
         ("from torch import nn\n", "import torch\nfrom torch import nn\n"),
-        ("#!/usr/bin/env python\n# License\n", "#!/usr/bin/env python\n# License\nimport torch\n\n"),
-        ("from __future__ import annotations\n", "from __future__ import annotations\n\nimport torch\n"),
+        (
+            "#!/usr/bin/env python\n# License\n",
+            "#!/usr/bin/env python\n# License\nimport torch\n\n",
+        ),
+        (
+            "from __future__ import annotations\n",
+            "from __future__ import annotations\n\nimport torch\n",
+        ),
     ],
 )
 def test_the_import_goes_where_a_sorter_puts_it(head, want):
-    body = "class M(torch.nn.Module):\n    def forward(self, x):\n        print(1)\n".replace("torch.nn", "torch_.nn")
-    body = "from torch import nn\n" * ("torch" not in head) + "X = 'torch'\n" + body.replace("torch_.nn", "nn")
+    body = "class M(torch.nn.Module):\n    def forward(self, x):\n        print(1)\n".replace(
+        "torch.nn", "torch_.nn"
+    )
+    body = (
+        "from torch import nn\n" * ("torch" not in head)
+        + "X = 'torch'\n"
+        + body.replace("torch_.nn", "nn")
+    )
     result = support.fixed(head + body).source.text
     assert result.count("import torch\n") == 1
     assert "if not torch.compiler.is_compiling():" in result

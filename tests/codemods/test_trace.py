@@ -8,11 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynfix.codemods import check, trace_run, traced  # noqa: E402
-from dynfix.codemods.settings import Settings  # noqa: E402
-from dynfix.codemods.source import Source  # noqa: E402
+from dynfix.codemods.cli import check
+from dynfix.codemods.cli.settings import Settings
+from dynfix.codemods.trace import trace_facts, traced_run
+from dynfix.rewriter.edits.source_file import Source
 
-from . import support  # noqa: E402
+from . import support
 
 MODEL = """import torch
 from torch import nn
@@ -62,11 +63,11 @@ def project(tmp_path, monkeypatch):
 
 
 def test_what_the_run_shows(project):
-    facts = traced.run("script.py a 'b c'", ["model.py"])[str(project / "model.py")]
+    facts = trace_facts.run("script.py a 'b c'", ["model.py"])[str(project / "model.py")]
     of = {(f, t): fact for (f, t), fact in facts.table.items()}
-    assert of["Model.forward", "x"] == traced.Fact("tensor", 2, "float32")
+    assert of["Model.forward", "x"] == trace_facts.Fact("tensor", 2, "float32")
     assert of["Model.forward", "self.rnn"].cls == "torch.nn.GRU"
-    assert of["helper", "b.sum()"] == traced.Fact("tensor", 0, "float32")
+    assert of["helper", "b.sum()"] == trace_facts.Fact("tensor", 0, "float32")
     assert of["helper", "flag"].what == "none"
     assert facts.captured == {"Model.forward", "helper"}
 
@@ -78,14 +79,22 @@ def test_the_command_fixes_what_the_run_justifies(project):
     assert "+    b = torch.where(b.sum() > 0, b + 1, b)" in out
     assert "+torch._dynamo.config.allow_rnn = True" in out
     assert out.count("torch.where") == 1
-    code, out, _ = support.command("--check", "--output-format", "json", "--trace", "script.py", "model.py")
+    code, out, _ = support.command(
+        "--check", "--output-format", "json", "--trace", "script.py", "model.py"
+    )
     assert code == 1
-    assert {(f["code"], f["traced"]) for f in json.loads(out)} >= {("DYN201", True), ("DYN906", True)}
+    assert {(f["code"], f["traced"]) for f in json.loads(out)} >= {
+        ("DYN201", True),
+        ("DYN906", True),
+    }
 
 
 def test_verified_with_what_the_run_shows(project, capsys):
     made = "\n\ndef make():\n    return Model('Identity'), (torch.randn(2, 4),)\n"
-    model = MODEL.replace("self.rnn(self.h(x))[0]", "self.h(x)").replace("b = a * 2", "b = a.float()") + made
+    model = (
+        MODEL.replace("self.rnn(self.h(x))[0]", "self.h(x)").replace("b = a * 2", "b = a.float()")
+        + made
+    )
     (project / "model.py").write_text(model)
     (project / "script.py").write_text("import model\nm, x = model.make()\nm(*x)\n")
     _, out, _ = support.command("--verify", "model.py:make", "model.py")
@@ -97,9 +106,11 @@ def test_verified_with_what_the_run_shows(project, capsys):
 
 
 def test_facts_hold_on_while_edits_move_lines(project):
-    facts = traced.run("script.py", ["model.py"])
+    facts = trace_facts.run("script.py", ["model.py"])
     text = "# one more line\n" + MODEL
-    fixed = check.fix(Source(text, str(project / "model.py")), Settings(unsafe_fixes=True, facts=facts))
+    fixed = check.fix(
+        Source(text, str(project / "model.py")), Settings(unsafe_fixes=True, facts=facts)
+    )
     assert "torch.where" in fixed.source.text
     assert all(f.traced for f in fixed.applied)
     again = check.fix(fixed.source, Settings(unsafe_fixes=True, facts=facts))
@@ -110,7 +121,7 @@ def test_a_script_that_fails_or_is_missing(project):
     (project / "script.py").write_text(
         "import torch, model\nmodel.Model('GRU')(torch.ones(2, 4))\nraise SystemExit(3)\n"
     )
-    facts = traced.run("script.py", ["model.py"])
+    facts = trace_facts.run("script.py", ["model.py"])
     assert facts[str(project / "model.py")].captured
     assert support.command("--trace", "nowhere.py", "model.py")[0] == 2
 
@@ -148,7 +159,7 @@ result = Odd().value(5)
 def test_instrumented_code_does_the_same():
     plain, seen = {}, {}
     exec(compile(ODD, "odd.py", "exec"), plain)
-    tracer = trace_run.Tracer(["odd.py"])
+    tracer = traced_run.Tracer(["odd.py"])
     tracer.torch, tracer.depth = torch, 1
     try:
         builtins.__dynfix_see__ = tracer.see
@@ -156,5 +167,5 @@ def test_instrumented_code_does_the_same():
     finally:
         del builtins.__dynfix_see__
     assert seen["result"] == plain["result"]
-    assert tracer.facts["odd.py", "Odd.value", "total"] == traced.Fact("int")
+    assert tracer.facts["odd.py", "Odd.value", "total"] == trace_facts.Fact("int")
     assert not any("__dynfix_see__" in text for _, _, text in tracer.places)

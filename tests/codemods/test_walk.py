@@ -40,7 +40,9 @@ def test_one_graph_with_the_same_losses(project, monkeypatch, capsys):
     before = train()
     with pytest.raises(torch._dynamo.exc.Unsupported, match="Failed to trace builtin operator"):
         train("--compile")
-    assert "Failed to trace builtin operator" in walk.output_of("python train.py --compile 2>&1 | grep")
+    assert "Failed to trace builtin operator" in walk.output_of(
+        "python train.py --compile 2>&1 | grep"
+    )
     assert support.command("--unsafe-fixes", ".")[0] == 0
     assert train() == before
     compiled = train("--compile")

@@ -19,7 +19,9 @@ def write_files(folder):
 
 def steps():
     """(command, output) of every command on the page, in order."""
-    console = "".join(b["text"] for b in _BLOCK.finditer(PAGE.read_text()) if b["language"] == "console")
+    console = "".join(
+        b["text"] for b in _BLOCK.finditer(PAGE.read_text()) if b["language"] == "console"
+    )
     parts = re.split(r"(?m)^\$ ", console)[1:]
     return [(command, output.rstrip()) for command, _, output in (p.partition("\n") for p in parts)]
 

@@ -1,11 +1,35 @@
-"""Hand-made kernels that every target prints, with what they should compute. `make()` gives (group, tensors, expected):
-`tensors` maps buffer names to contiguous tensors (outputs filled with 7), `expected` output names to results."""
+"""Hand-made kernels that every target prints, with what they should compute. `make()` gives (group,
+tensors, expected): `tensors` maps buffer names to contiguous tensors (outputs filled with 7),
+`expected` output names to results."""
 
 import math
 
 import torch
-from dynfix.lowering.ir import Buffer, Cast, Const, Group, IndexValue, Indirect, Load, Nest, Op, Reduced, Select, Store
-from dynfix.lowering.sizes import ZERO, Axis, Index, add, atom_index, const, floordiv, linear, mod
+from dynfix.lowering.ir import (
+    Buffer,
+    Cast,
+    Const,
+    Group,
+    IndexValue,
+    Indirect,
+    Load,
+    Nest,
+    Op,
+    Reduced,
+    Select,
+    Store,
+)
+from dynfix.lowering.sizes import (
+    ZERO,
+    Axis,
+    Index,
+    add,
+    atom_index,
+    const,
+    floordiv,
+    linear,
+    mod,
+)
 
 F32 = torch.float32
 
@@ -19,7 +43,9 @@ def f32(value):
 
 
 def op(name, *args):
-    return Op(name, args, torch.bool if name in ("lt", "ge", "eq", "ne", "gt", "le") else args[0].dtype)
+    return Op(
+        name, args, torch.bool if name in ("lt", "ge", "eq", "ne", "gt", "le") else args[0].dtype
+    )
 
 
 def out(*shape, dtype=F32):
@@ -55,7 +81,8 @@ def softmax():
 
 
 def mean_variance():
-    """Two reductions in one pass with an epilogue, stored to memory: mean and mean of squares of each row."""
+    """Two reductions in one pass with an epilogue, stored to memory: mean and mean of squares of
+    each row."""
     rows, cols = 9, 260
     x, mean, rms = torch.randn(rows, cols), out(rows), out(rows)
     bx, bm, br = buffers(x=x, mean=mean, rms=rms)
@@ -66,7 +93,11 @@ def mean_variance():
         Store(br, i, op("sqrt", op("div", Reduced("sum", op("mul", load, load), F32), f32(cols)))),
     )
     group = Group("mean_variance", (rows,), (Nest((rows,), (cols,), stores),))
-    return group, {"x": x, "mean": mean, "rms": rms}, {"mean": x.mean(1), "rms": (x * x).mean(1).sqrt()}
+    return (
+        group,
+        {"x": x, "mean": mean, "rms": rms},
+        {"mean": x.mean(1), "rms": (x * x).mean(1).sqrt()},
+    )
 
 
 def transpose_add():
@@ -74,7 +105,9 @@ def transpose_add():
     ba, bb, by = buffers(a=a, b=b, y=y)
     axes = (Axis(0, 70), Axis(1, 33))
     value = op("add", Load(ba, linear(axes, (33, 1))), Load(bb, linear(axes, (1, 70))))
-    group = Group("transpose_add", (70, 33), (Nest((70, 33), (), (Store(by, linear(axes, (33, 1)), value),)),))
+    group = Group(
+        "transpose_add", (70, 33), (Nest((70, 33), (), (Store(by, linear(axes, (33, 1)), value),)),)
+    )
     return group, {"a": a, "b": b, "y": y}, {"y": a + b.t()}
 
 
@@ -94,7 +127,11 @@ def column_sum():
     bx, by = buffers(x=x, y=y)
     at = linear((Axis(0, 75), Axis(1, 301)), (1, 75))
     store = Store(by, atom_index(Axis(0, 75)), Reduced("sum", Load(bx, at), F32))
-    return Group("column_sum", (75,), (Nest((75,), (301,), (store,)),)), {"x": x, "y": y}, {"y": x.sum(0)}
+    return (
+        Group("column_sum", (75,), (Nest((75,), (301,), (store,)),)),
+        {"x": x, "y": y},
+        {"y": x.sum(0)},
+    )
 
 
 def full_argmax():
@@ -103,24 +140,32 @@ def full_argmax():
     x[5, 7] = math.nan
     bx, by, bz = buffers(x=x, y=y, z=z)
     load = Load(bx, linear((Axis(0, 13), Axis(1, 40)), (40, 1)))
-    stores = (Store(by, ZERO, Reduced("argmax", load, torch.int64)), Store(bz, ZERO, Reduced("max", load, F32)))
+    stores = (
+        Store(by, ZERO, Reduced("argmax", load, torch.int64)),
+        Store(bz, ZERO, Reduced("max", load, F32)),
+    )
     group = Group("full_argmax", (), (Nest((), (13, 40), stores),))
     return group, {"x": x, "y": y, "z": z}, {"y": x.argmax().reshape(1), "z": x.max().reshape(1)}
 
 
 def pad_bf16():
-    """A masked load, a cast from and to bfloat16, an index used as a value, floor division and modulo."""
+    """A masked load, a cast from and to bfloat16, an index used as a value, floor division and
+    modulo."""
     x, y = torch.randn(6, 10).bfloat16(), out(96, dtype=torch.bfloat16)
     bx, by = buffers(x=x, y=y)
     flat = atom_index(Axis(0, 96))
     row, col = floordiv(flat, 12), mod(flat, 12)
     inside = op(
-        "and", op("lt", IndexValue(row), Const(6, torch.int64)), op("ge", IndexValue(col), Const(2, torch.int64))
+        "and",
+        op("lt", IndexValue(row), Const(6, torch.int64)),
+        op("ge", IndexValue(col), Const(2, torch.int64)),
     )
     load = Load(bx, add(Index((), -2), linear((row, col), (10, 1))), inside)
     even = op("eq", op("remainder", IndexValue(col), Const(2, torch.int64)), Const(0, torch.int64))
     value = Select(even, Cast(load, F32), op("neg", Cast(load, F32)))
-    group = Group("pad_bf16", (96,), (Nest((96,), (), (Store(by, flat, Cast(value, torch.bfloat16)),)),))
+    group = Group(
+        "pad_bf16", (96,), (Nest((96,), (), (Store(by, flat, Cast(value, torch.bfloat16)),)),)
+    )
     padded = torch.nn.functional.pad(x, (2, 0, 0, 2))
     padded[:, 1::2] *= -1
     return group, {"x": x, "y": y}, {"y": padded.flatten()}
@@ -135,7 +180,10 @@ def integers():
     i = atom_index(Axis(0, 6))
     x, d = Load(ba, i), Load(bb, i)
     values = [op("add", x, d), op("floordiv", x, d), op("remainder", x, d), op("shl", x, d)]
-    stores = [Store(by, add(linear((Axis(0, 6),), (4,)), const(k)), value) for k, value in enumerate(values)]
+    stores = [
+        Store(by, add(linear((Axis(0, 6),), (4,)), const(k)), value)
+        for k, value in enumerate(values)
+    ]
     stores.append(Store(bz, i, op("lt", x, d)))
     expected = torch.stack([a + b, a // b, a % b, a << b], 1)
     group = Group("integers", (6,), (Nest((6,), (), tuple(stores)),))

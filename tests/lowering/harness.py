@@ -29,11 +29,14 @@ def assert_same(found, expected, rtol=None, atol=None, names=None):
         assert one.dtype == two.dtype, (label, one.dtype, two.dtype)
         assert one.shape == two.shape, (label, one.shape, two.shape)
         assert one.stride() == two.stride() or one.numel() <= 1, (label, one.stride(), two.stride())
-        torch.testing.assert_close(one, two, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, n=label: f"{n}: {m}")
+        torch.testing.assert_close(
+            one, two, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, n=label: f"{n}: {m}"
+        )
 
 
 def exact(fn, args):
-    """What eager gives in float64, rounded to the types of its own result: the judge where eager's fast path is off."""
+    """What eager gives in float64, rounded to the types of its own result: the judge where eager's
+    fast path is off."""
     doubles = [a.double() if a.is_floating_point() else a for a in args]
     return [d.to(e.dtype) for d, e in zip(as_list(fn(*doubles)), as_list(fn(*args)), strict=True)]
 
@@ -43,9 +46,15 @@ def closer_of(expected, ideal, found):
     picked = []
     for e, i, f in zip(as_list(expected), ideal, as_list(found), strict=True):
         agrees = torch.isclose(
-            f.double(), i.double(), rtol=3e-3 if f.dtype.itemsize == 2 else 2e-6, atol=1e-38, equal_nan=True
+            f.double(),
+            i.double(),
+            rtol=3e-3 if f.dtype.itemsize == 2 else 2e-6,
+            atol=1e-38,
+            equal_nan=True,
         )
-        picked.append(torch.empty_strided(e.shape, e.stride(), dtype=e.dtype).copy_(torch.where(agrees, f, e)))
+        picked.append(
+            torch.empty_strided(e.shape, e.stride(), dtype=e.dtype).copy_(torch.where(agrees, f, e))
+        )
     return picked
 
 

@@ -13,20 +13,40 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from .harness import CHECKED, as_list, assert_same
 
-SIZES = [(7, 12), (2, 2), (3, 17), (64, 31), (5, 1009), (130, 8), (13, 40)]  # the first is compiled for
+SIZES = [
+    (7, 12),
+    (2, 2),
+    (3, 17),
+    (64, 31),
+    (5, 1009),
+    (130, 8),
+    (13, 40),
+]  # the first is compiled for
 
 
 def fakes(args, static, mode):
-    """Fake tensors, and symbols for ints. All axes are dynamic but those of arguments in `static` (indices, or pairs of index and axis)."""
+    """Fake tensors, and symbols for ints. All axes are dynamic but those of arguments in `static`
+    (indices, or pairs of index and axis)."""
     made = []
     for k, arg in enumerate(args):
         if not isinstance(arg, torch.Tensor):
-            symbol = mode.shape_env.create_symbol(arg, ConstantSource(f"number{k}"), DimDynamic.DYNAMIC)
-            made.append(mode.shape_env.create_symintnode(symbol, hint=arg, source=ConstantSource(f"number{k}")))
+            symbol = mode.shape_env.create_symbol(
+                arg, ConstantSource(f"number{k}"), DimDynamic.DYNAMIC
+            )
+            made.append(
+                mode.shape_env.create_symintnode(
+                    symbol, hint=arg, source=ConstantSource(f"number{k}")
+                )
+            )
             continue
-        fixed = [k in static or (k, d) in static or (k, d - arg.dim()) in static for d in range(arg.dim())]
+        fixed = [
+            k in static or (k, d) in static or (k, d - arg.dim()) in static
+            for d in range(arg.dim())
+        ]
         kinds = [DimDynamic.STATIC if known else DimDynamic.DYNAMIC for known in fixed]
-        made.append(mode.from_tensor(arg, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds)))
+        made.append(
+            mode.from_tensor(arg, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
+        )
     return made
 
 
@@ -57,7 +77,9 @@ class Symbolic:
     def serves(self, *args):
         """Whether the guards, which whoever calls has to check first, let these arguments pass."""
         given = [a for a in args if isinstance(a, torch.Tensor)]
-        return self.env.evaluate_guards_for_args([f for f in self.fakes if isinstance(f, torch.Tensor)], given)
+        return self.env.evaluate_guards_for_args(
+            [f for f in self.fakes if isinstance(f, torch.Tensor)], given
+        )
 
     def __call__(self, *args):
         assert self.serves(*args)
@@ -69,11 +91,17 @@ class Symbolic:
 
     @property
     def externs(self):
-        return [str(item.target) for unit in self.units for item in unit.items if not isinstance(item, Group)]
+        return [
+            str(item.target)
+            for unit in self.units
+            for item in unit.items
+            if not isinstance(item, Group)
+        ]
 
 
 def check_sizes(fn, make, sizes=SIZES, static=(), options=CHECKED, rtol=None, atol=None):
-    """What was compiled for make(*sizes[0]) serves at least four of the sizes, all that its guards let pass."""
+    """What was compiled for make(*sizes[0]) serves at least four of the sizes, all that its guards
+    let pass."""
     call = Symbolic(fn, make(*sizes[0]), static, options)
     for args in _served(call, make, sizes):
         assert_same(call(*args), fn(*args), rtol, atol)
@@ -90,18 +118,25 @@ def check_training(fn, make, sizes=SIZES, static=(), options=CHECKED, rtol=1e-4,
         torch.manual_seed(1)
         expected = as_list(fn(*theirs))
         assert_same([_plain(f) for f in found], [_plain(e) for e in expected], rtol, atol)
-        used = [k for k, e in enumerate(expected) if isinstance(e, torch.Tensor) and e.requires_grad]
+        used = [
+            k for k, e in enumerate(expected) if isinstance(e, torch.Tensor) and e.requires_grad
+        ]
         seeds = [torch.randn_like(expected[k]) for k in used]
         gradients = [
             torch.autograd.grad(
-                [out[k] for k in used], [a for a in into if _differentiable(a)], seeds, allow_unused=True
+                [out[k] for k in used],
+                [a for a in into if _differentiable(a)],
+                seeds,
+                allow_unused=True,
             )
             for out, into in ((found, ours), (expected, theirs))
         ]
         for one, two in zip(*gradients, strict=True):
             assert (one is None) == (two is None)
             if two is not None:
-                torch.testing.assert_close(one, two, rtol=rtol, atol=atol * max(1, two.abs().max().item()))
+                torch.testing.assert_close(
+                    one, two, rtol=rtol, atol=atol * max(1, two.abs().max().item())
+                )
     return call
 
 

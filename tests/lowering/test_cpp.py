@@ -2,12 +2,12 @@ import ctypes
 
 import pytest
 import torch
-from dynfix.lowering.build import const
 from dynfix.lowering.ir import Buffer, Nest, Store
 from dynfix.lowering.sizes import ZERO
 from dynfix.lowering.storage import Storage, overlaps, pack
 from dynfix.lowering.targets.cpp import FLAGS, library_source, print_kernel
 from dynfix.lowering.unit import Unit
+from dynfix.lowering.value_builders import const
 from dynfix.runtime import program
 from dynfix.runtime.build import build_shared, probe_flags
 from dynfix.runtime.launch import CtypesKernel, Library, kernel_type
@@ -28,7 +28,9 @@ def test_examples_compute_what_they_should(make, vectors):
     group, tensors, expected = make()
     kernel, library = kernel_of(group, probe_flags().vector_math if vectors else frozenset())
     for _ in range(3):
-        library.kernel(kernel.name, kernel.big)(*(tensors[buffer.name] for buffer in kernel.buffers))
+        library.kernel(kernel.name, kernel.big)(
+            *(tensors[buffer.name] for buffer in kernel.buffers)
+        )
         for name, value in expected.items():
             torch.testing.assert_close(tensors[name], value, rtol=1e-5, atol=1e-5, equal_nan=True)
             tensors[name].fill_(3)
@@ -40,7 +42,9 @@ def test_ctypes_launches_as_the_native_extension_does():
     address = ctypes.cast(getattr(library._library, kernel.name), ctypes.c_void_p).value
     for threads in (None, lambda: 2):
         tensors["y"].zero_()
-        CtypesKernel(address, kernel.name, threads)(*(tensors[b.name].data_ptr() for b in kernel.buffers))
+        CtypesKernel(address, kernel.name, threads)(
+            *(tensors[b.name].data_ptr() for b in kernel.buffers)
+        )
         torch.testing.assert_close(tensors["y"], expected["y"])
 
 
@@ -58,11 +62,20 @@ def test_kernels_refuse_what_is_no_tensor():
     with pytest.raises((AttributeError, TypeError)):
         library.kernel(kernel.name, kernel.big)("x", None)
     with pytest.raises((ValueError, TypeError)):
-        kernel_type()(0, "nothing", None) if kernel_type() is not CtypesKernel else CtypesKernel("x", "nothing", None)
+        kernel_type()(0, "nothing", None) if kernel_type() is not CtypesKernel else CtypesKernel(
+            "x", "nothing", None
+        )
 
 
 def test_packing_gives_live_buffers_their_own_bytes():
-    wanted = [(0, 3, 100, "a"), (1, 2, 200, "b"), (3, 5, 50, "c"), (4, 6, 200, "d"), (6, 7, 300, "e"), (0, 7, 64, "f")]
+    wanted = [
+        (0, 3, 100, "a"),
+        (1, 2, 200, "b"),
+        (3, 5, 50, "c"),
+        (4, 6, 200, "d"),
+        (6, 7, 300, "e"),
+        (0, 7, 64, "f"),
+    ]
     offsets, size = pack(wanted)
     assert size < sum(entry[2] for entry in wanted)
     for first, last, bytes_, name in wanted:
@@ -74,7 +87,11 @@ def test_packing_gives_live_buffers_their_own_bytes():
 
 def test_overlap_is_found():
     one, two = Buffer("one", torch.float32, 4), Buffer("two", torch.float32, 4)
-    nest = Nest((), (), (Store(one, ZERO, const(1, torch.float32)), Store(two, ZERO, const(2, torch.float32))))
+    nest = Nest(
+        (),
+        (),
+        (Store(one, ZERO, const(1, torch.float32)), Store(two, ZERO, const(2, torch.float32))),
+    )
     unit = Unit("u", (), (), (nest,), {}, {})
     assert overlaps(unit, Storage({one: 0, two: 8}, 24, {}, ((),)))
     assert not overlaps(unit, Storage({one: 0, two: 64}, 80, {}, ((),)))
@@ -104,5 +121,6 @@ def test_dead_buffers_are_used_again():
     assert arena.size <= 3 * 16 * 16 * 4  # of eleven buffers, at most three live at once
     assert sum(isinstance(step, program.Alloc) for step in made[-1].steps) == 1  # the result
     assert all(
-        "# " in line or line.startswith("    ") or line.startswith("def ") for line in made[-1].source.splitlines()
+        "# " in line or line.startswith("    ") or line.startswith("def ")
+        for line in made[-1].source.splitlines()
     )

@@ -1,4 +1,5 @@
-"""Folds of rows, values that are kept for later loops, and loops without divisions, as generated code and against eager."""
+"""Folds of rows, values that are kept for later loops, and loops without divisions, as generated
+code and against eager."""
 
 import pytest
 import torch
@@ -30,7 +31,16 @@ def sources(monkeypatch):
 def test_folds_of_every_length(length, dtype):
     def fn(x):
         y = x * 2 + 1
-        return x.sum(-1), x.amax(-1), x.amin(-1), y.sum(-1), y.amax(-1), y.amin(-1), (y * y).mean(-1), x.softmax(-1)
+        return (
+            x.sum(-1),
+            x.amax(-1),
+            x.amin(-1),
+            y.sum(-1),
+            y.amax(-1),
+            y.amin(-1),
+            (y * y).mean(-1),
+            x.softmax(-1),
+        )
 
     check(fn, torch.randn(3, length, dtype=dtype))
 
@@ -39,7 +49,15 @@ def test_folds_of_every_length(length, dtype):
 def test_nan_and_infinities_anywhere_in_a_row(length):
     def fn(x):
         y = x + 0.5
-        return x.amax(-1), x.amin(-1), y.amax(-1), y.amin(-1), y.sum(-1), x.softmax(-1), x.log_softmax(-1)
+        return (
+            x.amax(-1),
+            x.amin(-1),
+            y.amax(-1),
+            y.amin(-1),
+            y.sum(-1),
+            x.softmax(-1),
+            x.log_softmax(-1),
+        )
 
     x = torch.randn(5 * length, length)
     for place in range(length):
@@ -64,12 +82,22 @@ def test_kept_rows_between_nests_of_several_lengths():
         return y, (y.exp() - y.exp().amax(-1, keepdim=True)).softmax(-1)
 
     for length in (16, 48, 513, 2048, 2100):
-        check(fn, torch.randn(6, length), torch.randn(length), torch.randn(length), rtol=1e-4, atol=1e-5)
+        check(
+            fn,
+            torch.randn(6, length),
+            torch.randn(length),
+            torch.randn(length),
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 def test_exp_over_its_whole_range():
     x = torch.cat(
-        [torch.linspace(-110, 95, 40001), torch.tensor([-1e30, 1e30, -1e4, 88.72, 88.73, -103.9, -104.0, 1e-20])]
+        [
+            torch.linspace(-110, 95, 40001),
+            torch.tensor([-1e30, 1e30, -1e4, 88.72, 88.73, -103.9, -104.0, 1e-20]),
+        ]
     )
     x = torch.cat([x, torch.tensor([float("inf"), -float("inf"), float("nan")])])
     found, exact = compiled(lambda x: x.exp(), x)(x), x.double().exp()
@@ -81,7 +109,15 @@ def test_a_bias_is_read_without_a_division(sources):
     def fn(x, w, a, b):
         return F.silu(F.linear(x, w, a)) * b
 
-    check(fn, torch.randn(5, 24), torch.randn(32, 24), torch.randn(32), torch.randn(32), rtol=1e-4, atol=1e-5)
+    check(
+        fn,
+        torch.randn(5, 24),
+        torch.randn(32, 24),
+        torch.randn(32),
+        torch.randn(32),
+        rtol=1e-4,
+        atol=1e-5,
+    )
     assert sources and not any("%" in source for source in sources)
 
 

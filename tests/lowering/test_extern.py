@@ -18,18 +18,29 @@ def define(schema, real, fake):
     torch.library.register_fake(f"dynfix_extern_tests::{name}", fake, lib=LIBRARY)
 
 
-# As attention on a GPU: the logsumexp may be left out, the mask is optional, the random state is a number or 0-dim.
+# As attention on a GPU: the logsumexp may be left out, the mask is optional, the random state is a
+# number or 0-dim.
 define(
     "attention(Tensor q, bool lse) -> (Tensor, Tensor, Tensor?, int, Tensor)",
     lambda q, lse: (q * 2, q.sum(-1) if lse else None, None, 7, torch.tensor(3)),
-    lambda q, lse: (torch.empty_like(q), q.new_empty(q.shape[:-1]), None, 7, q.new_empty((), dtype=torch.int64)),
+    lambda q, lse: (
+        torch.empty_like(q),
+        q.new_empty(q.shape[:-1]),
+        None,
+        7,
+        q.new_empty((), dtype=torch.int64),
+    ),
 )
 define(
     "use(Tensor a, Tensor? b, int n) -> Tensor",
     lambda a, b, n: a + n + (0 if b is None else b.sum()),
     lambda a, b, n: torch.empty_like(a),
 )
-define("turned(Tensor a) -> Tensor", lambda a: (a + 1).t().contiguous().t(), lambda a: a.new_empty(a.shape))
+define(
+    "turned(Tensor a) -> Tensor",
+    lambda a: (a + 1).t().contiguous().t(),
+    lambda a: a.new_empty(a.shape),
+)
 
 
 @pytest.mark.parametrize("lse", [True, False])
@@ -56,7 +67,9 @@ def test_a_promised_result_that_a_kernel_reads_has_a_message():
     q = torch.randn(3, 4)
     call = compiled(fn, q)
     for _ in range(3):
-        with pytest.raises(RuntimeError, match=r"an operator gave None, a tensor of shape \(3,\) was expected"):
+        with pytest.raises(
+            RuntimeError, match=r"an operator gave None, a tensor of shape \(3,\) was expected"
+        ):
             call(q)
 
 
@@ -88,7 +101,9 @@ def test_operators_that_choose_another_layout_are_copied_where_it_matters(fn, ex
 
 
 def test_results_that_nobody_reads_are_let_go():
-    graph = make_fx(lambda q: [OPS.attention(q, True)[0] * 2], tracing_mode="fake")(torch.randn(2, 3))
+    graph = make_fx(lambda q: [OPS.attention(q, True)[0] * 2], tracing_mode="fake")(
+        torch.randn(2, 3)
+    )
     source = compile_unit(graph, "graph", CHECKED).source
     assert "attention_default(arg0, True)[0]\n" in source
     assert source.count(" = expect(") == 1
@@ -159,7 +174,11 @@ def test_a_kernel_allocates_what_extern_calls_take():
 
 
 def test_products_are_contiguous_whatever_their_operands():
-    for fn in (torch.mm, lambda a, b: torch.bmm(a[None], b[None])[0], lambda a, b: torch.addmm(a[:, :1], a, b)):
+    for fn in (
+        torch.mm,
+        lambda a, b: torch.bmm(a[None], b[None])[0],
+        lambda a, b: torch.addmm(a[:, :1], a, b),
+    ):
         for a in (torch.randn(5, 7), torch.randn(7, 5).t(), torch.randn(10, 14)[::2, ::2]):
             for b in (torch.randn(7, 6), torch.randn(6, 7).t()):
                 assert fn(a, b).is_contiguous()

@@ -1,4 +1,5 @@
-"""Positions from memory: out of range is an error where it is one in eager, and a negative one counts from the end only in `x[i]`."""
+"""Positions from memory: out of range is an error where it is one in eager, and a negative one
+counts from the end only in `x[i]`."""
 
 import pytest
 import torch
@@ -12,7 +13,11 @@ PICKS = {
     "embedding": (lambda x, i: F.embedding(i, x), IDS, 7),
     "gather": (lambda x, i: torch.gather(x, 1, i), COLUMNS, 5),
     "index_select": (lambda x, i: x.index_select(0, i) + 1, IDS, 7),
-    "scatter": (lambda x, i: x.scatter(1, i[:, :1], 0.5) * 2, torch.tensor([[0], [4], [1], [2], [3], [0], [1]]), 5),
+    "scatter": (
+        lambda x, i: x.scatter(1, i[:, :1], 0.5) * 2,
+        torch.tensor([[0], [4], [1], [2], [3], [0], [1]]),
+        5,
+    ),
     "cross_entropy": (lambda x, i: F.cross_entropy(x, i), torch.tensor([0, 4, 1, 2, 3, 0, 1]), 5),
 }
 
@@ -42,7 +47,8 @@ def test_negative_positions_count_from_the_end_in_indexing():
 
 @pytest.mark.parametrize("classes", [1024, 2048, 33278])
 def test_a_loss_over_many_classes_and_its_gradient(classes):
-    """With AVX-512, GCC 12 read beyond the stack where the loop's error flag was handed on by reference."""
+    """With AVX-512, GCC 12 read beyond the stack where the loop's error flag was handed on by
+    reference."""
     target = torch.randint(classes, (8,))
     check_gradients(lambda x: F.nll_loss(F.log_softmax(x, -1), target), torch.randn(8, classes))
     check_gradients(lambda x: F.nll_loss(x, target), torch.randn(8, classes))

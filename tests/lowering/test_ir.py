@@ -3,7 +3,7 @@ import random
 
 import pytest
 import torch
-from dynfix.lowering import sizes, verify
+from dynfix.lowering import legality, sizes
 from dynfix.lowering.dump import dump
 from dynfix.lowering.ir import Buffer, Const, Group, Load, Nest, Op, Store
 from dynfix.lowering.sizes import FloorDiv, Index, Mod
@@ -34,7 +34,9 @@ def test_simplified_indices_keep_their_value(seed):
         d, kind = rng.choice([2, 3, 4, 6, 12]), rng.choice([sizes.floordiv, sizes.mod])
         plain.append((kind, d))
         index = (
-            kind(index, d) if rng.random() < 0.6 else sizes.add(kind(index, d), sizes.scale(index, rng.choice([1, d])))
+            kind(index, d)
+            if rng.random() < 0.6
+            else sizes.add(kind(index, d), sizes.scale(index, rng.choice([1, d])))
         )
         low, high = sizes.bounds(index)
         points = itertools.product(*(range(a.size) for a in axes))
@@ -62,7 +64,9 @@ def test_floordiv_and_mod_agree_with_python(seed):
         plain = {sizes.floordiv: lambda a, b: a // b, sizes.mod: lambda a, b: a % b}
         for point in itertools.product(*(range(a.size) for a in axes)):
             values = dict(zip(axes, point, strict=True))
-            assert evaluate(made, values) == plain[two](plain[one](evaluate(index, values), first), second)
+            assert evaluate(made, values) == plain[two](
+                plain[one](evaluate(index, values), first), second
+            )
 
 
 def test_nodes_are_interned_and_floats_told_apart():
@@ -76,7 +80,7 @@ def test_nodes_are_interned_and_floats_told_apart():
 @pytest.mark.parametrize("make", EXAMPLES, ids=lambda make: make.__name__)
 def test_examples_are_legal_and_print(make):
     group, _, expected = make()
-    verify.check([group], "examples")
+    legality.check([group], "examples")
     text = dump(group)
     assert all(name + "[" in text for name in expected)
 
@@ -104,4 +108,4 @@ AT = sizes.atom_index(sizes.Axis(0, 4))
 )
 def test_illegal_nests_are_refused(group, message):
     with pytest.raises(LoweringError, match=message):
-        verify.check([group], "a test")
+        legality.check([group], "a test")

@@ -201,7 +201,17 @@ def test_scatters_and_slices():
         c = x.clone().masked_fill_(x > 0, -1)
         d = torch.zeros_like(x).scatter(1, torch.tensor([[0], [1], [2], [3], [4], [5]]), y)
         e = torch.zeros(6, 7).index_put((torch.tensor([1, 1, 3]),), y[:3], accumulate=True)
-        return a, b, c, d, e, torch.roll(x, 2, 1), x.unfold(1, 3, 2), torch.diagonal(x), x.split(2, 1)[1] * 2
+        return (
+            a,
+            b,
+            c,
+            d,
+            e,
+            torch.roll(x, 2, 1),
+            x.unfold(1, 3, 2),
+            torch.diagonal(x),
+            x.split(2, 1)[1] * 2,
+        )
 
     check(fn, torch.randn(6, 7), torch.randn(6, 7))
 
@@ -223,7 +233,14 @@ def test_operators_without_a_lowering_are_called():
     def fn(x):
         q, r = torch.linalg.qr(x)
         v, i = x.topk(2)
-        return (q @ r), v, i, torch.fft.fft(x).real, x.cumprod(1), x.nonzero().shape[0] * x if False else x.median()
+        return (
+            (q @ r),
+            v,
+            i,
+            torch.fft.fft(x).real,
+            x.cumprod(1),
+            x.nonzero().shape[0] * x if False else x.median(),
+        )
 
     check(fn, torch.randn(5, 5), rtol=1e-4, atol=1e-5)
 
@@ -234,7 +251,9 @@ def test_grad_mode_and_autocast_nodes():
     graph.call_function(torch._C._set_grad_enabled, (False,))
     y = graph.call_function(torch.mul, (x, 2))
     graph.call_function(torch._C._set_grad_enabled, (True,))
-    entered = graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, True, None))
+    entered = graph.call_function(
+        torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, True, None)
+    )
     z = graph.call_function(torch.matmul, (x, w))
     graph.call_function(torch.amp.autocast_mode._exit_autocast, (entered,))
     graph.output((y, z))
@@ -256,7 +275,12 @@ def test_a_transformer_block_from_ids_to_loss():
         h = F.rms_norm(x, (16,), g)
         q, k, v = (F.linear(h, w).view(2, 7, 4, 4).transpose(1, 2) for w in (wq, wk, wv))
         q = q * 0.5 + torch.cat((-q[..., 2:], q[..., :2]), -1) * 0.1
-        x = x + F.linear(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(2, 7, 16), wo)
+        x = x + F.linear(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            .transpose(1, 2)
+            .reshape(2, 7, 16),
+            wo,
+        )
         h = F.layer_norm(x, (16,), g)
         x = x + F.dropout(F.linear(F.silu(F.linear(h, w1)), w2), 0.1, True)
         logits = F.linear(x, table)
@@ -321,6 +345,8 @@ def test_errors_name_the_operator_and_its_origin(monkeypatch):
     monkeypatch.setitem(registry.LOWERINGS, torch.ops.aten.sin.default, broken)
     gm = symbolic_trace(lambda x: x.sin())
     for node in gm.graph.nodes:
-        node.meta["stack_trace"] = '  File "/home/me/model.py", line 41, in forward\n    y = x.sin()'
+        node.meta["stack_trace"] = (
+            '  File "/home/me/model.py", line 41, in forward\n    y = x.sin()'
+        )
     with pytest.raises(LoweringError, match=r"aten\.sin.*model\.py:41.*y = x\.sin\(\).*planted"):
         compile_graph(gm, [torch.randn(3)], Options())

@@ -7,12 +7,18 @@ from .harness import UNFUSED, check, check_elements
 
 F = torch.nn.functional
 FLOAT_UNARY = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh erf erfc sigmoid sqrt "
-    "rsqrt reciprocal floor ceil trunc round frac neg abs sign sgn relu isnan isinf isfinite signbit logical_not square "
-    "erfinv lgamma digamma nan_to_num logit"
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh asin acos atan sinh cosh asinh acosh"
+    " atanh erf erfc sigmoid sqrt rsqrt reciprocal floor ceil trunc round frac neg abs sign sgn"
+    " relu isnan isinf isfinite signbit logical_not square erfinv lgamma digamma nan_to_num logit"
 ).split()
-ACTIVATIONS = "gelu silu elu selu leaky_relu hardtanh hardswish hardsigmoid softplus mish relu6 celu logsigmoid".split()
-BINARY = "add sub mul div maximum minimum eq ne lt le gt ge atan2 fmod remainder floor_divide logical_and logical_xor pow".split()
+ACTIVATIONS = (
+    "gelu silu elu selu leaky_relu hardtanh hardswish hardsigmoid softplus mish relu6 celu"
+    " logsigmoid".split()
+)
+BINARY = (
+    "add sub mul div maximum minimum eq ne lt le gt ge atan2 fmod remainder floor_divide"
+    " logical_and logical_xor pow".split()
+)
 SPECIAL = [
     0.0,
     -0.0,
@@ -50,7 +56,9 @@ def test_float_unary(dtype, options):
     def fn(x):
         return tuple(getattr(torch, name)(x) for name in FLOAT_UNARY)
 
-    check_elements(fn, values(dtype), names=FLOAT_UNARY, **({"options": options} if options else {}))
+    check_elements(
+        fn, values(dtype), names=FLOAT_UNARY, **({"options": options} if options else {})
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -112,7 +120,9 @@ INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_integers_wrap_and_divide_as_eager(dtype):
     info = torch.iinfo(dtype)
-    edge = torch.tensor([info.min, info.min + 1, -1 if info.min else 255, 0, 1, 2, 7, 8, 100, info.max], dtype=dtype)
+    edge = torch.tensor(
+        [info.min, info.min + 1, -1 if info.min else 255, 0, 1, 2, 7, 8, 100, info.max], dtype=dtype
+    )
     x, y = edge.repeat_interleave(10), edge.repeat(10)
 
     def fn(x, y):
@@ -188,7 +198,9 @@ def test_bool_arithmetic():
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_casts(dtype):
     x = values(dtype)
-    x = torch.cat([x[torch.isfinite(x)].clamp(-100, 100), torch.tensor([0.6, -0.6, 126.9, 1e-3], dtype=dtype)])
+    x = torch.cat(
+        [x[torch.isfinite(x)].clamp(-100, 100), torch.tensor([0.6, -0.6, 126.9, 1e-3], dtype=dtype)]
+    )
 
     def fn(x):
         kinds = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.bool)
@@ -227,7 +239,14 @@ def test_promotion(other):
     check(fn, *tensors, y, zero_dim)
 
 
-SHAPES = [((5, 1, 7), (3, 1)), ((0, 3), (1, 3)), ((1,), (1, 1)), ((), (4,)), ((2, 0, 3), ()), ((17,), (17,))]
+SHAPES = [
+    ((5, 1, 7), (3, 1)),
+    ((0, 3), (1, 3)),
+    ((1,), (1, 1)),
+    ((), (4,)),
+    ((2, 0, 3), ()),
+    ((17,), (17,)),
+]
 
 
 @pytest.mark.parametrize(("left", "right"), SHAPES)
@@ -237,7 +256,15 @@ def test_broadcast_and_empty_shapes(left, right):
 
 def test_layouts():
     x = torch.randn(6, 5, 4)
-    layouts = [x, x.transpose(0, 2), x[::2, :, 1:], x[:1].expand(6, 5, 4), x.permute(1, 2, 0), x[:, ::5], x.flip(0)]
+    layouts = [
+        x,
+        x.transpose(0, 2),
+        x[::2, :, 1:],
+        x[:1].expand(6, 5, 4),
+        x.permute(1, 2, 0),
+        x[:, ::5],
+        x.flip(0),
+    ]
     for one in layouts:
         check(lambda x: (x + 1, (x * 2).sum(1), x.transpose(0, 1).exp(), x.reshape(-1) * 2), one)
 

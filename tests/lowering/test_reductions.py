@@ -6,7 +6,15 @@ import torch
 from .harness import UNFUSED, check
 
 F = torch.nn.functional
-KINDS = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
+KINDS = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
 
 
 def pair(result):
@@ -44,7 +52,14 @@ def test_reductions(dtype, shape, options):
                 (x[:5] / 3 if dtype.is_floating_point else x).prod(0),
             ]
         if dtype.is_floating_point:
-            found += [x.mean(), x.mean(0), x.mean(-1), x.var(-1, correction=0), x.std(0, correction=0), x.logsumexp(-1)]
+            found += [
+                x.mean(),
+                x.mean(0),
+                x.mean(-1),
+                x.var(-1, correction=0),
+                x.std(0, correction=0),
+                x.logsumexp(-1),
+            ]
             found += [
                 x.softmax(-1),
                 x.softmax(0),
@@ -56,11 +71,19 @@ def test_reductions(dtype, shape, options):
         return tuple(found)
 
     rtol = 3e-2 if dtype == torch.bfloat16 else None
-    check(fn, make(dtype, *shape), rtol=rtol, atol=1e-2 if rtol else None, **({"options": options} if options else {}))
+    check(
+        fn,
+        make(dtype, *shape),
+        rtol=rtol,
+        atol=1e-2 if rtol else None,
+        **({"options": options} if options else {}),
+    )
 
 
 def test_nan_wins_and_the_first_position_of_ties_counts():
-    x = torch.tensor([[1.0, 5, 5, 2], [3, math.nan, 4, math.nan], [-math.inf] * 4, [math.inf, 1, math.inf, 0]])
+    x = torch.tensor(
+        [[1.0, 5, 5, 2], [3, math.nan, 4, math.nan], [-math.inf] * 4, [math.inf, 1, math.inf, 0]]
+    )
     check(
         lambda x: (
             x.amax(1),
@@ -87,22 +110,33 @@ def test_reductions_of_nothing():
 def test_long_sums_are_as_exact_as_eager():
     x = torch.rand(1 << 20) + 1
     exact = x.double().sum()
-    call = check(lambda x: (x.sum(), x.view(1024, 1024).sum(0), x.view(1024, 1024).mean(1)), x, rtol=1e-6, atol=1e-6)
+    call = check(
+        lambda x: (x.sum(), x.view(1024, 1024).sum(0), x.view(1024, 1024).mean(1)),
+        x,
+        rtol=1e-6,
+        atol=1e-6,
+    )
     found = call(x)
     assert abs(found[0].double() - exact) <= 2 * abs(x.sum().double() - exact) + 1e-7 * exact
     columns = x.view(1024, 1024).double().sum(0)
-    assert (found[1].double() - columns).abs().max() <= 2 * (x.view(1024, 1024).sum(0).double() - columns).abs().max()
+    assert (found[1].double() - columns).abs().max() <= 2 * (
+        x.view(1024, 1024).sum(0).double() - columns
+    ).abs().max()
 
 
 def test_variance_of_numbers_far_from_zero():
     x = torch.randn(16, 512) + 10_000
     call = check(lambda x: x.var(-1), x, rtol=1e-4, atol=1e-4)
     exact = x.double().var(-1)
-    assert (call(x).double() - exact).abs().max() <= 3 * (x.var(-1).double() - exact).abs().max() + 1e-6
+    assert (call(x).double() - exact).abs().max() <= 3 * (
+        x.var(-1).double() - exact
+    ).abs().max() + 1e-6
 
 
 def test_softmax_of_extreme_rows():
-    x = torch.tensor([[1e30, 1, 2], [-math.inf, 0, 1], [-math.inf] * 3, [math.nan, 1, 2], [88.8, 89, 90]])
+    x = torch.tensor(
+        [[1e30, 1, 2], [-math.inf, 0, 1], [-math.inf] * 3, [math.nan, 1, 2], [88.8, 89, 90]]
+    )
     check(lambda x: (x.softmax(-1), x.log_softmax(-1), x.softmax(0), x.logsumexp(1)), x)
 
 
@@ -119,8 +153,19 @@ def test_normalisations(dtype):
             F.rms_norm(x, (16,), w),
         )
 
-    x, w, b = (torch.randn(24, 16, dtype=dtype), torch.randn(16, dtype=dtype), torch.randn(16, dtype=dtype))
-    check(fn, x, w, b, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=2e-2 if dtype == torch.bfloat16 else 1e-5)
+    x, w, b = (
+        torch.randn(24, 16, dtype=dtype),
+        torch.randn(16, dtype=dtype),
+        torch.randn(16, dtype=dtype),
+    )
+    check(
+        fn,
+        x,
+        w,
+        b,
+        rtol=2e-2 if dtype == torch.bfloat16 else 1e-5,
+        atol=2e-2 if dtype == torch.bfloat16 else 1e-5,
+    )
 
 
 def test_masked_softmax_and_losses():

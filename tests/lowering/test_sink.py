@@ -16,11 +16,14 @@ def copies(monkeypatch):
 
     def counted(unit):
         made = sink(unit)
-        counts.append(tuple(sum(isinstance(i, Nest) and is_copy(i) for i in u.items) for u in (unit, made)))
+        counts.append(
+            tuple(sum(isinstance(i, Nest) and is_copy(i) for i in u.items) for u in (unit, made))
+        )
         return made
 
     stages = tuple(
-        pipeline.Stage("sink", counted, fusion=True) if stage.name == "sink" else stage for stage in pipeline.STAGES
+        pipeline.Stage("sink", counted, fusion=True) if stage.name == "sink" else stage
+        for stage in pipeline.STAGES
     )
     monkeypatch.setattr(pipeline, "STAGES", stages)
     return counts
@@ -53,6 +56,10 @@ def test_joins_in_another_order(order):
 def test_what_else_is_read_stays():
     def fn(a, b):
         whole = torch.stack([a.sin(), b.cos(), a * b, a - b, a + b])
-        return whole.transpose(1, 2).contiguous(), whole.sum(0), torch.stack([a, b, a, b, b]).mT.contiguous()
+        return (
+            whole.transpose(1, 2).contiguous(),
+            whole.sum(0),
+            torch.stack([a, b, a, b, b]).mT.contiguous(),
+        )
 
     check(fn, torch.randn(6, 16), torch.randn(6, 16))

@@ -6,7 +6,16 @@ import random
 import pytest
 from dynfix.lowering import poly, sizes
 from dynfix.lowering.ir import Buffer
-from dynfix.lowering.poly import Var, at_least, common, divided, evaluate, least, split, variable
+from dynfix.lowering.poly import (
+    Var,
+    at_least,
+    common,
+    divided,
+    evaluate,
+    least,
+    split,
+    variable,
+)
 from dynfix.lowering.storage import pack_slots
 from dynfix.lowering.symint import Symbols
 from torch import float32, uint8
@@ -28,7 +37,9 @@ def value(index, places, numbers):
         base, divisor = value(atom.base, places, numbers), evaluate(atom.divisor, numbers)
         return base // divisor if isinstance(atom, sizes.FloorDiv) else base % divisor
 
-    return evaluate(index.offset, numbers) + sum(evaluate(f, numbers) * of(a) for a, f in index.terms)
+    return evaluate(index.offset, numbers) + sum(
+        evaluate(f, numbers) * of(a) for a, f in index.terms
+    )
 
 
 def test_arithmetic_is_that_of_polynomials():
@@ -42,7 +53,8 @@ def test_arithmetic_is_that_of_polynomials():
 
 
 @pytest.mark.parametrize(
-    "question", [lambda: A < 3, lambda: bool(A), lambda: A // 2, lambda: range(A), lambda: max(A, 3)]
+    "question",
+    [lambda: A < 3, lambda: bool(A), lambda: A // 2, lambda: range(A), lambda: max(A, 3)],
 )
 def test_no_answer_is_guessed(question):
     with pytest.raises(poly.Unknown):
@@ -67,10 +79,14 @@ def test_regrouped_axes_agree_with_numbers():
                 continue
             places = {k: chosen.randrange(length) for k, length in enumerate(lengths)}
             whole = value(flat, places, numbers)
-            assert value(sizes.linear(made, sizes.contiguous_strides(other)), places, numbers) == whole
+            assert (
+                value(sizes.linear(made, sizes.contiguous_strides(other)), places, numbers) == whole
+            )
             for d, index in enumerate(made):
                 found = whole // evaluate(math.prod(other[d + 1 :]), numbers)
-                assert value(index, places, numbers) == (found % evaluate(other[d], numbers) if d else found)
+                assert value(index, places, numbers) == (
+                    found % evaluate(other[d], numbers) if d else found
+                )
 
 
 def test_divisions_and_bounds_agree_with_numbers():
@@ -78,16 +94,25 @@ def test_divisions_and_bounds_agree_with_numbers():
     for _ in range(800):
         shape = [chosen.choice(FACTORS) for _ in range(3)]
         terms = [
-            sizes.atom_index(axis, chosen.choice([1, 2, -1, A, B, A * B, A - B])) for axis in sizes.make_axes(shape)
+            sizes.atom_index(axis, chosen.choice([1, 2, -1, A, B, A * B, A - B]))
+            for axis in sizes.make_axes(shape)
         ]
         index = sizes.add(*terms, sizes.const(chosen.choice([0, 1, -1, A - 1, A * B - 1, -A, 5])))
         one, two = chosen.choice(FACTORS), chosen.choice(FACTORS)
-        made = (sizes.floordiv(sizes.mod(index, one), two), sizes.mod(sizes.floordiv(index, one), two), index)
+        made = (
+            sizes.floordiv(sizes.mod(index, one), two),
+            sizes.mod(sizes.floordiv(index, one), two),
+            index,
+        )
         for numbers in NUMBERS:
             if any(evaluate(size, numbers) < 1 for size in (*shape, one, two)):
                 continue
             places = {k: chosen.randrange(evaluate(size, numbers)) for k, size in enumerate(shape)}
-            whole, d, e = value(index, places, numbers), evaluate(one, numbers), evaluate(two, numbers)
+            whole, d, e = (
+                value(index, places, numbers),
+                evaluate(one, numbers),
+                evaluate(two, numbers),
+            )
             found = [value(m, places, numbers) for m in made]
             assert found == [whole % d // e, whole // d % e, whole]
             for number, m in zip(found, made, strict=True):
@@ -102,15 +127,25 @@ def test_live_buffers_of_run_time_sizes_share_no_bytes():
         wanted = []
         for k in range(12):
             first, dtype = k // 2, chosen.choice([float32, uint8])
-            buffer = Buffer(f"b{k}", dtype, chosen.choice([A, B, A * B, A * 3 + 1, A * 16, A * B + B]))
-            wanted.append((first, first + chosen.randrange(4), buffer.size * dtype.itemsize, buffer))
+            buffer = Buffer(
+                f"b{k}", dtype, chosen.choice([A, B, A * B, A * 3 + 1, A * 16, A * B + B])
+            )
+            wanted.append(
+                (first, first + chosen.randrange(4), buffer.size * dtype.itemsize, buffer)
+            )
         places, total, variables = pack_slots(wanted, 128)
         for numbers in NUMBERS:
             known = dict(numbers)
             for var in variables:
                 known[var] = evaluate(var.formula[1][0], known) // var.formula[1][1]
-            spans = [(evaluate(places[b], known), evaluate(places[b] + n, known), f, e) for f, e, n, b in wanted]
-            assert all(low >= 128 and high <= evaluate(total, known) and low % 64 == 0 for low, high, _, _ in spans)
+            spans = [
+                (evaluate(places[b], known), evaluate(places[b] + n, known), f, e)
+                for f, e, n, b in wanted
+            ]
+            assert all(
+                low >= 128 and high <= evaluate(total, known) and low % 64 == 0
+                for low, high, _, _ in spans
+            )
             for i, (low, high, first, end) in enumerate(spans):
                 for start, stop, begin, close in spans[i + 1 :]:
                     assert end < begin or close < first or high <= start or stop <= low
@@ -118,7 +153,9 @@ def test_live_buffers_of_run_time_sizes_share_no_bytes():
 
 def number(env, value):
     source = ConstantSource(f"number{value}")
-    return env.create_symintnode(env.create_symbol(value, source, DimDynamic.DYNAMIC), hint=value, source=source)
+    return env.create_symintnode(
+        env.create_symbol(value, source, DimDynamic.DYNAMIC), hint=value, source=source
+    )
 
 
 def test_variables_are_found_in_what_a_call_is_given():
@@ -126,9 +163,14 @@ def test_variables_are_found_in_what_a_call_is_given():
     n, m = number(env, 5), number(env, 7)
     direct = Symbols([("x", n * m), ("y", m), ("z", n * m)])
     assert [given.text for given in direct.variables] == ["y", "(x - 0) // n1"]
-    assert poly.hint(direct.size(n)) == 5 and direct.size(n * m + 1) == direct.size(n) * direct.size(m) + 1
+    assert (
+        poly.hint(direct.size(n)) == 5
+        and direct.size(n * m + 1) == direct.size(n) * direct.size(m) + 1
+    )
     solved = Symbols([("x", n * 3 + 1)])
-    assert [given.text for given in solved.variables] == ["(x - 1) // 3"] and poly.hint(solved.size(n)) == 5
+    assert [given.text for given in solved.variables] == ["(x - 1) // 3"] and poly.hint(
+        solved.size(n)
+    ) == 5
     assert solved.size((n * 4) // 2) == solved.size(n) * 2 and poly.hint(solved.size(n // 2)) == 2
 
 
@@ -137,7 +179,10 @@ def test_what_cannot_be_taken_apart_is_a_variable_itself():
     n, m = number(env, 5), number(env, 7)
     symbols = Symbols([("x", n * m), ("y", n * m), ("z", n * n + m * m)])
     names = [given.var.name for given in symbols.variables]
-    assert len(set(names)) == len(names) == 2 and [given.text for given in symbols.variables] == ["x", "z"]
+    assert len(set(names)) == len(names) == 2 and [given.text for given in symbols.variables] == [
+        "x",
+        "z",
+    ]
     assert poly.hint(symbols.size(n * m)) == 35
     with pytest.raises(poly.Unsupported):
         symbols.size(n)

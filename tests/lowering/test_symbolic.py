@@ -1,4 +1,5 @@
-"""One compiled graph serves every size: against eager, at sizes far from the one that it was compiled for."""
+"""One compiled graph serves every size: against eager, at sizes far from the one that it was
+compiled for."""
 
 import pytest
 import torch
@@ -27,8 +28,18 @@ POINTWISE = {
     "number": (lambda x, y: x * x.shape[0] + y / x.shape[1] - x.shape[0] * x.shape[1], pair),
     "integers": (lambda x: (x * 9).long() // x.shape[0] + (x * 9).long() % x.shape[1], one),
     "limits": (lambda x: (x * 9).clamp(max=x.shape[0]).clamp(-x.shape[1]), one),
-    "filled": (lambda x: torch.full((x.shape[1], 3), x.shape[0]) + x.new_zeros(x.shape[1], 1) + x.new_ones(()), one),
-    "range": (lambda x: (torch.arange(x.shape[0]) * x.shape[1])[:, None] + torch.arange(3, x.shape[1] + 3), one),
+    "filled": (
+        lambda x: (
+            torch.full((x.shape[1], 3), x.shape[0]) + x.new_zeros(x.shape[1], 1) + x.new_ones(())
+        ),
+        one,
+    ),
+    "range": (
+        lambda x: (
+            (torch.arange(x.shape[0]) * x.shape[1])[:, None] + torch.arange(3, x.shape[1] + 3)
+        ),
+        one,
+    ),
     "triangles": (lambda x: x.tril() + x.triu(1) * 2 + x.tril(-1), one),
     "halves": (lambda x, y: (x.bfloat16() * y.bfloat16() + x.shape[0]).softmax(-1), pair),
 }
@@ -40,35 +51,64 @@ JOINS = {
     "stack": (lambda x, y: torch.stack([x, y], 1).relu(), pair),
     "slices": (lambda x: (x[1:], x[:, :-1] * 2, x[:1], x[-1:] + 1, x[::2] + 1), one),
     "half": (lambda x: (x[: x.shape[0] // 2] * 2, x[:, x.shape[1] // 2 :].exp()), one),
-    "split": (lambda x: [part * 2 for part in (x[:, : x.shape[1] - 1], x[:, x.shape[1] - 1 :])], one),
+    "split": (
+        lambda x: [part * 2 for part in (x[:, : x.shape[1] - 1], x[:, x.shape[1] - 1 :])],
+        one,
+    ),
     "pad": (lambda x: F.pad(x, (1, 2)) + F.pad(x, (2, 1), value=3.0), one),
     "pad by size": (lambda x: F.pad(x, (x.shape[0], 0)) * 2, one),
     "flip": (lambda x: x.flip(0) + x.flip((0, 1)), one),
     "roll": (lambda x: x.roll(1, 1) + x.roll(-1, 0), one),
     "repeat": (lambda x: x.repeat(2, 3) * 2, one),
-    "repeat by size": (lambda x: x[:1].repeat(x.shape[1], 1) + x[:1].expand(x.shape[1], x.shape[1]), one),
+    "repeat by size": (
+        lambda x: x[:1].repeat(x.shape[1], 1) + x[:1].expand(x.shape[1], x.shape[1]),
+        one,
+    ),
     "diagonal": (lambda x: x[: x.shape[1], : x.shape[0]].diagonal() * 2, one),
 }
 VIEWS = {
     "flat": (lambda x: x.view(-1) * 2 + x.t().reshape(-1), one),
-    "split": (lambda x: x[:, :, None].expand(-1, -1, 6).reshape(x.shape[0], x.shape[1], 2, 3).transpose(1, 2) * 2, one),
+    "split": (
+        lambda x: (
+            x[:, :, None].expand(-1, -1, 6).reshape(x.shape[0], x.shape[1], 2, 3).transpose(1, 2)
+            * 2
+        ),
+        one,
+    ),
     "merged": (
-        lambda x: (x[:, :, None] * torch.arange(6)).view(x.shape[0] * x.shape[1], 6).softmax(-1).view(-1, 3),
+        lambda x: (
+            (x[:, :, None] * torch.arange(6))
+            .view(x.shape[0] * x.shape[1], 6)
+            .softmax(-1)
+            .view(-1, 3)
+        ),
         one,
     ),
     "regrouped": (lambda x: x.exp().view(x.shape[1], x.shape[0]).t() + 1, one),
-    "permuted": (lambda x: (x[:, None] * x[..., None]).permute(2, 0, 1).reshape(x.shape[1], -1).sum(0), one),
+    "permuted": (
+        lambda x: (x[:, None] * x[..., None]).permute(2, 0, 1).reshape(x.shape[1], -1).sum(0),
+        one,
+    ),
     "unsqueezed": (lambda x: x.unsqueeze(1).expand(-1, 4, -1).reshape(-1, x.shape[1]) + x[:1], one),
 }
 REDUCTIONS = {
     "sums": (lambda x: (x.sum(), x.sum(0), x.sum(1, keepdim=True), x.exp().sum(-1) * 2), one),
     "means": (lambda x: (x.mean(), x.mean(0), x.mean(1, keepdim=True)), one),
-    "moments": (lambda x: (x.var(1), x.std(0), torch.var_mean(x, 1, correction=0)[1], x.var()), one),
-    "extrema": (lambda x: (x.amax(1), x.amin(0), x.max(), x.max(1)[0], x.max(1)[1], x.min(0)[1]), one),
+    "moments": (
+        lambda x: (x.var(1), x.std(0), torch.var_mean(x, 1, correction=0)[1], x.var()),
+        one,
+    ),
+    "extrema": (
+        lambda x: (x.amax(1), x.amin(0), x.max(), x.max(1)[0], x.max(1)[1], x.min(0)[1]),
+        one,
+    ),
     "positions": (lambda x: (x.argmax(1), x.argmin(0), x.argmax()), one),
     "logical": (lambda x: ((x > 2).any(1), (x > -2).all(0), (x > 3).any()), one),
     "norms": (lambda x: (F.normalize(x, dim=1), x.norm(), x / x.norm(dim=0)), one),
-    "softmax": (lambda x: (x.softmax(1), x.log_softmax(0), x.softmax(0) * x.logsumexp(1, keepdim=True)), one),
+    "softmax": (
+        lambda x: (x.softmax(1), x.log_softmax(0), x.softmax(0) * x.logsumexp(1, keepdim=True)),
+        one,
+    ),
     "of picked rows": (lambda x: x.gather(0, (x > 0).long()).sum(1), one),
     "products": (lambda x: (x.tanh().prod(1), (x.sigmoid() + 0.5).prod(0)), one),
 }
@@ -93,7 +133,9 @@ def test_reductions(name):
 
 
 def test_lowered_whole_not_as_calls():
-    calls = [Symbolic(fn, make(7, 12)) for fn, make in (POINTWISE | JOINS | VIEWS | REDUCTIONS).values()]
+    calls = [
+        Symbolic(fn, make(7, 12)) for fn, make in (POINTWISE | JOINS | VIEWS | REDUCTIONS).values()
+    ]
     assert {name for call in calls for name in call.externs} <= {"aten.linalg_vector_norm.default"}
 
 
@@ -118,17 +160,35 @@ TRAINED = {
     "layers": (layers, with_weights((16,), (16,), (16, 16), (16,)), (1, 2, 3, 4, (0, 2))),
     "attention": (attention, with_weights((48, 16)), (1, (0, 2))),
     "library attention": (
-        lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None] * 2, x[:, None] + 1, is_causal=True),
+        lambda x: F.scaled_dot_product_attention(
+            x[:, None], x[:, None] * 2, x[:, None] + 1, is_causal=True
+        ),
         with_weights(),
         ((0, 2),),
     ),
-    "rms norm": (lambda x, g: F.rms_norm(x, (16,), g).mean((0, 1)), with_weights((16,)), (1, (0, 2))),
-    "group norm": (lambda x, g: F.group_norm(x.transpose(1, 2), 4, g), with_weights((16,)), (1, (0, 2))),
+    "rms norm": (
+        lambda x, g: F.rms_norm(x, (16,), g).mean((0, 1)),
+        with_weights((16,)),
+        (1, (0, 2)),
+    ),
+    "group norm": (
+        lambda x, g: F.group_norm(x.transpose(1, 2), 4, g),
+        with_weights((16,)),
+        (1, (0, 2)),
+    ),
     "softmax": (lambda x, y: (x * y).softmax(0) + x.log_softmax(1) * x.mean(), pair, ()),
     "broadcasting": (lambda x, y: (x * y[0]).tanh() / (1 + y[:, :1].exp()) * x.shape[0], pair, ()),
     "joins": (lambda x, y: torch.cat([x[:, 1:], y.t().contiguous().t()], 1).sin() * 2, pair, ()),
-    "moments": (lambda x, y: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True) + y.var(), pair, ()),
-    "extrema": (lambda x, y: (x.amax(1), x.max(1)[0] * y.min(0)[0].sum(), x.logsumexp(0)), pair, ()),
+    "moments": (
+        lambda x, y: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True) + y.var(),
+        pair,
+        (),
+    ),
+    "extrema": (
+        lambda x, y: (x.amax(1), x.max(1)[0] * y.min(0)[0].sum(), x.logsumexp(0)),
+        pair,
+        (),
+    ),
     "dropout": (lambda x, y: F.dropout(x, 0.4, True) * y, pair, ()),
     "embedding": (lambda i, w: F.embedding(i, w).relu().sum(1), ids, (1,)),
     "loss": (
@@ -137,7 +197,9 @@ TRAINED = {
         (),
     ),
     "loss of tokens": (
-        lambda i, w: F.cross_entropy((F.embedding(i, w) @ w.t())[:, :-1].reshape(-1, 50), i[:, 1:].reshape(-1)),
+        lambda i, w: F.cross_entropy(
+            (F.embedding(i, w) @ w.t())[:, :-1].reshape(-1, 50), i[:, 1:].reshape(-1)
+        ),
         ids,
         (1,),
     ),
@@ -149,7 +211,9 @@ TRAINED = {
     ),
     "picked": (
         lambda x, y: (
-            x.gather(1, (y * 0).long() + 1) + x[:, x.shape[1] - 1 :] + x.index_select(0, torch.arange(x.shape[0]))
+            x.gather(1, (y * 0).long() + 1)
+            + x[:, x.shape[1] - 1 :]
+            + x.index_select(0, torch.arange(x.shape[0]))
         ),
         pair,
         (),
@@ -178,7 +242,16 @@ def test_outputs_that_are_sizes():
 
 def test_numbers_as_inputs():
     """A size, and a number that is no size of a tensor."""
-    fn = lambda x, n, m: (x * n + torch.arange(n)[:, None] * m, n * m, x[:, :m], x * (n + m) ** 0.5, x * (n / m))  # noqa: E731
+
+    def fn(x, n, m):
+        return (
+            x * n + torch.arange(n)[:, None] * m,
+            n * m,
+            x[:, :m],
+            x * (n + m) ** 0.5,
+            x * (n / m),
+        )
+
     call = Symbolic(fn, (torch.randn(5, 6), 5, 3))
     assert call.externs.count("aten.mul.Tensor") == 1  # by a fraction
     for size, number in ((5, 3), (2, 2), (31, 4), (900, 5)):

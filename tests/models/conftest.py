@@ -1,4 +1,5 @@
-"""Models are built from configurations, with random weights: nothing may ask the network for anything."""
+"""Models are built from configurations, with random weights: nothing may ask the network for
+anything."""
 
 import os
 

@@ -37,7 +37,9 @@ def _llama():
 def _gpt2():
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
     ends = {"bos_token_id": 1, "eos_token_id": 1}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=VOCABULARY, **sizes, **ends))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=VOCABULARY, **sizes, **ends)
+    )
 
 
 def _t5():
@@ -73,8 +75,8 @@ def model(name):
 
 
 def batch(name, seed, padded=False, size=2, length=LENGTH):
-    """Keyword arguments of one training call, of `size` sequences or images. `padded`: the last sequence ends early; its tail is masked
-    and not predicted."""
+    """Keyword arguments of one training call, of `size` sequences or images. `padded`: the last
+    sequence ends early; its tail is masked and not predicted."""
     make = torch.Generator().manual_seed(seed)
     if name == "vit":
         images = torch.randn(size, 3, IMAGE, IMAGE, generator=make)

@@ -1,13 +1,17 @@
-"""What a call of a model gave, flattened: the structure with exact types, and the tensors by where they stand."""
+"""What a call of a model gave, flattened: the structure with exact types, and the tensors by where
+they stand."""
 
 import torch
 
 
 def flattened(obj, where="output"):
-    """(path, exact type or plain value, tensor or None) of every part of an output: containers, caches and their layers."""
+    """(path, exact type or plain value, tensor or None) of every part of an output: containers,
+    caches and their layers."""
     if isinstance(obj, torch.Tensor):
         yield where, (type(obj), obj.dtype, tuple(obj.shape), obj.requires_grad), obj
-    elif obj is None or isinstance(obj, bool | int | float | str | torch.dtype | torch.device | type):
+    elif obj is None or isinstance(
+        obj, bool | int | float | str | torch.dtype | torch.device | type
+    ):
         yield where, obj, None
     else:
         yield where, type(obj), None
@@ -35,10 +39,17 @@ def assert_outputs(got, expected, rtol=1e-4, atol=1e-5):
 
 
 def objective(output):
-    """The loss, and a little of every other output that has a history: nothing of the backward is left out."""
-    parts = [tensor for _, _, tensor in flattened(output) if tensor is not None and tensor.grad_fn is not None]
+    """The loss, and a little of every other output that has a history: nothing of the backward is
+    left out."""
+    parts = [
+        tensor
+        for _, _, tensor in flattened(output)
+        if tensor is not None and tensor.grad_fn is not None
+    ]
     assert parts, "the output has no history"
-    return sum((part * torch.linspace(0.5, 1.5, part.numel()).view(part.shape)).mean() for part in parts)
+    return sum(
+        (part * torch.linspace(0.5, 1.5, part.numel()).view(part.shape)).mean() for part in parts
+    )
 
 
 def assert_gradients(got, expected, rtol=1e-4, atol=1e-5):
@@ -48,7 +59,9 @@ def assert_gradients(got, expected, rtol=1e-4, atol=1e-5):
         one, two = parameter.grad, wanted.pop(name).grad
         assert (one is None) == (two is None), name
         if two is not None:
-            torch.testing.assert_close(one, two, rtol=rtol, atol=atol, msg=lambda m, n=name: f"gradient of {n}: {m}")
+            torch.testing.assert_close(
+                one, two, rtol=rtol, atol=atol, msg=lambda m, n=name: f"gradient of {n}: {m}"
+            )
     assert not wanted
 
 
@@ -60,11 +73,14 @@ def assert_states(got, expected, rtol=1e-4, atol=1e-5):
 
 
 def plain(module):
-    return {k: v for k, v in module.__dict__.items() if isinstance(v, bool | int | float | str | None)}
+    return {
+        k: v for k, v in module.__dict__.items() if isinstance(v, bool | int | float | str | None)
+    }
 
 
 class Counting:
-    """A backend that counts builds and calls. `compiler`: what builds the graph's callable; without, the graph runs as it is."""
+    """A backend that counts builds and calls. `compiler`: what builds the graph's callable;
+    without, the graph runs as it is."""
 
     def __init__(self, compiler=None):
         self.compiler = compiler

@@ -1,4 +1,5 @@
-"""Models of transformers whose batches and sequences change in size: outputs and gradients of every size, few recordings."""
+"""Models of transformers whose batches and sequences change in size: outputs and gradients of every
+size, few recordings."""
 
 import dynfix
 import pytest
@@ -9,7 +10,9 @@ from .families import FAMILIES, batch
 from .test_transformers import assert_captured, assert_same_step, native, pair
 
 SIZES = [(2, 16), (2, 24), (3, 12), (5, 31), (4, 9), (7, 40), (2, 16), (6, 20)]
-NAMES = [name if name == "bert" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+NAMES = [
+    name if name == "bert" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES
+]
 LIMIT = {"vit": 4}  # it sets `config.problem_type` at its first call, and is recorded anew
 
 

@@ -1,4 +1,5 @@
-"""Models of transformers: one graph each, and all that eager gives: outputs, gradients, random draws, training."""
+"""Models of transformers: one graph each, and all that eager gives: outputs, gradients, random
+draws, training."""
 
 import copy
 import warnings
@@ -15,8 +16,11 @@ pytest.importorskip("transformers")
 from .families import FAMILIES, batch, model
 from .observing import Counting, assert_gradients, assert_outputs, assert_states, objective, outside
 
-WARM_UP = 3  # ViT sets `config.problem_type` at its first call: its second call is recorded anew, and rightly so
-NAMES = [name if name == "bert" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+# ViT sets `config.problem_type` at its first call: its second call is recorded anew, and rightly so
+WARM_UP = 3
+NAMES = [
+    name if name == "bert" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES
+]
 every_family = pytest.mark.parametrize("name", NAMES)
 
 
@@ -51,7 +55,9 @@ def assert_same_step(eager, compiled, inputs):
     objective(got).backward()
     assert_gradients(compiled, eager)
     called(eager, inputs)
-    assert torch.equal(torch.get_rng_state(), random_state), "the generator stands elsewhere than after eager"
+    assert torch.equal(torch.get_rng_state(), random_state), (
+        "the generator stands elsewhere than after eager"
+    )
 
 
 def assert_captured(compiled):
@@ -111,7 +117,9 @@ def test_without_gradients(name):
     assert_captured(compiled)
 
 
-@pytest.mark.parametrize("name", [param for param in NAMES if param == "bert" or param.values != ("vit",)])
+@pytest.mark.parametrize(
+    "name", [param for param in NAMES if param == "bert" or param.values != ("vit",)]
+)
 def test_padding_masks(name):
     eager, compiled = pair(name)
     for seed in [0, 0, 1, 2]:
@@ -147,8 +155,9 @@ def test_twenty_adamw_steps(name):
 def trained(one, name):
     """The losses of 20 steps over three batches, with dropout.
 
-    The gradient of a key's bias is zero but for rounding, and AdamW divides it by its own size: `eps` stands well above that.
-    At lr=3e-3 T5 itself is unstable: eager with its weights changed by 1e-7 leaves eager's losses by 6e-4."""
+    The gradient of a key's bias is zero but for rounding, and AdamW divides it by its own size:
+    `eps` stands well above that. At lr=3e-3 T5 itself is unstable: eager with its weights changed
+    by 1e-7 leaves eager's losses by 6e-4."""
     optimizer = torch.optim.AdamW(one.parameters(), lr=1e-3, eps=1e-5)
     losses = []
     for step in range(20):

@@ -18,7 +18,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def path_of(name):
-    """The feature file; the suffix keeps tools that know the oldest Python alone away from newer syntax."""
+    """The feature file; the suffix keeps tools that know the oldest Python alone away from newer
+    syntax."""
     return FEATURES / (f"{name}.py311" if name == "newer" else f"{name}.py")
 
 
@@ -43,11 +44,16 @@ def feature_names(module):
 
 
 def rewrite_all(module, forms=Forms):
-    """Every function and method of the module replaced by its rewritten self. Returns how many there were."""
+    """Every function and method of the module replaced by its rewritten self. Returns how many
+    there were."""
     done = 0
     for holder in [
         module,
-        *(v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__),
+        *(
+            v
+            for v in vars(module).values()
+            if isinstance(v, type) and v.__module__ == module.__name__
+        ),
     ]:
         for name, value in list(vars(holder).items()):
             new = _rewritten(value, module, forms)
@@ -63,13 +69,16 @@ def _rewritten(value, module, forms):
     if isinstance(value, classmethod | staticmethod):
         return type(value)(emit.rewrite(value.__func__, forms))
     if isinstance(value, property):
-        parts = (part and emit.rewrite(part, forms) for part in (value.fget, value.fset, value.fdel))
+        parts = (
+            part and emit.rewrite(part, forms) for part in (value.fget, value.fset, value.fdel)
+        )
         return property(*parts)
     return None
 
 
 def observe(fn, file):
-    """Result, log, printed text, warnings' texts, exception with the lines of the user's own frames."""
+    """Result, log, printed text, warnings' texts, exception with the lines of the user's own
+    frames."""
     log, out = [], io.StringIO()
     result = error = lines = None
     with contextlib.redirect_stdout(out):

@@ -1,8 +1,8 @@
-"""The operators of rewritten code, each doing exactly what Python does: the reference for names, signatures and
-meaning.
+"""The operators of rewritten code, each doing exactly what Python does: the reference for names,
+signatures and meaning.
 
-`forms.operators.Forms` has the same methods with the same parameter names (`test`, `then`, `orelse` of `select` are
-passed by keyword).
+`forms.operators.Forms` has the same methods with the same parameter names (`test`, `then`, `orelse`
+of `select` are passed by keyword).
 """
 
 import operator
@@ -20,21 +20,48 @@ class Target:
 
 
 BINARY = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "@": operator.matmul, "/": operator.truediv,
-    "//": operator.floordiv, "%": operator.mod, "**": operator.pow, "<<": operator.lshift, ">>": operator.rshift,
-    "&": operator.and_, "|": operator.or_, "^": operator.xor,
-}  # fmt: skip
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "@": operator.matmul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+}
 INPLACE = {
-    "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "@=": operator.imatmul, "/=": operator.itruediv,
-    "//=": operator.ifloordiv, "%=": operator.imod, "**=": operator.ipow, "<<=": operator.ilshift,
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "@=": operator.imatmul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "<<=": operator.ilshift,
     ">>=": operator.irshift,
-    "&=": operator.iand, "|=": operator.ior, "^=": operator.ixor,
-}  # fmt: skip
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+}
 UNARY = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 COMPARE = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-    "is": operator.is_, "is not": operator.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b,
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "is": operator.is_,
+    "is not": operator.is_not,
+    "in": lambda a, b: a in b,
+    "not in": lambda a, b: a not in b,
+}
 CONVERSIONS = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
 
 
@@ -77,7 +104,8 @@ class Forms:
         return value
 
     def target(self, store, *where):
-        """`target(set_attr, obj, "x").value = v`: `store(*where, v)`; used where Python stores at its own moment."""
+        """`target(set_attr, obj, "x").value = v`: `store(*where, v)`; used where Python stores at
+        its own moment."""
         return Target(store, where)
 
     def aug_attr(self, obj, name, op, value):

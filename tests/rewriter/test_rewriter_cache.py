@@ -1,4 +1,5 @@
-"""Rewritten code on disk: used by the next process without LibCST, and never loaded from where others can write."""
+"""Rewritten code on disk: used by the next process without LibCST, and never loaded from where
+others can write."""
 
 import marshal
 import os
@@ -25,7 +26,11 @@ print(count, "libcst" in sys.modules, module.methods_and_super([])[1])
 def run(folder, *flags):
     environment = {**os.environ, "DYNFIX_CACHE_DIR": str(folder), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *flags, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, *flags, "-c", SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.split(maxsplit=2)
 
@@ -93,7 +98,9 @@ def test_a_folder_that_is_a_link_is_not_used(entry, tmp_path):
     assert rewrite_cache.load(key) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away"
+)
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_what_another_user_owns_is_not_loaded(entry, what):
     key, path = entry
@@ -111,4 +118,6 @@ def test_keys_differ(tmp_path, monkeypatch):
     module, other = load("expressions"), load("statements")
     keys = {rewrite_cache.key(fn.__code__) for fn in (module.said, other.said, module.arithmetic)}
     assert len(keys) == 3
-    assert rewrite_cache.key(module.said.__code__) == rewrite_cache.key(load("expressions").said.__code__)
+    assert rewrite_cache.key(module.said.__code__) == rewrite_cache.key(
+        load("expressions").said.__code__
+    )

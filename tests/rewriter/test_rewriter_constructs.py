@@ -23,7 +23,9 @@ class Recording(Forms):
 
         def logged(*args, **kwargs):
             shown = [..., *args] if name == "target" else args
-            log.append((name, *(_shown(a) for a in (shown[2:] if name == "target" else shown)), *kwargs))
+            log.append(
+                (name, *(_shown(a) for a in (shown[2:] if name == "target" else shown)), *kwargs)
+            )
             return value(*args, **kwargs)
 
         return logged
@@ -88,27 +90,61 @@ CASES = {
     "global store": ("global H; H = n", [("set_glob", "H", 2)]),
     "global walrus": ("global H; (H := n)", [("set_glob", "H", 2)]),
     "global in a tuple": ("global H; H, a = n, 1", [("set_glob", "H", 2)]),
-    "global augmented": ("global G; G += n", [("glob", "G", 5), ("inplace", "+=", 5, 2), ("set_glob", "G", 7)]),
+    "global augmented": (
+        "global G; G += n",
+        [("glob", "G", 5), ("inplace", "+=", 5, 2), ("set_glob", "G", 7)],
+    ),
     "global import": ("global math; import math", None),
     "binary": ("n + 1", [("binary", "+", 2, 1)]),
     "unary": ("-n", [("unary", "-", 2)]),
     "inplace": ("n *= 3", [("inplace", "*=", 2, 3)]),
-    "aug_attr": ("o.x += n", [("aug_attr", "o", "x", "+=", 2), ("attr", "o", "x"), ("inplace", "+=", 1, 2),
-        ("set_attr", "o", "x", 3)]),
-    "aug_item": ("d[1] -= n", [("aug_item", {1: 0, "k": [1, 2, 3]}, 1, "-=", 2), ("item",),
-        ("inplace", "-=", 2, 2), ("set_item",)]),
-    "aug_attr in order": ("o.x += n + 1", [("attr", "o", "x"), ("binary", "+", 2, 1), ("inplace", "+=", 1, 3),
-        ("set_attr", "o", "x", 4)]),
+    "aug_attr": (
+        "o.x += n",
+        [
+            ("aug_attr", "o", "x", "+=", 2),
+            ("attr", "o", "x"),
+            ("inplace", "+=", 1, 2),
+            ("set_attr", "o", "x", 3),
+        ],
+    ),
+    "aug_item": (
+        "d[1] -= n",
+        [
+            ("aug_item", {1: 0, "k": [1, 2, 3]}, 1, "-=", 2),
+            ("item",),
+            ("inplace", "-=", 2, 2),
+            ("set_item",),
+        ],
+    ),
+    "aug_attr in order": (
+        "o.x += n + 1",
+        [
+            ("attr", "o", "x"),
+            ("binary", "+", 2, 1),
+            ("inplace", "+=", 1, 3),
+            ("set_attr", "o", "x", 4),
+        ],
+    ),
     "compare": ("n < 3", [("compare", 2, "<", 3)]),
     "not in": ("n not in d", [("compare", 2, "not in", {1: 2, "k": [1, 2, 3]})]),
-    "chain": ("1 < n <= 5", [("chain", 1, "<", "...", "<=", "..."), ("compare", 1, "<", 2), ("truth", True),
-        ("compare", 2, "<=", 5)]),
+    "chain": (
+        "1 < n <= 5",
+        [
+            ("chain", 1, "<", "...", "<=", "..."),
+            ("compare", 1, "<", 2),
+            ("truth", True),
+            ("compare", 2, "<=", 5),
+        ],
+    ),
     "if": ("if n: pass", [("truth", 2)]),
     "elif": ("if not n: pass\nelif n: pass", [("not_", 2), ("truth", 2)]),
     "while": ("while n: n = 0", [("truth", 2), ("truth", 0)]),
     "if and": ("if n and o: pass", [("truth", 2), ("truth", "o")]),
     "ternary": ("1 if n else 0", [("select", 2, "...", "..."), ("truth", 2)]),
-    "ternary over lines": ("(1\n if n\n else 0)", [("select", "then", "test", "orelse"), ("truth", 2)]),
+    "ternary over lines": (
+        "(1\n if n\n else 0)",
+        [("select", "then", "test", "orelse"), ("truth", 2)],
+    ),
     "not": ("not n", [("not_", 2)]),
     "and": ("n and 0", [("and_", 2, "..."), ("truth", 2)]),
     "or": ("n or 0 or 1", [("or_", 2, "..."), ("truth", 2)]),
@@ -117,17 +153,33 @@ CASES = {
     "comprehension": ("[i for i in (1,) if n]", [("iter", (1,)), ("truth", 2)]),
     "unpack": ("a, b = 'xy'", [("iter", "xy")]),
     "unpack to attributes": ("o.a, b = 1, 2", [("target", "o", "a"), ("set_attr", "o", "a", 1)]),
-    "for over attribute": ("for o.i in 'z': pass", [("iter", "z"), ("target", "o", "i"), ("set_attr", "o", "i", "z")]),
+    "for over attribute": (
+        "for o.i in 'z': pass",
+        [("iter", "z"), ("target", "o", "i"), ("set_attr", "o", "i", "z")],
+    ),
     "with": ("import contextlib as c\nwith c.nullcontext(): pass", None),
-    "f-string": ("f'a{n:>{n}}b'", [("fstring", ">", (2, None, "")), ("fstring", "a", (2, None, ">2"), "b")]),
+    "f-string": (
+        "f'a{n:>{n}}b'",
+        [("fstring", ">", (2, None, "")), ("fstring", "a", (2, None, ">2"), "b")],
+    ),
     "f-string converted": ("f'a{n!r}b'", [("fstring", "a", (2, "r", ""), "b")]),
-    "f-string in order": ("f'{n}{n + 1}'", [("fstring", (2, None, "")), ("binary", "+", 2, 1), ("fstring",
-        (3, None, "")), ("fstring", "2", "3")]),
+    "f-string in order": (
+        "f'{n}{n + 1}'",
+        [
+            ("fstring", (2, None, "")),
+            ("binary", "+", 2, 1),
+            ("fstring", (3, None, "")),
+            ("fstring", "2", "3"),
+        ],
+    ),
     "nested function": ("def f(x): return x + n\nf(1)", [("call", "f", 1), ("binary", "+", 1, 2)]),
-    "lambda": ("(lambda x: x + G)(1)", [("call", "...", 1), ("glob", "G", 5), ("binary", "+", 1, 5)]),
+    "lambda": (
+        "(lambda x: x + G)(1)",
+        [("call", "...", 1), ("glob", "G", 5), ("binary", "+", 1, 5)],
+    ),
     "match guard": ("match n:\n    case x if x: pass", [("truth", 2)]),
     "decorator": ("@(lambda f: f)\ndef g(): pass", []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -153,7 +205,8 @@ def test_names_of_an_enclosing_rewritten_function_are_plain():
 
 def test_frame_readers_are_left_alone():
     log = record(
-        "a = locals(); b = vars(); eval('n'); globals(); exec('1')\nassert '__df' not in a and '__df' not in b"
+        "a = locals(); b = vars(); eval('n'); globals(); exec('1')\nassert '__df' not in a and"
+        " '__df' not in b"
     )
     assert "locals" not in repr(log) and "eval" not in repr(log) and "globals" not in repr(log)
 

@@ -1,11 +1,17 @@
-"""Each language feature gives the same result, log, output, exception and traceback lines, rewritten or not."""
+"""Each language feature gives the same result, log, output, exception and traceback lines,
+rewritten or not."""
 
 import sys
 
 import pytest
 from comparing import feature_names, load, observe, path_of, rewrite_all
 
-FILES = ["expressions", "statements", "functions", *(["newer"] if sys.version_info >= (3, 11) else [])]
+FILES = [
+    "expressions",
+    "statements",
+    "functions",
+    *(["newer"] if sys.version_info >= (3, 11) else []),
+]
 CASES = [(file, name) for file in FILES for name in feature_names(load(file))]
 
 
@@ -37,5 +43,7 @@ def test_the_comparison_sees_a_difference():
     path = path_of("expressions")
     before = observe(module.arithmetic, path)
     module.LIMIT = 4
-    assert observe(module.lambda_defaults, path) != observe(load("expressions").lambda_defaults, path)
+    assert observe(module.lambda_defaults, path) != observe(
+        load("expressions").lambda_defaults, path
+    )
     assert observe(module.arithmetic, path) == before

@@ -51,5 +51,7 @@ def test_torch_nn():
 @pytest.mark.parametrize("name", MODELS)
 def test_transformers(name):
     pytest.importorskip("transformers")
-    total, refused = refusals(importlib.import_module(f"transformers.models.{name}.modeling_{name}"))
+    total, refused = refusals(
+        importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    )
     assert total >= 20 and not refused

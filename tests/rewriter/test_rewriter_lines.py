@@ -1,5 +1,5 @@
-"""Rewritten code shows the user's own lines, to tracers, debuggers and tracebacks, and no columns that would
-mislead.
+"""Rewritten code shows the user's own lines, to tracers, debuggers and tracebacks, and no columns
+that would mislead.
 """
 
 import ast
@@ -17,12 +17,14 @@ FILES = ["expressions", "statements", "functions"]
 
 
 def statement_lines(path):
-    return {node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.stmt)}
+    return {
+        node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.stmt)
+    }
 
 
 def line_events(fn, path, wanted):
-    """The lines, of those wanted, that a tracer sees in the user's file; frames of lambdas and comprehensions left
-    out.
+    """The lines, of those wanted, that a tracer sees in the user's file; frames of lambdas and
+    comprehensions left out.
     """
     seen, last = [], {}
 
@@ -53,9 +55,9 @@ def test_tracers_see_the_same_lines(file):
     for name in feature_names(plain):
         if name == "recursion_too_deep":
             continue  # its depth is counted in frames, and operators are frames
-        assert line_events(getattr(rewritten, name), path, wanted) == line_events(getattr(plain, name), path, wanted), (
-            name
-        )
+        assert line_events(getattr(rewritten, name), path, wanted) == line_events(
+            getattr(plain, name), path, wanted
+        ), name
 
 
 def all_code(code):
@@ -74,7 +76,10 @@ def test_every_line_is_one_of_the_function(file):
         new = emit.rewrite(fn, Forms)
         assert new.__code__.co_firstlineno == fn.__code__.co_firstlineno
         for code in all_code(new.__code__):
-            assert all(line is None or fn.__code__.co_firstlineno <= line <= last + 1 for _, _, line in code.co_lines())
+            assert all(
+                line is None or fn.__code__.co_firstlineno <= line <= last + 1
+                for _, _, line in code.co_lines()
+            )
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no columns before 3.11")

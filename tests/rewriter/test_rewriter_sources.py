@@ -10,7 +10,7 @@ import os
 import types
 
 import pytest
-from dynfix.rewriter import emit, source
+from dynfix.rewriter import emit, live_source
 from plain_forms import Forms
 
 
@@ -25,11 +25,19 @@ def write(tmp_path, text, name="user_module"):
 
 def test_lambdas_on_one_line_are_told_apart():
     fs = [lambda x: x + 1, lambda x: x - 1, lambda x: (lambda y: x * y)(3), lambda: None]
-    texts = [source.find(f).text for f in fs]
-    assert texts == ["lambda x: x + 1", "lambda x: x - 1", "lambda x: (lambda y: x * y)(3)", "lambda: None"]
+    texts = [live_source.find(f).text for f in fs]
+    assert texts == [
+        "lambda x: x + 1",
+        "lambda x: x - 1",
+        "lambda x: (lambda y: x * y)(3)",
+        "lambda: None",
+    ]
     assert [emit.rewrite(f, Forms)(*([5] * f.__code__.co_argcount)) for f in fs] == [6, 4, 15, None]
     f, accent, g = lambda: "é", "é", lambda: ("é", 1)
-    assert accent and (source.find(f).text, source.find(g).text) == ('lambda: "é"', 'lambda: ("é", 1)')
+    assert accent and (live_source.find(f).text, live_source.find(g).text) == (
+        'lambda: "é"',
+        'lambda: ("é", 1)',
+    )
 
 
 def test_a_lambda_over_lines_keeps_its_lines():
@@ -65,14 +73,15 @@ def test_lines_moved_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "old, new", [("0.0", "-0.0"), ("1", "True"), ("(1,)", "(1.0,)"), ("x.a", "x.b"), ("{1, 2}", "{1, 3}")]
+    "old, new",
+    [("0.0", "-0.0"), ("1", "True"), ("(1,)", "(1.0,)"), ("x.a", "x.b"), ("{1, 2}", "{1, 3}")],
 )
 def test_small_edits_are_seen(tmp_path, old, new):
     module = write(tmp_path, f"def f(x):\n    return x in {old}\n")
     (tmp_path / "user_module.py").write_text(f"def f(x):\n    return x in {new}\n")
     linecache.checkcache(module.__file__)
     with pytest.raises(emit.NotRewritable, match="differs"):
-        source.find(module.f)
+        live_source.find(module.f)
 
 
 def test_functions_without_a_file():
@@ -97,7 +106,9 @@ def test_asynchronous_functions_are_refused():
             emit.rewrite(fn, Forms)
 
 
-@pytest.mark.parametrize("not_a_function", [len, Forms, functools.partial(print), Forms(None).call, 3])
+@pytest.mark.parametrize(
+    "not_a_function", [len, Forms, functools.partial(print), Forms(None).call, 3]
+)
 def test_what_is_no_function_is_refused(not_a_function):
     with pytest.raises(emit.NotRewritable, match="not a Python function"):
         emit.rewrite(not_a_function, Forms)
@@ -106,8 +117,8 @@ def test_what_is_no_function_is_refused(not_a_function):
 def test_nested_async_functions_stay(tmp_path):
     module = write(
         tmp_path,
-        "import asyncio\ndef f(k):\n    async def g():\n        await asyncio.sleep(0)\n        return k\n"
-        "    return asyncio.run(g())\n",
+        "import asyncio\ndef f(k):\n    async def g():\n        await asyncio.sleep(0)\n       "
+        " return k\n    return asyncio.run(g())\n",
     )
     assert emit.rewrite(module.f, Forms)(4) == 4
 
@@ -115,11 +126,10 @@ def test_nested_async_functions_stay(tmp_path):
 def test_shapes_of_source(tmp_path):
     module = write(
         tmp_path,
-        "def a(x,\n      y=(\n1,\n)\n):\n  '''doc\nless indented\n  '''\n  return '''\nx''', y\n\n# after\n"
-        "if True:\n\tdef b():\n\t\tx = [\n1]\n# comment at the left\n\t\treturn x\n"
-        "def c(): return 1\ndef d(): return (\n2)\nclass E:\n"
-        "    @staticmethod\n\n    # between\n    def f(): return '\\\n'\n"
-        "def last():\n    return 5",
+        "def a(x,\n      y=(\n1,\n)\n):\n  '''doc\nless indented\n  '''\n  return '''\nx''', y\n\n#"
+        " after\nif True:\n\tdef b():\n\t\tx = [\n1]\n# comment at the left\n\t\treturn x\ndef c():"
+        " return 1\ndef d(): return (\n2)\nclass E:\n    @staticmethod\n\n    # between\n    def"
+        " f(): return '\\\n'\ndef last():\n    return 5",
     )
     for fn in (module.a, module.b, module.c, module.d, module.E.f, module.last):
         args = (1,) * (fn is module.a)
@@ -148,7 +158,9 @@ def test_wrapped_functions_are_not_followed():
 
 def test_future_annotations(tmp_path):
     module = write(
-        tmp_path, "from __future__ import annotations\ndef f():\n    def g(x: Undefined): return x\n    return g\n"
+        tmp_path,
+        "from __future__ import annotations\ndef f():\n    def g(x: Undefined): return x\n   "
+        " return g\n",
     )
     assert emit.rewrite(module.f, Forms)().__annotations__ == {"x": "Undefined"}
 
@@ -186,7 +198,9 @@ def test_each_function_has_its_own_cells_and_operators():
 
     one, two = (emit.rewrite(make(n), Forms) for n in (1, 2))
     assert one.__code__ is two.__code__ and (one(), two()) == (2, 3)
-    operators = [f.__closure__[f.__code__.co_freevars.index("__df")].cell_contents for f in (one, two)]
+    operators = [
+        f.__closure__[f.__code__.co_freevars.index("__df")].cell_contents for f in (one, two)
+    ]
     assert operators[0] is not operators[1]
 
 
@@ -203,7 +217,11 @@ def test_is_rewritten():
 
     new = emit.rewrite(f, Forms)
     inner, method = new()
-    assert emit.is_rewritten(new.__code__) and emit.is_rewritten(inner.__code__) and emit.is_rewritten(inner().__code__)
+    assert (
+        emit.is_rewritten(new.__code__)
+        and emit.is_rewritten(inner.__code__)
+        and emit.is_rewritten(inner().__code__)
+    )
     assert (
         not emit.is_rewritten(f.__code__)
         and not emit.is_rewritten(method.__code__)
@@ -221,7 +239,12 @@ def test_qualified_names_of_what_is_nested():
 
             def g(): ...
 
-            return Inner.__qualname__, Inner.deep.__qualname__, g.__qualname__, (lambda: 1).__qualname__
+            return (
+                Inner.__qualname__,
+                Inner.deep.__qualname__,
+                g.__qualname__,
+                (lambda: 1).__qualname__,
+            )
 
     assert emit.rewrite(Outer.m, Forms)(None) == Outer.m(None)
 

@@ -41,7 +41,10 @@ def test_what_is_kept_is_bounded(monkeypatch):
 
 def test_tensors_are_made_once_a_block_and_plain():
     views = arena.ArenaViews(
-        (arena.ArenaView(64, (2, 3), (3, 1), torch.float32), arena.ArenaView(0, (4,), (1,), torch.float64))
+        (
+            arena.ArenaView(64, (2, 3), (3, 1), torch.float32),
+            arena.ArenaView(0, (4,), (1,), torch.float64),
+        )
     )
     block = arena.Block(200)
     with torch.inference_mode():

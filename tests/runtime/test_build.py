@@ -77,7 +77,10 @@ def test_fast_math_is_refused(flag):
 
 
 def test_kernels_keep_denormals_and_nan(folder):
-    source = 'extern "C" double half(double x) { return x / 2; } extern "C" int is_nan(double x) { return x != x; }'
+    source = (
+        'extern "C" double half(double x) { return x / 2; } extern "C" int is_nan(double x) {'
+        " return x != x; }"
+    )
     library = ctypes.CDLL(str(build.build_shared(source, name="ieee")))
     library.half.restype, library.half.argtypes, library.is_nan.argtypes = (
         ctypes.c_double,
@@ -105,14 +108,17 @@ def test_threads_build_one_library_once_and_others_at_the_same_time(folder, monk
 
 
 BUILDER = (
-    "from dynfix.runtime import build; print(build.build_shared('extern \"C\" int answer() { return 7; }', name='k'))"
+    'from dynfix.runtime import build; print(build.build_shared(\'extern "C" int answer() { return'
+    " 7; }', name='k'))"
 )
 
 
 def test_processes_build_the_same_at_once(tmp_path):
     environment = {**os.environ, "DYNFIX_CACHE_DIR": str(tmp_path)}
     builders = [
-        subprocess.Popen([sys.executable, "-c", BUILDER], env=environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", BUILDER], env=environment, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(3)
     ]
     paths = {builder.communicate(timeout=120)[0].strip() for builder in builders}
@@ -132,9 +138,14 @@ def test_probed_flags():
 def test_vector_math_is_really_vectorised(folder):
     names = sorted(build.probe_flags().vector_math & {"expf", "exp", "logf", "powf"})
     path = build.build_shared(build._vector_source(names), name="vector")
-    symbols = subprocess.run(["nm", "-D", str(path)], capture_output=True, text=True, check=True).stdout
+    symbols = subprocess.run(
+        ["nm", "-D", str(path)], capture_output=True, text=True, check=True
+    ).stdout
     assert all(
-        any(line.split()[-1].startswith("_ZGV") and f"_{name}" in line for line in symbols.splitlines())
+        any(
+            line.split()[-1].startswith("_ZGV") and f"_{name}" in line
+            for line in symbols.splitlines()
+        )
         for name in names
     )
 
@@ -193,15 +204,17 @@ def test_python_headers_missing(monkeypatch, tmp_path):
 def test_extension_roundtrip(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "_NATIVE", tmp_path)
     (tmp_path / "tiny.cpp").write_text(
-        '#include "tiny.h"\n'
-        'static PyModuleDef module = {PyModuleDef_HEAD_INIT, "tiny", nullptr, -1, nullptr};\n'
-        'PyMODINIT_FUNC PyInit_tiny() { PyObject* m = PyModule_Create(&module); PyModule_AddIntConstant(m, "x", X); return m; }'
+        '#include "tiny.h"\nstatic PyModuleDef module = {PyModuleDef_HEAD_INIT, "tiny", nullptr,'
+        " -1, nullptr};\nPyMODINIT_FUNC PyInit_tiny() { PyObject* m = PyModule_Create(&module);"
+        ' PyModule_AddIntConstant(m, "x", X); return m; }'
     )
     (tmp_path / "tiny.h").write_text("#include <Python.h>\n#define X 1\n")
     assert build.find_extension("tiny") is None
     first = build.build_extension("tiny")
     assert build.load_extension("tiny", first).x == 1 and build.find_extension("tiny") == first
-    (tmp_path / "tiny.h").write_text("#include <Python.h>\n#define X 2\n")  # a changed header is another extension
+    (tmp_path / "tiny.h").write_text(
+        "#include <Python.h>\n#define X 2\n"
+    )  # a changed header is another extension
     assert build.load_extension("tiny", build.build_extension("tiny")).x == 2
 
 

@@ -28,7 +28,10 @@ def test_put_and_get(folder):
 
 
 def test_keys_tell_parts_apart():
-    keys = [cache.key(*p) for p in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), (b"abc",), ("c", "ab"), ())]
+    keys = [
+        cache.key(*p)
+        for p in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), (b"abc",), ("c", "ab"), ())
+    ]
     assert len(set(keys)) == len(keys)
     assert cache.key("ab", "c") == keys[0]
 
@@ -143,7 +146,9 @@ for i in range(150):
 
 
 def test_processes_at_once(folder):
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER], stderr=subprocess.PIPE) for _ in range(3)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER], stderr=subprocess.PIPE) for _ in range(3)
+    ]
     for writer in writers:
         _, stderr = writer.communicate(timeout=60)
         assert writer.returncode == 0, stderr.decode()

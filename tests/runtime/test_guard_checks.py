@@ -114,7 +114,14 @@ def test_equals_message_names_both_values(engine):
 
 def test_length(engine):
     guards = one(engine, Length(2))
-    for value in ([1, 2], (1, 2), {1: 1, 2: 2}, "ab", torch.zeros(2, 3), torch.nn.ModuleList([torch.nn.ReLU()] * 2)):
+    for value in (
+        [1, 2],
+        (1, 2),
+        {1: 1, 2: 2},
+        "ab",
+        torch.zeros(2, 3),
+        torch.nn.ModuleList([torch.nn.ReLU()] * 2),
+    ):
         assert guards.holds(value)
     for value in ([1], {}, "", 5):
         assert not guards.holds(value)

@@ -1,4 +1,5 @@
-"""The native engine itself: counts of references, threads, re-entrance, the collector, what happens without it."""
+"""The native engine itself: counts of references, threads, re-entrance, the collector, what happens
+without it."""
 
 import gc
 import os
@@ -39,7 +40,12 @@ from dynfix.runtime.guard import (
 
 class Holder:
     def __init__(self):
-        self.number, self.text, self.table, self.row = 10**20, "some text", {"k": 1.5, (1,): 2}, [object(), (1, 2)]
+        self.number, self.text, self.table, self.row = (
+            10**20,
+            "some text",
+            {"k": 1.5, (1,): 2},
+            [object(), (1, 2)],
+        )
 
     def method(self):
         return 1
@@ -73,14 +79,33 @@ def everything(engine):
         Guard(Attr(n, "weight"), Tensor(TensorMeta.of(net[0].weight))),
         Guard(Attr(n, "training"), Equals(True)),
     ]
-    inputs = [Arg(0), Attr(n, "weight"), Attr(n, "bias"), Attr(h, "number"), Item(Attr(h, "row"), 0)]
+    inputs = [
+        Arg(0),
+        Attr(n, "weight"),
+        Attr(n, "bias"),
+        Attr(h, "number"),
+        Item(Attr(h, "row"), 0),
+    ]
     made = engine(guards, inputs, 1, ("flag",), distinct=range(5), disjoint=[0])
     return made, holder, net, (x,), {"flag": True}
 
 
 def counts(holder, net, args):
-    found = [holder, holder.text, holder.table, holder.row, *holder.row, net, net[0], *args, *net.parameters()]
-    return [sys.getrefcount(value) for value in found] + [sys.getrefcount(None), sys.getrefcount(Holder)]
+    found = [
+        holder,
+        holder.text,
+        holder.table,
+        holder.row,
+        *holder.row,
+        net,
+        net[0],
+        *args,
+        *net.parameters(),
+    ]
+    return [sys.getrefcount(value) for value in found] + [
+        sys.getrefcount(None),
+        sys.getrefcount(Holder),
+    ]
 
 
 def near(before, after):
@@ -133,7 +158,9 @@ def test_memory_stays_flat(engine):
 
 def test_the_collector_frees_a_cycle_through_the_guards(engine):
     holder = Holder()
-    holder.guards = engine([Guard(Attr(Obj(holder, "h"), "number"), Equals(10**20))], [Obj(holder, "h")])
+    holder.guards = engine(
+        [Guard(Attr(Obj(holder, "h"), "number"), Equals(10**20))], [Obj(holder, "h")]
+    )
     assert holder.guards.match((), {}) == [holder]
     gone = weakref.ref(holder)
     del holder
@@ -218,12 +245,21 @@ def test_a_property_that_removes_what_was_read_before(engine):
 
     odd = Odd()
     first = Item(Attr(Obj(odd, "o"), "table"), "first")
-    guards = engine([Guard(first, Length(1)), Guard(Attr(Obj(odd, "o"), "evil"), Equals(1))], [first, Item(first, 0)])
-    found, item = guards.match((), {})  # item 0 is read after the table was cleared, from the list that was fetched
+    guards = engine(
+        [Guard(first, Length(1)), Guard(Attr(Obj(odd, "o"), "evil"), Equals(1))],
+        [first, Item(first, 0)],
+    )
+    found, item = guards.match(
+        (), {}
+    )  # item 0 is read after the table was cleared, from the list that was fetched
     assert found[0] is item
     odd.table["first"] = [5]
     guards = engine(
-        [Guard(first, Length(1)), Guard(Item(first, 0), Equals(5)), Guard(Attr(Obj(odd, "o"), "evil"), Equals(1))],
+        [
+            Guard(first, Length(1)),
+            Guard(Item(first, 0), Equals(5)),
+            Guard(Attr(Obj(odd, "o"), "evil"), Equals(1)),
+        ],
         [first],
     )
     assert guards.match((), {}) == [[5]]
@@ -282,7 +318,9 @@ print(type(guards.match).__name__)
 
 def run_script(**environment):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -335,7 +373,8 @@ def test_a_failed_self_test_leaves_python(monkeypatch):
 
 
 def test_dict_versions_are_not_fooled(engine):
-    """Changes that leave a dict looking as it was, between two matches, through every way of changing it."""
+    """Changes that leave a dict looking as it was, between two matches, through every way of
+    changing it."""
 
     class Plain:
         pass
@@ -447,7 +486,9 @@ def test_versions_switched_off():
         pytest.skip("no native guards here")
     assert guard_native._counts_stores(native) == (sys.version_info < (3, 13))
     table = {"a": 1}
-    guards = guard_native.lower(native, GuardSet([Guard(Item(Obj(table, "t"), "a"), Equals(1))], [], 0).plan)
+    guards = guard_native.lower(
+        native, GuardSet([Guard(Item(Obj(table, "t"), "a"), Equals(1))], [], 0).plan
+    )
     native.use_versions(False)
     try:
         assert native.dict_version(table) == 0

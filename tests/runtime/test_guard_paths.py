@@ -7,7 +7,20 @@ import types
 
 import pytest
 import torch
-from dynfix.runtime.guard import Arg, Attr, Cell, DictKey, Guard, InstDict, Is, Item, Kwarg, Obj, Path, TypeOf
+from dynfix.runtime.guard import (
+    Arg,
+    Attr,
+    Cell,
+    DictKey,
+    Guard,
+    InstDict,
+    Is,
+    Item,
+    Kwarg,
+    Obj,
+    Path,
+    TypeOf,
+)
 
 
 class Plain:
@@ -125,7 +138,9 @@ class Net(torch.nn.Module):
         self.register_parameter("absent", None)
 
 
-@pytest.mark.parametrize("name", ["layer", "scale", "seen", "absent", "by_class", "training", "forward", "nothing"])
+@pytest.mark.parametrize(
+    "name", ["layer", "scale", "seen", "absent", "by_class", "training", "forward", "nothing"]
+)
 def test_module_attributes_as_getattr_finds_them(engine, name):
     net = Net()
     found = fetch(engine, Attr(root(net), name))
@@ -133,7 +148,8 @@ def test_module_attributes_as_getattr_finds_them(engine, name):
 
 
 def test_module_attribute_shadowing(engine):
-    """The instance dict comes before the registered ones, data descriptors of the class before both."""
+    """The instance dict comes before the registered ones, data descriptors of the class before
+    both."""
     net = Net()
     net.__dict__["layer"] = "shadow"
     assert fetch(engine, Attr(root(net), "layer")) == ["shadow"]
@@ -160,7 +176,15 @@ def test_module_with_its_own_getattr(engine):
 
 def test_items(engine):
     table, row = {"a": 1, 2: "two", None: 3}, [10, 20, 30]
-    for base, key in ((table, "a"), (table, 2), (table, None), (row, 0), (row, -1), ((5, 6), 1), ((5, 6), -2)):
+    for base, key in (
+        (table, "a"),
+        (table, 2),
+        (table, None),
+        (row, 0),
+        (row, -1),
+        ((5, 6), 1),
+        ((5, 6), -2),
+    ):
         assert fetch(engine, Item(root(base), key)) == [base[key]]
     for base, key in ((table, "b"), (row, 3), (row, -4), ((), 0), (5, 0)):
         assert fetch(engine, Item(root(base), key)) is None
@@ -173,7 +197,10 @@ def test_items(engine):
 
 def test_items_of_module_containers(engine):
     a, b, c = (torch.nn.Linear(1, 1) for _ in range(3))
-    listed, sequential = torch.nn.ModuleList([a, b]), torch.nn.Sequential(collections.OrderedDict(x=a, y=b))
+    listed, sequential = (
+        torch.nn.ModuleList([a, b]),
+        torch.nn.Sequential(collections.OrderedDict(x=a, y=b)),
+    )
     for container in (listed, sequential):
         for index in (0, 1, -1):
             assert fetch(engine, Item(root(container), index))[0] is container[index]

@@ -1,4 +1,5 @@
-"""Attempts at a stale answer: every change that a program can make between two calls, against guards like those that a recording makes."""
+"""Attempts at a stale answer: every change that a program can make between two calls, against
+guards like those that a recording makes."""
 
 import contextlib
 import types
@@ -67,7 +68,9 @@ class World:
         self.globals = {"SCALE": 2.0, "__builtins__": {}}
         state = GuardState.now()
         guards, inputs = list(self.guards()), [Arg(0), *self.parameters]
-        self.guarded = engine(guards, inputs, 1, (), distinct=range(len(inputs)), disjoint=[0], state=state)
+        self.guarded = engine(
+            guards, inputs, 1, (), distinct=range(len(inputs)), disjoint=[0], state=state
+        )
 
     def guards(self):
         root = Obj(self.net, "self")
@@ -86,7 +89,9 @@ class World:
             yield from self.of_module(child, sub)
             for parameter in ("weight", "bias"):
                 self.parameters.append(Attr(child, parameter))
-                yield Guard(Attr(child, parameter), Tensor(TensorMeta.of(getattr(sub, parameter))), "m.py:5")
+                yield Guard(
+                    Attr(child, parameter), Tensor(TensorMeta.of(getattr(sub, parameter))), "m.py:5"
+                )
         yield Guard(Attr(path, "eps"), Equals(1e-5), "m.py:6")
         yield Guard(Attr(path, "options"), Keys(("mode",)), "m.py:7")
         yield Guard(Item(Attr(path, "options"), "mode"), Equals("fast"), "m.py:8")
@@ -133,14 +138,20 @@ CHANGES = {
     "half": lambda w: w.net.half(),
     "double": lambda w: w.net.double(),
     "to meta": lambda w: w.net.to("meta"),
-    "data of another dtype": lambda w: setattr(w.block.linear.weight, "data", torch.zeros(4, 4, dtype=torch.float64)),
+    "data of another dtype": lambda w: setattr(
+        w.block.linear.weight, "data", torch.zeros(4, 4, dtype=torch.float64)
+    ),
     "data of another shape": lambda w: setattr(w.block.linear.weight, "data", torch.zeros(8, 4)),
-    "data of other strides": lambda w: setattr(w.block.linear.weight, "data", torch.zeros(4, 4).t()),
+    "data of other strides": lambda w: setattr(
+        w.block.linear.weight, "data", torch.zeros(4, 4).t()
+    ),
     "requires_grad_": lambda w: w.block.norm.weight.requires_grad_(False),
     "input resized in place": lambda w: w.x.resize_(1, 4),
     "input transposed in place": lambda w: w.x.set_(torch.zeros(4, 2).t()),
     "input unsqueezed in place": lambda w: w.x.unsqueeze_(0),
-    "parameter set to other memory": lambda w: torch.no_grad()(w.block.linear.bias.set_)(torch.zeros(9)),
+    "parameter set to other memory": lambda w: torch.no_grad()(w.block.linear.bias.set_)(
+        torch.zeros(9)
+    ),
     "parameter set to None": lambda w: setattr(w.block.linear, "bias", None),
     "parameter deleted": lambda w: delattr(w.block.linear, "bias"),
     "parameter of a subclass": with_subclass,
@@ -151,7 +162,9 @@ CHANGES = {
     "blocks swapped by order": lambda w: w.net._modules.update({"0": w.net._modules.pop("0")}),
     "eval": lambda w: w.net.eval(),
     "one module eval": lambda w: w.block.norm.eval(),
-    "class of an object changed": lambda w: setattr(w.block, "__class__", type("Other", (Block,), {})),
+    "class of an object changed": lambda w: setattr(
+        w.block, "__class__", type("Other", (Block,), {})
+    ),
     "method on the instance": lambda w: setattr(w.block.linear, "forward", lambda x: x),
     "hook": lambda w: w.block.linear.register_forward_hook(lambda *a: None),
     "pre-hook": lambda w: w.block.register_forward_pre_hook(lambda *a: None),
@@ -169,7 +182,9 @@ CHANGES = {
     "attribute moved to a buffer": lambda w: (
         delattr(w.block, "extra") or w.block.register_buffer("extra", torch.ones(1))
     ),
-    "attribute shadowing a parameter": lambda w: w.block.linear.__dict__.update(weight=torch.zeros(4, 4)),
+    "attribute shadowing a parameter": lambda w: w.block.linear.__dict__.update(
+        weight=torch.zeros(4, 4)
+    ),
     "global rebound": lambda w: w.globals.update(SCALE=3.0),
     "global deleted": lambda w: w.globals.pop("SCALE"),
     "cell rebound": lambda w: w.rebind(4),
@@ -186,7 +201,9 @@ def test_a_change_is_noticed(world, change):
 HARMLESS = {
     "values written in place": lambda w: w.block.linear.weight.data.add_(1),
     "data of the same kind": lambda w: setattr(w.block.linear.weight, "data", torch.ones(4, 4)),
-    "a new parameter of the same kind": lambda w: setattr(w.block.linear, "weight", nn.Parameter(torch.ones(4, 4))),
+    "a new parameter of the same kind": lambda w: setattr(
+        w.block.linear, "weight", nn.Parameter(torch.ones(4, 4))
+    ),
     "gradients": lambda w: w.net(torch.randn(1, 4)).sum().backward(),
     "an attribute nobody read": lambda w: setattr(w.block, "unread", 5),
     "a value set to an equal one": lambda w: setattr(w.block, "eps", float("1e-5")),
@@ -228,7 +245,9 @@ def test_module_getattr_replaced_for_all(world, monkeypatch):
     """The native reading of registered attributes must give way to another `__getattr__`."""
     original = nn.Module.__getattr__
     fake = nn.Linear(4, 4)
-    monkeypatch.setattr(nn.Module, "__getattr__", lambda s, n: fake if n == "linear" else original(s, n))
+    monkeypatch.setattr(
+        nn.Module, "__getattr__", lambda s, n: fake if n == "linear" else original(s, n)
+    )
     assert not world.holds()
 
 
@@ -239,13 +258,18 @@ def test_subclass_overrides_lookup_later(engine):
             self.register_buffer("b", torch.zeros(2))
 
     net = Late()
-    guards = engine([Guard(Attr(Obj(net, "self"), "b"), Tensor(TensorMeta.of(net.b)))], [Attr(Obj(net, "self"), "b")])
+    guards = engine(
+        [Guard(Attr(Obj(net, "self"), "b"), Tensor(TensorMeta.of(net.b)))],
+        [Attr(Obj(net, "self"), "b")],
+    )
     assert guards.holds()
     Late.b = property(lambda self: torch.zeros(3))
     assert not guards.holds()
     del Late.b
     assert guards.holds()
-    Late.__getattribute__ = lambda self, name: torch.zeros(5) if name == "b" else object.__getattribute__(self, name)
+    Late.__getattribute__ = lambda self, name: (
+        torch.zeros(5) if name == "b" else object.__getattribute__(self, name)
+    )
     assert not guards.holds()
 
 
@@ -268,10 +292,16 @@ STATES = {
         torch.autocast("cuda") if torch.cuda.is_available() else torch.autocast("cpu")
     ),
     "autocast dtype alone": lambda: changed(
-        lambda: torch.get_autocast_dtype("cpu"), lambda v: torch.set_autocast_dtype("cpu", v), torch.float16
+        lambda: torch.get_autocast_dtype("cpu"),
+        lambda v: torch.set_autocast_dtype("cpu", v),
+        torch.float16,
     ),
-    "autocast cache": lambda: changed(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, False),
-    "default dtype": lambda: changed(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "autocast cache": lambda: changed(
+        torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, False
+    ),
+    "default dtype": lambda: changed(
+        torch.get_default_dtype, torch.set_default_dtype, torch.float64
+    ),
     "default device": lambda: torch.device("meta"),
     "deterministic": lambda: changed(
         torch.are_deterministic_algorithms_enabled,
@@ -281,14 +311,18 @@ STATES = {
         True,
     ),
     "cudnn deterministic": lambda: changed(
-        lambda: torch.backends.cudnn.deterministic, lambda v: setattr(torch.backends.cudnn, "deterministic", v), True
+        lambda: torch.backends.cudnn.deterministic,
+        lambda v: setattr(torch.backends.cudnn, "deterministic", v),
+        True,
     ),
     "fill of uninitialised memory": lambda: changed(
         lambda: torch.utils.deterministic.fill_uninitialized_memory,
         lambda v: setattr(torch.utils.deterministic, "fill_uninitialized_memory", v),
         False,
     ),
-    "tf32": lambda: changed(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"),
+    "tf32": lambda: changed(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"
+    ),
     "torch functions off": torch._C.DisableTorchFunction,
     "subclass functions off": torch._C.DisableTorchFunctionSubclass,
     "function mode": lambda: type("Mode", (torch.overrides.TorchFunctionMode,), {})(),

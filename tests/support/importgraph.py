@@ -8,12 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGES = ("runtime", "lowering", "rewriter", "codemods")  # each may import itself and what stands left of it
+PACKAGES = (
+    "runtime",
+    "lowering",
+    "rewriter",
+    "codemods",
+)  # each may import itself and what stands left of it
 NEEDS_TORCH = ("torch", "triton", "transformers")
 
 
 class Import(NamedTuple):
-    """`module` imports `target` at `line`; `local`: inside a function; `typing`: only for type checkers."""
+    """`module` imports `target` at `line`; `local`: inside a function; `typing`: only for type
+    checkers."""
 
     module: str
     target: str
@@ -34,7 +40,10 @@ def package_root() -> Path:
 def sources() -> dict[str, Path]:
     """Every module of the package, by dotted name, with its file."""
     root = package_root()
-    files = [root / "__init__.py", *(f for name in PACKAGES for f in sorted((root / name).rglob("*.py")))]
+    files = [
+        root / "__init__.py",
+        *(f for name in PACKAGES for f in sorted((root / name).rglob("*.py"))),
+    ]
     return {_module_name(file.relative_to(root)): file for file in files}
 
 

@@ -1,4 +1,5 @@
-"""Files under `interpreted` run in a process of their own, where TRITON_INTERPRET=1 is set before Triton is imported."""
+"""Files under `interpreted` run in a process of their own, where TRITON_INTERPRET=1 is set before
+Triton is imported."""
 
 import os
 import sys

@@ -1,11 +1,24 @@
-"""Kernels that the Triton tests print: those of every target, and some that only a GPU cuts into pieces."""
+"""Kernels that the Triton tests print: those of every target, and some that only a GPU cuts into
+pieces."""
 
 import importlib.util
 import math
 from pathlib import Path
 
 import torch
-from dynfix.lowering.ir import Buffer, Cast, Const, Group, IndexValue, Indirect, Load, Nest, Reduced, Select, Store
+from dynfix.lowering.ir import (
+    Buffer,
+    Cast,
+    Const,
+    Group,
+    IndexValue,
+    Indirect,
+    Load,
+    Nest,
+    Reduced,
+    Select,
+    Store,
+)
 from dynfix.lowering.sizes import ZERO, Axis, add, atom_index, linear
 
 _path = Path(__file__).parents[1] / "lowering" / "examples.py"
@@ -31,7 +44,8 @@ def local(name):
 
 
 def full_mean(n=70001):
-    """Too long for one program and not divisible: parts with a mask, then a fold with an epilogue."""
+    """Too long for one program and not divisible: parts with a mask, then a fold with an
+    epilogue."""
     x, y = torch.randn(n), out(1)
     bx, by = buffers(x=x, y=y)
     load = Load(bx, atom_index(Axis(0, n)))
@@ -41,12 +55,16 @@ def full_mean(n=70001):
 
 
 def long_argmax(rows=300, cols=250):
-    """A split argmax: the fold picks a part, then what that part found. Two equal maxima: the first wins."""
+    """A split argmax: the fold picks a part, then what that part found. Two equal maxima: the first
+    wins."""
     x, y, z = torch.randn(rows, cols), out(1, dtype=torch.int64), out(1)
     x[7, 3] = x[250, 9] = 9.0
     bx, by, bz = buffers(x=x, y=y, z=z)
     load = Load(bx, linear((Axis(0, rows), Axis(1, cols)), (cols, 1)))
-    stores = (Store(by, ZERO, Reduced("argmax", load, torch.int64)), Store(bz, ZERO, Reduced("max", load, F32)))
+    stores = (
+        Store(by, ZERO, Reduced("argmax", load, torch.int64)),
+        Store(bz, ZERO, Reduced("max", load, F32)),
+    )
     group = Group("long_argmax", (), (Nest((), (rows, cols), stores),))
     return group, {"x": x, "y": y, "z": z}, {"y": x.argmax().reshape(1), "z": x.max().reshape(1)}
 
@@ -55,7 +73,9 @@ def long_columns(rows=3001, cols=75):
     x, y = torch.randn(rows, cols), out(cols)
     bx, by = buffers(x=x, y=y)
     at = linear((Axis(0, cols), Axis(1, rows)), (1, cols))
-    nest = Nest((cols,), (rows,), (Store(by, atom_index(Axis(0, cols)), Reduced("sum", Load(bx, at), F32)),))
+    nest = Nest(
+        (cols,), (rows,), (Store(by, atom_index(Axis(0, cols)), Reduced("sum", Load(bx, at), F32)),)
+    )
     return Group("long_columns", (cols,), (nest,)), {"x": x, "y": y}, {"y": x.sum(0)}
 
 
@@ -81,21 +101,37 @@ def batch_norm(n=6, c=4, h=64 * 48):
     nests = (
         Nest((c,), (n, h), (Store(mean, ZERO, op("div", Reduced("sum", load, F32), count)),)),
         Nest(
-            (c,), (n, h), (Store(variance, ZERO, op("div", Reduced("sum", op("mul", centred, centred), F32), count)),)
+            (c,),
+            (n, h),
+            (
+                Store(
+                    variance,
+                    ZERO,
+                    op("div", Reduced("sum", op("mul", centred, centred), F32), count),
+                ),
+            ),
         ),
         Nest((c,), (n, h), (Store(by, at, op("mul", centred, scale)),)),
     )
-    expected = (x - x.mean((0, 2), keepdim=True)) / (x.var((0, 2), keepdim=True, unbiased=False) + 1e-5).sqrt()
+    expected = (x - x.mean((0, 2), keepdim=True)) / (
+        x.var((0, 2), keepdim=True, unbiased=False) + 1e-5
+    ).sqrt()
     return Group("batch_norm", (c,), nests), {"x": x, "y": y}, {"y": expected}
 
 
 def softmax_rows(rows, cols, dtype=F32, name="softmax_rows"):
     """softmax(x / 8 + mask) along the last axis."""
-    x, mask, y = torch.randn(rows, cols).to(dtype), torch.randn(cols).to(dtype), out(rows, cols, dtype=dtype)
+    x, mask, y = (
+        torch.randn(rows, cols).to(dtype),
+        torch.randn(cols).to(dtype),
+        out(rows, cols, dtype=dtype),
+    )
     bx, bm, by = buffers(x=x, mask=mask, y=y)
     biggest, total = local("m"), local("s")
     at = linear((Axis(0, rows), Axis(1, cols)), (cols, 1))
-    scores = op("add", op("mul", wide(Load(bx, at)), f32(0.125)), wide(Load(bm, atom_index(Axis(1, cols)))))
+    scores = op(
+        "add", op("mul", wide(Load(bx, at)), f32(0.125)), wide(Load(bm, atom_index(Axis(1, cols))))
+    )
     shifted = op("exp", op("sub", scores, Load(biggest, ZERO)))
     nests = (
         Nest((rows,), (cols,), (Store(biggest, ZERO, Reduced("max", scores, F32)),)),
@@ -117,7 +153,9 @@ def many_softmax():
 
 def add_layer_norm(rows=30, cols=768, dtype=BF16):
     """z = x + r is stored and normalised: a stored value that later nests use from registers."""
-    x, r, w, b = (torch.randn(*shape).to(dtype) for shape in ((rows, cols), (rows, cols), (cols,), (cols,)))
+    x, r, w, b = (
+        torch.randn(*shape).to(dtype) for shape in ((rows, cols), (rows, cols), (cols,), (cols,))
+    )
     z, y = out(rows, cols, dtype=dtype), out(rows, cols, dtype=dtype)
     bx, br, bw, bb, bz, by = buffers(x=x, r=r, w=w, b=b, z=z, y=y)
     mean, variance = local("m"), local("v")
@@ -126,31 +164,52 @@ def add_layer_norm(rows=30, cols=768, dtype=BF16):
     again = wide(Load(bz, at))
     centred = op("sub", again, Load(mean, ZERO))
     scale = op("rsqrt", op("add", Load(variance, ZERO), f32(1e-5)))
-    normal = op("add", op("mul", op("mul", centred, scale), wide(Load(bw, col))), wide(Load(bb, col)))
+    normal = op(
+        "add", op("mul", op("mul", centred, scale), wide(Load(bw, col))), wide(Load(bb, col))
+    )
     nests = (
         Nest((rows,), (cols,), (store(bz, at, total),)),
-        Nest((rows,), (cols,), (Store(mean, ZERO, op("div", Reduced("sum", again, F32), f32(cols))),)),
+        Nest(
+            (rows,), (cols,), (Store(mean, ZERO, op("div", Reduced("sum", again, F32), f32(cols))),)
+        ),
         Nest(
             (rows,),
             (cols,),
-            (Store(variance, ZERO, op("div", Reduced("sum", op("mul", centred, centred), F32), f32(cols))),),
+            (
+                Store(
+                    variance,
+                    ZERO,
+                    op("div", Reduced("sum", op("mul", centred, centred), F32), f32(cols)),
+                ),
+            ),
         ),
         Nest((rows,), (cols,), (store(by, at, normal),)),
     )
     summed = x + r
-    expected = torch.nn.functional.layer_norm(summed.float(), (cols,), w.float(), b.float()).to(dtype)
+    expected = torch.nn.functional.layer_norm(summed.float(), (cols,), w.float(), b.float()).to(
+        dtype
+    )
     group = Group("add_layer_norm", (rows,), nests)
     return group, {"x": x, "r": r, "w": w, "b": b, "z": z, "y": y}, {"z": summed, "y": expected}
 
 
 def rms_norm(rows=64, cols=1000, dtype=BF16):
-    x, w, y = torch.randn(rows, cols).to(dtype), torch.randn(cols).to(dtype), out(rows, cols, dtype=dtype)
+    x, w, y = (
+        torch.randn(rows, cols).to(dtype),
+        torch.randn(cols).to(dtype),
+        out(rows, cols, dtype=dtype),
+    )
     bx, bw, by = buffers(x=x, w=w, y=y)
     square = local("q")
     at = linear((Axis(0, rows), Axis(1, cols)), (cols, 1))
     load = wide(Load(bx, at))
-    scale = op("rsqrt", op("add", op("div", Reduced("sum", op("mul", load, load), F32), f32(cols)), f32(1e-6)))
-    value = op("mul", op("mul", load, Load(square, ZERO)), wide(Load(bw, atom_index(Axis(1, cols)))))
+    scale = op(
+        "rsqrt",
+        op("add", op("div", Reduced("sum", op("mul", load, load), F32), f32(cols)), f32(1e-6)),
+    )
+    value = op(
+        "mul", op("mul", load, Load(square, ZERO)), wide(Load(bw, atom_index(Axis(1, cols))))
+    )
     nests = (
         Nest((rows,), (cols,), (Store(square, ZERO, scale),)),
         Nest((rows,), (cols,), (store(by, at, value),)),
@@ -166,7 +225,11 @@ def swiglu(n=5000, dtype=BF16):
     gate = wide(Load(ba, i))
     value = op("mul", op("mul", gate, op("sigmoid", gate)), wide(Load(bb, i)))
     group = Group("swiglu", (n,), (Nest((n,), (), (store(by, i, value),)),))
-    return group, {"a": a, "b": b, "y": y}, {"y": (torch.nn.functional.silu(a.float()) * b.float()).to(dtype)}
+    return (
+        group,
+        {"a": a, "b": b, "y": y},
+        {"y": (torch.nn.functional.silu(a.float()) * b.float()).to(dtype)},
+    )
 
 
 def scatter_add():
@@ -177,16 +240,25 @@ def scatter_add():
     row = atom_index(Indirect(Load(bi, atom_index(axes[0])), 10), 8)
     target = Store(by, add(row, atom_index(axes[1])), Load(bs, linear(axes, (8, 1))), "sum")
     group = Group("scatter_add", (100, 8), (Nest((100, 8), (), (target,)),))
-    return group, {"ids": ids, "source": source, "y": y}, {"y": torch.zeros(10, 8).index_add(0, ids, source)}
+    return (
+        group,
+        {"ids": ids, "source": source, "y": y},
+        {"y": torch.zeros(10, 8).index_add(0, ids, source)},
+    )
 
 
 def scatter_rows():
-    """Atomic addition of every inner element to one cell a row: the index does not use the inner axis."""
+    """Atomic addition of every inner element to one cell a row: the index does not use the inner
+    axis."""
     x, y = torch.randn(20, 30), torch.zeros(20)
     bx, by = buffers(x=x, y=y)
     axes = (Axis(0, 20), Axis(1, 30))
     target = Store(by, atom_index(axes[0]), Load(bx, linear(axes, (30, 1))), "sum")
-    return Group("scatter_rows", (20,), (Nest((20,), (30,), (target,)),)), {"x": x, "y": y}, {"y": x.sum(1)}
+    return (
+        Group("scatter_rows", (20,), (Nest((20,), (30,), (target,)),)),
+        {"x": x, "y": y},
+        {"y": x.sum(1)},
+    )
 
 
 def causal_mask(n=70):
@@ -199,14 +271,27 @@ def causal_mask(n=70):
     value = Select(below, Load(bx, at), f32(-math.inf))
     nests = (
         Nest((n,), (n,), (Store(by, at, value),)),
-        Nest((n,), (n,), (Store(bz, atom_index(axes[0]), Reduced("any", op("gt", value, f32(2.0)), torch.bool)),)),
+        Nest(
+            (n,),
+            (n,),
+            (
+                Store(
+                    bz, atom_index(axes[0]), Reduced("any", op("gt", value, f32(2.0)), torch.bool)
+                ),
+            ),
+        ),
     )
     expected = x.masked_fill(~torch.ones(n, n).tril().bool(), -math.inf)
-    return Group("causal_mask", (n,), nests), {"x": x, "y": y, "z": z}, {"y": expected, "z": (expected > 2).any(1)}
+    return (
+        Group("causal_mask", (n,), nests),
+        {"x": x, "y": y, "z": z},
+        {"y": expected, "z": (expected > 2).any(1)},
+    )
 
 
 def swap_in_row():
-    """A later nest reads what other points of the row stored: memory, not registers, and a barrier between."""
+    """A later nest reads what other points of the row stored: memory, not registers, and a barrier
+    between."""
     x, y, z = torch.randn(7, 64), out(7, 64), out(7, 64)
     bx, by, bz = buffers(x=x, y=y, z=z)
     axes = (Axis(0, 7), Axis(1, 64))
@@ -215,7 +300,11 @@ def swap_in_row():
         Nest((7,), (64,), (Store(by, at, op("mul", Load(bx, at), f32(2))),)),
         Nest((7,), (64,), (Store(bz, at, op("add", Load(by, back), Load(bx, at))),)),
     )
-    return Group("swap_in_row", (7,), nests), {"x": x, "y": y, "z": z}, {"y": 2 * x, "z": 2 * x.flip(1) + x}
+    return (
+        Group("swap_in_row", (7,), nests),
+        {"x": x, "y": y, "z": z},
+        {"y": 2 * x, "z": 2 * x.flip(1) + x},
+    )
 
 
 def empty_inner():

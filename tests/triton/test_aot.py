@@ -1,4 +1,5 @@
-"""Builds every example kernel for an NVIDIA and an AMD GPU, which needs neither, and looks at what the assembler says of it."""
+"""Builds every example kernel for an NVIDIA and an AMD GPU, which needs neither, and looks at what
+the assembler says of it."""
 
 import re
 import subprocess
@@ -8,16 +9,16 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
-import torch  # noqa: E402
-from dynfix.lowering.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, Reduced, Store  # noqa: E402
-from dynfix.lowering.ops import NUMBERS, OPS  # noqa: E402
-from dynfix.lowering.sizes import Axis, atom_index, linear  # noqa: E402
-from dynfix.lowering.targets.triton import print_group  # noqa: E402
-from dynfix.lowering.targets.triton_tile import Device  # noqa: E402
-from dynfix.runtime.errors import BuildError  # noqa: E402
-from dynfix.runtime.launch_triton import TritonGroup, TritonKernel, build, interpreted, load_source  # noqa: E402
-from kernel_examples import EXAMPLES, swiglu  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
+import torch
+from dynfix.lowering.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, Reduced, Store
+from dynfix.lowering.ops import NUMBERS, OPS
+from dynfix.lowering.sizes import Axis, atom_index, linear
+from dynfix.lowering.targets.triton import print_group
+from dynfix.lowering.targets.triton_tile import Device
+from dynfix.runtime.errors import BuildError
+from dynfix.runtime.launch_triton import TritonGroup, TritonKernel, build, interpreted, load_source
+from kernel_examples import EXAMPLES, swiglu
+from triton.backends.compiler import GPUTarget
 
 pytestmark = pytest.mark.skipif(interpreted(), reason="the interpreter builds nothing")
 TARGETS = {"sm_90": GPUTarget("cuda", 90, 32), "gfx942": GPUTarget("hip", "gfx942", 64)}
@@ -32,7 +33,9 @@ def made(group: TritonGroup, kernel: TritonKernel, target: str, aligned: bool = 
 def spilled(binary, target: str, folder: Path) -> int:
     """Bytes or registers that the kernel keeps in memory for want of registers."""
     if target == "gfx942":
-        return sum(int(n) for n in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", binary.asm["amdgcn"]))
+        return sum(
+            int(n) for n in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", binary.asm["amdgcn"])
+        )
     file = folder / "kernel.cubin"
     file.write_bytes(binary.asm["cubin"])
     usage = subprocess.run(
@@ -69,7 +72,13 @@ def every_op(dtype):
     stores = []
     for k, name in enumerate(names):
         result = OPS[name].result or dtype
-        stores.append(Store(Buffer(f"out{k}", result, 1024), i, Op(name, tuple(inputs[: OPS[name].arity]), result)))
+        stores.append(
+            Store(
+                Buffer(f"out{k}", result, 1024),
+                i,
+                Op(name, tuple(inputs[: OPS[name].arity]), result),
+            )
+        )
     return Group("every_op", (1024,), (Nest((1024,), (), tuple(stores)),))
 
 
@@ -102,7 +111,9 @@ def _long(stores):
     longer = []
     for store in stores:
         buffer = Buffer("x", store.value.value.dtype, 64 * 20000)
-        longer.append(Store(store.buffer, row, Reduced(store.value.kind, Load(buffer, at), store.value.dtype)))
+        longer.append(
+            Store(store.buffer, row, Reduced(store.value.kind, Load(buffer, at), store.value.dtype))
+        )
     return Nest((64,), (20000,), tuple(longer))
 
 
@@ -116,6 +127,8 @@ def test_aligned_pointers_are_read_in_vectors():
 def test_what_triton_rejects_is_named():
     group = print_group(EXAMPLES[0]()[0])
     good = group.variants[0][0]
-    broken = TritonKernel(good.name, good.text.replace("tl.load", "tl.lode"), *list(vars(good).values())[2:])
+    broken = TritonKernel(
+        good.name, good.text.replace("tl.load", "tl.lode"), *list(vars(good).values())[2:]
+    )
     with pytest.raises(BuildError, match=good.name):
         made(group, broken, "sm_90")

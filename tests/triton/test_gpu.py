@@ -18,7 +18,9 @@ F = torch.nn.functional
 
 
 def loose(dtype):
-    return {"rtol": 1.6e-2, "atol": 1e-3} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    return (
+        {"rtol": 1.6e-2, "atol": 1e-3} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    )
 
 
 def close(found, expected, **tolerance):
@@ -33,11 +35,17 @@ def test_example_kernels(make, number):
     tensors = {name: tensor.cuda() for name, tensor in tensors.items()}
     printed = print_group(group)
     chosen = tuple((kernels[min(number, len(kernels) - 1)],) for kernels in printed.variants)
-    launch = load_groups([TritonGroup(group.name, chosen, printed.scratch, printed.header)], torch.device("cuda"))[0]
+    launch = load_groups(
+        [TritonGroup(group.name, chosen, printed.scratch, printed.header)], torch.device("cuda")
+    )[0]
     launch(*(tensors[buffer.name] for buffer in global_buffers(group)))
     for name, wanted in expected.items():
         found = tensors[name].cpu().reshape(wanted.shape)
-        close(found, wanted, **(loose(wanted.dtype) if wanted.is_floating_point() else {"rtol": 0, "atol": 0}))
+        close(
+            found,
+            wanted,
+            **(loose(wanted.dtype) if wanted.is_floating_point() else {"rtol": 0, "atol": 0}),
+        )
 
 
 def gelu_chain(x, b):
@@ -58,9 +66,15 @@ def test_three_calls_with_changing_inputs(fn, dtype):
     call = dynfix.compile(fn, fullgraph=True)
     for seed, rows in enumerate((300, 300, 77)):  # the third call has another size
         torch.manual_seed(seed)
-        x, w = torch.randn(rows, 768, device="cuda").to(dtype), torch.randn(768, device="cuda").to(dtype)
+        x, w = (
+            torch.randn(rows, 768, device="cuda").to(dtype),
+            torch.randn(768, device="cuda").to(dtype),
+        )
         exact = fn(x.double(), w.double())
-        ours, eager = (call(x, w).double() - exact).abs().max(), (fn(x, w).double() - exact).abs().max()
+        ours, eager = (
+            (call(x, w).double() - exact).abs().max(),
+            (fn(x, w).double() - exact).abs().max(),
+        )
         assert ours <= 2 * eager + 1e-5
 
 
@@ -75,7 +89,11 @@ def test_reductions():
 class MLP(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.last = torch.nn.Linear(64, 256), torch.nn.LayerNorm(256), torch.nn.Linear(256, 10)
+        self.first, self.norm, self.last = (
+            torch.nn.Linear(64, 256),
+            torch.nn.LayerNorm(256),
+            torch.nn.Linear(256, 10),
+        )
 
     def forward(self, x):
         return self.last(F.gelu(self.norm(self.first(x))))
@@ -97,7 +115,10 @@ def test_backward_of_an_mlp():
 
 
 def test_joint_graph_without_the_front_end():
-    x, w = torch.randn(64, 100, device="cuda", requires_grad=True), torch.randn(100, device="cuda", requires_grad=True)
+    x, w = (
+        torch.randn(64, 100, device="cuda", requires_grad=True),
+        torch.randn(100, device="cuda", requires_grad=True),
+    )
     call = compile_graph(torch.fx.symbolic_trace(normalised), [x, w], Options())
     ours = torch.autograd.grad(call(x, w).sum(), (x, w))
     close(ours, torch.autograd.grad(normalised(x, w).sum(), (x, w)), rtol=1e-3, atol=1e-4)
@@ -134,10 +155,15 @@ def test_inputs_that_are_not_contiguous_or_not_aligned():
 
 
 def alone(check):
-    """Run `check` of this file in a process of its own: a fault on the device spoils all that follows in its process."""
+    """Run `check` of this file in a process of its own: a fault on the device spoils all that
+    follows in its process."""
     code = f"import test_gpu, torch; test_gpu.{check.__name__}(); torch.cuda.synchronize()"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -148,7 +174,9 @@ def test_tuned_variants_give_the_same():
 
 def tuned():
     x, b = torch.randn(4096, 1024, device="cuda"), torch.randn(1024, device="cuda")
-    call = dynfix.compile(normalised, fullgraph=True, options={"max_autotune": True, "strict": True})
+    call = dynfix.compile(
+        normalised, fullgraph=True, options={"max_autotune": True, "strict": True}
+    )
     for _ in range(3):
         close(call(x, b), normalised(x, b), rtol=1e-4, atol=1e-4)
 
@@ -158,8 +186,12 @@ def test_indices_from_memory_stay_inside():
 
 
 def embedded():
-    """Negative positions count from the end; those outside read some element of the table, whatever they are."""
-    table, ids = torch.randn(1000, 64, device="cuda"), torch.randint(0, 1000, (4, 77), device="cuda")
+    """Negative positions count from the end; those outside read some element of the table, whatever
+    they are."""
+    table, ids = (
+        torch.randn(1000, 64, device="cuda"),
+        torch.randint(0, 1000, (4, 77), device="cuda"),
+    )
 
     def embed(table, ids):
         return F.embedding(ids, table) * 2 + 1
@@ -197,7 +229,20 @@ def test_sizes_that_change():
 
     compiled = dynfix.compile(f)
     w = torch.randn(64, 64, device="cuda")
-    sizes = [(2, 16), (2, 24), (3, 12), (5, 31), (4, 200), (7, 9), (2, 11), (6, 13), (3, 77), (2, 16), (9, 5), (4, 40)]
+    sizes = [
+        (2, 16),
+        (2, 24),
+        (3, 12),
+        (5, 31),
+        (4, 200),
+        (7, 9),
+        (2, 11),
+        (6, 13),
+        (3, 77),
+        (2, 16),
+        (9, 5),
+        (4, 40),
+    ]
     for b, t in sizes:
         x = torch.randn(b, t, 64, device="cuda")
         torch.testing.assert_close(compiled(x, w), f(x, w), rtol=1e-4, atol=1e-4)

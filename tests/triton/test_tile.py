@@ -5,11 +5,29 @@ import itertools
 import pytest
 import torch
 from dynfix.lowering import sizes
-from dynfix.lowering.sizes import Axis, FloorDiv, Index, Mod, add, atom_index, floordiv, linear, mod
+from dynfix.lowering.sizes import (
+    Axis,
+    FloorDiv,
+    Index,
+    Mod,
+    add,
+    atom_index,
+    floordiv,
+    linear,
+    mod,
+)
 from dynfix.lowering.targets.triton import global_buffers, print_group, tiles
 from dynfix.lowering.targets.triton_split import cut
 from dynfix.lowering.targets.triton_tile import Device, needs_int64, pow2
-from kernel_examples import EXAMPLES, add_layer_norm, batch_norm, common, full_mean, long_columns, softmax_rows
+from kernel_examples import (
+    EXAMPLES,
+    add_layer_norm,
+    batch_norm,
+    common,
+    full_mean,
+    long_columns,
+    softmax_rows,
+)
 
 MADE = {make.__name__: make for make in EXAMPLES}
 
@@ -31,14 +49,22 @@ def test_a_row_number_comes_out_of_a_flat_index_without_the_column():
     flat = linear((x, r), (512, 1))
     assert floordiv(flat, 512 * 6) is floordiv(atom_index(x), 6)
     assert mod(flat, 512 * 6) is add(sizes.scale(mod(atom_index(x), 6), 512), atom_index(r))
-    whole = add(sizes.scale(floordiv(flat, 3072), 3072), sizes.scale(mod(atom_index(x), 6), 512), atom_index(r))
+    whole = add(
+        sizes.scale(floordiv(flat, 3072), 3072),
+        sizes.scale(mod(atom_index(x), 6), 512),
+        atom_index(r),
+    )
     assert whole is flat
 
 
-@pytest.mark.parametrize("factors", list(itertools.product((1, 2, 4, 6, 12), (0, 1, 3, 8), (-5, 0, 7))), ids=str)
+@pytest.mark.parametrize(
+    "factors", list(itertools.product((1, 2, 4, 6, 12), (0, 1, 3, 8), (-5, 0, 7))), ids=str
+)
 def test_division_keeps_values(factors):
     a, b = Axis(0, 7), Axis(1, 5)
-    index = Index(tuple((axis, f) for axis, f in ((a, factors[0]), (b, factors[1])) if f), factors[2])
+    index = Index(
+        tuple((axis, f) for axis, f in ((a, factors[0]), (b, factors[1])) if f), factors[2]
+    )
     for divisor, i, j in itertools.product((2, 3, 4, 12, 24), range(7), range(5)):
         values = {a: i, b: j}
         assert evaluate(floordiv(index, divisor), values) == evaluate(index, values) // divisor
@@ -60,14 +86,20 @@ def test_short_rows_share_a_program():
 
 
 def test_a_transposed_access_gets_a_square_tile_and_a_broadcast_does_not():
-    assert [dim.name for dim in tiles(common.transpose_add()[0], Device())[0].dims] == ["z", "y", "x"]
+    assert [dim.name for dim in tiles(common.transpose_add()[0], Device())[0].dims] == [
+        "z",
+        "y",
+        "x",
+    ]
     assert [dim.name for dim in tiles(common.gather()[0], Device())[0].dims] == ["x"]
 
 
 def test_stored_values_are_used_from_registers():
     group = add_layer_norm()[0]
     text = print_group(group).variants[0][0].text
-    assert text.count("tl.load") == 4 and text.count("tl.store") == 2 and "debug_barrier" not in text
+    assert (
+        text.count("tl.load") == 4 and text.count("tl.store") == 2 and "debug_barrier" not in text
+    )
     assert "debug_barrier" in print_group(MADE["swap_in_row"]()[0]).variants[0][0].text
 
 
@@ -77,12 +109,18 @@ def test_a_private_buffer_is_not_written_where_registers_carry_it():
     kernel = print_group(group, private=frozenset({z})).variants[0][0]
     assert kernel.text.count("tl.store") == 1 and len(kernel.arguments) == 5
     assert global_buffers(group).index(z) not in kernel.arguments
-    looped = print_group(MADE["swap_in_row"]()[0], private=frozenset({common.Buffer("y", torch.float32, 7 * 64)}))
-    assert looped.variants[0][0].text.count("tl.store") == 2  # its neighbours are read: memory is needed
+    looped = print_group(
+        MADE["swap_in_row"]()[0], private=frozenset({common.Buffer("y", torch.float32, 7 * 64)})
+    )
+    # its neighbours are read: memory is needed
+    assert looped.variants[0][0].text.count("tl.store") == 2
 
 
 def test_equal_kernels_have_equal_texts():
-    texts = {print_group(softmax_rows(8, 64, name=name)[0]).variants[0][0].text for name in ("one", "two")}
+    texts = {
+        print_group(softmax_rows(8, 64, name=name)[0]).variants[0][0].text
+        for name in ("one", "two")
+    }
     assert len(texts) == 1
 
 
@@ -94,7 +132,10 @@ def test_small_devices_do_not_split():
 def test_scratch_is_shared_by_the_pieces():
     pieces = cut(batch_norm()[0], Device())
     assert {b.name for b in pieces.scratch} >= {"batch_norm_m", "batch_norm_v"}
-    assert cut(full_mean()[0], Device()).scratch[0].size == cut(full_mean()[0], Device()).groups[0].space[0]
+    assert (
+        cut(full_mean()[0], Device()).scratch[0].size
+        == cut(full_mean()[0], Device()).groups[0].space[0]
+    )
 
 
 def test_indices_widen_only_when_they_must():

@@ -1,4 +1,5 @@
-"""Language features: expressions. Each function is run as it is and rewritten; `log` shows what was evaluated, and in which order."""
+"""Language features: expressions. Each function is run as it is and rewritten; `log` shows what was
+evaluated, and in which order."""
 # ruff: noqa
 # fmt: off
 

@@ -1,4 +1,5 @@
-"""Positions that are loaded from memory: negative ones count from the end, others outside are clamped, also where fused."""
+"""Positions that are loaded from memory: negative ones count from the end, others outside are
+clamped, also where fused."""
 
 import pytest
 import torch
@@ -29,10 +30,14 @@ def positions_computed(table, ids):
     return table[(ids * 2 - ids)] + table.index_select(0, ids)
 
 
-@pytest.mark.parametrize("fn", [picked, embedded, gathered, positions_computed], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize(
+    "fn", [picked, embedded, gathered, positions_computed], ids=lambda fn: fn.__name__
+)
 def test_positions_outside_are_clamped(fn):
     table = torch.randn(12, 7)
-    call = compile_graph(symbolic_trace(fn), [table, torch.arange(5)], Options(target="triton", verify_ir=True))
+    call = compile_graph(
+        symbolic_trace(fn), [table, torch.arange(5)], Options(target="triton", verify_ir=True)
+    )
     for first in (0, *FAR):
         ids = torch.tensor([first, 3, 11, -12, first])
         torch.testing.assert_close(call(table, ids), fn(table, inside(ids)))

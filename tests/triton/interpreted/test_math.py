@@ -8,7 +8,10 @@ from dynfix.lowering.targets import triton_math as m
 from dynfix.runtime.launch_triton import load_source
 
 NAMES = ("erf", "erf_fast", "tanh", "sigmoid", "sigmoid_fast", "exp_fast", "digamma")
-HEADER = "import triton\nimport triton.language as tl\nfrom dynfix.lowering.targets import triton_math as m\n"
+HEADER = (
+    "import triton\nimport triton.language as tl\nfrom dynfix.lowering.targets import triton_math"
+    " as m\n"
+)
 KERNEL = """
 
 @triton.jit
@@ -30,7 +33,9 @@ def exact(name, x):
 
 
 def grid():
-    return torch.cat([torch.linspace(-6, 6, 8001), torch.linspace(-0.7, 0.7, 8001), torch.logspace(-20, 0, 200)])
+    return torch.cat(
+        [torch.linspace(-6, 6, 8001), torch.linspace(-0.7, 0.7, 8001), torch.logspace(-20, 0, 200)]
+    )
 
 
 def ulps(found, wanted):
@@ -40,7 +45,8 @@ def ulps(found, wanted):
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"), [("erf", 4), ("tanh", 4), ("sigmoid", 4), ("sigmoid_fast", 10), ("exp_fast", 10)]
+    ("name", "limit"),
+    [("erf", 4), ("tanh", 4), ("sigmoid", 4), ("sigmoid_fast", 10), ("exp_fast", 10)],
 )
 def test_within_ulps_of_float64(name, limit):
     x = grid()
@@ -62,7 +68,9 @@ def test_digamma():
 @pytest.mark.parametrize("name", ["erf", "erf_fast", "tanh", "sigmoid", "sigmoid_fast"])
 def test_ends_of_the_line(name):
     x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 100.0, -100.0])
-    torch.testing.assert_close(run(name, x), exact(name, x).float(), rtol=1e-6, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(
+        run(name, x), exact(name, x).float(), rtol=1e-6, atol=1e-6, equal_nan=True
+    )
 
 
 def test_the_tests_run_in_the_interpreter():

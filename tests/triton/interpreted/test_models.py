@@ -59,7 +59,10 @@ def test_forward(fn, dtype):
 
 @pytest.mark.parametrize(
     "fn",
-    [add_layer_norm, *(pytest.param(fn, marks=pytest.mark.slow) for fn in FUNCTIONS if fn is not add_layer_norm)],
+    [
+        add_layer_norm,
+        *(pytest.param(fn, marks=pytest.mark.slow) for fn in FUNCTIONS if fn is not add_layer_norm),
+    ],
     ids=lambda fn: fn.__name__,
 )
 def test_backward(fn):
@@ -107,7 +110,12 @@ def test_reading_inputs_that_are_not_contiguous():
 
 def test_long_sums_and_columns_in_one_graph():
     torch.manual_seed(0)
-    check(lambda x: (x.sum(), x.amax(0), x.mean(1), x.argmax()), torch.randn(500, 40), rtol=1e-4, atol=1e-4)
+    check(
+        lambda x: (x.sum(), x.amax(0), x.mean(1), x.argmax()),
+        torch.randn(500, 40),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_without_the_interpreter_cpu_tensors_are_refused(monkeypatch):

@@ -1,4 +1,5 @@
-"""A subset of the C++ target's operator tests, in the interpreter: every operator in float32, half precision where it differs."""
+"""A subset of the C++ target's operator tests, in the interpreter: every operator in float32, half
+precision where it differs."""
 
 import pytest
 import torch
@@ -44,7 +45,9 @@ def test_casts(dtype):
 
 
 @pytest.mark.parametrize("shape", [(7, 33), (3, 4, 5), (40, 1)], ids=str)
-@pytest.mark.parametrize("dtype", mostly_slow(BF16, F32, torch.int64, torch.uint8, torch.bool), ids=str)
+@pytest.mark.parametrize(
+    "dtype", mostly_slow(BF16, F32, torch.int64, torch.uint8, torch.bool), ids=str
+)
 def test_reductions(dtype, shape):
     reductions.test_reductions(dtype, shape, None)
 

@@ -1,0 +1,126 @@
+"""The walk over what runs under capture: rules get the nodes that they ask for; code that a guard
+keeps out is skipped."""
+
+import ast
+
+_COMPILING = (
+    "torch.compiler.is_compiling",
+    "torch.compiler.is_dynamo_compiling",
+    "torch._dynamo.is_compiling",
+    "torch._dynamo.external_utils.is_compiling",
+    "dynfix.is_compiling",
+)
+_SCRIPTING = ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export")
+VALUES = "host_values"  # what is computed ahead of a captured call
+_BLOCKS = {"body", "orelse", "finalbody"}
+
+
+def compiling(test, names):
+    """True where `test` holds only when compiled, False where only when not, None where it tells
+    neither."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = compiling(test.operand, names)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        found = [compiling(v, names) for v in test.values]
+        return next((f for f in found if f is not None), None)
+    if not isinstance(test, ast.Call):
+        return None
+    name = names.resolve(test.func) or ""
+    if name in _COMPILING or name.endswith((".is_torchdynamo_compiling", "is_compiling")):
+        return True
+    return False if name in _SCRIPTING else None
+
+
+def _exact(test, names):
+    """Whether the other branch of `test` surely is the other case: no `and` in it."""
+    while isinstance(test, ast.UnaryOp):
+        test = test.operand
+    return isinstance(test, ast.Call) and (names.resolve(test.func) or "") not in _SCRIPTING
+
+
+def read_ahead(test):
+    """Whether a choice asks for what was computed ahead of the captured call: `values and "key" in
+    values`. Its other side runs in eager alone."""
+    if not (
+        isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and len(test.values) == 2
+    ):
+        return False
+    name, inside = test.values
+    return (
+        isinstance(name, ast.Name)
+        and isinstance(inside, ast.Compare)
+        and isinstance(inside.left, ast.Constant)
+        and isinstance(inside.ops[0], ast.In)
+        and ast.unparse(inside.comparators) == name.id
+    )
+
+
+class Walk:
+    """Calls the rules of `table` ({node type: rules}) and keeps each node's parent."""
+
+    def __init__(self, context, table):
+        self.context, self.table, self.found = context, table, []
+
+    def function(self, function):
+        self.context.functions[function.node] = function
+        self.context.inference.function(function)
+        self._parents(function.node)
+        self._block(function.node.body)
+
+    def _parents(self, node):
+        parents = self.context.parents
+        todo = [node]
+        while todo:
+            parent = todo.pop()
+            for child in ast.iter_child_nodes(parent):
+                parents[child] = parent
+                todo.append(child)
+
+    def _block(self, body):
+        """The statements up to one that leaves whenever the code is compiled."""
+        for statement in body:
+            self._visit(statement)
+            if (
+                isinstance(statement, ast.If)
+                and compiling(statement.test, self.context.names) is True
+            ):
+                leaves = isinstance(statement.body[-1], (ast.Return, ast.Raise, ast.Continue))
+                if leaves and _exact(statement.test, self.context.names):
+                    return
+
+    def _visit(self, node):
+        for rule in self.table.get(type(node), ()):
+            self.found.extend(rule.check(node, self.context))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return
+        if isinstance(node, (ast.If, ast.IfExp)) and read_ahead(node.test):
+            return
+        if isinstance(node, ast.If):
+            self._if(node)
+            return
+        self._children(node)
+
+    def _children(self, node):
+        for name, value in ast.iter_fields(node):
+            if name == "annotation":
+                continue
+            if isinstance(value, list):
+                if name in _BLOCKS and value and isinstance(value[0], ast.stmt):
+                    self._block(value)
+                else:
+                    for item in value:
+                        if isinstance(item, ast.AST):
+                            self._visit(item)
+            elif isinstance(value, ast.AST):
+                self._visit(value)
+
+    def _if(self, node):
+        names = self.context.names
+        state = compiling(node.test, names)
+        if state is None:
+            self._visit(node.test)
+        if state is not False:
+            self._block(node.body)
+        if state is not True or not _exact(node.test, names):
+            self._block(node.orelse)

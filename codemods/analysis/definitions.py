@@ -1,0 +1,298 @@
+"""The functions and classes of a file, and which of them run under capture."""
+
+import ast
+from dataclasses import dataclass, field
+
+from .captured_walk import VALUES
+from .import_names import dotted
+
+
+def _words(text):
+    return frozenset(text.split())
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+MODULE_BASES = _words("""
+    torch.nn.Module torch.nn.modules.module.Module torch.nn.Sequential torch.nn.ModuleList
+    torch.jit.ScriptModule
+    """)
+NEVER_CAPTURED = _words("""
+    __init__ __repr__ __str__ extra_repr reset_parameters state_dict load_state_dict __del__ __new__
+    """)
+COMPILE = _words("torch.compile torch._dynamo.optimize torch.compiler.compile dynfix.compile")
+DISABLE = _words("""
+    torch.compiler.disable torch._dynamo.disable torch._dynamo.disallow_in_graph dynfix.disable
+    torch.jit.unused
+    torch.jit.script torch.jit.ignore torch.compiler.assume_constant_result torch.no_compile
+    torch.library.custom_op
+    """)
+
+
+@dataclass(eq=False)
+class Function:
+    """One `def`: `cls` is the class that it is a method of, `outer` the function around it."""
+
+    node: ast.AST
+    cls: "Class | None" = None
+    outer: "Function | None" = None
+    qualified: str = ""
+
+    @property
+    def name(self):
+        return self.node.name
+
+    @property
+    def self_name(self):
+        """The name of the first parameter of a method (not of a static one)."""
+        static = any(
+            isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod")
+            for d in self.node.decorator_list
+        )
+        args = [*self.node.args.posonlyargs, *self.node.args.args]
+        return args[0].arg if self.cls is not None and args and not static else None
+
+
+@dataclass(eq=False)
+class Class:
+    node: ast.ClassDef
+    bases: list
+    methods: dict = field(default_factory=dict)
+    is_module: bool = False
+
+    @property
+    def name(self):
+        return self.node.name
+
+    @property
+    def item_lookup(self):
+        """The method of dict, "__getitem__" or "get", that a plain subclass of dict has for
+        `__getattr__`; else ""."""
+        if [ast.unparse(b) for b in self.node.bases] != ["dict"]:
+            return ""
+        for statement in self.node.body:
+            named = isinstance(statement, ast.Assign) and [
+                ast.unparse(t) for t in statement.targets
+            ] == ["__getattr__"]
+            if named and ast.unparse(statement.value) in ("dict.__getitem__", "dict.get"):
+                return statement.value.attr
+        return ""
+
+    @property
+    def bound_names(self):
+        """What the class's body binds."""
+        stores = (
+            n for s in self.node.body if not isinstance(s, ast.FunctionDef) for n in ast.walk(s)
+        )
+        return {
+            n.id for n in stores if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        } | set(self.methods)
+
+
+class Program:
+    """Every function of the tree with its class, by node; `captured(scope)` gives those that run
+    under capture."""
+
+    def __init__(self, tree, names, index, qualified=None):
+        self.tree, self.names, self.qualified = tree, names, qualified or {}
+        self.calls = index.get(ast.Call, [])
+        self.functions, self.classes, self.top = [], {}, {}
+        self._collect(tree.body, None, None)
+        for cls in self.classes.values():
+            cls.is_module = self._is_module(cls, set())
+
+    def _collect(self, body, cls, outer):
+        for node in body:
+            if isinstance(node, _FUNCTIONS):
+                self._function(node, cls, outer)
+            elif isinstance(node, ast.ClassDef):
+                self._class(node, outer)
+            else:
+                for name in ("body", "orelse", "finalbody", "handlers"):
+                    self._collect(getattr(node, name, None) or [], cls, outer)
+
+    def _function(self, node, cls, outer):
+        function = Function(node, cls, outer, self.qualified.get(node, ""))
+        self.functions.append(function)
+        if cls is not None:
+            cls.methods[node.name] = function
+        elif outer is None:
+            self.top[node.name] = function
+        self._collect(node.body, None, function)
+
+    def _class(self, node, outer):
+        bases = [
+            (
+                ".".join(dotted(b))
+                if dotted(b) and dotted(b)[0] in self.classes
+                else self.names.resolve(b)
+            )
+            for b in node.bases
+        ]
+        cls = Class(node, bases)
+        if outer is None:
+            self.classes[node.name] = cls
+        self._collect(node.body, cls, outer)
+
+    def _is_module(self, cls, seen):
+        """A torch.nn class above it; or, under a class from elsewhere, a `forward`."""
+        if cls.name in seen:
+            return False
+        seen.add(cls.name)
+        for base in cls.bases:
+            if base in MODULE_BASES or (base or "").startswith("torch.nn."):
+                return True
+            if base in self.classes and self._is_module(self.classes[base], seen):
+                return True
+        bases = self._foreign(cls, set())
+        forward = self.method(cls, "forward")
+        return bool(bases) and forward is not None and not any("autograd" in base for base in bases)
+
+    def _foreign(self, cls, seen):
+        """The bases from elsewhere, of the class and of those above it in this file."""
+        seen.add(cls.name)
+        found = {b for b in cls.bases if b and b not in self.classes and b != "object"}
+        for base in cls.bases:
+            if base in self.classes and base not in seen:
+                found |= self._foreign(self.classes[base], seen)
+        return found
+
+    def method(self, cls, name, seen=()):
+        """The method that instances of `cls` have under `name`, if it stands in this file."""
+        if name in cls.methods:
+            return cls.methods[name]
+        for base in cls.bases:
+            if base in self.classes and base not in seen:
+                found = self.method(self.classes[base], name, (*seen, cls.name))
+                if found:
+                    return found
+        return None
+
+    def captured(self, scope, seen=frozenset()):
+        """The functions that run under capture: "forward" (reached from a module's forward or a
+        compiled function), "compiled" (from compiled ones alone) or "all". `seen`: names of
+        functions that a traced run saw there."""
+        allowed = [
+            f for f in self.functions if f.name not in NEVER_CAPTURED and not self._disabled(f)
+        ]
+        allowed = [
+            f for f in allowed if not f.name.endswith(f"_{VALUES}")
+        ]  # they run ahead of what is captured
+        if scope == "all":
+            return set(allowed)
+        roots = self._compiled_roots()
+        if scope == "forward":
+            roots |= {f for f in allowed if f.qualified in seen}
+            roots |= {f for f in allowed if f.cls and f.cls.is_module and f.name == "forward"}
+        return self._reach(roots & set(allowed), set(allowed))
+
+    def _disabled(self, function):
+        return any(self._decorator(d) in DISABLE for d in function.node.decorator_list)
+
+    def _decorator(self, node):
+        return self.names.resolve(node.func if isinstance(node, ast.Call) else node)
+
+    def _compiled_roots(self):
+        roots = {
+            f for f in self.functions if any(self._is_compile(d) for d in f.node.decorator_list)
+        }
+        for node in self.calls:
+            if node.args and self._is_compile(node.func):
+                roots |= self._named(node.args[0])
+        return roots
+
+    def _is_compile(self, decorator):
+        node = decorator
+        if isinstance(node, ast.Call):
+            if self._decorator(node) in ("functools.partial",) and node.args:
+                return self.names.resolve(node.args[0]) in COMPILE
+            node = node.func
+        parts = dotted(node)
+        return (
+            parts is not None
+            and ".".join([self.names.aliases.get(parts[0], parts[0]), *parts[1:]]) in COMPILE
+        )
+
+    def _named(self, node):
+        """The functions behind the argument of `torch.compile(...)`: a function, a class's
+        instance, a bound method."""
+        if isinstance(node, ast.Call):
+            node = node.func
+        if isinstance(node, ast.Name) and node.id in self.classes:
+            forward = self.method(self.classes[node.id], "forward")
+            return {forward} if forward else set()
+        if isinstance(node, ast.Name):
+            return {f for f in self.functions if f.name == node.id and f.cls is None}
+        return set()
+
+    def is_compiled(self, function):
+        """Whether `torch.compile` is given the function itself."""
+        return function in self._compiled_roots()
+
+    def _reach(self, roots, allowed):
+        reached, todo = set(), list(roots)
+        while todo:
+            function = todo.pop()
+            if function in reached:
+                continue
+            reached.add(function)
+            todo += [f for f in self._calls(function) if f in allowed]
+        return reached
+
+    def _calls(self, function):
+        """Functions of this file that `function` names in a call or hands on; functions defined in
+        it."""
+        yield from (f for f in self.functions if f.outer is function)
+        for node in ast.walk(function.node):
+            if isinstance(node, ast.Name) and node.id in self.top:
+                yield self.top[node.id]
+            elif isinstance(node, ast.Name) and node.id in self.classes:
+                yield from self._constructed(self.classes[node.id])
+            elif isinstance(node, ast.Attribute):
+                yield from self._attribute(function, node)
+            elif isinstance(node, ast.withitem):
+                yield from self._entered(node.context_expr)
+
+    def _entered(self, node):
+        """What `with X(...)` of a class of this file runs."""
+        made = (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and self.classes.get(node.func.id)
+        )
+        if made:
+            yield from filter(None, (self.method(made, name) for name in ("__enter__", "__exit__")))
+
+    def _constructed(self, cls):
+        for name in ("__init__", "__call__", "__post_init__"):
+            if not cls.is_module and name in cls.methods:
+                yield cls.methods[name]
+
+    def _attribute(self, function, node):
+        owner = function
+        while owner is not None and owner.cls is None:
+            owner = owner.outer
+        if owner is None:
+            return
+        classes = self._held(owner, node.value)
+        if isinstance(node.value, ast.Name) and node.value.id == owner.self_name:
+            classes = [owner.cls]
+        yield from filter(None, (self.method(cls, node.attr) for cls in classes))
+
+    def _held(self, owner, node):
+        """The classes of this file that `self.attribute` may be an instance of, by what `__init__`
+        stores there; modules are called, not asked for methods."""
+        own = (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == owner.self_name
+        )
+        init = self.method(owner.cls, "__init__") if own else None
+        for statement in ast.walk(init.node) if init else ():
+            if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+                continue
+            made = statement.value.func
+            stored = any(
+                isinstance(t, ast.Attribute) and t.attr == node.attr for t in statement.targets
+            )
+            if stored and isinstance(made, ast.Name) and made.id in self.classes:
+                yield self.classes[made.id]

@@ -1,0 +1,39 @@
+"""What a rule found: the place, the message, and the fix or the reason why there is none."""
+
+from dataclasses import dataclass, replace
+
+from ...rewriter.edits.spans import Fix
+
+ERROR, NOTE = "error", "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`line`, `column`, `end_line`, `end_column` count from 1, the end is exclusive. `help`: what
+    to do by hand. `kept`: why there is no fix. A note tells something and fails nothing. `traced`:
+    only the traced run justifies it. `cell`: of a notebook, from 1; lines count within it then."""
+
+    code: str
+    message: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    fix: Fix | None = None
+    help: str = ""
+    kept: str = ""
+    level: str = ERROR
+    traced: bool = False
+    cell: int | None = None
+
+    @property
+    def place(self):
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{self.path}:{cell}{self.line}:{self.column}"
+
+    def without_fix(self, why):
+        return replace(self, fix=None, kept=why)
+
+    def sort_key(self):
+        return self.path, self.line, self.column, self.code

@@ -1,0 +1,328 @@
+"""Attributes of modules that grow whenever captured code runs: counters, and lists that keep what
+they are given."""
+
+import ast
+from dataclasses import dataclass
+
+from ...rewriter.patterns.kinds import constant
+from .captured_walk import Walk, compiling
+
+_GROWS = ("append", "extend", "insert", "appendleft")
+_TRIMS = ("clear", "pop", "popleft", "popitem", "remove")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A statement that adds `added` to `self.<attr>`; `own`: the attribute where the statement
+    itself names it."""
+
+    node: ast.stmt
+    function: object
+    attr: str
+    added: tuple
+    own: tuple
+
+
+@dataclass(frozen=True)
+class Use:
+    """Where else the attribute stands: "store", "trim" or "read"; `captured`: in code that runs
+    under capture."""
+
+    node: ast.Attribute
+    what: str
+    function: object
+    captured: bool
+
+
+class _Collector:
+    def check(self, node, context):
+        yield node
+
+
+def live(context, *types):
+    """The nodes of captured functions that run when compiled."""
+    walk = Walk(context, dict.fromkeys(types, (_Collector(),)))
+    for function in list(context.functions.values()):
+        walk.function(function)
+    return walk.found
+
+
+def own_attribute(node, function):
+    """The name of the attribute where `node` is one of the function's `self`."""
+    own = (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == function.self_name
+    )
+    return node.attr if own else None
+
+
+def counted(node, context):
+    """The Growth of `self.n += 1` or `self.n = self.n + 1` in a module's method; None for anything
+    else."""
+    function = _method(node, context)
+    if function is None:
+        return None
+    if isinstance(node, ast.AugAssign):
+        attr = (
+            own_attribute(node.target, function)
+            if isinstance(node.op, (ast.Add, ast.Sub))
+            else None
+        )
+        return attr and Growth(node, function, attr, (node.value,), (node.target,))
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    attr, value = own_attribute(target, function), getattr(node, "value", None)
+    if (
+        attr is None
+        or not isinstance(value, ast.BinOp)
+        or not isinstance(value.op, (ast.Add, ast.Sub))
+    ):
+        return None
+    sides = [value.left] if isinstance(value.op, ast.Sub) else [value.left, value.right]
+    read = next((s for s in sides if own_attribute(s, function) == attr), None)
+    other = value.right if read is value.left else value.left
+    return Growth(node, function, attr, (other,), (target, read)) if read is not None else None
+
+
+def kept(node, context):
+    """The Growth of `self.seen.append(x)` and the like, also of a list that a dict of the module
+    holds, and of `self.seen[len(self.seen)] = x`."""
+    function = _method(node, context)
+    call = node.value if isinstance(node, ast.Expr) else None
+    if function is None:
+        return None
+    if isinstance(node, (ast.AugAssign, ast.Assign)):
+        return counted(node, context) or _numbered(node, function)
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    base, added = call.func.value, tuple(call.args)
+    if call.func.attr not in _GROWS or call.keywords:
+        return None
+    if isinstance(base, ast.Subscript):
+        base, added = base.value, (*added, base.slice)
+    elif isinstance(base, ast.Call) and getattr(base.func, "attr", "") == "setdefault":
+        base, added = base.func.value, (*added, *base.args)
+    attr = own_attribute(base, function)
+    return attr and Growth(node, function, attr, added, (base,))
+
+
+def _numbered(node, function):
+    """A dict that gets another entry, under its own length."""
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    attr = own_attribute(target.value, function) if isinstance(target, ast.Subscript) else None
+    lengths = (
+        [
+            n
+            for n in ast.walk(target.slice)
+            if isinstance(n, ast.Call) and ast.unparse(n.func) == "len"
+        ]
+        if attr
+        else []
+    )
+    counted = [a for n in lengths for a in n.args if own_attribute(a, function) == attr]
+    return (
+        Growth(node, function, attr, (node.value, target.slice), (target.value, *counted))
+        if counted
+        else None
+    )
+
+
+def _bare(statement):
+    """`calls: int`, which makes no attribute."""
+    return (
+        isinstance(statement, ast.AnnAssign)
+        and statement.value is None
+        and isinstance(statement.target, ast.Name)
+    )
+
+
+def _method(node, context):
+    function = context.function(node)
+    return (
+        function
+        if function is not None and function.cls is not None and function.cls.is_module
+        else None
+    )
+
+
+class Attribute:
+    """One attribute of one class, everywhere in the file. `stores`: the values that it is given
+    outside captured code, None for one that is not plain; `uses`: where it stands otherwise than in
+    what is `grown`; `shared`: a class above or below counts as well."""
+
+    def __init__(self, growths, grown, context):
+        first = growths[0]
+        self.growths, self.context, self.attr, self.cls = (
+            growths,
+            context,
+            first.attr,
+            first.function.cls,
+        )
+        self.parents = {
+            c: p for p in ast.walk(context.source.tree) for c in ast.iter_child_nodes(p)
+        }
+        own = {id(n) for g in grown for n in g.own}
+        nodes = [
+            n
+            for n in context.index.get(ast.Attribute, ())
+            if n.attr == self.attr and id(n) not in own
+        ]
+        self.shared = any(
+            g.attr == self.attr and self._related(g.function.cls) for g in grown if g not in growths
+        )
+        found = [self._use(n) for n in nodes]
+        self.uses = [u for u in found if u is not None]
+        self.stores = [self._value(u) for u in self.uses if u.what == "store" and not u.captured]
+        self.stores += self._class_level()
+
+    @property
+    def reads(self):
+        return [u for u in self.uses if u.what == "read"]
+
+    @property
+    def named(self):
+        """Whether a string spells the attribute's name: something may look it up."""
+        return any(n.value == self.attr for n in self.context.index.get(ast.Constant, ()))
+
+    @property
+    def reset(self):
+        """Whether it may be set back before, during or after each call: in captured code, or by
+        code outside the class."""
+        changes = [u for u in self.uses if u.what != "read"]
+        return any(u.captured or u.function is None or u.function.cls is None for u in changes)
+
+    def read_by(self):
+        """What reads it: the name of a function, for a message."""
+        if self.named:
+            return f'"{self.attr}" is named in a string'
+        reads = self.reads
+        where = (
+            f"in `{reads[0].function.name}`" if reads and reads[0].function else "outside the class"
+        )
+        return f"`{self.attr}` is read {where}" if reads else ""
+
+    def _class_level(self):
+        """What the class's own body gives it."""
+        for cls in (
+            self.cls,
+            *(
+                self.context.program.classes[b]
+                for b in self.cls.bases
+                if b in self.context.program.classes
+            ),
+        ):
+            for node in cls.node.body:
+                targets = (
+                    node.targets
+                    if isinstance(node, ast.Assign)
+                    else [getattr(node, "target", None)]
+                )
+                if (
+                    any(isinstance(t, ast.Name) and t.id == self.attr for t in targets)
+                    and node.value is not None
+                ):
+                    yield node.value
+
+    def class_names(self):
+        """What the bodies of the class, and of those above and below it in the file, give a
+        value."""
+        related = [c for c in self.context.program.classes.values() if self._related(c)]
+        return set().union(
+            *(c.bound_names - {s.target.id for s in c.node.body if _bare(s)} for c in related)
+        )
+
+    def foreign(self):
+        """Whether a class above it stands in another file that is not torch's."""
+        classes = self.context.program.classes
+        above = {
+            b for name in self._above(self.cls) if name in classes for b in classes[name].bases
+        }
+        return any(b not in classes and not (b or "").startswith("torch.nn.") for b in above)
+
+    def _function(self, node):
+        """The function of the file around a node, lambdas and nested functions left out."""
+        by_node = {f.node: f for f in self.context.program.functions}
+        while node is not None and not (node in by_node and by_node[node].outer is None):
+            node = self.parents.get(node)
+        return by_node.get(node)
+
+    def _use(self, node):
+        function = self._function(node)
+        if self._muted(node) or self._unrelated(node, function):
+            return None
+        what = "store" if isinstance(node.ctx, (ast.Store, ast.Del)) else self._load(node)
+        return Use(
+            node, what, function, function is not None and function.node in self.context.functions
+        )
+
+    def _unrelated(self, node, function):
+        """Whether it is the same name on a module of another class of the file."""
+        own = function is not None and function.cls is not None and own_attribute(node, function)
+        return bool(own) and not self._related(function.cls)
+
+    def _related(self, cls):
+        return bool(self._above(cls) & self._above(self.cls))
+
+    def _above(self, cls):
+        """A class with those above it in the file."""
+        classes = self.context.program.classes
+        return {cls.name}.union(
+            *(self._above(classes[b]) for b in cls.bases if b in classes and b != cls.name)
+        )
+
+    def _load(self, node):
+        parent = self.parents.get(node)
+        called = isinstance(parent, ast.Attribute) and isinstance(
+            self.parents.get(parent), ast.Call
+        )
+        if (called and parent.attr in _TRIMS) or (
+            isinstance(parent, (ast.Assign, ast.NamedExpr)) and parent.value is node
+        ):
+            return "trim"  # or another name for it, under which that may happen
+        items = isinstance(parent, ast.Subscript) and (
+            isinstance(parent.ctx, ast.Del)
+            or (isinstance(parent.ctx, ast.Store) and isinstance(parent.slice, ast.Slice))
+        )
+        return "trim" if items else "read"
+
+    def _muted(self, node):
+        """Whether a node stands in code that only eager runs."""
+        child, parent = node, self.parents.get(node)
+        while parent is not None:
+            if (
+                isinstance(parent, ast.If)
+                and child in parent.body
+                and compiling(parent.test, self.context.names) is False
+            ):
+                return True
+            child, parent = parent, self.parents.get(parent)
+        return False
+
+    def _value(self, use):
+        statement = self.parents.get(use.node)
+        plain = isinstance(statement, ast.AnnAssign) or (
+            isinstance(statement, ast.Assign) and len(statement.targets) == 1
+        )
+        return statement.value if plain else None
+
+    def kinds(self):
+        """The kinds of the values that it is given; None for one that is not plain."""
+        self.context.inference.class_attributes(self.cls)
+        for value in self.stores:
+            if isinstance(value, ast.Constant):
+                yield constant(value.value)
+            else:
+                yield value and self.context.inference.kinds.get(value)
+
+
+def attributes(context, grows, *types):
+    """The Attributes of modules that captured code grows: `grows(node, context)` gives the Growth
+    of a statement."""
+    nodes = [n for t in types for n in context.index.get(t, ())]
+    grown = [(n, g) for n, g in ((n, grows(n, context)) for n in nodes) if g]
+    alive = {id(n) for n in live(context, *types)} if grown else set()
+    found = {}
+    for node, growth in grown:
+        if id(node) in alive:
+            found.setdefault((growth.function.cls.name, growth.attr), []).append(growth)
+    return [Attribute(growths, [g for _, g in grown], context) for growths in found.values()]

@@ -1,0 +1,106 @@
+"""What a name in the file stands for: `F.relu` -> "torch.nn.functional.relu", by the file's own
+imports."""
+
+import ast
+
+
+def dotted(node):
+    """The names of `a.b.c` as ["a", "b", "c"], or None where it is no chain of names."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name):
+        return [node.id, *reversed(parts)]
+    return None
+
+
+def by_type(tree):
+    """{type: nodes} of a whole tree: walked once (three times as fast as ast.walk), asked by
+    many."""
+    found, todo, node_type = {}, [tree], ast.AST
+    while todo:
+        node = todo.pop()
+        found.setdefault(type(node), []).append(node)
+        for value in node.__dict__.values():
+            if isinstance(value, list):
+                todo += [v for v in value if isinstance(v, node_type)]
+            elif isinstance(value, node_type):
+                todo.append(value)
+    for nodes in found.values():
+        nodes.sort(key=_place)
+    return found
+
+
+def _place(node):
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+class Names:
+    """The file's imports (at any depth, later ones last) and the names that it binds at module
+    level by other means."""
+
+    def __init__(self, tree, index):
+        self.aliases = {}
+        self.bound = set()
+        self.top = {}  # what the module's own body imports, whatever happens
+        for node in sorted(index.get(ast.Import, []) + index.get(ast.ImportFrom, []), key=_place):
+            if isinstance(node, ast.Import):
+                self._import(node)
+            else:
+                self._import_from(node)
+        for node in tree.body:
+            self._bind(node)
+            if isinstance(node, ast.Import):
+                self.top.update((a.asname or a.name.split(".")[0], a.name) for a in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                self.top.update(
+                    (a.asname or a.name, f"{node.module}.{a.name}")
+                    for a in node.names
+                    if not node.level
+                )
+
+    def _import(self, node):
+        for alias in node.names:
+            if alias.asname:
+                self.aliases[alias.asname] = alias.name
+            else:
+                root = alias.name.split(".")[0]
+                self.aliases[root] = root
+
+    def _import_from(self, node):
+        base = "." * node.level + (node.module or "")
+        for alias in node.names:
+            name = f"{base}.{alias.name}" if base and not base.endswith(".") else base + alias.name
+            self.aliases[alias.asname or alias.name] = name
+
+    def _bind(self, node):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self.bound.add(node.name)
+        elif isinstance(node, ast.Assign):
+            self.bound.update(t.id for t in node.targets if isinstance(t, ast.Name))
+
+    def resolve(self, node):
+        """The full dotted name, or None: `nn.Linear` -> "torch.nn.Linear". Builtins resolve to
+        themselves."""
+        parts = dotted(node)
+        if parts is None or parts[0] in self.bound:
+            return None
+        root = self.aliases.get(parts[0], parts[0])
+        return ".".join([root, *parts[1:]])
+
+    def torch(self):
+        """The name under which the whole file knows torch, or None: not where only a function or a
+        branch imports it."""
+        names = [
+            n
+            for n, full in self.top.items()
+            if full == "torch" or (n == "torch" and full.startswith("torch."))
+        ]
+        names = [n for n in names if n not in self.bound and self.aliases.get(n) == "torch"]
+        return "torch" if "torch" in names else next(iter(names), None)
+
+    @property
+    def loads_torch(self):
+        """Whether importing the file surely imports torch."""
+        return any(full.split(".")[0] == "torch" for full in self.top.values())

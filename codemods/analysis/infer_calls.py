@@ -1,0 +1,494 @@
+"""The kind of a call: torch's functions and methods, layers, builtins, functions of the same
+file."""
+
+import ast
+from dataclasses import replace
+
+from ...rewriter.patterns import torch_facts as tables
+from ...rewriter.patterns.kinds import (
+    ANY,
+    BOOL,
+    FLOAT,
+    INT,
+    LIST,
+    LOGGER,
+    MODULE,
+    MODULES,
+    NDARRAY,
+    NUMBER,
+    SIMPLE,
+    SIZE,
+    STR,
+    TENSOR,
+    TENSORS,
+    Kind,
+)
+from .infer_expressions import Expressions
+
+_BUILTINS = {
+    "len": SIZE,
+    "int": INT,
+    "float": FLOAT,
+    "bool": BOOL,
+    "str": STR,
+    "range": LIST,
+    "repr": STR,
+    "isinstance": BOOL,
+}
+_LETTERS = {"I": INT, "F": FLOAT, "B": BOOL, "N": NUMBER, "S": SIZE}
+
+
+class Calls(Expressions):
+    """Calls of every sort."""
+
+    def on_Call(self, node):
+        for arg in node.args:
+            self.expr(arg)
+        for keyword in node.keywords:
+            self.expr(keyword.value)
+        if isinstance(node.func, ast.Attribute):
+            return self._attribute_call(node)
+        callee = self.expr(node.func)
+        if callee.what == MODULE:
+            return self._layer_call(node, callee)
+        if callee.what == "layer class" and callee.cls:
+            return self._construct(node, callee.cls, callee.cls.rpartition(".")[2])
+        return self._named_call(node, self._name_of(node.func))
+
+    def _name_of(self, func):
+        """The dotted name of what is called; None where a local variable hides it."""
+        root = func
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in self.env and root.id not in self.module_env:
+            return None
+        return self.names.resolve(func)
+
+    def _attribute_call(self, node):
+        base = self.expr(node.func.value)
+        method = node.func.attr
+        if base.is_tensor:
+            return self._method(node, base, method)
+        if base.what == "self":
+            return self._own_call(node, base, method)
+        if base.what in (MODULE, MODULES, SIZE, LOGGER, STR):
+            return self._known_base(base, method)
+        if base.param and method in tables.ONLY_TENSOR_METHODS and method in tables.METHOD:
+            self.proved.add(base.param)
+        return self._named_call(node, self._name_of(node.func))
+
+    def _known_base(self, base, method):
+        if base.what == MODULES and method == "children":
+            return base
+        return SIMPLE[SIZE] if base.what == SIZE and method == "numel" else ANY
+
+    def _named_call(self, node, name):
+        if isinstance(node.func, ast.Name) and node.func.id in self.program.top and name is None:
+            return self.returns(self.program.top[node.func.id])
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id in self.program.classes
+            and name is None
+        ):
+            cls = self.program.classes[node.func.id]
+            if cls.item_lookup:
+                return Kind(
+                    "dict with attributes",
+                    cls=f"{cls.name}.{cls.item_lookup}:{','.join(sorted(cls.bound_names))}",
+                )
+            return Kind(MODULE, cls=cls.name) if cls.is_module else ANY
+        if name is None:
+            return ANY
+        if name.startswith("torch."):
+            return self._torch_call(node, name)
+        return self._foreign(node, name)
+
+    def _foreign(self, node, name):
+        if name in _BUILTINS:
+            return self._builtin(node, name)
+        if name.endswith(("logging.getLogger", "logging.get_logger")):
+            return SIMPLE[LOGGER]
+        if name.startswith("numpy."):
+            return self._numpy(node, name[6:])
+        if name.startswith("math."):
+            return Kind(FLOAT, host=any(self.kind(a).host for a in node.args))
+        if name in ("list", "tuple") and len(node.args) == 1:
+            kind = self.kind(node.args[0])
+            return (
+                Kind(TENSORS)
+                if kind.is_tensor or kind.what == TENSORS
+                else (kind if kind.what == MODULES else SIMPLE[LIST])
+            )
+        return self._iterators(node, name)
+
+    def _numpy(self, node, name):
+        """A scalar where that is sure: an elementwise function of numbers, a whole reduction of a
+        Python list."""
+        kinds = [self.kind(a) for a in node.args]
+        numbers = kinds and all(k.is_number and not k.host for k in kinds) and not node.keywords
+        listed = len(kinds) == 1 and not kinds[0].host and not node.keywords
+        listed = listed and kinds[0].what in (LIST, "tuple", "unknown", SIZE)
+        scalar = (numbers and name in tables.NUMPY_ELEMENTWISE) or (
+            listed and name in tables.NUMPY_REDUCTIONS
+        )
+        return Kind("numpy scalar") if scalar else SIMPLE[NDARRAY]
+
+    def _builtin(self, node, name):
+        args = [self.kind(a) for a in node.args]
+        if name == "len":
+            return SIMPLE[SIZE if args and args[0].is_tensor else INT]
+        if name == "range":
+            sized = any(a.what == SIZE for a in args)
+            return Kind(
+                LIST,
+                item=SIMPLE[SIZE if sized else INT],
+                host=any(a.host or a.is_tensor for a in args),
+            )
+        host = name in ("int", "float", "bool") and any(a.is_tensor or a.host for a in args)
+        what = SIZE if name == "int" and any(a.what == SIZE for a in args) else _BUILTINS[name]
+        return Kind(what, host=host)
+
+    def _iterators(self, node, name):
+        if name in ("enumerate", "zip"):
+            kinds = [self.element(self.kind(a)) for a in node.args]
+            return Kind(
+                "rows",
+                item=Kind(
+                    "row", const=tuple(([SIMPLE[INT]] if name == "enumerate" else []) + kinds)
+                ),
+            )
+        if name in ("reversed", "sorted") and node.args:
+            return self.kind(node.args[0])
+        if name in ("max", "min", "abs", "sum", "round"):
+            kinds = [self.kind(a) for a in node.args]
+            if any(k.is_tensor for k in kinds):
+                return self.tokens.tensor(optional=False)
+            return (
+                Kind(NUMBER, host=any(k.host for k in kinds))
+                if kinds and all(k.is_number for k in kinds)
+                else ANY
+            )
+        return ANY
+
+    def element(self, kind):
+        return kind.item if kind.what == "rows" else super().element(kind)
+
+    def _unpack(self, target, kind, value):
+        if kind.what == "row" and len(kind.const) == len(target.elts):
+            for part, item in zip(target.elts, kind.const, strict=True):
+                self.assign(part, item, None)
+        else:
+            super()._unpack(target, kind, value)
+
+    # Modules
+
+    def _own_call(self, node, base, method):
+        attribute = self.learnt(node.func, self._own_attribute(base, method))
+        self.kinds[node.func] = attribute
+        if attribute.what == MODULE:
+            return self._layer_call(node, attribute)
+        if (
+            method == "register_buffer"
+            and len(node.args) > 1
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            self.stored.setdefault(node.args[0].value, []).append(self.kind(node.args[1]))
+        cls = self.program.classes.get(base.cls)
+        function = self.program.method(cls, method) if cls else None
+        return self.returns(function) if function else ANY
+
+    def _layer_call(self, node, module):
+        """Calling a module: a known layer proves that its first argument is a tensor."""
+        name = module.cls or ""
+        if name in self.program.classes:
+            forward = self.program.method(self.program.classes[name], "forward")
+            return self.returns(forward) if forward else ANY
+        known = tables.layer(name.rpartition(".")[2]) if name.startswith("torch.nn.") else None
+        if known is None or known[0] == "container":
+            return ANY
+        if name != "torch.nn.Sequential":
+            self._prove(node)
+        if known[0] == "tuple":
+            return Kind(TENSORS)
+        kinds = [self.kind(a) for a in node.args if self.kind(a).is_tensor]
+        device = {"device": kinds[0].device} if kinds else {}
+        dtype = self._layer_dtype(name, kinds)
+        return replace(self.tokens.tensor(low=known[1], fresh=True), **device, **dtype)
+
+    def _layer_dtype(self, name, kinds):
+        """Layers that work in floating point give floats."""
+        unchanged = name.rpartition(".")[2] in ("Identity", "Sequential", "Flatten")
+        return {} if unchanged else {"dtype": self.tokens.some("float")}
+
+    def _prove(self, node):
+        """The first argument is a tensor from here on."""
+        if not node.args:
+            return
+        first = node.args[0]
+        kind = self.kind(first)
+        if kind.param:
+            self.proved.add(kind.param)
+        if isinstance(first, ast.Name) and kind.what == "unknown":
+            self.env[first.id] = self.tokens.tensor()
+
+    # torch
+
+    def _torch_call(self, node, name):
+        last = name.rpartition(".")[2]
+        if name == "torch.finfo":
+            return Kind("finfo")
+        if name.startswith("torch.nn.functional."):
+            return self._function(node, last, tables.FUNCTIONAL_)
+        if name.startswith("torch.nn."):
+            return self._construct(node, name, last)
+        if name.startswith(("torch.linalg.", "torch.fft.", "torch.special.")):
+            return (
+                self.tokens.tensor(fresh=True)
+                if last not in ("eigh", "qr", "svd", "slogdet", "eig")
+                else Kind(TENSORS)
+            )
+        if name == "torch.where" and len(node.args) + len(node.keywords) == 1:
+            return Kind(TENSORS)  # one for each dimension
+        if name == "torch.cond" and len(node.args) == 3:
+            sides = [self.kind(a.body) if isinstance(a, ast.Lambda) else ANY for a in node.args[1:]]
+            return self.tokens.join(*sides)
+        if name == "torch.autograd.Variable":
+            kind = self.kind(node.args[0]) if node.args else ANY
+            return (
+                replace(kind, fresh=False, optional=False)
+                if kind.is_tensor
+                else self.tokens.tensor()
+            )
+        if name.count(".") == 1:
+            return self._legacy_or_function(node, last)
+        return ANY
+
+    def _legacy(self, last):
+        if last in tables.LEGACY_TENSORS:
+            default = last == "Tensor"
+            dtype = (
+                self.tokens.default
+                if default
+                else self.tokens.known(last, tables.LEGACY_TENSORS[last])
+            )
+            return replace(self.tokens.tensor(), dtype=dtype)
+        return ANY
+
+    def _legacy_or_function(self, node, last):
+        legacy = self._legacy(last)
+        if not legacy.is_tensor:
+            return self._function(node, last, tables.FUNCTION)
+        listed = node.args[0] if len(node.args) == 1 else None
+        flat = isinstance(listed, ast.List) and all(self.kind(e).is_number for e in listed.elts)
+        return replace(legacy, rank=1) if flat else legacy
+
+    def _construct(self, node, name, last):
+        if last in ("Parameter", "Buffer"):
+            kind = self.kind(node.args[0]) if node.args else ANY
+            return kind if kind.is_tensor else self.tokens.tensor()
+        if tables.layer(last) is None:
+            return ANY
+        if last == "ModuleList":
+            first = self.kind(node.args[0]) if node.args else ANY
+            return Kind(MODULES, item=first.item)
+        return Kind(MODULE, cls=f"torch.nn.{last}")
+
+    def _function(self, node, last, table):
+        """A function of torch: its first argument is a tensor if its stub says so, and it acts as
+        the method would."""
+        letters = table.get(last)
+        if letters is None:
+            return ANY
+        if letters.endswith("!") and last not in ("as_tensor", "tensor"):
+            self._prove(node)
+        if last in tables.FACTORIES:
+            return self._factory(node, last)
+        first = self.kind(node.args[0]) if node.args else ANY
+        if last == "where" and len(node.args) == 3:
+            return self._where(*(self.kind(a) for a in node.args))
+        return self.result(last, letters.rstrip("!"), first, node.args[1:], node)
+
+    def _where(self, condition, left, right):
+        if not (left.is_tensor or right.is_tensor):
+            return self.tokens.tensor(fresh=True)
+        shape, rank, low = self.tokens.broadcast(left, right)
+        dtype = self.tokens.promote(left, right)
+        full = Kind(TENSOR, dtype, shape, self.tokens.device_of(left, right), rank, low, fresh=True)
+        if not condition.is_tensor or condition.rank == 0 or condition.shape == shape:
+            return full
+        shape, rank, low = self.tokens.broadcast(condition, full)
+        return replace(full, shape=shape, rank=rank, low=low)
+
+    def _factory(self, node, last):
+        tokens = self.tokens
+        named = {k.arg: k.value for k in node.keywords}
+        rank = self._factory_rank(node, last)
+        shape = (
+            tokens.of("shape", tuple(ast.dump(a) for a in node.args))
+            if self._literal_sizes(node, last)
+            else tokens.fresh()
+        )
+        device = (
+            tokens.default_device
+            if "device" not in named
+            else tokens.of("device", ast.dump(named["device"]))
+        )
+        return replace(
+            Kind(TENSOR, self._dtype_of(node, last, named), shape, device, rank, fresh=True),
+            shape=tokens.scalar_shape if rank == 0 else shape,
+        )
+
+    def _literal_sizes(self, node, last):
+        return last in ("rand", "randn", "zeros", "ones", "empty") and all(
+            isinstance(a, ast.Constant) for a in node.args
+        )
+
+    def _factory_rank(self, node, last):
+        if last in ("arange", "linspace", "randperm"):
+            return 1
+        if last == "eye":
+            return 2
+        if last == "tensor" and node.args:
+            kind = self.kind(node.args[0])
+            return 0 if kind.is_number else None
+        if last in ("rand", "randn", "zeros", "ones", "empty") and node.args:
+            counted = all(
+                self.kind(a).what in (INT, SIZE) and self.kind(a).cls != "shape" for a in node.args
+            )
+            return (
+                len(node.args)
+                if counted and not any(isinstance(a, ast.Starred) for a in node.args)
+                else None
+            )
+        return None
+
+    def _dtype_of(self, node, last, named):
+        if "dtype" in named:
+            name = (self.names.resolve(named["dtype"]) or "").removeprefix("torch.")
+            return self._dtype_token(name)
+        if last in ("rand", "randn", "zeros", "ones", "empty", "eye", "linspace", "normal"):
+            return self.tokens.default
+        if last in ("randint", "randperm"):
+            return self.tokens.int64
+        kind = self.kind(node.args[0]) if last == "tensor" and node.args else ANY
+        return {INT: self.tokens.int64, FLOAT: self.tokens.default, BOOL: self.tokens.bool}.get(
+            kind.what, self.tokens.fresh()
+        )
+
+    def _dtype_token(self, name):
+        name = tables.DTYPE_NAMES.get(name, name)
+        return (
+            self.tokens.known(name, tables.DTYPES[name])
+            if name in tables.DTYPES
+            else self.tokens.fresh()
+        )
+
+    def _method(self, node, base, name):
+        """A method of a tensor."""
+        if name == "item":
+            what = {"bool": BOOL, "int": INT, "float": FLOAT}.get(
+                self.tokens.category(base.dtype), NUMBER
+            )
+            return Kind(what, host=True)
+        if name == "tolist":
+            return Kind(
+                LIST if base.rank != 0 else NUMBER,
+                host=True,
+                item=Kind(NUMBER, host=True) if base.rank == 1 else None,
+            )
+        if name == "numpy":
+            return Kind(NDARRAY, host=True)
+        if name == "size":
+            return SIMPLE[SIZE] if node.args or node.keywords else Kind(SIZE, cls="shape")
+        if name in ("numel", "dim", "nelement", "ndimension"):
+            return SIMPLE[SIZE if name in ("numel", "nelement") else INT]
+        letters = tables.METHOD.get(name)
+        return (
+            ANY
+            if letters is None
+            else self.result(name, letters.rstrip("!"), base, node.args, node)
+        )
+
+    def result(self, name, letters, base, args, node):
+        """What the operation `name` on the tensor `base` gives; `args` are the others."""
+        if not set(letters) & set("TU"):
+            return SIMPLE[_LETTERS[letters]] if letters in _LETTERS else ANY
+        if letters == "U" or (set(letters) == set("TU") and self._gives_pair(name, args, node)):
+            return Kind(TENSORS)
+        if not base.is_tensor:
+            return self.tokens.tensor(
+                fresh=True,
+                rank=0 if name in tables.REDUCTIONS and not args and not node.keywords else None,
+            )
+        return self._shaped(name, base, args, node)
+
+    def _gives_pair(self, name, args, node):
+        if name in tables.ALWAYS_PAIR:
+            return True
+        named = any(
+            k.arg in ("dim", "return_inverse", "return_counts", "return_indices")
+            for k in node.keywords
+        )
+        return named or (
+            name in tables.PAIR_WITH_DIM and bool(args) and not self.kind(args[0]).is_tensor
+        )
+
+    def _shaped(self, name, base, args, node):
+        tokens, fresh = self.tokens, not name.endswith("_") or base.fresh
+        if name in ("size",) or name.endswith("__"):
+            return ANY
+        if name in tables.REDUCTIONS:
+            return self._reduced(name, base, args, node)
+        if name in tables.CASTS:
+            return replace(
+                base, dtype=tokens.known(*tables.CASTS[name]), fresh=False, optional=False
+            )
+        if name in tables.SAME and not any(k.arg == "dtype" for k in node.keywords):
+            alias = name in ("detach", "contiguous", "requires_grad_", "relu_", "clamp_", "dropout")
+            return replace(base, fresh=fresh and not alias, optional=False)
+        if name in tables.SAME_FLOAT and not any(k.arg == "dtype" for k in node.keywords):
+            return replace(base, dtype=tokens.float_of(base.dtype), fresh=True, optional=False)
+        if name in tables.BINARY and args and len(args) == 1 and not node.keywords:
+            return self.binary(_OPERATORS[tables.BINARY[name]], base, self.kind(args[0]))
+        if name in tables.BOOL_RESULT:
+            return self._truth_table(base, args)
+        dtype = tokens.int64 if name in tables.INT_RESULT else None
+        kind = replace(tokens.tensor(fresh=True), device=base.device)
+        return replace(kind, dtype=dtype) if dtype else kind
+
+    def _truth_table(self, base, args):
+        other = self.kind(args[0]) if args else SIMPLE[INT]
+        shape, rank, low = self.tokens.broadcast(base, other)
+        return Kind(TENSOR, self.tokens.bool, shape, base.device, rank, low, fresh=True)
+
+    def _reduced(self, name, base, args, node):
+        """A reduction: to a scalar where no axis is named."""
+        tokens = self.tokens
+        norm = name == "norm" and all(k.arg == "p" for k in node.keywords) and len(args) <= 1
+        whole = (not args and not node.keywords) or norm
+        pairwise = name in ("max", "min") and args and self.kind(args[0]).is_tensor
+        if pairwise:
+            return self.binary(ast.Add(), base, self.kind(args[0]))
+        dtype = self._reduced_dtype(name, base)
+        kind = replace(
+            tokens.tensor(rank=0 if whole else None, fresh=True), device=base.device, dtype=dtype
+        )
+        return kind
+
+    def _reduced_dtype(self, name, base):
+        tokens = self.tokens
+        category = tokens.category(base.dtype)
+        if name in tables.BOOL_RESULT:
+            return tokens.bool
+        if name in tables.INT_RESULT:
+            return tokens.int64
+        if name in ("sum", "prod") and category != "float":
+            return tokens.int64 if category in ("int", "bool") else tokens.fresh()
+        return (
+            base.dtype
+            if name in ("max", "min", "amax", "amin") or category == "float"
+            else tokens.float_of(base.dtype)
+        )
+
+
+_OPERATORS = {"+": ast.Add(), "-": ast.Sub(), "*": ast.Mult(), "/": ast.Div()}

@@ -1,0 +1,422 @@
+"""Flow-sensitive inference over `ast`: the kind of every expression of a function. Never by a
+variable's name."""
+
+import ast
+from dataclasses import replace
+
+from ...rewriter.patterns.kinds import (
+    ANY,
+    BOOL,
+    DICT,
+    FUNCTION,
+    INT,
+    LIST,
+    MODULE,
+    SIMPLE,
+    STR,
+    TENSORS,
+    Kind,
+)
+from ...rewriter.patterns.torch_facts import DTYPES
+from .infer_calls import Calls
+
+_ROUNDS = 3
+_TYPE_TESTS = ("isinstance", "type", "hasattr", "callable")
+_TENSOR_TYPES = (
+    "torch.Tensor",
+    "torch.nn.Parameter",
+    "torch.nn.parameter.Parameter",
+    "torch.autograd.Variable",
+)
+_SCALARS = {"int": INT, "float": "float", "bool": BOOL, "str": STR}
+
+
+class Inference(Calls):
+    """`kinds[node]` after `function(f)`; `returns(f)` is the kind that a function of the file gives
+    back."""
+
+    def function(self, function):
+        """Infer every expression of one function, twice where its body proves that a parameter is a
+        tensor."""
+        if function in self.done:
+            return
+        self.done.add(function)
+        saved = self.env, self.current, self.returned, self.proved
+        self.current, self.proved = function, set()
+        try:
+            self._body_of(function)
+            proved = self.proved - self._tested(function.node)
+            if proved:
+                self._body_of(function, proved)
+                self.proved = proved
+            self.return_kinds[function] = self._joined(self.returned)
+            self.final_env[function] = self.env
+        finally:
+            self.env, self.current, self.returned, self.proved = saved
+
+    def _body_of(self, function, tensors=frozenset()):
+        self.env, self.returned = dict(self._around(function)), []
+        self._parameters(function, tensors)
+        self.block(function.node.body)
+        if not _always_returns(function.node.body):
+            self.returned.append(SIMPLE["none"])
+
+    def _around(self, function):
+        """What a function sees from outside: the module's names, or those of the function around it
+        at its end."""
+        if function.outer is None:
+            return self.module_env
+        self.function(function.outer)
+        return self.final_env.get(function.outer, self.module_env)
+
+    def _tested(self, node):
+        """Parameters whose type the body asks for: a use on one path proves nothing on the
+        others."""
+        found = set()
+        for call in ast.walk(node):
+            asks = (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id in _TYPE_TESTS
+            )
+            if asks and call.args and isinstance(call.args[0], ast.Name):
+                found.add(call.args[0].id)
+        return found
+
+    def _joined(self, kinds):
+        result = None
+        for kind in kinds:
+            result = kind if result is None else self.tokens.join(result, kind)
+        return result or ANY
+
+    def returns(self, function):
+        if function not in self.done:
+            self.function(function)
+        kind = self.return_kinds.get(function, ANY)
+        return self.tokens.tensor(low=kind.least_rank(), rank=kind.rank) if kind.is_tensor else kind
+
+    # Parameters and annotations
+
+    def _parameters(self, function, tensors):
+        args = function.node.args
+        positional = [*args.posonlyargs, *args.args]
+        defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
+        for arg, default in [
+            *zip(positional, defaults, strict=True),
+            *zip(args.kwonlyargs, args.kw_defaults, strict=True),
+        ]:
+            optional = isinstance(default, ast.Constant) and default.value is None
+            self.env[arg.arg] = self._parameter(arg, optional, arg.arg in tensors)
+        for arg in filter(None, (args.vararg, args.kwarg)):
+            self.env[arg.arg] = ANY
+        if function.self_name:
+            self.env[function.self_name] = Kind("self", cls=function.cls.name)
+
+    def _parameter(self, arg, optional, proved):
+        if proved:
+            return self.tokens.tensor(optional=optional)
+        if arg.annotation is None:
+            return Kind("unknown", param=arg.arg, optional=optional)
+        kind = self.annotation(arg.annotation)
+        return replace(kind, optional=kind.optional or optional) if kind.is_tensor else kind
+
+    def annotation(self, node):
+        """The kind that an annotation names."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                node = ast.parse(node.value, mode="eval").body
+            except SyntaxError:
+                return ANY
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            return self._union([node.left, node.right])
+        if isinstance(node, ast.Subscript):
+            return self._generic(node)
+        if isinstance(node, ast.Constant) and node.value is None:
+            return SIMPLE["none"]
+        return self._plain_annotation(node)
+
+    def _plain_annotation(self, node):
+        name = self.names.resolve(node) or ""
+        if name in _SCALARS:
+            return SIMPLE[_SCALARS[name]]
+        if name in _TENSOR_TYPES:
+            return self.tokens.tensor()
+        if name.startswith("torch.") and name.count(".") == 1:
+            return self._legacy(name[6:])
+        if name in ("numpy.ndarray",):
+            return SIMPLE["ndarray"]
+        local = isinstance(node, ast.Name) and node.id in self.program.classes
+        return (
+            Kind(MODULE, cls=node.id) if local and self.program.classes[node.id].is_module else ANY
+        )
+
+    def _union(self, parts):
+        kinds = [self.annotation(p) for p in parts]
+        rest = [k for k in kinds if k.what != "none"]
+        if len(rest) != 1:
+            return ANY if len({k.what for k in rest}) != 1 or not rest else rest[0]
+        return replace(rest[0], optional=len(rest) < len(kinds) or rest[0].optional)
+
+    def _generic(self, node):
+        name = (self.names.resolve(node.value) or "").rpartition(".")[2]
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if name == "Optional":
+            return self._union([node.slice, ast.Constant(None)])
+        if name == "Union":
+            return self._union(inner)
+        if name in ("List", "list", "Tuple", "tuple", "Sequence", "Iterable"):
+            kinds = [
+                self.annotation(n)
+                for n in inner
+                if not (isinstance(n, ast.Constant) and n.value is ...)
+            ]
+            return Kind(TENSORS) if kinds and all(k.is_tensor for k in kinds) else Kind(LIST)
+        return Kind(DICT) if name in ("Dict", "dict") else ANY
+
+    # Statements
+
+    def block(self, body):
+        for node in body:
+            handler = getattr(self, f"do_{type(node).__name__}", None)
+            if handler:
+                handler(node)
+            else:
+                self._children(node)
+
+    def _children(self, node):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.expr(child)
+
+    def do_FunctionDef(self, node):
+        self.env[node.name] = Kind(FUNCTION, cls=node.name)
+        for child in [*node.decorator_list, *node.args.defaults]:
+            self.expr(child)
+
+    do_AsyncFunctionDef = do_FunctionDef
+
+    def do_ClassDef(self, node):
+        self.env[node.name] = ANY
+
+    def do_Return(self, node):
+        self.returned.append(self.expr(node.value) if node.value else SIMPLE["none"])
+
+    def do_Expr(self, node):
+        self.expr(node.value)
+
+    def do_Assign(self, node):
+        kind = self.expr(node.value)
+        for target in node.targets:
+            self.assign(target, kind, node.value)
+
+    def do_AnnAssign(self, node):
+        kind = self.expr(node.value) if node.value else ANY
+        stated = self.annotation(node.annotation)
+        self.assign(node.target, stated if kind.what == "unknown" else kind, node.value)
+
+    def do_AugAssign(self, node):
+        old = self.expr(node.target)
+        self.assign(node.target, self.binary(node.op, old, self.expr(node.value)), None)
+
+    def assign(self, target, kind, value):
+        """Bind `target` to something of `kind`; `value` is the expression, where there is one."""
+        if isinstance(target, ast.Name):
+            self.kinds[target] = self.env[target.id] = kind
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            self._unpack(target, kind, value)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, Kind(TENSORS) if kind.is_tensor else Kind(LIST), None)
+        else:
+            self._store(target, kind)
+
+    def _store(self, target, kind):
+        self.expr(target.value)
+        if isinstance(target, ast.Subscript):
+            self.expr(target.slice)
+        elif (
+            isinstance(target.value, ast.Name) and self.env.get(target.value.id, ANY).what == "self"
+        ):
+            self.stored.setdefault(target.attr, []).append(kind)
+
+    def _unpack(self, target, kind, value):
+        parts = (
+            value.elts
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
+            else None
+        )
+        for index, part in enumerate(target.elts):
+            self.assign(part, self.kinds[parts[index]] if parts else self.element(kind), None)
+
+    def do_If(self, node):
+        test = self.expr(node.test)
+        before = dict(self.env)
+        self._refine(node.test, True)
+        if test.is_tensor or test.host or isinstance(node.test, ast.BoolOp):
+            self.at_branch[node] = dict(self.env)
+        self.block(node.body)
+        after_body = self.env
+        self.env = before
+        self._refine(node.test, False)
+        self.block(node.orelse)
+        self._merge(after_body, _leaves(node.body), _leaves(node.orelse))
+
+    def _merge(self, other, other_left, self_left):
+        """Join the environment of two paths; a path that left the block counts for nothing."""
+        if self_left and not other_left:
+            self.env = other
+        elif not other_left:
+            names = self.env.keys() & other.keys()
+            self.env = {n: self.tokens.join(other[n], self.env[n]) for n in names}
+
+    def _refine(self, test, holds):
+        """What a test tells of a name on the path where it holds."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            self._refine(test.operand, not holds)
+        elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
+            for part in test.values:
+                self._refine(part, holds)
+        elif isinstance(test, ast.Compare):
+            self._refine_none(test, holds)
+            self._refine_dtype(test, holds)
+        elif (
+            holds
+            and isinstance(test, ast.Call)
+            and isinstance(test.args[0] if test.args else None, ast.Name)
+        ):
+            self._refine_type(test)
+
+    def _refine_none(self, test, holds):
+        if (
+            isinstance(test.left, ast.Name)
+            and isinstance(test.comparators[0], ast.Constant)
+            and len(test.ops) == 1
+        ):
+            old = self.env.get(test.left.id, ANY)
+            if test.comparators[0].value is None and isinstance(
+                test.ops[0], ast.IsNot if holds else ast.Is
+            ):
+                self.env[test.left.id] = replace(old, optional=False)
+
+    def _refine_dtype(self, test, holds):
+        """`x.dtype == torch.float16`."""
+        asks = (
+            isinstance(test.left, ast.Attribute)
+            and test.left.attr == "dtype"
+            and isinstance(test.left.value, ast.Name)
+        )
+        if (
+            not asks
+            or len(test.ops) != 1
+            or not isinstance(test.ops[0], ast.Eq if holds else ast.NotEq)
+        ):
+            return
+        name, old = test.left.value.id, self.env.get(test.left.value.id, ANY)
+        dtype = (self.names.resolve(test.comparators[0]) or "").removeprefix("torch.")
+        if old.is_tensor and dtype in DTYPES:
+            self.env[name] = replace(old, dtype=self._dtype_token(dtype))
+
+    def _refine_type(self, test):
+        name = self.names.resolve(test.func)
+        known = name in ("torch.is_tensor", "torch.jit.isinstance")
+        if name == "isinstance" and len(test.args) == 2:
+            known = self.names.resolve(test.args[1]) == "torch.Tensor"
+        if known and not self.env.get(test.args[0].id, ANY).is_tensor:
+            self.env[test.args[0].id] = self.tokens.tensor()
+
+    def do_For(self, node):
+        iterated = self.expr(node.iter)
+        self._loop(node, lambda: self.assign(node.target, self.element(iterated), None))
+
+    do_AsyncFor = do_For
+
+    def do_While(self, node):
+        self.at_branch[node] = dict(self.env)
+        self._loop(node, lambda: self.expr(node.test))
+
+    def _loop(self, node, enter):
+        for _ in range(_ROUNDS):
+            before = dict(self.env)
+            enter()
+            self.block(node.body)
+            self.env = self._widened(before)
+            if self.env == before:
+                break
+        self.block(node.orelse)
+
+    def _widened(self, before):
+        """The environment at a loop's head: a name that the body rebinds keeps only what every turn
+        keeps."""
+        return {
+            n: self.tokens.join(before[n], k) if n in before else k for n, k in self.env.items()
+        }
+
+    def do_With(self, node):
+        for item in node.items:
+            kind = self.expr(item.context_expr)
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, ANY if kind.is_tensor else kind, None)
+        self.block(node.body)
+
+    do_AsyncWith = do_With
+
+    def do_Try(self, node):
+        before = dict(self.env)
+        self.block(node.body)
+        self.block(node.orelse)
+        ends = [self.env]
+        for handler in node.handlers:
+            self.env = {**before, **({handler.name: ANY} if handler.name else {})}
+            self.block(handler.body)
+            ends.append(self.env)
+        self.env = ends[0]
+        for end in ends[1:]:
+            self.env = {
+                n: self.tokens.join(self.env[n], end[n]) for n in self.env.keys() & end.keys()
+            }
+        self.block(node.finalbody)
+
+    do_TryStar = do_Try
+
+    def do_Match(self, node):
+        self.expr(node.subject)
+        before, ends = dict(self.env), [self.env]
+        for case in node.cases:
+            bound = {n.name: ANY for n in ast.walk(case.pattern) if getattr(n, "name", None)}
+            self.env = {**before, **bound}
+            self.block(case.body)
+            ends.append(self.env)
+        for end in ends:
+            self.env = {
+                n: self.tokens.join(self.env[n], end[n]) for n in self.env.keys() & end.keys()
+            }
+
+    def do_Global(self, node):
+        for name in node.names:
+            self.env[name] = ANY
+
+    do_Nonlocal = do_Global
+
+    def do_Delete(self, node):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self.env.pop(target.id, None)
+            else:
+                self._children(target)
+
+    def do_Assert(self, node):
+        self._children(node)
+        self._refine(node.test, True)
+
+
+def _leaves(body):
+    """Whether control surely leaves at the end of the block."""
+    return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
+
+
+def _always_returns(body):
+    last = body[-1] if body else None
+    if isinstance(last, (ast.Return, ast.Raise)):
+        return True
+    if isinstance(last, ast.If):
+        return _always_returns(last.body) and _always_returns(last.orelse)
+    return isinstance(last, ast.With) and _always_returns(last.body)

@@ -1,0 +1,1 @@
+"""The `dynfix` command: files, settings, output."""

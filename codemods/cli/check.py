@@ -1,0 +1,143 @@
+"""One file: findings, and the file with its fixes made. Fixing goes on until nothing changes, so
+that a second run finds nothing to do."""
+
+from dataclasses import dataclass, replace
+
+from ...rewriter.edits.source_file import SourceError
+from ...rewriter.edits.spans import Safety, apply, disjoint, import_edit
+from ..analysis.captured_walk import Walk
+from ..analysis.file_context import Context
+from ..rules import RULES
+from .suppressions import Suppressions
+
+_MAX_ROUNDS = 50
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """`source` after the fixes; `applied`: the findings that were fixed; `left`: those of the final
+    text; both placed."""
+
+    source: object
+    applied: tuple
+    left: tuple
+
+
+def enabled(settings, path):
+    """The rules that look at the file at `path`."""
+    return [rule for rule in RULES if settings.selects(rule.code, path)]
+
+
+def findings(source, settings):
+    """Every finding of a file, suppressed ones left out, in order."""
+    if "torch" not in source.text:
+        return []
+    found = _findings(source, settings)
+    if settings.facts_of(source.path) is None:
+        return found
+    proved = {(f.code, f.fix) for f in _findings(source, replace(settings, facts={}))}
+    return [f if (f.code, f.fix) in proved else replace(f, traced=True) for f in found]
+
+
+def _findings(source, settings):
+    context = Context(source, settings)
+    rules = enabled(settings, source.path)
+    found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
+    if not any(f.fix is not None and settings.fixes(f.code) for f in found):
+        found += [f for rule in rules for f in rule.conclude(context)]
+    suppressions = Suppressions(source)
+    kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
+    shown = [_admitted(f, source) for f in _without_muted(kept, found)]
+    return sorted(shown + suppressions.unused(found, settings), key=lambda f: f.sort_key())
+
+
+def _without_muted(kept, found):
+    """A fix that would also change a suppressed finding is not offered."""
+    muted = {f.fix for f in found if f not in kept and f.fix is not None}
+    return [
+        f.without_fix("a suppressed finding shares the fix") if f.fix in muted else f for f in kept
+    ]
+
+
+def _admitted(finding, source):
+    why = finding.fix is not None and source.refuses(finding.fix)
+    return finding.without_fix(why) if why else finding
+
+
+def _captured(context, rules, scope):
+    walk = Walk(context, _table([r for r in rules if not r.whole_file]))
+    functions = context.program.captured(
+        scope, context.facts.captured if context.facts else frozenset()
+    )
+    for function in sorted(functions, key=lambda f: f.node.lineno):
+        walk.function(function)
+    return walk.found
+
+
+def _table(rules):
+    table = {}
+    for rule in rules:
+        for node_type in rule.nodes:
+            table.setdefault(node_type, []).append(rule)
+    return table
+
+
+def _whole_file(context, rules):
+    whole = [(rule, node_type) for rule in rules if rule.whole_file for node_type in rule.nodes]
+    return [
+        f
+        for rule, t in whole
+        for node in context.index.get(t, ())
+        for f in rule.check(node, context)
+    ]
+
+
+def fix(source, settings):
+    """Fixed: every fix that the settings allow made, those of the first lines first, until none is
+    left."""
+    applied, dropped = [], set()
+    found = findings(source, settings)
+    for _ in range(_MAX_ROUNDS):
+        chosen = [f for f in found if wanted(f, settings) and _key(f) not in dropped]
+        fixes = disjoint(f.fix for f in [f for f in chosen if f.fix.first] or chosen)
+        if not fixes:
+            break
+        changed = apply_fixes(source, fixes)
+        if changed is None:
+            fixes = fixes[:1]
+            changed = apply_fixes(source, fixes)
+        if changed is None:
+            dropped |= {_key(f) for f in chosen if f.fix in fixes}
+            continue
+        applied += source.placed([f for f in chosen if f.fix in fixes])
+        source = changed
+        found = findings(source, settings)
+    left = [_failed(f) if _key(f) in dropped else f for f in found]
+    return Fixed(source, tuple(applied), tuple(source.placed(left)))
+
+
+def _key(finding):
+    return finding.code, finding.fix
+
+
+def _failed(finding):
+    return finding.without_fix("its fix did not parse, and was taken back")
+
+
+def wanted(finding, settings):
+    if finding.fix is None or not settings.fixes(finding.code):
+        return False
+    return finding.fix.safety is Safety.SAFE or settings.unsafe_fixes
+
+
+def apply_fixes(source, fixes):
+    """The source with the fixes and the imports that they need; None where the result does not
+    parse."""
+    modules = sorted({m for f in fixes for m in f.imports})
+    edits = [e for f in fixes for e in f.edits] + [import_edit(source, m) for m in modules]
+    try:
+        changed = source.with_text(apply(source.text, edits))
+        changed.to_bytes()
+    except (SourceError, ValueError):
+        return None
+    return changed

@@ -1,0 +1,37 @@
+"""A flake8 plugin: the findings as flake8 reports them. flake8 finds it by the entry point, and is
+not imported here."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from ... import __version__
+from ...rewriter.edits.source_file import Source
+from ..analysis.findings import ERROR
+from . import check
+from .settings import load
+
+_load = lru_cache(maxsize=None)(load)
+
+
+class Plugin:
+    """What flake8 makes for each file: `lines` are its text. The settings are those of `dynfix` for
+    that file."""
+
+    name, version = "dynfix", __version__
+
+    def __init__(self, tree, filename, lines):
+        self.path, self.text = filename, "".join(lines)
+
+    def run(self):
+        """(line from 1, column from 0, text, type) of each finding; notes, which fail nothing, are
+        left out."""
+        folder = Path(os.path.dirname(self.path) or ".").resolve()
+        for finding in check.findings(Source(self.text, self.path), _load(folder)):
+            if finding.level == ERROR:
+                yield (
+                    finding.line,
+                    finding.column - 1,
+                    f"{finding.code} {finding.message}",
+                    type(self),
+                )

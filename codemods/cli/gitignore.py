@@ -1,0 +1,60 @@
+"""Which files `.gitignore` keeps out: the patterns of the folders walked so far, and of the
+repository above."""
+
+import os
+import re
+from pathlib import Path
+
+
+def _pattern(line):
+    """(regex over a path below the pattern's folder, negated, folders only), or None for a blank or
+    a comment."""
+    line = line.rstrip("\n").rstrip()
+    if not line or line.startswith("#"):
+        return None
+    negated, line = line.startswith("!"), line.lstrip("!")
+    only_folders, line = line.endswith("/"), line.rstrip("/")
+    anchored = "/" in line
+    line = line.lstrip("/")
+    parts = re.split(r"(\*\*/|/\*\*|\*|\?|\[[^\]]+\])", line)
+    translated = {"**/": "(?:.*/)?", "/**": "/.*", "*": "[^/]*", "?": "[^/]"}
+    text = "".join(
+        translated.get(p) or (p if p.startswith("[") else re.escape(p)) for p in parts if p
+    )
+    return re.compile(("" if anchored else "(?:.*/)?") + text + "$"), negated, only_folders
+
+
+class Ignored:
+    """Fed with folders from the top down."""
+
+    def __init__(self, top):
+        self.rules = []
+        top = Path(top).resolve()
+        above = []
+        for folder in top.parents:
+            above.append(folder)
+            if (folder / ".git").exists():
+                for outer in reversed(above):
+                    self.enter(outer)
+                break
+
+    def enter(self, folder):
+        path = os.path.join(folder, ".gitignore")
+        try:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                patterns = [_pattern(line) for line in stream]
+        except OSError:
+            return
+        self.rules.append((os.path.abspath(folder), [p for p in patterns if p]))
+
+    def matches(self, path, is_folder):
+        """The last pattern that fits decides."""
+        ignored, path = False, os.path.abspath(path)
+        for folder, patterns in self.rules:
+            if not path.startswith(folder + os.sep):
+                continue
+            relative = path[len(folder) + 1 :].replace(os.sep, "/")
+            for regex, negated, only_folders in patterns:
+                if (is_folder or not only_folders) and regex.match(relative):
+                    ignored = not negated
+        return ignored

@@ -1,0 +1,93 @@
+"""Results by content: one JSON file for each tool version and set of settings, in `.dynfix_cache`
+beside the configuration."""
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from ...rewriter.edits.spans import Edit, Fix, Safety
+from ..analysis.findings import Finding
+
+_LIMIT = 20_000
+
+
+def to_dict(finding):
+    """A finding as plain data."""
+    data = asdict(finding)
+    if finding.fix is not None:
+        data["fix"]["safety"] = finding.fix.safety.value
+    return data
+
+
+def from_dict(data):
+    fix = data["fix"]
+    if fix is not None:
+        edits = tuple(Edit(**e) for e in fix["edits"])
+        fix = Fix(
+            **{
+                **fix,
+                "edits": edits,
+                "imports": tuple(fix["imports"]),
+                "safety": Safety(fix["safety"]),
+            }
+        )
+    return Finding(**{**data, "fix": fix})
+
+
+def tool_stamp():
+    """Changes whenever this tool's code does."""
+    root = Path(__file__).parents[2]
+    files = sorted(f for part in ("codemods", "rewriter") for f in (root / part).rglob("*.py"))
+    return repr([(f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files])
+
+
+class Cache:
+    """`get(path, raw)` gives the findings stored for a file's content; `put` stores; `save` writes
+    by atomic rename."""
+
+    def __init__(self, settings):
+        stamp = hashlib.sha256((tool_stamp() + settings.key()).encode()).hexdigest()[:24]
+        base = os.environ.get("DYNFIX_CODEMOD_CACHE") or os.path.join(
+            settings.root, ".dynfix_cache"
+        )
+        self.file = Path(base) / f"{stamp}.json"
+        self.entries = self._load()
+        self.changed = False
+
+    def _load(self):
+        try:
+            entries = json.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return entries if isinstance(entries, dict) else {}
+
+    def _key(self, path, raw):
+        return hashlib.sha256(os.path.abspath(path).encode() + b"\0" + raw).hexdigest()
+
+    def get(self, path, raw):
+        stored = self.entries.get(self._key(path, raw))
+        try:
+            return None if stored is None else [from_dict({**d, "path": path}) for d in stored]
+        except (TypeError, KeyError, ValueError):
+            return None
+
+    def put(self, path, raw, found):
+        self.entries[self._key(path, raw)] = [to_dict(f) for f in found]
+        self.changed = True
+
+    def save(self):
+        if not self.changed:
+            return
+        entries = dict(list(self.entries.items())[-_LIMIT:])
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            (self.file.parent / ".gitignore").write_text("*\n")
+            handle, name = tempfile.mkstemp(dir=self.file.parent, suffix=".tmp")
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump(entries, out)
+            os.replace(name, self.file)
+        except OSError:
+            return

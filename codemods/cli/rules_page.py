@@ -1,0 +1,53 @@
+"""Writes docs/rules.md from the rules themselves: `python -m dynfix.codemods.cli.rules_page
+[FILE]`; `--check` only compares."""
+
+import sys
+from pathlib import Path
+
+from ..rules import RULES
+
+_HEAD = """# Rules
+
+Made by `python -m dynfix.codemods.cli.rules_page` from the rules in `codemods/rules/`; do not edit
+by hand.
+
+A *safe* fix leaves the program identical in eager: values, dtypes, gradients, printed text,
+exceptions. The bare `dynfix` applies it. An *unsafe* fix may change one of these; `--unsafe-fixes`
+applies it. Whether a given place gets a safe fix, an unsafe one or none depends on what can be
+proved there; the report says which, and why.
+
+| code | name | what | fix |
+|---|---|---|---|
+"""
+
+
+def text():
+    """The whole page."""
+    rows = "".join(
+        f"| [{r.code}](#{_anchor(r)}) | {r.name} | {r.message} | {_fix(r)} |\n" for r in RULES
+    )
+    return _HEAD + rows + "\n" + "\n".join(r.document() for r in RULES)
+
+
+def _anchor(rule):
+    return f"{rule.code} {rule.name}".lower().replace(" ", "-")
+
+
+def _fix(rule):
+    return rule.safety.value if rule.safety else "advice"
+
+
+def main(argv):
+    """Write the page, or with --check say whether it is as it should be."""
+    names = [a for a in argv if not a.startswith("-")]
+    path = Path(names[0]) if names else Path(__file__).parents[2] / "docs" / "rules.md"
+    if "--check" in argv:
+        same = path.exists() and path.read_text(encoding="utf-8") == text()
+        print(f"{path} is {'as the rules say' if same else 'out of date'}")
+        return 0 if same else 1
+    path.write_text(text(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

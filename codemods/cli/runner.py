@@ -1,0 +1,204 @@
+"""Files in, results out: finding the files, handling each (in several processes), writing what was
+fixed."""
+
+import gc
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...rewriter.edits.source_file import SourceError
+from ..trace.cross_file import settings_for_roots
+from . import check, notebook
+from .gitignore import Ignored
+from .result_cache import Cache
+
+_ENOUGH_FOR_TWO = 4
+_COLLECT_EVERY = 4_000_000  # bytes of source
+_seen = [0]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One file: `left` are its findings after fixing, `applied` those that were fixed; `before` and
+    `after` its text where a fix changed it; `error` (message, line, column) where it could not be
+    handled."""
+
+    path: str
+    left: tuple = ()
+    applied: tuple = ()
+    before: str = ""
+    after: str | None = None
+    raw: bytes | None = None
+    error: tuple | None = None
+
+
+def files(paths, settings):
+    """(the files that the paths name, in order and once each; paths that do not exist). A file that
+    is named is always taken."""
+    found, missing = {}, []
+    for path in paths:
+        if os.path.isdir(path):
+            found.update(dict.fromkeys(_walk(path, settings)))
+        elif os.path.exists(path):
+            found[path] = None
+        else:
+            missing.append(path)
+    return list(found), missing
+
+
+def _walk(top, settings):
+    ignored = Ignored(top) if settings.respect_gitignore else None
+    for folder, folders, names in os.walk(top):
+        if ignored:
+            ignored.enter(folder)
+        keep = [
+            d
+            for d in sorted(folders)
+            if not _skipped(os.path.join(folder, d), True, settings, ignored)
+        ]
+        folders[:] = keep
+        for name in sorted(names):
+            path = os.path.normpath(os.path.join(folder, name))
+            if name.endswith((".py", ".pyi", notebook.SUFFIX)) and not _skipped(
+                path, False, settings, ignored
+            ):
+                yield path
+
+
+def _skipped(path, is_folder, settings, ignored):
+    return settings.excludes(path) or (ignored is not None and ignored.matches(path, is_folder))
+
+
+def handle(path, raw, settings, fixing):
+    """The Result for one file's bytes."""
+    try:
+        source = notebook.load(raw, path)
+        if source is None:
+            return Result(path)
+        if not fixing:
+            return Result(path, tuple(source.placed(check.findings(source, settings))))
+        fixed = check.fix(source, settings)
+    except SourceError as error:
+        return Result(path, error=(error.message, error.line, error.column))
+    except RecursionError:
+        return Result(path, error=("the code is nested too deeply", 1, 1))
+    if fixed.source.text == source.text:
+        return Result(path, fixed.left)
+    return Result(
+        path,
+        fixed.left,
+        fixed.applied,
+        source.document,
+        fixed.source.document,
+        fixed.source.to_bytes(),
+    )
+
+
+def _read_and_handle(job):
+    path, settings, fixing = job
+    try:
+        with open(path, "rb") as stream:
+            raw = stream.read()
+    except OSError as error:
+        return Result(path, error=(error.strerror or str(error), 1, 1)), b""
+    try:
+        result = handle(path, raw, settings, fixing), raw
+        _collect_now_and_then(len(raw))
+        return result
+    except Exception as error:
+        return Result(path, error=(f"internal error: {type(error).__name__}: {error}", 1, 1)), raw
+
+
+def _collect_now_and_then(size):
+    _seen[0] += size
+    if _seen[0] > _COLLECT_EVERY:
+        _seen[0] = 0
+        gc.collect()
+
+
+def run(paths, settings, fixing, progress=None):
+    """Results of all files, in order. `progress(done)` is called after each."""
+    cache = Cache(settings) if settings.cache else None
+    results, todo = _from_cache(paths, settings, fixing, cache)
+    jobs = settings.jobs or os.cpu_count() or 1
+    for done, (result, raw) in enumerate(_outcomes(todo, settings, fixing, jobs), 1):
+        results[result.path] = result
+        if cache and result.error is None and result.raw is None:
+            cache.put(result.path, raw, result.left)
+        if progress:
+            progress(done, len(todo))
+    if cache:
+        cache.save()
+    if fixing and settings.facts:
+        for result, known in settings_for_roots(list(results.values()), settings):
+            results[result.path] = _once_more(result, known)
+    return [results[path] for path in paths]
+
+
+def _once_more(result, settings):
+    """A result, fixed on."""
+    raw = result.raw if result.raw is not None else Path(result.path).read_bytes()
+    more = handle(result.path, raw, settings, True)
+    if more.error or more.raw is None:
+        return replace(result, left=more.left) if more.error is None else result
+    before = result.before or more.before
+    return replace(more, before=before, applied=(*result.applied, *more.applied))
+
+
+def _from_cache(paths, settings, fixing, cache):
+    results, todo = {}, []
+    for path in paths:
+        found = _cached(path, cache) if cache and cache.entries else None
+        if found is None or (fixing and any(check.wanted(f, settings) for f in found)):
+            todo.append(path)
+        else:
+            results[path] = Result(path, tuple(found))
+    return results, todo
+
+
+def _cached(path, cache):
+    try:
+        with open(path, "rb") as stream:
+            return cache.get(path, stream.read())
+    except OSError:
+        return None
+
+
+def _outcomes(todo, settings, fixing, jobs):
+    """Each file's outcome, in order. Trees make no cycles: the collector, which would look at every
+    node again and again (a third of the time), only runs between files."""
+    gc.disable()
+    try:
+        yield from _handled(todo, settings, fixing, jobs)
+    finally:
+        gc.enable()
+
+
+def _handled(todo, settings, fixing, jobs):
+    work = [(path, settings.narrowed(path), fixing) for path in todo]
+    if jobs == 1 or len(work) < _ENOUGH_FOR_TWO:
+        yield from map(_read_and_handle, work)
+        return
+    import multiprocessing  # costs a tenth of the start-up, and most runs have one file
+
+    with multiprocessing.Pool(min(jobs, len(work))) as pool:
+        yield from pool.imap(
+            _read_and_handle, work, chunksize=max(1, min(16, len(work) // (4 * jobs)))
+        )
+
+
+def write(path, raw):
+    """Put `raw` into the file by atomic rename, its mode kept; a link keeps pointing where it
+    pointed."""
+    target = Path(os.path.realpath(path))
+    mode = target.stat().st_mode
+    handle_, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle_, "wb") as stream:
+            stream.write(raw)
+        os.chmod(name, mode & 0o7777)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

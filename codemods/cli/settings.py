@@ -1,0 +1,218 @@
+"""Settings: one frozen record, made once from the configuration file and the command line."""
+
+import configparser
+import fnmatch
+import os
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from ..rules import RULES
+from .toml import TomlError, tables
+
+FORMATS = (
+    "full",
+    "concise",
+    "grouped",
+    "json",
+    "json-lines",
+    "github",
+    "gitlab",
+    "sarif",
+    "junit",
+    "rdjson",
+)
+SCOPES = ("forward", "compiled", "all")
+_EXCLUDE = (
+    ".git",
+    ".hg",
+    ".tox",
+    ".nox",
+    ".venv",
+    "venv",
+    "__pycache__",
+    ".mypy_cache",
+    ".ruff_cache",
+    "build",
+    "dist",
+    "node_modules",
+    ".eggs",
+    ".dynfix_cache",
+    ".ipynb_checkpoints",
+    "site-packages",
+)
+
+
+class SettingsError(Exception):
+    """A setting that is not known, or has no such value."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`select`, `ignore` and the like hold codes or prefixes of codes; `per_file_ignores` holds
+    (pattern, codes)."""
+
+    select: tuple = ("DYN",)
+    extend_select: tuple = ()
+    ignore: tuple = ()
+    per_file_ignores: tuple = ()
+    fixable: tuple = ("DYN",)
+    unfixable: tuple = ()
+    exclude: tuple = _EXCLUDE
+    extend_exclude: tuple = ()
+    respect_gitignore: bool = True
+    unsafe_fixes: bool = False
+    scope: str = "forward"
+    output_format: str = "full"
+    jobs: int = 0
+    cache: bool = True
+    root: str = "."
+    source: str = "defaults"
+    facts: dict = field(
+        default_factory=dict, compare=False, repr=False
+    )  # {real path: Facts} of a traced run
+
+    def selects(self, code, path):
+        """Whether the rule `code` looks at the file at `path`; the longest matching prefix
+        decides."""
+        chosen = max(_length(code, self.select), _length(code, self.extend_select))
+        if chosen == 0 or _length(code, self.ignore) >= chosen:
+            return False
+        return not any(
+            _length(code, codes)
+            for pattern, codes in self.per_file_ignores
+            if self.matches(path, pattern)
+        )
+
+    def fixes(self, code):
+        return _length(code, self.fixable) > _length(code, self.unfixable)
+
+    def matches(self, path, pattern):
+        """Whether `path` (its name, or its place below the settings' folder) fits a pattern."""
+        relative = os.path.relpath(path, self.root).replace(os.sep, "/")
+        return fnmatch.fnmatch(os.path.basename(path), pattern) or fnmatch.fnmatch(
+            relative, pattern
+        )
+
+    def excludes(self, path):
+        return any(self.matches(path, pattern) for pattern in (*self.exclude, *self.extend_exclude))
+
+    def facts_of(self, path):
+        """The Facts of the file at `path`, or None."""
+        return self.facts.get(os.path.realpath(path)) if self.facts else None
+
+    def narrowed(self, path):
+        """The same with the facts of one file alone: what a worker process is sent."""
+        facts = self.facts_of(path)
+        return (
+            replace(self, facts={os.path.realpath(path): facts} if facts else {})
+            if self.facts
+            else self
+        )
+
+    def key(self):
+        """What results depend on."""
+        names = ("select", "extend_select", "ignore", "per_file_ignores", "scope")
+        return repr([getattr(self, name) for name in names])
+
+
+def _length(code, prefixes):
+    return max((len(p) for p in prefixes if code.startswith(p)), default=0)
+
+
+_KINDS = {
+    f.name: type(f.default) for f in fields(Settings) if f.name not in ("root", "source", "facts")
+}
+
+
+def convert(name, value, where):
+    """A setting's value of the right type; SettingsError names `where` it was read."""
+    name = name.replace("-", "_")
+    if name not in _KINDS:
+        raise SettingsError(f"{where}: unknown setting {name!r}")
+    if name == "per_file_ignores":
+        return name, _per_file(value, where)
+    kind = _KINDS[name]
+    if kind is tuple:
+        return name, _codes(name, value, where)
+    if kind is bool and isinstance(value, str):
+        value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
+            value.lower(), value
+        )
+    if kind is int and isinstance(value, str) and value.isdigit():
+        value = int(value)
+    if type(value) is not kind:
+        raise SettingsError(f"{where}: {name} must be {kind.__name__}, not {value!r}")
+    return name, _allowed(name, value, where)
+
+
+def _allowed(name, value, where):
+    allowed = {"scope": SCOPES, "output_format": FORMATS}.get(name)
+    if allowed and value not in allowed:
+        raise SettingsError(f"{where}: {name} must be one of {', '.join(allowed)}, not {value!r}")
+    return value
+
+
+def _codes(name, value, where):
+    items = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(i, str) for i in items):
+        raise SettingsError(f"{where}: {name} must be a list of strings, not {value!r}")
+    if "exclude" in name:
+        return tuple(i.rstrip("/") for i in items)
+    items = tuple("DYN" if i.upper() == "ALL" else i.upper() for i in items)
+    known = [rule.code for rule in RULES] + ["DYN900"]
+    for item in items:
+        if not any(code.startswith(item) for code in known):
+            raise SettingsError(f"{where}: no rule has the code {item}")
+    return items
+
+
+def _per_file(value, where):
+    if isinstance(value, str):
+        pairs = [
+            line.partition(":") for line in value.replace(",", "\n").splitlines() if line.strip()
+        ]
+        value = {}
+        for pattern, _, codes in pairs:
+            value.setdefault(pattern.strip(), []).extend(codes.split())
+    if not isinstance(value, dict):
+        raise SettingsError(f"{where}: per_file_ignores must map patterns to codes")
+    return tuple(
+        (pattern, _codes("per_file_ignores", codes, where)) for pattern, codes in value.items()
+    )
+
+
+def _read(path):
+    """The settings in a configuration file as a dict; None where it holds none of ours."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.name == "setup.cfg":
+            parser = configparser.ConfigParser(interpolation=None)
+            parser.read_string(text)
+            return dict(parser["dynfix"]) if parser.has_section("dynfix") else None
+        prefix = ("tool", "dynfix") if path.name == "pyproject.toml" else ()
+        return (tables(text, prefix) if not prefix or "tool.dynfix" in text else None) or None
+    except (OSError, UnicodeDecodeError, configparser.Error, TomlError) as error:
+        raise SettingsError(f"{path}: {str(error).splitlines()[0]}") from None
+
+
+def find(start):
+    """(path, values) of the nearest configuration file at or above the folder `start`."""
+    for folder in (start, *start.parents):
+        for name in ("dynfix.toml", "pyproject.toml", "setup.cfg"):
+            path = folder / name
+            values = _read(path) if path.is_file() else None
+            if values is not None:
+                return path, values
+    return None, {}
+
+
+def load(start, config=None):
+    """Settings for files below `start`: from `config`, or the nearest configuration file, or the
+    defaults."""
+    path, values = (
+        (Path(config), _read(Path(config)) or {}) if config else find(Path(start).resolve())
+    )
+    if path is None:
+        return Settings(root=str(Path(start).resolve()))
+    converted = dict(convert(name, value, str(path)) for name, value in values.items())
+    return replace(Settings(root=str(path.resolve().parent), source=str(path)), **converted)

@@ -1,0 +1,309 @@
+"""Original and fixed code side by side: run in eager and compared, and their graph breaks counted.
+Needs torch."""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import logging
+import os
+import random
+import sys
+import types
+import warnings
+from dataclasses import dataclass, field, replace
+
+from ...rewriter.edits.source_file import Source
+from ..analysis.findings import ERROR
+from ..hoist.plan import planned
+from ..trace import trace_facts
+from . import check
+
+
+class VerifyError(Exception):
+    """The factory cannot be found or does not give (callable, inputs)."""
+
+
+def _torch():
+    """torch, loaded here and nowhere else in the codemods."""
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError:
+        raise VerifyError("--verify needs torch: install dynfix[torch]") from None
+
+
+def count_breaks(function, inputs, kwargs=None):
+    """Graph breaks of one call of `function(*inputs)` under torch.compile with default settings:
+    the larger of what `torch._dynamo.explain` and `torch._dynamo.utils.counters["graph_break"]`
+    say, since each misses some; 1 where no graph came of it, for then the whole call ran in
+    eager."""
+    torch = _torch()
+    kwargs = kwargs or {}
+    dynamo = torch._dynamo
+    with _silence():
+        dynamo.reset()
+        explained = dynamo.explain(function)(*inputs, **kwargs)
+        dynamo.reset()
+        dynamo.utils.counters.clear()
+        torch.compile(function, backend="eager")(*inputs, **kwargs)
+        counted = sum(dynamo.utils.counters["graph_break"].values())
+        dynamo.reset()
+    return max(explained.graph_break_count, counted, int(explained.graph_count == 0))
+
+
+@contextlib.contextmanager
+def _silence():
+    """Neither the code's own output nor Dynamo's log lines."""
+    quiet = logging.getLogger().manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(quiet)
+
+
+@dataclass
+class Behaviour:
+    """What one run did: leaves of the result, gradients by parameter name and input, text on
+    stdout, the exception."""
+
+    values: list = field(default_factory=list)
+    gradients: dict = field(default_factory=dict)
+    text: str = ""
+    error: str = ""
+
+
+def observe(make, seed):
+    """The Behaviour of `make()`'s callable on its inputs in eager, with every generator seeded."""
+    torch = _torch()
+    result, out = Behaviour(), io.StringIO()
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        random.seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed)
+        torch.manual_seed(seed)
+        function, inputs = make()
+        torch.manual_seed(seed + 1)
+        try:
+            value = function(*inputs)
+            result.values = leaves(value)
+            _backward(torch, result)
+        except Exception as error:
+            result.error = f"{type(error).__name__}: {error}"
+    result.text = out.getvalue()
+    result.gradients = _gradients(torch, function, inputs)
+    return result
+
+
+def _backward(torch, result):
+    """Backward of the sum of every differentiable floating-point output."""
+    losses = [
+        v.sum()
+        for v in result.values
+        if isinstance(v, torch.Tensor) and v.requires_grad and v.is_floating_point()
+    ]
+    if losses:
+        sum(losses).backward()
+
+
+def _gradients(torch, function, inputs):
+    module = (
+        function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+    )
+    named = dict(module.named_parameters()) if isinstance(module, torch.nn.Module) else {}
+    named.update(
+        {f"input {i}": t for i, t in enumerate(leaves(inputs)) if isinstance(t, torch.Tensor)}
+    )
+    return {
+        name: None if t.grad is None else t.grad.clone() for name, t in named.items() if t.is_leaf
+    }
+
+
+def leaves(value):
+    """The tensors and plain values of nested tuples, lists, dicts and objects with a __dict__ of
+    their own."""
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in leaves(item)]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    return [value]
+
+
+def differences(first, second):
+    """What two Behaviours differ in, one line each."""
+    found = []
+    if first.error != second.error:
+        found.append(f"exception: {first.error or 'none'} / {second.error or 'none'}")
+    if first.text != second.text:
+        found.append(f"printed text: {first.text!r} / {second.text!r}")
+    if len(first.values) != len(second.values):
+        found.append(f"values: {len(first.values)} / {len(second.values)}")
+    pairs = enumerate(zip(first.values, second.values, strict=False))
+    found += [f"value {i}: {why}" for i, (a, b) in pairs for why in [_differ(a, b)] if why]
+    for name in first.gradients.keys() | second.gradients.keys():
+        why = _differ(first.gradients.get(name), second.gradients.get(name))
+        found += [f"gradient of {name}: {why}"] if why else []
+    return found
+
+
+def _differ(first, second):
+    torch = _torch()
+    if type(first) is not type(second):
+        return f"{type(first).__name__} / {type(second).__name__}"
+    if not isinstance(first, torch.Tensor):
+        return "" if first == second or repr(first) == repr(second) else f"{first!r} / {second!r}"
+    if (
+        first.dtype != second.dtype
+        or first.shape != second.shape
+        or first.requires_grad != second.requires_grad
+    ):
+        return f"{_meta(first)} / {_meta(second)}"
+    equal = torch.equal(torch.nan_to_num(first.detach()), torch.nan_to_num(second.detach()))
+    same_nan = torch.equal(torch.isnan(first), torch.isnan(second))
+    return "" if equal and same_nan else "other numbers"
+
+
+def _meta(tensor):
+    return f"{tensor.dtype} {list(tensor.shape)} requires_grad={tensor.requires_grad}"
+
+
+# The command
+
+
+def load_text(text, path, name):
+    """A module made of `text`, as if it stood at `path`."""
+    module = types.ModuleType(name)
+    module.__file__ = path
+    sys.modules[name] = module
+    import linecache  # so that tools which read the source see this text
+
+    shown = f"<{name}> {path}"
+    linecache.cache[shown] = (len(text), None, text.splitlines(keepends=True), shown)
+    exec(compile(text, shown, "exec"), module.__dict__)
+    return module
+
+
+def _target(spec):
+    """(path of the module's file, name of its factory) of `MODULE:FACTORY`; MODULE may be a
+    file."""
+    module, _, factory = spec.rpartition(":")
+    if not module:
+        raise VerifyError(f"{spec!r} is not MODULE:FACTORY")
+    if os.path.exists(module):
+        return module, factory
+    sys.path.insert(0, os.getcwd())
+    found = importlib.util.find_spec(module)
+    if found is None or not found.origin:
+        raise VerifyError(f"no module {module!r}")
+    return found.origin, factory
+
+
+def _factory(text, path, name, factory):
+    module = load_text(text, path, name)
+    if not hasattr(module, factory):
+        raise VerifyError(f"{path} has no {factory!r}")
+    return getattr(module, factory)
+
+
+@dataclass
+class Outcome:
+    """`kept`: the source after taking back fixes that failed; `refused`: (finding, differences) of
+    those."""
+
+    source: object
+    kept: object
+    applied: tuple
+    refused: list
+    before: int
+    after: int
+
+
+def verify(source, factory, settings, seeds=(0, 1, 2, 3)):
+    """Fix `source`, compare with the original on every seed, take back what differs, count breaks
+    before and after."""
+    fixed = check.fix(source, settings)
+    original = _factory(source.text, source.path, "dynfix_original", factory)
+    refused = []
+    candidate, applied = fixed.source, fixed.applied
+    problems = _compare(original, candidate, factory, seeds)
+    if problems:
+        candidate, applied, refused = _one_by_one(source, original, factory, settings, seeds)
+    before = _count(original)
+    after = _count(_factory(candidate.text, source.path, "dynfix_fixed", factory))
+    return Outcome(source, candidate, applied, refused, before, after)
+
+
+def _count(make):
+    function, inputs = make()
+    return count_breaks(function, inputs)
+
+
+def _compare(original, candidate, factory, seeds):
+    make = _factory(candidate.text, candidate.path, "dynfix_fixed", factory)
+    for seed in seeds:
+        found = differences(observe(original, seed), observe(make, seed))
+        if found:
+            return found
+    return []
+
+
+def _one_by_one(source, original, factory, settings, seeds):
+    """Fix by fix, keeping those after which the code still behaves as the original."""
+    current, applied, refused, seen = source, [], [], set()
+    while True:
+        found = [f for f in check.findings(current, settings) if check.wanted(f, settings)]
+        todo = next((f for f in found if (f.code, f.fix.title, f.line) not in seen), None)
+        if todo is None:
+            return current, tuple(applied), refused
+        changed = check.apply_fixes(current, [todo.fix])
+        problems = (
+            ["its fix does not parse"]
+            if changed is None
+            else _compare(original, changed, factory, seeds)
+        )
+        if problems:
+            seen.add((todo.code, todo.fix.title, todo.line))
+            refused.append((todo, problems))
+        else:
+            current, applied = changed, [*applied, todo]
+
+
+def command(options, settings, write):
+    """`--verify MODULE:FACTORY`: fix the module's file, verified; print the table; the exit
+    code."""
+    try:
+        path, factory = _target(options.verify)
+        if options.trace:
+            settings = replace(
+                settings, facts=planned(trace_facts.run(options.trace, [path]), settings)
+            )
+        with open(path, "rb") as stream:
+            source = Source.from_bytes(stream.read(), path)
+        outcome = verify(source, factory, settings)
+    except VerifyError as error:
+        print(f"dynfix: {error}", file=sys.stderr)
+        return 2
+    _table(outcome)
+    if not options.check and not options.diff and outcome.kept.text != source.text:
+        write(path, outcome.kept.to_bytes())
+    left = [f for f in check.findings(outcome.kept, settings) if f.level == ERROR]
+    return 1 if left or outcome.refused else 0
+
+
+def _table(outcome):
+    print(f"{outcome.source.path}")
+    print(f"  fixes kept        {len(outcome.applied):>4}")
+    print(f"  fixes taken back  {len(outcome.refused):>4}")
+    print(f"  breaks before     {outcome.before:>4}")
+    print(f"  breaks after      {outcome.after:>4}")
+    for finding, problems in outcome.refused:
+        print(f"  taken back {finding.place}: {finding.code} {finding.fix.title}: {problems[0]}")
+    if not outcome.refused:
+        print("  values, gradients, printed text and exceptions are those of the original")

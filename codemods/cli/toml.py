@@ -1,0 +1,83 @@
+"""TOML for the settings: tomllib where Python has it (3.11), else the small part of TOML that
+settings are written in."""
+
+import ast
+import re
+
+_HEADER = re.compile(r"^\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
+
+
+class TomlError(ValueError):
+    """The text is no TOML that can be read here."""
+
+
+def tables(text, prefix):
+    """The table `prefix` of a TOML document as nested dicts; {} where there is none."""
+    try:
+        import tomllib  # only where there is TOML to read
+    except ModuleNotFoundError:
+        return _small(text, prefix)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TomlError(str(error)) from None
+    for part in prefix:
+        table = table.get(part, {})
+    return table
+
+
+def _small(text, prefix):
+    """Strings, booleans, whole numbers and arrays of them, in the tables below `prefix`; other
+    tables are skipped."""
+    result, current, pending = {}, None if prefix else {}, ""
+    current = result if not prefix else None
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line.strip()) if not pending else None
+        if header:
+            current = _table(result, _keys(header.group(1)), list(prefix))
+            continue
+        pending += _without_comment(line) + " "
+        if current is None or not pending.strip():
+            pending = ""
+        elif pending.count("[") == pending.count("]") and pending.count("{") == pending.count("}"):
+            _assign(current, pending.strip(), number)
+            pending = ""
+    return result
+
+
+def _keys(text):
+    return [k.strip().strip("\"'") for k in re.findall(r'"[^"]*"|\'[^\']*\'|[^.\s]+', text)]
+
+
+def _table(result, keys, prefix):
+    if keys[: len(prefix)] != prefix:
+        return None
+    for key in keys[len(prefix) :]:
+        result = result.setdefault(key, {})
+    return result
+
+
+def _without_comment(line):
+    quote = ""
+    for index, char in enumerate(line):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char == "#":
+            return line[:index]
+    return line
+
+
+def _assign(table, text, number):
+    key, _, value = text.partition("=")
+    if key.strip()[:1] in "\"'":
+        end = text.index(key.strip()[0], 1) + 1
+        key, value = text[:end], text[end:].partition("=")[2]
+    try:
+        value = re.sub(r"\btrue\b", "True", re.sub(r"\bfalse\b", "False", value.strip()))
+        table[_keys(key)[0]] = ast.literal_eval(value)
+    except (SyntaxError, ValueError, IndexError):
+        raise TomlError(
+            f"line {number}: {text!r} needs Python 3.11, which reads all of TOML"
+        ) from None

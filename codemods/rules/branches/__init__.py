@@ -1,0 +1,1 @@
+"""Rules DYN2xx: branches and loops on tensors."""

@@ -1,0 +1,215 @@
+"""DYN203, DYN206, DYN207: chained comparisons, asserts and Python's builtins on tensors."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ....rewriter.patterns.condition import condition, host_read
+from ..base import Rule
+from ..host.host_read import in_test, told
+from ..misuse.legacy import operand
+
+_SHOWN = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
+
+
+class ChainedComparison(Rule):
+    """
+    `low < t < high` asks for the truth of `low < t` on the host before it compares again.
+    `torch.logical_and` of both comparisons stays a tensor, and works for any number of elements;
+    the original gives the first comparison where that is False, else the second: the same truth,
+    but both are computed, so the fix is unsafe.
+    """
+
+    code, name, message = (
+        "DYN203",
+        "chained-comparison",
+        "a chained comparison reads a tensor's value on the host",
+    )
+    help = "join two comparisons with torch.logical_and"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0170",)
+    nodes = (ast.Compare,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = x.sum()
+    return torch.where(0 < y < 1, x, -x)
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = x.sum()
+    return torch.where(torch.logical_and(0 < y, y < 1), x, -x)
+"""
+
+    def check(self, node, context):
+        middle = node.comparators[0]
+        if (
+            len(node.ops) != 2
+            or not all(type(op) in _SHOWN for op in node.ops)
+            or not context.kind(middle).is_tensor
+        ):
+            return
+        found = context.torch(node)
+        if found is None or not isinstance(middle, (ast.Name, ast.Attribute)):
+            yield context.finding(self, node, kept="the middle would be computed twice")
+            return
+        left, text, right = (context.segment(n) for n in (node.left, *node.comparators))
+        first, second = (_SHOWN[type(op)] for op in node.ops)
+        shown = f"{found[0]}.logical_and({left} {first} {text}, {text} {second} {right})"
+        why = "both comparisons are computed, and several elements no longer raise"
+        edit = context.replacement(node, shown)
+        fix = context.fix(
+            "use torch.logical_and", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
+        )
+        yield context.finding(self, node, fix=fix)
+
+
+class TensorAssert(Rule):
+    """
+    `assert` on a tensor's value reads it on the host. Dynamo turns the form with a constant text,
+    or none, into `torch._assert_async` by itself; with a computed text, or a `.item()` in the test,
+    the graph breaks. The fix writes that call, with the test's own source for a computed text:
+    unsafe, for a RuntimeError is raised (on a GPU: later).
+    """
+
+    code, name, message = (
+        "DYN206",
+        "tensor-assert",
+        "an assertion reads a tensor's value on the host",
+    )
+    help = "use a constant text, or check outside the compiled code"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0170",)
+    nodes = (ast.Assert,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    assert (x > 0).all(), f"{x.min()} is not positive"
+    return torch.log(x)
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    torch._assert_async((x > 0).all(), "(x > 0).all()")
+    return torch.log(x)
+"""
+
+    def check(self, node, context):
+        constant = node.msg is None or isinstance(node.msg, ast.Constant)
+        read = any(host_read(n, context) is not None for n in ast.walk(node.test))
+        test = None if constant and not read else condition(node.test, context)
+        if test is None:
+            return
+        found = context.torch(node)
+        if isinstance(test, str) or found is None:
+            yield context.finding(
+                self,
+                node.test,
+                kept=test
+                if isinstance(test, str)
+                else "`torch` is hidden by a local name, or not imported at the top of the file",
+            )
+            return
+        holds = f"{found[0]}.logical_not({test.text})" if test.negated else test.text
+        known = node.msg is not None and constant and isinstance(node.msg.value, str)
+        text = context.segment(node.msg) if known else f'"{_quoted(context.segment(node.test))}"'
+        edit = context.replacement(node, f"{found[0]}._assert_async({holds}, {text})")
+        lost = "" if constant else "the computed text is lost, and "
+        why = f"{lost}it raises a RuntimeError, on a GPU later than the original"
+        fix = context.fix(
+            "assert on the device", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
+        )
+        yield context.finding(self, node.test, fix=fix)
+
+
+def _quoted(text):
+    return " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
+
+
+class BuiltinOnTensor(Rule):
+    """
+    `max(a, b)`, `min(a, b)`, `any(t)`, `all(t)` and `sorted(t)` compare tensors one by one, each
+    comparison read on the host. `torch.maximum`, `torch.minimum`, `t.any()` and `t.all()` are
+    operators: unsafe, for ties share their gradient there, NaN wins, and `any` and `all` give a
+    tensor.
+    """
+
+    code, name, message = "DYN207", "builtin-on-tensor", "a builtin compares tensors on the host"
+    help = "use the tensor operator of that name"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0170",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return max(x.mean(), x.sum())
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.maximum(x.mean(), x.sum())
+"""
+
+    def check(self, node, context):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name not in ("max", "min", "any", "all", "sorted") or context.resolve(node.func) != name:
+            return
+        if told(node, context) or not any(context.kind(a).is_tensor for a in node.args):
+            return
+        built = self._fix(node, name, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node, fix=fix, kept=kept)
+
+    def _fix(self, node, name, context):
+        kinds, found = [context.kind(a) for a in node.args], context.torch(node)
+        if node.keywords or found is None or any(isinstance(a, ast.Starred) for a in node.args):
+            return "it is called with more than tensors"
+        if (
+            name in ("any", "all")
+            and len(kinds) == 1
+            and (in_test(node, context) or kinds[0].rank == 1)
+        ):
+            shown = f"{operand(node.args[0], context)}.{name}()"
+        elif name in ("max", "min") and len(kinds) == 2:
+            shown = self._extreme(node, name, kinds, found[0], context)
+        else:
+            shown = ""
+        if not shown:
+            return "there is no operator that does the same"
+        why = "ties share their gradient, NaN wins, and the result is a tensor"
+        edit = context.replacement(node, shown)
+        return context.fix(
+            "use the operator", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
+        )
+
+    def _extreme(self, node, name, kinds, torch, context):
+        if all(k.is_tensor for k in kinds):
+            if any(
+                k.rank != 0 and k.shape not in context.inference.tokens.one_element for k in kinds
+            ):
+                return ""  # several elements raise, and may be another method's business
+            shown = ", ".join(context.segment(a) for a in node.args)
+            return f"{torch}.{name}imum({shown})"
+        tensor, number = node.args if kinds[0].is_tensor else reversed(node.args)
+        if not context.kind(number).is_number or context.kind(tensor).rank != 0:
+            return ""
+        bound = "min" if name == "max" else "max"
+        return f"{torch}.clamp({context.segment(tensor)}, {bound}={context.segment(number)})"

@@ -1,0 +1,163 @@
+"""DYN208, DYN209: an exception raised under a condition on a tensor, and calls that check one."""
+
+import ast
+from dataclasses import replace
+
+from ....rewriter.edits.spans import Safety
+from ....rewriter.patterns.condition import Condition, condition, host_read
+from ..base import Rule
+from ..effects.guarded import guard, run_of
+
+_CHECKS = frozenset(
+    f"torch.{name}"
+    for name in (
+        "_check",
+        "_check_index",
+        "_check_value",
+        "_check_type",
+        "_check_with",
+        "_check_tensor_all",
+    )
+)
+# Of other libraries; where they import it themselves the name is relative, so that only its tail is
+# known.
+_TAILS = (".torch_compilable_check",)
+
+
+class RaiseIf(Rule):
+    """
+    Whether to raise is decided on the host. `torch._assert_async` checks on the device, with the
+    same text, and stays in the graph; it raises a RuntimeError (on a GPU: later), so the fix is
+    unsafe.
+    """
+
+    code, name, message = "DYN208", "raise-on-tensor", "an exception depends on a tensor's value"
+    help = "use torch._assert_async, or check outside the compiled code"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0170",)
+    nodes = (ast.If,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if torch.isnan(x).any():
+        raise ValueError("x has NaN")
+    return torch.relu(x)
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    torch._assert_async(torch.logical_not(torch.isnan(x).any()), "x has NaN")
+    return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        if len(node.body) != 1 or not isinstance(node.body[0], ast.Raise):
+            return
+        test = condition(node.test, context)
+        if test is None:
+            return
+        built = test if isinstance(test, str) else self._fix(node, test, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node.test, fix=fix, kept=kept)
+
+    def _fix(self, node, test, context):
+        found, text = context.torch(node), self._text(node.body[0])
+        if found is None:
+            return "`torch` is hidden by a local name, or not imported at the top of the file"
+        if node.orelse or context.source.indent_of(node) is None or not isinstance(test, Condition):
+            return "the statement has an else, or is an `elif`"
+        if text is None:
+            return "the exception's text is computed"
+        holds = test.text if test.negated else f"{found[0]}.logical_not({test.text})"
+        edit = context.replacement(
+            node, f"{found[0]}._assert_async({holds}, {context.segment(text)})"
+        )
+        why = "it raises a RuntimeError, on a GPU later than the original"
+        return context.fix(
+            "assert on the device", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
+        )
+
+    def _text(self, statement):
+        call = statement.exc
+        one = (
+            isinstance(call, ast.Call)
+            and len(call.args) == 1
+            and not call.keywords
+            and statement.cause is None
+        )
+        literal = (
+            one and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
+        )
+        return call.args[0] if literal else None
+
+
+class RuntimeCheck(Rule):
+    """
+    `torch._check` and what is built on it read a tensor's condition on the host, and format their
+    text from it. Under `if not torch.compiler.is_compiling():` eager checks exactly as before; the
+    compiled code does not check, so the fix is unsafe.
+    """
+
+    code, name, message = "DYN209", "runtime-check", "a check reads a tensor's value on the host"
+    help = "check outside the compiled code, or only when not torch.compiler.is_compiling()"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0124",)
+    nodes = (ast.Expr,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    torch._check_tensor_all(x > 0, lambda: "x must be positive")
+    return torch.log(x)
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if not torch.compiler.is_compiling():
+        torch._check_tensor_all(x > 0, lambda: "x must be positive")
+    return torch.log(x)
+"""
+
+    def check(self, node, context):
+        if not _reads(node, context):
+            return
+        built = guard(run_of(node, context, lambda s: _reads(s, context)), context)
+        if isinstance(built, str):
+            yield context.finding(self, node, kept=built)
+            return
+        fix = replace(
+            built,
+            title="check in eager only",
+            safety=Safety.UNSAFE,
+            why="the compiled code does not check",
+        )
+        yield context.finding(self, node, fix=fix)
+
+
+def _reads(statement, context):
+    """Whether a statement is a check that needs a tensor's value, for its condition or its text."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not call.args:
+        return False
+    name = context.resolve(call.func) or ""
+    if name not in _CHECKS and not name.endswith(_TAILS):
+        return False
+    parts = [n for a in call.args for n in ast.walk(a)]
+    kinds = [
+        context.kind(call.args[0]),
+        *(context.kind(n.value) for n in parts if isinstance(n, ast.FormattedValue)),
+    ]
+    return any(k.is_tensor or k.host for k in kinds) or any(
+        host_read(n, context) is not None for n in parts
+    )

@@ -1,0 +1,78 @@
+"""DYN202: a tensor in the test of a conditional expression."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ....rewriter.patterns.condition import condition
+from ....rewriter.patterns.two_sides import Chooser, written_in_place
+from ..base import Rule
+
+
+class TensorTernary(Rule):
+    """
+    `a if t else b` asks for the truth of `t` on the host. `torch.where` selects on the device; it
+    is safe where both sides are plain, as for DYN201. Sides that are not plain become `torch.cond`:
+    unsafe.
+    """
+
+    code, name, message = (
+        "DYN202",
+        "tensor-ternary",
+        "the conditional expression depends on a tensor's value",
+    )
+    help = "use torch.where or torch.cond"
+    safety = Safety.SAFE
+    dynamo = ("GB0170",)
+    nodes = (ast.IfExp,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = torch.relu(x).float()
+    return y * 2 if y.mean() > 0.25 else y
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = torch.relu(x).float()
+    return torch.where(y.mean() > 0.25, y * 2, y)
+"""
+
+    def check(self, node, context):
+        test = condition(node.test, context)
+        if test is None:
+            return
+        built = test if isinstance(test, str) else self._fix(node, context, test)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node.test, fix=fix, kept=kept)
+
+    def _fix(self, node, context, test):
+        function = context.function(node).node
+        mutated = written_in_place(
+            function,
+            {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | _targets(node, context),
+        )
+        choice = Chooser(context, node).choose(
+            test, node.body, node.orelse, statement=False, mutated=mutated
+        )
+        if isinstance(choice, str):
+            return choice
+        edit = context.replacement(node, choice.text)
+        return context.fix(
+            f"use torch.{choice.form}",
+            edit,
+            safety=choice.safety,
+            why=choice.why,
+            imports=choice.imports,
+        )
+
+
+def _targets(node, context):
+    statement = context.statement(node)
+    targets = getattr(statement, "targets", [])
+    return {t.id for t in targets if isinstance(t, ast.Name)}

@@ -1,0 +1,166 @@
+"""DYN204: a `while` on a tensor."""
+
+import ast
+
+from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.patterns.condition import Condition, condition, host_read
+from ..base import Rule
+
+_PURE = (ast.Assign, ast.Pass)
+_HOST = ("item", "tolist", "numpy", "backward")
+
+
+class TensorWhile(Rule):
+    """
+    The number of turns depends on data: the graph breaks at every test. `torch.while_loop` keeps
+    the loop in the graph: a test and a turn, as functions of the tensors that the turns change,
+    which must keep their shape and dtype. Loops whose turns only assign tensors to names are
+    rewritten: unsafe, for a changing shape or dtype raises there.
+    """
+
+    code, name, message = (
+        "DYN204",
+        "tensor-while",
+        "the loop's condition depends on a tensor's value",
+    )
+    help = "use torch.while_loop, or a fixed number of turns with a mask"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0170", "GB7000")
+    nodes = (ast.While,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    while x.sum() > 1:
+        x = x / 2
+    return x
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    def goes_on(x):
+        return x.sum() > 1
+
+    def turn(x):
+        x = x / 2
+        return (x,)
+
+    (x,) = torch.while_loop(goes_on, turn, (x,))
+    return x
+"""
+
+    def check(self, node, context):
+        test = condition(node.test, context)
+        if test is None:
+            return
+        built = test if isinstance(test, str) else self._fix(node, test, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node.test, fix=fix, kept=kept)
+
+    def _fix(self, node, test, context):
+        found, indent = context.torch(node), context.source.indent_of(node)
+        if found is None:
+            return "`torch` is hidden by a local name, or not imported at the top of the file"
+        if indent is None or node.orelse:
+            return "the loop has an else, or shares its line with others"
+        carried = _carried(node, context)
+        if isinstance(carried, str):
+            return carried
+        assert isinstance(test, Condition)
+        text = self._text(node, test, carried, found[0], indent, context)
+        if text is None:
+            return "a string over several lines, or a shared line, stands in the way of indenting"
+        start, end = context.source.span(node)
+        why = "a turn that changes a tensor's shape or dtype raises in torch.while_loop"
+        if test.doubt:
+            why = f"{test.doubt}; {why}"
+        return context.fix(
+            "use torch.while_loop",
+            Edit(start, end, text),
+            safety=Safety.UNSAFE,
+            why=why,
+            imports=found[1],
+        )
+
+    def _text(self, node, test, carried, torch, indent, context):
+        source, unit = context.source, context.source.indent_unit()
+        start, end = source.starts[node.body[0].lineno - 1], source.span(node)[1]
+        inner = source.indent_of(node.body[0])
+        rest = source.line(node.end_lineno)[
+            source.column(node.end_lineno, node.end_col_offset) - 1 :
+        ]
+        if inner != indent + unit or source.has_long_string(start, end) or rest.strip():
+            return None
+        names = ", ".join(carried)
+        group = f"({names},)" if len(carried) == 1 else f"({names})"
+        bound = f"({names},)" if len(carried) == 1 else names
+        goes_on = context.fresh_name(node, "goes_on", "still_true")
+        turn = context.fresh_name(node, "turn", "one_turn")
+        shown = f"{torch}.logical_not({test.text})" if test.negated else test.text
+        newline = source.newline
+        body = source.text[start:end].rstrip("\r\n")
+        lines = [
+            f"def {goes_on}({names}):",
+            f"{indent}{unit}return {shown}",
+            "",
+            f"{indent}def {turn}({names}):",
+            body,
+            f"{inner}return {group}",
+            "",
+            f"{indent}{bound} = {torch}.while_loop({goes_on}, {turn}, {group})",
+        ]
+        return newline.join(lines)
+
+
+def _carried(node, context):
+    """The names that the loop's turns change, in order; or why it cannot be a function of them."""
+    if not all(isinstance(s, _PURE) for s in node.body):
+        return "its turns do more than assign"
+    if any(
+        isinstance(n, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda))
+        for n in ast.walk(node)
+    ):
+        return "its turns do more than assign"
+    stored = {}
+    for statement in node.body:
+        for target in getattr(statement, "targets", ()):
+            if not isinstance(target, ast.Name):
+                return "its turns store in more than names"
+            if not context.kind(statement.value).is_tensor:
+                return f"`{target.id}` is not known to be a tensor"
+            stored.setdefault(target.id)
+    before = context.inference.at_branch.get(node, {})
+    carried = [name for name in stored if name in before or _read_outside(name, node, context)]
+    for name in carried:
+        kind = before.get(name)
+        if kind is None or not kind.is_tensor or kind.optional:
+            return f"`{name}` is not known to be a tensor before the loop"
+    return _quiet(node, context) or carried or "its turns change nothing"
+
+
+def _read_outside(name, loop, context):
+    """Whether a name that the loop binds is read outside it, or in its test."""
+    inside = {n for s in loop.body for n in ast.walk(s)}
+    every = (
+        n for n in ast.walk(context.function(loop).node) if isinstance(n, ast.Name) and n.id == name
+    )
+    return any(isinstance(n.ctx, ast.Load) and n not in inside for n in every)
+
+
+def _quiet(node, context):
+    """Why a turn may do more than compute: calls other than those of torch and of tensors'
+    methods."""
+    tested = set(ast.walk(node.test))
+    for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+        method = isinstance(call.func, ast.Attribute) and context.kind(call.func.value).is_tensor
+        known = (context.resolve(call.func) or "").startswith("torch.")
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        read = host_read(call, context) is not None and call in tested
+        if not read and (not (method or known) or name.endswith("_") or name in _HOST):
+            return f"`{' '.join(context.segment(call).split())}` may do more than compute"
+    return ""

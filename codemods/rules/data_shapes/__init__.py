@@ -1,0 +1,1 @@
+"""Rules DYN5xx: shapes that depend on data."""

@@ -1,0 +1,79 @@
+"""DYN502: a branch on a size. DYN501 and DYN503 to DYN505: shapes that depend on data."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ..base import Rule
+
+
+class ShapeBranch(Rule):
+    """
+    A branch on a size is decided while tracing: no break, but the size becomes a guard, and every
+    new size on the other side is a new graph. Mark the dimension dynamic and keep the branch
+    (`torch._dynamo.mark_dynamic(x, 1)`, `torch.compile(dynamic=True)`), or choose between two
+    modules when they are built. Where both sides are the same code, the branch itself can go:
+    unsafe, for its test may raise.
+    """
+
+    code, name, message = (
+        "DYN502",
+        "shape-branch",
+        "the branch compares a size with a number: each side is a graph of its own",
+    )
+    help = (
+        "choose at construction, or mark the dimension with torch._dynamo.mark_dynamic /"
+        " dynamic=True"
+    )
+    safety = Safety.UNSAFE
+    nodes = (ast.If,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if x.shape[1] == 16:
+        return torch.relu(x)
+    else:
+        return torch.relu(x)
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        test = node.test
+        equal = (
+            isinstance(test, ast.Compare)
+            and len(test.ops) == 1
+            and isinstance(test.ops[0], (ast.Eq, ast.NotEq))
+        )
+        if (
+            not equal
+            or context.kind(test).cls != "size"
+            or _only_checks(node.body)
+            or not node.orelse
+        ):
+            return
+        sides = [context.kind(test.left), context.kind(test.comparators[0])]
+        if all(s.what == "size" for s in sides) or any(s.cls == "shape" for s in sides):
+            return
+        fix = self._collapse(node, context)
+        yield context.finding(self, test, fix=fix, kept="" if fix else "the sides differ")
+
+    def _collapse(self, node, context):
+        same = [ast.dump(s) for s in node.body] == [ast.dump(s) for s in node.orelse]
+        if not same or len(node.body) != 1 or context.source.indent_of(node) is None:
+            return None
+        why = "the test no longer runs, and a tensor of fewer dimensions no longer raises there"
+        edit = context.replacement(node, context.segment(node.body[0]))
+        return context.fix("keep the one side", edit, safety=Safety.UNSAFE, why=why)
+
+
+def _only_checks(body):
+    return all(isinstance(s, (ast.Raise, ast.Pass)) for s in body)

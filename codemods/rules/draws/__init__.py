@@ -1,0 +1,1 @@
+"""Rules DYN7xx: random numbers and clocks."""

@@ -1,0 +1,89 @@
+"""The fix of DYN701 for a number that only training looks at."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+
+_WHY = (
+    "compiled code that does not train leaves NumPy's generator alone: later draws give other"
+    " numbers"
+)
+
+
+def only_for_training(call, context):
+    """The Fix for `p = numpy.random.uniform()` of which every use stands behind `self.training
+    and`; None where there is none. Eager draws as before."""
+    statement, found = context.parent(call), context.torch(call)
+    function = context.function(call)
+    bound = isinstance(statement, ast.Assign) and len(statement.targets) == 1
+    if (
+        not bound
+        or not isinstance(statement.targets[0], ast.Name)
+        or found is None
+        or not function.self_name
+    ):
+        return None
+    training = f"{function.self_name}.training"
+    uses = _loads(statement.targets[0].id, function.node)
+    if not uses or not all(_behind(use, training, context) for use in uses):
+        return None
+    text = (
+        f"{context.segment(call)} if {training} or not {found[0]}.compiler.is_compiling() else 0.0"
+    )
+    edit = context.replacement(call, text)
+    return context.fix(
+        "draw only where it is used", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1]
+    )
+
+
+def settled(call, context):
+    """Whether the call is drawn in eager and in training alone."""
+    parent = context.parent(call)
+    if (
+        not isinstance(parent, ast.IfExp)
+        or parent.body is not call
+        or not isinstance(parent.test, ast.BoolOp)
+    ):
+        return False
+    last = parent.test.values[-1]
+    off = isinstance(last, ast.UnaryOp) and isinstance(last.operand, ast.Call)
+    return off and context.resolve(last.operand.func) == "torch.compiler.is_compiling"
+
+
+def _loads(name, function):
+    return [
+        n
+        for n in ast.walk(function)
+        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+    ]
+
+
+def _behind(node, training, context):
+    """Whether `node` is evaluated only where `training` holds."""
+    child, parent = node, context.parent(node)
+    while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.Lambda)):
+        if (
+            isinstance(parent, ast.BoolOp)
+            and isinstance(parent.op, ast.And)
+            and child is not parent.values[0]
+        ):
+            earlier = parent.values[: parent.values.index(child)]
+            if any(ast.unparse(v) == training for v in earlier):
+                return True
+        if (
+            isinstance(parent, (ast.If, ast.IfExp))
+            and _asks(parent.test, training)
+            and _in_body(child, parent)
+        ):
+            return True
+        child, parent = parent, context.parent(parent)
+    return False
+
+
+def _asks(test, training):
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return any(ast.unparse(p) == training for p in parts)
+
+
+def _in_body(child, parent):
+    return child in parent.body if isinstance(parent.body, list) else child is parent.body

@@ -1,0 +1,1 @@
+"""Rules DYN4xx: what Python decides at run time."""

@@ -1,0 +1,99 @@
+"""DYN406: an attribute of a dict whose `__getattr__` is dict's own method."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ..base import Rule
+
+
+class DictAttribute(Rule):
+    """
+    A dict with `__getattr__ = dict.__getitem__` (or `dict.get`) answers `config.width` from its
+    items. Dynamo breaks there, for that method is no Python function. `config["width"]` is the same
+    lookup, where the object has no such attribute of its own: safe where the class has `__setattr__
+    = dict.__setitem__` as well, so that it can have none.
+    """
+
+    code, name, message = (
+        "DYN406",
+        "dict-attribute",
+        "an attribute is looked up among a dict's items",
+    )
+    help = 'look it up as an item, config["width"]'
+    safety = Safety.SAFE
+    dynamo = ("GB0256",)
+    nodes = (ast.Attribute,)
+    before = """
+import torch
+from torch import nn
+
+
+class Config(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config(scale=2)
+
+    def forward(self, x):
+        return x * self.config.scale
+"""
+    after = """
+import torch
+from torch import nn
+
+
+class Config(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config(scale=2)
+
+    def forward(self, x):
+        return x * self.config["scale"]
+"""
+
+    def check(self, node, context):
+        kind = context.kind(node.value)
+        if (
+            kind.what != "dict with attributes"
+            or not isinstance(node.ctx, ast.Load)
+            or hasattr(dict, node.attr)
+        ):
+            return
+        parent = context.parent(node)
+        if isinstance(parent, ast.Call) and parent.func is node:
+            return  # a method of the class, more likely
+        spec, _, names = kind.cls.partition(":")
+        if node.attr in names.split(","):
+            return
+        base = context.segment(node.value)
+        shown = (
+            f'{base}["{node.attr}"]'
+            if spec.endswith("__getitem__")
+            else f'{base}.get("{node.attr}")'
+        )
+        edit = context.replacement(node, shown)
+        why = (
+            ""
+            if self._stores_items(spec, context)
+            else "an attribute stored on the object itself would be passed over"
+        )
+        safety = Safety.UNSAFE if why else Safety.SAFE
+        yield context.finding(
+            self, node, fix=context.fix("look up the item", edit, safety=safety, why=why)
+        )
+
+    def _stores_items(self, spec, context):
+        """Whether the class, of this file, makes items of stored attributes, too."""
+        cls = context.program.classes.get(spec.partition(".")[0])
+        return cls is not None and any(
+            ast.unparse(s) == "__setattr__ = dict.__setitem__" for s in cls.node.body
+        )

@@ -1,0 +1,83 @@
+"""DYN401: setattr with a name that is known."""
+
+import ast
+import keyword
+
+from ....rewriter.edits.spans import Safety
+from ....rewriter.patterns.kinds import STR
+from ..base import Rule
+
+
+class SetAttribute(Rule):
+    """
+    An attribute that is stored under a computed name cannot be guarded, and some objects refuse it
+    under capture. Where the name is a known string, a plain assignment does the same, and is safe.
+    A name that is truly computed is only reported.
+    """
+
+    code, name, message = "DYN401", "setattr", "an attribute is set by name"
+    help = "assign to the attribute, or keep such values in a dict"
+    safety = Safety.SAFE
+    dynamo = ("GB0254", "GB0467")
+    nodes = (ast.Expr,)
+    before = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        setattr(self, "last", x.detach())
+        return torch.relu(x)
+"""
+    after = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        self.last = x.detach()
+        return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        call = node.value
+        known = (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and context.resolve(call.func) == "setattr"
+        )
+        if (
+            not known
+            or len(call.args) != 3
+            or call.keywords
+            or any(isinstance(a, ast.Starred) for a in call.args)
+        ):
+            return
+        owner, name, value = call.args
+        text = context.kind(name).const
+        if context.kind(name).what != STR or not isinstance(text, str):
+            yield context.finding(self, node, kept="the name is computed")
+        elif not text.isidentifier() or keyword.iskeyword(text) or text.startswith("__"):
+            yield context.finding(self, node, kept=f"{text!r} is no plain attribute name")
+        elif not isinstance(owner, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+            yield context.finding(self, node, kept="the owner is no name or attribute")
+        else:
+            yield context.finding(self, node, fix=self._fix(node, owner, text, value, context))
+
+    def _fix(self, node, owner, name, value, context):
+        shown = context.segment(value)
+        shown = f"({shown})" if value.end_lineno > value.lineno else shown
+        edit = context.replacement(node, f"{context.segment(owner)}.{name} = {shown}")
+        simple = all(
+            isinstance(n, (ast.Name, ast.Attribute, ast.Constant, ast.Load))
+            for n in ast.walk(owner)
+        )
+        why = "the value is computed before the owner"
+        return context.fix(
+            "assign to it",
+            edit,
+            safety=Safety.SAFE if simple else Safety.UNSAFE,
+            why="" if simple else why,
+        )

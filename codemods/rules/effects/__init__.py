@@ -1,0 +1,1 @@
+"""Rules DYN3xx: what captured code does to the outside."""

@@ -1,0 +1,69 @@
+"""DYN304: a debugger stop in captured code."""
+
+import ast
+
+from ....rewriter.edits.spans import Edit, Safety
+from ..base import Rule
+
+_STOPS = frozenset(
+    [
+        "breakpoint",
+        "pdb.set_trace",
+        "ipdb.set_trace",
+        "pudb.set_trace",
+        "torch.distributed.breakpoint",
+    ]
+)
+
+
+class Debugger(Rule):
+    """
+    A stop that was left in breaks the graph, and stops the program. The fix removes it; since eager
+    no longer stops there, it is unsafe.
+    """
+
+    code, name, message = "DYN304", "debugger", "a debugger stop in compiled code"
+    help = "remove it, or use torch._dynamo's comptime.breakpoint()"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0059",)
+    nodes = (ast.Expr,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    breakpoint()
+    return torch.relu(x)
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        call = node.value
+        if isinstance(call, ast.Call) and context.resolve(call.func) in _STOPS:
+            edit = remove(node, context)
+            why = "eager no longer stops here"
+            yield context.finding(
+                self, node, fix=context.fix("remove it", edit, safety=Safety.UNSAFE, why=why)
+            )
+
+
+def remove(statement, context):
+    """The edit that takes a statement out: its whole line where it stands alone, `pass` where the
+    block would be empty."""
+    source = context.source
+    start, end = source.span(statement)
+    alone = source.indent_of(statement) is not None and source.line(statement.end_lineno).endswith(
+        source.text[start:end][-8:]
+    )
+    block, _ = context.block(statement)
+    if len(block) == 1 or not alone or statement.end_lineno >= len(source.starts):
+        return Edit(start, end, "pass")
+    return Edit(source.starts[statement.lineno - 1], source.starts[statement.end_lineno], "")

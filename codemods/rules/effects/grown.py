@@ -1,0 +1,35 @@
+"""Statements that make one attribute of a module grow: put under the guard all together, or not at
+all."""
+
+from ....rewriter.edits.spans import Fix, Safety
+from .guarded import guard, quiet
+
+_COMPUTED = (
+    "what is added is computed there, and not by reading alone: leaving it out could change the"
+    " result"
+)
+
+
+def guard_each(growths, why, context):
+    """growth -> the Fix that guards each of the statements, or why that one, or another one, cannot
+    be."""
+    built = {g: _guarded(g, context) for g in growths}
+    if not any(isinstance(b, str) for b in built.values()):
+        return dict.fromkeys(growths, _joined(list(built.values()), why))
+    other = (
+        f"`{growths[0].attr}` grows at another place, too, which has no fix: compiled code would"
+        " keep a part"
+    )
+    return {g: b if isinstance(b, str) else other for g, b in built.items()}
+
+
+def _guarded(growth, context):
+    return (
+        guard([growth.node], context) if all(quiet(a, context) for a in growth.added) else _COMPUTED
+    )
+
+
+def _joined(fixes, why):
+    edits = tuple(e for f in fixes for e in f.edits)
+    silent = sum(f.silent for f in fixes)
+    return Fix(edits, fixes[0].title, Safety.UNSAFE, why, fixes[0].imports, silent)

@@ -1,0 +1,62 @@
+"""DYN302: logging in captured code."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ..base import Rule
+from .guarded import is_log, joins
+from .prints import tell
+
+
+def _told(context):
+    def accept(statement):
+        if not joins(statement, context):
+            return False
+        return any(is_log(n, context) for n in ast.walk(statement))
+
+    return accept
+
+
+class Logging(Rule):
+    """
+    A logger takes locks, reads the clock and looks at the stack, and breaks the graph there. The
+    fix guards it as DYN301 does a print: eager logs as before, compiled code is silent, and the
+    calls that fall silent are counted.
+    """
+
+    code, name, message = "DYN302", "logging", "logging in compiled code"
+    help = "log outside the compiled code, or only when not torch.compiler.is_compiling()"
+    safety = Safety.SAFE
+    dynamo = ("GB0291",)
+    nodes = (ast.Expr,)
+    before = """
+import logging
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    logger.info("mean: %s", x.mean())
+    return torch.relu(x)
+"""
+    after = """
+import logging
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if not torch.compiler.is_compiling():
+        logger.info("mean: %s", x.mean())
+    return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        if is_log(node.value, context):
+            yield tell(self, node, context, _told(context))

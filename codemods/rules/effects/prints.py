@@ -1,0 +1,86 @@
+"""DYN301: print in captured code."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ..base import Rule
+from .guarded import guard, is_print, joins, quiet, run_of
+
+
+def _told(context):
+    def accept(statement):
+        if not joins(statement, context):
+            return False
+        return any(is_print(n, context) for n in ast.walk(statement))
+
+    return accept
+
+
+class Print(Rule):
+    """
+    `print` cannot be put into a graph: Dynamo breaks around it (and formats every tensor, which
+    waits for the device). Under `if not torch.compiler.is_compiling():` eager prints exactly as
+    before and the compiled code says nothing; dynfix counts what falls silent. A print whose
+    arguments do more than read (a store, an unknown call) is left alone.
+    """
+
+    code, name, message = "DYN301", "print", "print in compiled code"
+    help = "print outside the compiled code, or only when not torch.compiler.is_compiling()"
+    safety = Safety.SAFE
+    dynamo = ("GB0059",)
+    nodes = (ast.Expr, ast.If)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = torch.relu(x)
+    print("mean:", y.mean())
+    print(f"max: {y.max():.3f}")
+    return y
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    y = torch.relu(x)
+    if not torch.compiler.is_compiling():
+        print("mean:", y.mean())
+        print(f"max: {y.max():.3f}")
+    return y
+"""
+
+    def check(self, node, context):
+        if not isinstance(node, ast.Expr):
+            return
+        if not is_print(node.value, context):
+            return
+        yield tell(self, node, context, _told(context))
+
+
+def tell(rule, node, context, accept):
+    """The finding for a statement that tells something; a run of them (and an `if` with nothing
+    else in it) is guarded as one."""
+    if not quiet(node, context):
+        return context.finding(
+            rule, node, kept="its arguments do more than read: muting them could change the result"
+        )
+    top = node
+    while isinstance(context.parent(top), ast.If) and accept(context.parent(top)):
+        if _is_elif(context.parent(top), context):
+            break
+        top = context.parent(top)
+    if _is_elif(top, context):
+        return context.finding(rule, node, kept="the guard would stand in an `elif`")
+    built = guard(run_of(top, context, accept), context)
+    fix, kept = (None, built) if isinstance(built, str) else (built, "")
+    return context.finding(rule, node, fix=fix, kept=kept)
+
+
+def _is_elif(node, context):
+    return isinstance(node, ast.If) and context.source.text.startswith(
+        "elif", context.source.span(node)[0]
+    )

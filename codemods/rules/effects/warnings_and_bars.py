@@ -1,0 +1,120 @@
+"""DYN303, DYN305: warnings and progress bars in captured code."""
+
+import ast
+from dataclasses import replace
+
+from ....rewriter.edits.spans import Safety
+from ..base import Rule
+from ..named_calls import CallRule
+from .guarded import guard, quiet
+
+_FILTERS = ("warnings.simplefilter", "warnings.filterwarnings", "warnings.resetwarnings")
+_BARS = frozenset(
+    ["tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange", "tqdm.auto.trange"]
+)
+
+
+class Warn(Rule):
+    """
+    `warnings.warn` looks at the stack and at global filters. Dynamo leaves it out of the graph with
+    a break or drops it, by version. Under `if not torch.compiler.is_compiling():` eager warns
+    exactly as before, and the compiled code is silent, which is counted. So it is with
+    `simplefilter`, `filterwarnings` and `resetwarnings`, which break the graph, and inside `with
+    warnings.catch_warnings():` (which is traced) leave the whole function to eager; unsafe where
+    the filter may make errors of warnings.
+    """
+
+    code, name, message = "DYN303", "warning", "a warning in compiled code"
+    help = "warn outside the compiled code, or only when not torch.compiler.is_compiling()"
+    safety = Safety.SAFE
+    dynamo = ("GB0059",)
+    nodes = (ast.Expr,)
+    before = """
+import warnings
+
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    warnings.warn("slow path")
+    return torch.relu(x)
+"""
+    after = """
+import warnings
+
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if not torch.compiler.is_compiling():
+        warnings.warn("slow path")
+    return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        call = node.value
+        name = context.resolve(call.func) if isinstance(call, ast.Call) else None
+        if name not in ("warnings.warn", *_FILTERS):
+            return
+        if not all(quiet(a, context) for a in [*call.args, *(k.value for k in call.keywords)]):
+            yield context.finding(
+                self,
+                node,
+                kept="its arguments do more than read: muting them could change the result",
+            )
+            return
+        built = guard([node], context, silent=int(name == "warnings.warn"))
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        if fix and name in _FILTERS and not _tells(call):
+            fix = replace(
+                fix,
+                safety=Safety.UNSAFE,
+                why="a warning may be an error here, which compiled code does not raise",
+            )
+        message = (
+            self.message
+            if name == "warnings.warn"
+            else "a filter of warnings is set in compiled code"
+        )
+        yield context.finding(self, node, message, fix=fix, kept=kept)
+
+
+def _tells(call):
+    """Whether a filter only says which warnings are shown."""
+    action = (
+        call.args[0]
+        if call.args
+        else next((k.value for k in call.keywords if k.arg == "action"), None)
+    )
+    return isinstance(action, ast.Constant) and action.value in (
+        "ignore",
+        "default",
+        "always",
+        "module",
+        "once",
+    )
+
+
+class ProgressBar(CallRule):
+    """
+    A progress bar reads the clock and writes to the terminal at every turn: the graph breaks there.
+    Iterate over the plain iterable in compiled code, and show progress outside it.
+    """
+
+    code, name, message = "DYN305", "progress-bar", "a progress bar in compiled code"
+    help = "iterate over the plain iterable, and show progress outside the compiled code"
+    dynamo = ("GB0059",)
+    names = _BARS
+    before = """
+import torch
+from tqdm import tqdm
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    for _ in tqdm(range(3)):
+        x = torch.relu(x) + 1
+    return x
+"""

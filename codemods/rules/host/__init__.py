@@ -1,0 +1,1 @@
+"""Rules DYN1xx: tensors read on the host."""

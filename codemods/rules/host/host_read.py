@@ -1,0 +1,341 @@
+"""DYN101 to DYN105: a tensor's value read on the host."""
+
+import ast
+
+from ....rewriter.edits.spans import Edit, Safety, apply
+from ....rewriter.patterns.condition import condition, host_read
+from ..base import Rule
+from ..effects.guarded import is_log, is_print
+
+
+def in_test(node, context):
+    """Whether `node` stands in the test of a branch, which has a rule of its own."""
+    while isinstance(node, ast.expr):
+        parent = context.parent(node)
+        if isinstance(parent, (ast.If, ast.IfExp, ast.While, ast.Assert)) and parent.test is node:
+            return condition(node, context) is not None
+        node = parent
+    return False
+
+
+def told(node, context):
+    """Whether `node` stands in a print or a log call, which has a rule of its own."""
+    while node is not None and not isinstance(node, ast.stmt):
+        if is_print(node, context) or is_log(node, context):
+            return True
+        node = context.parent(node)
+    return isinstance(node, ast.Raise)
+
+
+class HostRead(Rule):
+    """
+    `.item()` waits for the device and hands the value to Python: the graph breaks there. Where the
+    value is only kept or logged, the tensor itself (`.detach()`) says the same, and can be read
+    outside. The type changes from a Python number to a tensor, so the fix is unsafe, as is a
+    computation that goes on with the tensor in the tensor's own precision.
+    """
+
+    code, name, message = "DYN101", "item", "`.item()` reads a tensor's value on the host"
+    help = "keep it a tensor, or read it outside the compiled code"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0124",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        m = x.mean().item()
+        self.last_mean = m
+        return torch.relu(x)
+"""
+    after = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        m = x.mean().detach()
+        self.last_mean = m
+        return torch.relu(x)
+"""
+
+    def check(self, node, context):
+        inner = host_read(node, context)
+        if (
+            inner is None
+            or not isinstance(node.func, ast.Attribute)
+            or in_test(node, context)
+            or told(node, context)
+        ):
+            return
+        built = keep_tensor(node, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node, fix=fix, kept=kept)
+
+
+def keep_tensor(node, context):
+    """The Fix that keeps the tensor whose value `node` reads, with the `max` and `min` around it as
+    tensor operators; or why there is none."""
+    found, top = context.torch(node), reduced(node, context)
+    kept = kept_as_tensor(top, context)
+    if kept or found is None:
+        return kept or "`torch` is hidden by a local name, or not imported at the top of the file"
+    edit = context.replacement(top, shown_as_tensor(top, context, found[0]))
+    why = "the value becomes a tensor where it was a Python number"
+    imports = found[1] if top is not node else ()
+    return context.fix("keep the tensor", edit, safety=Safety.UNSAFE, why=why, imports=imports)
+
+
+def reduced(node, context):
+    """The outermost builtin `max` or `min` of two numbers that `node` goes into, by way of
+    arithmetic; or `node`."""
+    top, child, parent = node, node, context.parent(node)
+    while isinstance(parent, (ast.BinOp, ast.UnaryOp)) or extreme(parent, context):
+        child, parent = parent, context.parent(parent)
+        if isinstance(child, ast.Call):
+            top = child
+    return top
+
+
+def extreme(node, context):
+    """Whether `node` is `max(a, b)` or `min(a, b)` of numbers."""
+    named = (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("max", "min")
+    )
+    if (
+        not named
+        or context.resolve(node.func) != node.func.id
+        or len(node.args) != 2
+        or node.keywords
+    ):
+        return False
+    return all(context.kind(a).is_number for a in node.args)
+
+
+def shown_as_tensor(node, context, torch):
+    """The source of an expression with its host reads left as tensors."""
+    inner = host_read(node, context)
+    if inner is not None:
+        text = context.segment(inner)
+        text = (
+            text
+            if isinstance(inner, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
+            else f"({text})"
+        )
+        kind = context.kind(inner)
+        own = kind.fresh and not isinstance(
+            inner, (ast.Name, ast.Attribute)
+        )  # else a later write would show
+        return (
+            f"{text}.detach()"
+            + ("" if kind.rank == 0 else ".reshape(())")
+            + ("" if own else ".clone()")
+        )
+    if extreme(node, context):
+        return _extreme_of_tensors(node, context, torch)
+    start, end = context.source.span(node)
+    parts = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
+    spans = [(context.source.span(c), shown_as_tensor(c, context, torch)) for c in parts]
+    return apply(
+        context.source.text[start:end], [Edit(a - start, b - start, text) for (a, b), text in spans]
+    )
+
+
+def _extreme_of_tensors(node, context, torch):
+    reads = [any(host_read(n, context) is not None for n in ast.walk(a)) for a in node.args]
+    shown = [shown_as_tensor(a, context, torch) for a in node.args]
+    if all(reads):
+        return (
+            f"{torch}.{'maximum' if node.func.id == 'max' else 'minimum'}({shown[0]}, {shown[1]})"
+        )
+    tensor, bound = (shown[0], shown[1]) if reads[0] else (shown[1], shown[0])
+    return f"{torch}.clamp({tensor}, {'min' if node.func.id == 'max' else 'max'}={bound})"
+
+
+def kept_as_tensor(node, context):
+    """Why the value cannot stay a tensor; "" where it is only kept, returned, formatted or used in
+    arithmetic."""
+    child, parent = node, context.parent(node)
+    while isinstance(
+        parent, (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict, ast.keyword, ast.IfExp)
+    ):
+        child, parent = parent, context.parent(parent)
+    if isinstance(parent, (ast.Return, ast.AugAssign)):
+        return ""
+    if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+        return _kept_names(parent, context)
+    if isinstance(parent, ast.Call):
+        return _kept_call(parent, child)
+    if isinstance(parent, (ast.FormattedValue, ast.Expr)):
+        return ""
+    return "the number is needed as a Python number"
+
+
+def _kept_call(call, argument):
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name == "append":
+        return ""
+    return f"`{name}(...)` takes it as a Python number"
+
+
+def _kept_names(statement, context):
+    """A local name that holds the number must not be used as a size, an index or a condition."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    names = {t.id for t in targets if isinstance(t, ast.Name)}
+    function = context.function(statement)
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+            reason = _kept_use(node, context)
+            if reason:
+                return reason
+    return ""
+
+
+def _kept_use(node, context):
+    child, parent = node, context.parent(node)
+    while isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict)):
+        child, parent = parent, context.parent(parent)
+    if isinstance(parent, ast.Subscript) and parent.slice is child:
+        return f"`{node.id}` is used as an index"
+    if isinstance(parent, (ast.Compare, ast.If, ast.While, ast.BoolOp)):
+        return f"`{node.id}` decides a branch"
+    if isinstance(parent, ast.Slice):
+        return f"`{node.id}` bounds a slice"
+    if isinstance(parent, ast.Call) and not (is_print(parent, context) or is_log(parent, context)):
+        return _kept_call(parent, child)
+    return ""
+
+
+class HostNumber(Rule):
+    """
+    `float(t)`, `int(t)` and `bool(t)` read the tensor just as `.item()` does. Where the number is
+    only kept, the tensor can stay one: unsafe, for the type changes.
+    """
+
+    code, name, message = (
+        "DYN102",
+        "host-number",
+        "`float()`, `int()` or `bool()` reads a tensor's value on the host",
+    )
+    help = "keep it a tensor, or read it outside the compiled code"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0124",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.relu(x), float(x.float().sum())
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return torch.relu(x), x.float().sum().detach()
+"""
+
+    def check(self, node, context):
+        inner = host_read(node, context)
+        if (
+            inner is None
+            or not isinstance(node.func, ast.Name)
+            or in_test(node, context)
+            or told(node, context)
+        ):
+            return
+        quotient = _quotient(node, inner, context)
+        if quotient:
+            yield context.finding(self, node, fix=quotient)
+            return
+        category = context.inference.tokens.category(context.kind(inner).dtype)
+        kept = ""
+        if category != node.func.id:
+            kept = (
+                "the conversion changes the value, and the tensor's dtype is not known to be the"
+                " same"
+            )
+        built = kept or keep_tensor(node, context)
+        fix, kept = (None, built) if isinstance(built, str) else (built, "")
+        yield context.finding(self, node, fix=fix, kept=kept)
+
+
+def _quotient(node, inner, context):
+    """`int(torch.div(n, 2))` of Python numbers, which never needed a tensor."""
+    name = context.resolve(inner.func) if isinstance(inner, ast.Call) else None
+    divides = (
+        name in ("torch.div", "torch.true_divide", "torch.divide")
+        and len(inner.args) == 2
+        and not inner.keywords
+    )
+    if node.func.id != "int" or not divides or not all(_plain_int(a, context) for a in inner.args):
+        return None
+    simple = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
+    left, right = (
+        context.segment(a) if isinstance(a, simple) else f"({context.segment(a)})"
+        for a in inner.args
+    )
+    why = "torch divides in its default precision, Python in double"
+    edit = context.replacement(node, f"int({left} / {right})")
+    return context.fix("divide in Python", edit, safety=Safety.UNSAFE, why=why)
+
+
+def _plain_int(node, context):
+    kind = context.kind(node)
+    return kind.what in ("int", "size") and kind.cls != "shape" and not kind.host
+
+
+class ToList(Rule):
+    """
+    `.tolist()` reads every element on the host and makes Python numbers of them; loops and indices
+    over such a list depend on data. There is no general rewriting: index with the tensor, or read
+    the list before the compiled code and pass it in. `torch.arange(a, b).tolist()` of Python
+    numbers becomes `list(range(a, b))`: unsafe, for `arange` raises where `b` is less than `a`.
+    """
+
+    code, name, message = "DYN103", "tolist", "`.tolist()` reads a tensor on the host"
+    help = "index with the tensor itself, or read the list before the compiled code and pass it in"
+    dynamo = ("GB0033",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor, lengths: torch.Tensor):
+    return [x[:n] for n in lengths.tolist()]
+"""
+
+    def check(self, node, context):
+        func = node.func
+        reads = (
+            isinstance(func, ast.Attribute)
+            and func.attr == "tolist"
+            and context.kind(func.value).is_tensor
+        )
+        if reads and not told(node, context):
+            yield context.finding(self, node, fix=self._range(node, context))
+
+    def _range(self, node, context):
+        """`torch.arange(2, n).tolist()` never needed a tensor."""
+        call = node.func.value
+        made = (
+            isinstance(call, ast.Call)
+            and context.resolve(call.func) == "torch.arange"
+            and not call.keywords
+        )
+        if not made or node.args or not all(_plain_int(a, context) for a in call.args):
+            return None
+        shown = ", ".join(context.segment(a) for a in call.args)
+        why = "where the bounds are out of order, torch.arange raises and range is empty"
+        edit = context.replacement(node, f"list(range({shown}))")
+        return context.fix("use range", edit, safety=Safety.UNSAFE, why=why)

@@ -1,0 +1,149 @@
+"""DYN107: buffers that hold Python numbers."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ...analysis.integer_buffers import Buffers, Method
+from ...cli.suppressions import Suppressions
+from ..base import Rule
+
+_WHY = (
+    "the methods compute with Python numbers, in double precision, and give a Python number where"
+    " they gave a tensor; models that were pickled whole lack the numbers"
+)
+
+
+class NumberBuffer(Rule):
+    """
+    A buffer made of a Python int (a stride, a padding) is read on the host wherever torch wants a
+    number: `pad`, `zeros`, a slice. The number itself, kept beside the buffer, is a constant to
+    Dynamo. Methods of the class that compute with such buffers and sizes alone then use the
+    numbers. Only for buffers that no state dict holds.
+    """
+
+    code, name, message = (
+        "DYN107",
+        "number-buffer",
+        "a buffer that holds a Python int is used as a number",
+    )
+    help = "keep the int as an attribute of its own"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0033",)
+    nodes = (ast.Module,)
+    whole_file = True
+    before = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Pad(nn.Module):
+    def __init__(self, stride: int):
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(stride, dtype=torch.int64), persistent=False)
+
+    def extra(self, x: torch.Tensor):
+        n = torch.ceil(x.shape[-1] / self.stride).to(torch.int64)
+        return n * self.stride - x.shape[-1]
+
+    def forward(self, x: torch.Tensor):
+        return F.pad(x, (0, self.extra(x)))
+"""
+    after = """
+import math
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Pad(nn.Module):
+    def __init__(self, stride: int):
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(stride, dtype=torch.int64), persistent=False)
+        self.stride_number = stride
+
+    def extra(self, x: torch.Tensor):
+        n = math.ceil(x.shape[-1] / self.stride_number)
+        return n * self.stride_number - x.shape[-1]
+
+    def forward(self, x: torch.Tensor):
+        return F.pad(x, (0, self.extra(x)))
+"""
+
+    def check(self, node, context):
+        if not any(k.arg == "persistent" for k in context.index.get(ast.keyword, ())):
+            return
+        for cls in context.program.classes.values():
+            if cls.is_module and "__init__" in cls.methods and _makes_buffers(cls.node):
+                yield from self._class(cls, context)
+
+    def _class(self, cls, context):
+        buffers = Buffers(cls, context)
+        methods = [m for m in cls.methods.values() if m.node in context.functions and m.self_name]
+        chosen = _whole(methods, buffers.numbers, context) if buffers.numbers else []
+        if not any(m.feeds for m in chosen):
+            return
+        edits = [*buffers.edits, *(e for m in chosen for e in m.edits)]
+        rounds = any(e.text.startswith("math.") for e in edits)
+        imports = ("math",) if rounds and context.names.aliases.get("math") != "math" else ()
+        fix = context.fix(
+            "compute with the numbers", *edits, safety=Safety.UNSAFE, why=_WHY, imports=imports
+        )
+        yield from self._told(_statements(cls.node, edits, context), fix, context)
+
+    def _told(self, statements, fix, context):
+        """Every statement that the fix changes is reported; one that is told to stay keeps all of
+        them."""
+        suppressions = Suppressions(context.source)
+        stays = any(suppressions.covers(self.code, s.lineno, s.end_lineno) for s in statements)
+        kept = "another use of the buffer is told to stay as it is" if stays else ""
+        for statement in statements:
+            yield context.finding(self, statement, fix=None if stays else fix, kept=kept)
+
+
+def _statements(cls, edits, context):
+    """The innermost statements that edits stand in, or right before or behind, in their order."""
+    inner = [n for n in ast.walk(cls) if isinstance(n, ast.stmt) and n is not cls]
+    spans = {n: context.source.span(n) for n in inner}
+    plain = sorted((n for n in inner if not hasattr(n, "body")), key=spans.get)
+    found = []
+    for edit in edits:
+        around = [
+            n
+            for n in inner
+            if spans[n][0] <= edit.start and edit.end <= spans[n][1] and not _holds(n, edit, spans)
+        ]
+        begins = context.source.text[: edit.start].rstrip(" \t")[-1:] in "\r\n"
+        above = [n for n in plain if spans[n][1] <= edit.start]
+        below = [n for n in plain if begins and spans[n][0] >= edit.start][:1]
+        apart = bool(below and above) and context.parent(below[0]) is not context.parent(above[-1])
+        found += [around[-1]] if around else above[-1:] if apart else below or above[-1:]
+    return sorted(dict.fromkeys(found), key=lambda n: n.lineno)
+
+
+def _holds(statement, edit, spans):
+    """Whether an edit stands between the statements of a block."""
+    body = getattr(statement, "body", None)
+    return bool(body) and edit.start > spans[body[0]][0]
+
+
+def _makes_buffers(node):
+    return any(isinstance(k, ast.keyword) and k.arg == "persistent" for k in ast.walk(node))
+
+
+def _whole(methods, numbers, context):
+    """The methods that can compute with numbers, callers after what they call; none where one could
+    not do without the tensor that another gave."""
+    giving = set()
+    while True:
+        tried = [Method(m, numbers, giving, context) for m in methods]
+        now = {m.function.name for m in tried if m.whole and m.gives and m.edits}
+        if now == giving:
+            break
+        giving = giving | now if now > giving else giving & now
+    calls = {m.function.name for m in tried if not m.whole and _calls(m.function, giving)}
+    return [] if calls else [m for m in tried if m.whole and (m.edits or m.feeds)]
+
+
+def _calls(function, names):
+    return any(isinstance(n, ast.Attribute) and n.attr in names for n in ast.walk(function.node))

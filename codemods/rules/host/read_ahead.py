@@ -1,0 +1,72 @@
+"""DYN110: reads that depend on a module's inputs alone, computed ahead of its captured call."""
+
+import ast
+
+from ....rewriter.edits.spans import Safety
+from ...hoist.companion import HELPER_TEXT
+from ..base import Rule
+
+
+class ReadAhead(Rule):
+    """
+    What is read on the host depends at times on the inputs of the outermost module alone: image
+    grids, lengths, masks that become indices. Read before the graph begins, it breaks nothing. With
+    `--trace`, such reads (and shapes made of data) move into a companion of the module's `forward`,
+    which runs before it, outside the graph; the values are handed down as a parameter, through the
+    functions between. Computed ahead is only what changes nothing that others see, draws no random
+    numbers and uses no parameter; where the companion raises, or the module runs inside another
+    graph, all is read where it stood. The values are constants of the graph, as sizes are: others
+    make Dynamo compile again. Unsafe, for which functions lead to a read, and with which objects,
+    is what one run showed.
+    """
+
+    code, name, message = (
+        "DYN110",
+        "read-ahead",
+        "what is read here depends on inputs alone, yet is read inside the graph",
+    )
+    help = "read it before the compiled call, and hand it in"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0033", "GB0036", "GB0124")
+    nodes = (ast.Module,)
+    whole_file = True
+    shown = (("Model.forward", "Model.forward", "sizes.tolist()"),)
+    before = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, sizes):
+        parts = torch.split(x, sizes.tolist())
+        return torch.stack([p.mean(0) for p in parts])
+"""
+    after = f"""
+import functools
+import torch
+from torch import nn
+
+{HELPER_TEXT.rstrip()}
+
+
+class Model(nn.Module):
+    def _forward_host_values(self, x, sizes):
+        \"\"\"What `forward` reads on the host.\"\"\"
+        host_values = {{}}
+        host_values["sizes_tolist"] = sizes.tolist()
+        return host_values
+
+    @_read_ahead(_forward_host_values)
+    def forward(self, x, sizes, *, host_values=None):
+        parts = torch.split(x, (
+            host_values["sizes_tolist"]
+            if host_values and "sizes_tolist" in host_values
+            else sizes.tolist()
+        ))
+        return torch.stack([p.mean(0) for p in parts])
+"""
+
+    def check(self, node, context):
+        plan = context.facts.plan if context.facts else None
+        if plan is not None and plan.text == context.source.text:
+            yield from plan.findings

@@ -1,0 +1,1 @@
+"""Rules DYN6xx: other libraries."""

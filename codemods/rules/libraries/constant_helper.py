@@ -1,0 +1,251 @@
+"""DYN604: a helper that makes a constant with NumPy."""
+
+import ast
+
+from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.patterns.torch_facts import RANDOM
+from ...analysis.constancy import number_by_default, several, sized
+from ..base import Rule
+
+_BUILTINS = frozenset(
+    "range len float int bool min max abs sum tuple list enumerate zip round sorted reversed pow"
+    " map ValueError".split()
+)
+_MAKERS = frozenset(
+    ["Tensor", "FloatTensor", "DoubleTensor", "LongTensor", "tensor", "from_numpy", "as_tensor"]
+)
+_FIXED = ("int", "float", "bool", "str", "none", "number", "size")
+_CHANGES = (
+    ast.Global,
+    ast.Nonlocal,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.Await,
+    ast.Delete,
+    ast.With,
+    ast.Try,
+    ast.ClassDef,
+)
+
+
+class ConstantHelper(Rule):
+    """
+    A function that makes a tensor with NumPy from Python numbers alone (a Gaussian window, anchors,
+    a filter) gives the same at every call with the same numbers.
+    `torch.compiler.assume_constant_result` has Dynamo call it while tracing and keep the tensor.
+    Unsafe: compiled calls then share one tensor, so that a write into it would stay.
+    """
+
+    code, name, message = (
+        "DYN604",
+        "constant-helper",
+        "a constant tensor is made with NumPy in compiled code",
+    )
+    help = (
+        "make it when the model is made, or mark the function with"
+        " torch.compiler.assume_constant_result"
+    )
+    safety = Safety.UNSAFE
+    dynamo = ("GB0007", "GB0008")
+    nodes = (ast.Module,)
+    whole_file = True
+    before = """
+import numpy as np
+import torch
+
+
+def window(size):
+    grid = np.exp(-(np.mgrid[0:size] ** 2) / 2)
+    return torch.from_numpy(grid / grid.sum())
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x * window(4)
+"""
+    after = """
+import numpy as np
+import torch
+
+
+@torch.compiler.assume_constant_result
+def window(size):
+    grid = np.exp(-(np.mgrid[0:size] ** 2) / 2)
+    return torch.from_numpy(grid / grid.sum())
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x * window(4)
+"""
+
+    def check(self, node, context):
+        if not any(full.split(".")[0] == "numpy" for full in context.names.aliases.values()):
+            return
+        captured = list(context.functions.values())
+        for function in captured:
+            if function.cls is None and function.outer is None and not function.node.decorator_list:
+                yield from self._function(function, captured, context)
+
+    def _function(self, function, captured, context):
+        used = Body(context)
+        if not used.constant(function, ()) or not (used.numpy and used.makes):
+            return
+        calls = [
+            n
+            for other in captured
+            if other.node not in used.seen
+            for n in ast.walk(other.node)
+            if isinstance(n, ast.Call)
+            and isinstance(n.func, ast.Name)
+            and n.func.id == function.name
+        ]
+        if not calls:
+            return
+        found, kept = context.torch(function.node), _not_fixed(calls, context)
+        if found is None or kept:
+            yield context.finding(self, calls[0], kept=kept or "`torch` is hidden by another name")
+            return
+        start = context.source.span(function.node)[0]
+        edit = Edit(
+            start, start, f"@{found[0]}.compiler.assume_constant_result{context.source.newline}"
+        )
+        why = "compiled calls share one tensor: a write into it would stay"
+        edits = edit, *(e for call in calls for e in _at_call(call, context))
+        fix = context.fix(
+            "take its result for constant", *edits, safety=Safety.UNSAFE, why=why, imports=found[1]
+        )
+        yield context.finding(self, calls[0], fix=fix)
+
+
+def _not_fixed(calls, context):
+    for call in calls:
+        for value in [*call.args, *(k.value for k in call.keywords)]:
+            kind = context.kind(value)
+            known = (
+                kind.what in _FIXED
+                or number_by_default(value, context)
+                or _one_size(value, context)
+            )
+            if (not known and not _is_cuda(value, context)) or kind.host:
+                return f"`{context.segment(value)}` is not known to be a Python number"
+        if _kept_in_attribute(call, context) and not context.kind(call).is_tensor:
+            return "its result is kept in an attribute, which Dynamo cannot make of a constant"
+    return ""
+
+
+def _one_size(node, context):
+    """Whether `node` asks for one size of a name that surely is no plain object of another sort."""
+    if isinstance(node, ast.Name) and context.kind(node).what == "unknown":
+        return _unpacked_size(node, context)
+    base = sized(node, context)
+    return (
+        base is not None and not several(node) and context.kind(base).what in ("tensor", "unknown")
+    )
+
+
+def _unpacked_size(name, context):
+    """Whether a name is bound once, by `_, name = x.shape`."""
+    every = (
+        n
+        for n in ast.walk(context.function(name).node)
+        if isinstance(n, ast.Name) and n.id == name.id
+    )
+    stores = [n for n in every if isinstance(n.ctx, ast.Store)]
+    target = context.parent(stores[0]) if len(stores) == 1 else None
+    statement = context.parent(target) if isinstance(target, ast.Tuple) else None
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return value is not None and sized(value, context) is not None and several(value)
+
+
+def _is_cuda(node, context):
+    """Whether `node` asks a tensor, or what may be one, where it lies."""
+    asks = isinstance(node, ast.Attribute) and node.attr == "is_cuda"
+    return asks and context.kind(node.value).what in ("tensor", "unknown")
+
+
+def _at_call(call, context):
+    """The edits of a call: sizes become plain ints, since a size that changes from call to call is
+    no constant to Dynamo; what an attribute keeps becomes a tensor of its own."""
+    for value in [*call.args, *(k.value for k in call.keywords)]:
+        kind = context.kind(value)
+        if (kind.what == "size" and kind.cls != "shape") or _one_size(value, context):
+            yield context.replacement(value, f"range({context.segment(value)}).stop")
+    if _kept_in_attribute(call, context):
+        end = context.source.span(call)[1]
+        yield Edit(end, end, ".clone()")
+
+
+def _kept_in_attribute(call, context):
+    """Whether the result itself, or a name for it, is stored in an attribute."""
+    statement = context.statement(call)
+    targets = (
+        statement.targets if isinstance(statement, ast.Assign) and statement.value is call else []
+    )
+    names = {t.id for t in targets if isinstance(t, ast.Name)}
+    stores = [s for s in ast.walk(context.function(call).node) if isinstance(s, ast.Assign)]
+    named = [
+        t
+        for s in stores
+        if isinstance(s.value, ast.Name) and s.value.id in names
+        for t in s.targets
+    ]
+    return any(isinstance(t, ast.Attribute) for t in [*targets, *named])
+
+
+class Body:
+    """Whether a function is one of its arguments alone; whether it uses NumPy, and makes a
+    tensor."""
+
+    def __init__(self, context):
+        self.context, self.numpy, self.makes, self.seen = context, False, False, set()
+
+    def constant(self, function, above):
+        node = function.node
+        if node in above:
+            return False
+        self.seen.add(node)
+        if any(isinstance(n, _CHANGES) for n in ast.walk(node)):
+            return False
+        local = self.context.local_names(node) | {
+            n.arg for n in ast.walk(node) if isinstance(n, ast.arg)
+        }
+        stores = (
+            n
+            for n in ast.walk(node)
+            if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+        )
+        names = (
+            n
+            for s in node.body
+            for n in ast.walk(s)
+            if isinstance(n, ast.Name) and n.id not in local
+        )
+        return (
+            not any(stores)
+            and all(self._name(n, (*above, node)) for n in names)
+            and self._calls(node)
+        )
+
+    def _name(self, name, above):
+        other = self.context.program.top.get(name.id)
+        if other is not None:
+            return self.constant(other, above)
+        full = self.context.names.aliases.get(name.id, "")
+        if full.split(".")[0] == "numpy":
+            self.numpy = True
+        known = full.split(".")[0] in ("numpy", "math", "torch")
+        return known or (name.id in _BUILTINS and name.id not in self.context.names.bound)
+
+    def _calls(self, node):
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            name = self.context.resolve(call.func) or ""
+            last = name.rpartition(".")[2]
+            if name.startswith(("numpy.random", "torch.random", "torch.cuda", "torch.distributed")):
+                return False
+            if name.startswith("torch.") and (
+                last in RANDOM or last in ("load", "save", "manual_seed", "normal")
+            ):
+                return False
+            self.makes = self.makes or (name.startswith("torch.") and last in _MAKERS)
+        return True

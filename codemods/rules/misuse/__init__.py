@@ -1,0 +1,1 @@
+"""Rules DYN9xx: torch.compile used in a way that cannot work."""

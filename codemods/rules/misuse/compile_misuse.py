@@ -1,0 +1,200 @@
+"""DYN901 to DYN904: torch.compile used in a way that cannot work well."""
+
+import ast
+import difflib
+
+from ....rewriter.edits.spans import Safety
+from ...analysis.definitions import COMPILE
+from ..base import Rule
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+
+
+class CompileInside(Rule):
+    """
+    `torch.compile` in a loop or inside a `forward` makes a new compiled function each time: the
+    cache of compiled code is keyed by the function, and guards, warm-up and memory are paid again.
+    Compile once, where the model is made.
+    """
+
+    code, name, message = "DYN901", "compile-inside", "torch.compile is called again and again"
+    help = "compile once, where the model is made"
+    nodes = (ast.For, ast.While, ast.FunctionDef)
+    whole_file = True
+    before = """
+import torch
+
+
+def train(model, batches):
+    for batch in batches:
+        step = torch.compile(model)
+        step(batch)
+"""
+
+    def check(self, node, context):
+        if isinstance(node, ast.FunctionDef) and node.name != "forward":
+            return
+        inner = [
+            n
+            for s in node.body
+            for n in ast.walk(s)
+            if isinstance(n, ast.Call) and context.names.resolve(n.func) in COMPILE
+        ]
+        where = "in forward" if isinstance(node, ast.FunctionDef) else "in a loop"
+        yield from (
+            context.finding(self, n, f"torch.compile is called {where}: once for every turn")
+            for n in inner
+            if _nearest(n, node)
+        )
+
+
+def _nearest(call, node):
+    """Whether no inner loop holds the call, which then speaks for itself."""
+    loops = [n for s in node.body for n in ast.walk(s) if isinstance(n, (ast.For, ast.While))]
+    return not any(call in set(ast.walk(loop)) for loop in loops)
+
+
+class WrongMode(Rule):
+    """
+    A `mode` that torch.compile does not know raises at the first call. A slip of the pen is set
+    right where only one mode is near: unsafe, for the original raises.
+    """
+
+    code, name, message = "DYN902", "wrong-mode", "torch.compile has no such mode"
+    help = f"the modes are {', '.join(_MODES)}"
+    safety = Safety.UNSAFE
+    nodes = (ast.Call,)
+    whole_file = True
+    before = """
+import torch
+
+
+def make(model):
+    return torch.compile(model, mode="max_autotune")
+"""
+    after = """
+import torch
+
+
+def make(model):
+    return torch.compile(model, mode="max-autotune")
+"""
+
+    def check(self, node, context):
+        if context.names.resolve(node.func) not in COMPILE:
+            return
+        mode = next((k.value for k in node.keywords if k.arg == "mode"), None)
+        if (
+            not isinstance(mode, ast.Constant)
+            or not isinstance(mode.value, str)
+            or mode.value in _MODES
+        ):
+            return
+        near = difflib.get_close_matches(mode.value, _MODES, 1, 0.8)
+        fix = None
+        if near:
+            quote = context.segment(mode)[0]
+            edit = context.replacement(mode, f"{quote}{near[0]}{quote}")
+            fix = context.fix(
+                f"use {near[0]}", edit, safety=Safety.UNSAFE, why="the original raises"
+            )
+        yield context.finding(self, mode, f"torch.compile has no mode {mode.value!r}", fix=fix)
+
+
+class Swallowed(Rule):
+    """
+    `fullgraph=True` makes a break an error; a `try` around the call that catches every exception
+    hides it again, and the program goes on in eager, or with nothing. Catch what the call itself
+    may raise, or drop `fullgraph`.
+    """
+
+    code, name, message = (
+        "DYN903",
+        "swallowed-fullgraph",
+        "an error of fullgraph=True is caught and hidden",
+    )
+    help = "catch what the code itself may raise, or leave out fullgraph=True"
+    nodes = (ast.Try,)
+    whole_file = True
+    before = """
+import torch
+
+
+def run(model, x):
+    try:
+        return torch.compile(model, fullgraph=True)(x)
+    except Exception:
+        return model(x)
+"""
+
+    def check(self, node, context):
+        broad = [h for h in node.handlers if self._catches_all(h)]
+        if not broad:
+            return
+        for call in (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Call)):
+            named = {k.arg: k.value for k in call.keywords}
+            full = named.get("fullgraph")
+            if (
+                context.names.resolve(call.func) in COMPILE
+                and isinstance(full, ast.Constant)
+                and full.value is True
+            ):
+                yield context.finding(self, call)
+
+    def _catches_all(self, handler):
+        named = (
+            []
+            if handler.type is None
+            else [n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)]
+        )
+        raises = any(isinstance(n, ast.Raise) for s in handler.body for n in ast.walk(s))
+        return not raises and (
+            handler.type is None or bool({"Exception", "BaseException"} & set(named))
+        )
+
+
+class Deprecated(Rule):
+    """
+    These names of `torch._dynamo` have public successors in `torch.compiler`, which do the same:
+    safe where the call has no arguments that changed.
+    """
+
+    code, name, message = (
+        "DYN904",
+        "deprecated-dynamo",
+        "a private name that has a public successor",
+    )
+    help = "use torch.compiler"
+    safety = Safety.SAFE
+    nodes = (ast.Attribute,)
+    whole_file = True
+    successors = {  # noqa: RUF012
+        "torch._dynamo.is_compiling": "torch.compiler.is_compiling",
+        "torch._dynamo.reset": "torch.compiler.reset",
+        "torch._dynamo.allow_in_graph": "torch.compiler.allow_in_graph",
+        "torch._dynamo.list_backends": "torch.compiler.list_backends",
+    }
+    before = """
+import torch
+
+
+def fresh():
+    torch._dynamo.reset()
+"""
+    after = """
+import torch
+
+
+def fresh():
+    torch.compiler.reset()
+"""
+
+    def check(self, node, context):
+        name = context.names.resolve(node) or ""
+        successor = self.successors.get(name)
+        if successor is None or context.names.torch() is None or context.segment(node) != name:
+            return
+        edit = context.replacement(node, successor)
+        yield context.finding(
+            self, node, f"`{name}` is now `{successor}`", fix=context.fix(f"use {successor}", edit)
+        )

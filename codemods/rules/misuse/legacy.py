@@ -1,0 +1,237 @@
+"""DYN905 to DYN907: what Dynamo refuses by name: the old Variable constructor, recurrent layers,
+new leaves."""
+
+import ast
+
+from ....rewriter.edits.spans import Edit, Safety, after_imports
+from ..base import Rule
+
+VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
+_RECURRENT = frozenset(["torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"])
+
+
+class LegacyVariable(Rule):
+    """
+    `Variable(t)` has meant `t.detach()` since tensors and variables became one: a tensor that
+    shares the memory and carries no gradient history. Its constructor is a C function that breaks
+    the graph; `.detach()` is an operator. Safe where the argument is surely a tensor.
+    """
+
+    code, name, message = "DYN905", "legacy-variable", "`Variable(...)` cannot be traced"
+    help = "use .detach(), which does the same"
+    safety = Safety.SAFE
+    dynamo = ("GB0007",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+from torch.autograd import Variable
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x + Variable(torch.zeros(3))
+"""
+    after = """
+import torch
+from torch.autograd import Variable
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    return x + torch.zeros(3).detach()
+"""
+
+    def check(self, node, context):
+        if context.resolve(node.func) not in VARIABLE:
+            return
+        plain = len(node.args) == 1 and all(_says_no_gradient(k) for k in node.keywords)
+        if not plain or isinstance(node.args[0], ast.Starred):
+            yield context.finding(self, node, kept="it is given more than a tensor")
+            return
+        inner, kind = node.args[0], context.kind(node.args[0])
+        if kind.what not in ("tensor", "unknown"):
+            yield context.finding(self, node, kept="its argument is no tensor")
+            return
+        edit = context.replacement(node, f"{operand(inner, context)}.detach()")
+        sure = kind.is_tensor and not kind.optional
+        why = "" if sure else "where its argument is no tensor, another exception is raised"
+        safety = Safety.SAFE if sure else Safety.UNSAFE
+        yield context.finding(
+            self, node, fix=context.fix("use .detach()", edit, safety=safety, why=why)
+        )
+
+
+def _says_no_gradient(keyword):
+    return (
+        keyword.arg == "requires_grad"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is False
+    )
+
+
+def operand(node, context):
+    """The source of `node` as something that `.name` can follow."""
+    text = context.segment(node)
+    simple = isinstance(node, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
+    return text if simple else f"({text})"
+
+
+class RecurrentLayer(Rule):
+    """
+    Dynamo breaks the graph at every `nn.LSTM`, `nn.GRU` and `nn.RNN` unless
+    `torch._dynamo.config.allow_rnn` is set. Eager is untouched by that setting; it holds for the
+    whole process and PyTorch calls it experimental: unsafe. Layers that are given packed sequences
+    break more often with it, so a file that packs any is left alone.
+    """
+
+    code, name, message = (
+        "DYN906",
+        "recurrent-layer",
+        "Dynamo breaks at recurrent layers by default",
+    )
+    help = "set torch._dynamo.config.allow_rnn = True"
+    safety = Safety.UNSAFE
+    dynamo = ("GB0014",)
+    nodes = (ast.Attribute,)
+    before = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(4, 4)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+"""
+    after = """
+import torch
+from torch import nn
+
+torch._dynamo.config.allow_rnn = True
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(4, 4)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+"""
+
+    def check(self, node, context):
+        kind = context.kind(node)
+        layer = kind.what == "module" and kind.cls in _RECURRENT
+        if not layer or not isinstance(node.ctx, ast.Load) or _allowed(context):
+            return
+        if _packs(context):
+            kept = (
+                "packed sequences, which Dynamo does not trace, would break more often: the setting"
+                " is the whole process's"
+            )
+            yield context.finding(self, node, kept=kept)
+            return
+        found = context.torch(node)
+        edit = found and after_imports(
+            context.source, f"{found[0]}._dynamo.config.allow_rnn = True", found[0]
+        )
+        if not edit:
+            yield context.finding(self, node, kept="torch is not imported at the top of the file")
+            return
+        why = "a setting of the whole process, which PyTorch calls experimental"
+        yield context.finding(
+            self,
+            node,
+            fix=context.fix("allow recurrent layers", edit, safety=Safety.UNSAFE, why=why),
+        )
+
+
+def _packs(context):
+    """Whether the file packs sequences: anywhere, or, where a run was traced, in what ran then."""
+    ran = context.facts.captured if context.facts else frozenset()
+    looked = (
+        [f.node for f in context.program.functions if f.qualified in ran]
+        if ran
+        else [context.source.tree]
+    )
+    calls = (n for node in looked for n in ast.walk(node) if isinstance(n, ast.Call))
+    return any(
+        (context.names.resolve(c.func) or "").startswith("torch.nn.utils.rnn.pack_") for c in calls
+    )
+
+
+def _allowed(context):
+    """Whether the file sets the option already, either way."""
+    settings = (n for n in context.index.get(ast.Attribute, ()) if n.attr == "allow_rnn")
+    return any(isinstance(n.ctx, ast.Store) for n in settings)
+
+
+_FACTORIES = frozenset(
+    f"torch.{name}"
+    for name in "ones zeros rand randn empty full linspace eye tensor".split()
+    + "ones_like zeros_like rand_like".split()
+)
+_FLOATS = frozenset(f"torch.{name}" for name in "ones zeros rand randn empty linspace eye".split())
+
+
+class NewLeaf(Rule):
+    """
+    A tensor made with `requires_grad=True` is a new leaf, for which Dynamo breaks the graph.
+    `.requires_grad_()` on the new tensor makes the same leaf, and is traced as long as the tensor
+    is not returned. Safe for factories that give floating point, as both forms raise for integers,
+    in other words.
+    """
+
+    code, name, message = "DYN907", "new-leaf", "a tensor is made with requires_grad"
+    help = "use .requires_grad_() on the new tensor"
+    safety = Safety.SAFE
+    dynamo = ("GB0225",)
+    nodes = (ast.Call,)
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    scale = torch.ones(4, requires_grad=True)
+    return (x * scale).sum()
+"""
+    after = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    scale = torch.ones(4).requires_grad_()
+    return (x * scale).sum()
+"""
+
+    def check(self, node, context):
+        name = context.resolve(node.func)
+        keyword = next((k for k in node.keywords if k.arg == "requires_grad"), None)
+        if (
+            name not in _FACTORIES
+            or keyword is None
+            or getattr(keyword.value, "value", None) is False
+        ):
+            return
+        parts = sorted([*node.args, *node.keywords], key=lambda n: (n.lineno, n.col_offset))
+        at = parts.index(keyword)
+        start, end = context.source.span(keyword)
+        if at > 0:
+            start = context.source.span(parts[at - 1])[1]
+        elif len(parts) > 1:
+            end = context.source.span(parts[1])[0]
+        whole = context.source.span(node)[1]
+        always = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+        shown = "" if always else context.segment(keyword.value)
+        edits = Edit(start, end, ""), Edit(whole, whole, f".requires_grad_({shown})")
+        sure = name in _FLOATS and not any(k.arg in ("dtype", "out", None) for k in node.keywords)
+        why = "" if sure else "for integers, the exception has another text"
+        safety = Safety.SAFE if sure else Safety.UNSAFE
+        yield context.finding(
+            self, node, fix=context.fix("use .requires_grad_()", *edits, safety=safety, why=why)
+        )

@@ -1,0 +1,1 @@
+"""What a traced run showed of the expressions of a file."""

@@ -1,0 +1,50 @@
+"""Roots whose reads stand in other files than their own: seen when all files are fixed."""
+
+import copy
+import os
+from dataclasses import replace
+
+from ...rewriter.edits.source_file import Source
+from ..analysis.import_names import Names, by_type
+from .reads_left import Text, stands
+
+
+def settings_for_roots(results, settings):
+    """[(result, the settings to fix it once more with)] for files with a root below which another
+    file still reads: the root's ways then hold an empty one."""
+    texts, again = {}, []
+    by_path = {os.path.realpath(r.path): r for r in results}
+    for path, facts in settings.facts.items():
+        if path not in by_path:
+            continue
+        beyond = [
+            q
+            for q, ways in facts.roots.items()
+            if any(_stands(w, path, by_path, texts) for w in ways)
+        ]
+        if beyond:
+            known = copy.copy(facts)
+            known.roots = {
+                q: [*ways, []] if q in beyond else ways for q, ways in facts.roots.items()
+            }
+            again.append((by_path[path], replace(settings, facts={path: known})))
+    return again
+
+
+def _stands(way, path, by_path, texts):
+    """Whether a way leads into another file, and what is read there is still read."""
+    if way[-1][0] == path:
+        return False
+    for other in {p for p, _, _ in way} & by_path.keys():
+        if other not in texts:
+            texts[other] = _text(by_path[other])
+    return way[-1][0] in texts and stands(way, {p: t for p, t in texts.items() if t is not None})
+
+
+def _text(result):
+    """The Text of a file as it is after its fixes; None where it could not be handled."""
+    if result.error:
+        return None
+    with open(result.path, "rb") as stream:
+        source = Source.from_bytes(result.raw or stream.read(), result.path)
+    return Text(source.tree, Names(source.tree, by_type(source.tree)))

@@ -1,0 +1,151 @@
+"""What a run of the program showed of its expressions (`--trace`): read here, without torch;
+recorded by trace_run.
+
+Facts are kept by function and by the text of the expression, not by its place: they hold on while
+edits move lines."""
+
+import ast
+import os
+import sys
+from dataclasses import dataclass, replace
+
+from ...rewriter.patterns.kinds import BOOL, FLOAT, INT, NDARRAY, NONE, SIMPLE, STR, TENSORS, Kind
+from ...rewriter.patterns.torch_facts import DTYPES
+
+_SIMPLE = (INT, FLOAT, BOOL, STR, NONE, NDARRAY)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_KNOWN = (
+    ast.Name,
+    ast.Attribute,
+    ast.Call,
+    ast.Subscript,
+    ast.BinOp,
+    ast.Compare,
+    ast.UnaryOp,
+    ast.IfExp,
+)
+
+
+class TraceError(Exception):
+    """The script cannot be run under the tracer."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What an expression was at every evaluation: `what` as in kinds; of tensors the rank and
+    dtype, where they never changed; `optional`: it was None at times; `cls`: of a module."""
+
+    what: str
+    rank: int | None = None
+    dtype: str | None = None
+    optional: bool = False
+    cls: str | None = None
+
+    def join(self, other):
+        """What holds of both; None where nothing does."""
+        if "none" in (self.what, other.what) and self.what != other.what:
+            seen = other if self.what == "none" else self
+            return replace(seen, optional=True) if seen.what == "tensor" else None
+        if self.what != other.what:
+            return None
+        rank = self.rank if self.rank == other.rank else None
+        dtype = self.dtype if self.dtype == other.dtype else None
+        cls = self.cls if self.cls == other.cls else None
+        return Fact(self.what, rank, dtype, self.optional or other.optional, cls)
+
+    def kind(self, tokens):
+        """As a Kind of one file's inference; None where it says nothing that inference knows."""
+        if self.what == "tensor":
+            kind = tokens.tensor(rank=self.rank, optional=self.optional)
+            category = DTYPES.get(self.dtype or "")
+            return replace(kind, dtype=tokens.known(self.dtype, category)) if category else kind
+        if self.what == "tensors":
+            return Kind(TENSORS)
+        if self.what == "module":
+            return Kind("module", cls=self.cls)
+        if self.what == "dict with attributes":
+            return Kind(self.what, cls=self.cls)
+        if self.what == "numpy scalar":
+            return Kind("numpy scalar")
+        return SIMPLE.get(self.what) if self.what in _SIMPLE else None
+
+
+class Facts:
+    """The facts of one file: `of(function, node)`; `captured`: the functions that ran under a
+    module's call; `reads`: the host reads under modules of which this file begins the call:
+    (frames, whether of the inputs alone)."""
+
+    def __init__(self, table, captured, reads=(), roots=None):
+        self.table, self.captured, self.reads = table, frozenset(captured), reads
+        self.roots, self.plan = roots or {}, None
+
+    def of(self, function, node):
+        """The Fact of an expression in the function of that qualified name, or None."""
+        if not isinstance(node, _KNOWN) or function not in self.captured:
+            return None
+        return self.table.get((function, ast.unparse(node)))
+
+
+def qualified(tree):
+    """{function node: its name, with those of the classes and functions around it}."""
+    found = {}
+
+    def visit(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            name = getattr(child, "name", None)
+            inner = f"{prefix}{name}." if isinstance(child, (*_FUNCTIONS, ast.ClassDef)) else prefix
+            if isinstance(child, _FUNCTIONS):
+                found[child] = inner[:-1]
+            visit(child, inner)
+
+    visit(tree, "")
+    return found
+
+
+def load(data):
+    """{real path: Facts} of what trace_run wrote."""
+    return {path: _file(entry) for path, entry in data.items()}
+
+
+def _file(entry):
+    table = {
+        (function, text): Fact(*fact) for function, text, fact in entry["facts"] if fact is not None
+    }
+    return Facts(
+        table,
+        entry["captured"],
+        tuple((frames, clean) for frames, clean in entry.get("reads", ())),
+        entry.get("roots"),
+    )
+
+
+def run(command, paths):
+    """Run `script.py args` once, instrumented, in a process of its own: {real path: Facts} of the
+    files at `paths`."""
+    import json  # a run without --trace needs none of these
+    import shlex
+    import subprocess
+    import tempfile
+
+    words = shlex.split(command)
+    if not words:
+        raise TraceError("--trace needs a script")
+    if not os.path.exists(words[0]):
+        raise TraceError(f"{words[0]}: no such script")
+    with tempfile.TemporaryDirectory() as folder:
+        listed, out = os.path.join(folder, "paths.json"), os.path.join(folder, "facts.json")
+        with open(listed, "w", encoding="utf-8") as stream:
+            json.dump([os.path.realpath(p) for p in paths], stream)
+        command = [sys.executable, "-m", "dynfix.codemods.trace.traced_run", listed, out, *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace")
+        sys.stderr.write(done.stdout)  # stdout is for what this command itself says
+        if not os.path.exists(out):
+            raise TraceError(
+                f"{words[0]}: the traced run ended with exit code {done.returncode}, and nothing"
+                " was learnt"
+            )
+        with open(out, encoding="utf-8") as stream:
+            data = json.load(stream)
+    if done.returncode:
+        print(f"dynfix: the traced script ended with exit code {done.returncode}", file=sys.stderr)
+    return load(data)

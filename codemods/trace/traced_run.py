@@ -1,0 +1,252 @@
+"""The traced run: `python -m dynfix.codemods.trace.traced_run PATHS.json OUT.json SCRIPT ARGS…`
+runs a script with the files of PATHS instrumented, in eager mode, and writes what each expression
+of their functions was. Needs torch."""
+
+import ast
+import atexit
+import builtins
+import importlib
+import inspect
+import json
+import os
+import runpy
+import sys
+import types
+from dataclasses import astuple
+from importlib.machinery import SourceFileLoader
+
+from .host_reads import Reads
+from .outermost import Roots
+from .trace_facts import Fact, qualified
+
+_SEE = "__dynfix_see__"
+_LOOK_AROUND = frozenset("super locals globals vars dir eval exec".split())
+_MOST = 4096  # looks at one expression, after which it is known well enough
+
+
+class Tracer:
+    """Collects facts; `see(number, value)` is what instrumented code calls."""
+
+    def __init__(self, paths):
+        self.paths = frozenset(paths)
+        self.places, self.facts, self.looks = [], {}, {}
+        self.depth, self.captured = 0, set()
+        self.torch = self.reads = None
+        self.roots = Roots(self.paths)
+
+    def place(self, path, function, text):
+        self.places.append((path, function, text))
+        return len(self.places) - 1
+
+    def see(self, number, value):
+        """Note what `value` is, and give it back."""
+        looks = self.looks.get(number, 0)
+        if self.depth and looks < _MOST:
+            self.looks[number] = looks + 1
+            place = self.places[number]
+            self.captured.add(place[:2])
+            fact = self.fact(value)
+            old = self.facts.get(place, fact)
+            self.facts[place] = (
+                None if old is None or fact is None else (fact if old == fact else old.join(fact))
+            )
+        return value
+
+    def fact(self, value):
+        torch, numpy = self.torch, sys.modules.get("numpy")
+        if isinstance(value, torch.Tensor):
+            return Fact("tensor", value.dim(), str(value.dtype).removeprefix("torch."))
+        if value is None:
+            return Fact("none")
+        if isinstance(value, _FUNCTIONS):
+            return Fact(
+                "method" if isinstance(value, types.MethodType) else "function",
+                cls=_definition(value),
+            )
+        simple = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(value))
+        if simple:
+            return Fact(simple)
+        if isinstance(value, torch.nn.Module):
+            return Fact("module", cls=_class_of(value))
+        if numpy is not None and isinstance(value, numpy.ndarray):
+            return Fact("ndarray", value.ndim)
+        if numpy is not None and isinstance(value, numpy.generic):
+            return Fact("numpy scalar")
+        if isinstance(value, dict) and type(value) is not dict:
+            known = getattr(type(value), "__getattr__", None)
+            lookup = {dict.__getitem__: "__getitem__", dict.get: "get"}.get(known)
+            if lookup:
+                own = set(dir(type(value))) | set(getattr(value, "__dict__", ()))
+                names = ",".join(sorted(own - set(dir(dict))))
+                return Fact("dict with attributes", cls=f"{type(value).__name__}.{lookup}:{names}")
+        tensors = (
+            isinstance(value, (list, tuple))
+            and value
+            and all(isinstance(v, torch.Tensor) for v in value)
+        )
+        return Fact("tensors") if tensors else Fact(f"object {type(value).__qualname__}")
+
+    def data(self):
+        """{path: {"facts": [[function, text, fact]], "captured": [function], "reads": [...]}}:
+        reads by the file of the root."""
+        found = {path: {"facts": [], "captured": [], "reads": []} for path in self.paths}
+        for frames, clean in self.reads.data():
+            found[frames[0][0]]["reads"].append([frames, clean])
+        for path, roots in self.roots.data(self.reads.data()).items():
+            found[path]["roots"] = roots
+        for (path, function, text), fact in self.facts.items():
+            found[path]["facts"].append([function, text, None if fact is None else astuple(fact)])
+        for path, function in sorted(self.captured):
+            found[path]["captured"].append(function)
+        return found
+
+    # Instrumenting
+
+    def instrument(self, tree, path):
+        """`tree` with every expression of its functions handed to `see`."""
+        names = qualified(tree)
+        for function, name in names.items():
+            transformer = _Wrap(self, path, name)
+            function.body = [transformer.visit(s) for s in function.body]
+        return ast.fix_missing_locations(tree)
+
+    def compile(self, source, filename, *args, **kwargs):
+        """In the place of the builtin `compile`."""
+        path = os.path.realpath(filename) if isinstance(filename, str) else ""
+        mode = args[0] if args else kwargs.get("mode")
+        flags = args[1] if len(args) > 1 else kwargs.get("flags", 0)
+        if path in self.paths and mode == "exec" and not flags & ast.PyCF_ONLY_AST:
+            tree = (
+                source
+                if isinstance(source, ast.AST)
+                else _compile(source, filename, "exec", ast.PyCF_ONLY_AST)
+            )
+            source = self.instrument(tree, path)
+        return _compile(source, filename, *args, **kwargs)
+
+    def install(self):
+        self.torch = importlib.import_module("torch")
+        importlib.import_module("torch.utils.weak")
+        self.reads = Reads(self.paths, self.torch)
+        self.reads.mode().__enter__()  # until the process ends
+        hooks = importlib.import_module("torch.nn.modules.module")
+        hooks.register_module_forward_pre_hook(self._enter)
+        hooks.register_module_forward_hook(self._leave, always_call=True)
+        setattr(builtins, _SEE, self.see)
+        builtins.compile = self.compile
+        get_code, paths = SourceFileLoader.get_code, self.paths
+
+        def fresh(loader, fullname):
+            """Not from the byte code on disk, which is not instrumented."""
+            path = loader.get_filename(fullname)
+            if os.path.realpath(path) in paths:
+                return loader.source_to_code(loader.get_data(path), path)
+            return get_code(loader, fullname)
+
+        SourceFileLoader.get_code = fresh
+
+    def _enter(self, module, inputs):
+        if not self.depth:
+            self.reads.enter(module)
+            self.roots.enter(module)
+        self.depth += 1
+
+    def _leave(self, module, inputs, output):
+        self.depth = max(0, self.depth - 1)
+        if not self.depth:
+            self.reads.leave()
+
+
+_compile = builtins.compile
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+
+
+def _definition(function):
+    """Where the code of a function, below its decorators, begins: `path:line`."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{os.path.realpath(code.co_filename)}:{code.co_firstlineno}" if code else None
+
+
+def _class_of(module):
+    cls = type(module)
+    known = cls.__module__.startswith("torch.nn.modules")
+    return f"torch.nn.{cls.__name__}" if known else cls.__name__
+
+
+class _Wrap(ast.NodeTransformer):
+    """Wraps the loaded expressions of one function; functions and classes in it are others'
+    business."""
+
+    def __init__(self, tracer, path, function):
+        self.tracer, self.path, self.function = tracer, path, function
+
+    def wrapped(self, node):
+        text = ast.unparse(node)
+        self.generic_visit(node)
+        number = self.tracer.place(self.path, self.function, text)
+        call = ast.Call(ast.Name(_SEE, ast.Load()), [ast.Constant(number), node], [])
+        return ast.copy_location(call, node)
+
+    def visit_Name(self, node):
+        return self.wrapped(node) if isinstance(node.ctx, ast.Load) else node
+
+    def visit_Attribute(self, node):
+        return self.wrapped(node) if isinstance(node.ctx, ast.Load) else self.generic_visit(node)
+
+    visit_Subscript = visit_Attribute
+
+    def visit_BinOp(self, node):
+        return self.wrapped(node)
+
+    visit_Compare = visit_UnaryOp = visit_IfExp = visit_BinOp
+
+    def visit_Call(self, node):
+        """What looks for the frame that it is called from, `super()` and `locals()`, is called by
+        its plain name."""
+        text = ast.unparse(node)
+        if not (isinstance(node.func, ast.Name) and node.func.id in _LOOK_AROUND):
+            node.func = self.visit(node.func)
+        node.args = [self.visit(a) for a in node.args]
+        node.keywords = [self.visit(k) for k in node.keywords]
+        number = self.tracer.place(self.path, self.function, text)
+        call = ast.Call(ast.Name(_SEE, ast.Load()), [ast.Constant(number), node], [])
+        return ast.copy_location(call, node)
+
+    def visit_FunctionDef(self, node):
+        node.decorator_list = [self.visit(d) for d in node.decorator_list]
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_ClassDef(self, node):
+        return node
+
+    def visit_AnnAssign(self, node):
+        node.value = self.visit(node.value) if node.value else None
+        return node
+
+    def visit_match_case(self, node):
+        node.body = [self.visit(s) for s in node.body]
+        return node
+
+
+def main(argv):
+    listed, out, script, *arguments = argv
+    with open(listed, encoding="utf-8") as stream:
+        tracer = Tracer(json.load(stream))
+    tracer.install()
+
+    def write():
+        temporary = f"{out}.part"
+        with open(temporary, "w", encoding="utf-8") as stream:
+            json.dump(tracer.data(), stream)
+        os.replace(temporary, out)
+
+    atexit.register(write)
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

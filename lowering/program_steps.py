@@ -1,0 +1,169 @@
+"""From scheduled, stored groups to a program."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from ..runtime.arena import ArenaView
+from ..runtime.program import (
+    Alloc,
+    Arena,
+    Define,
+    Expression,
+    Free,
+    InArena,
+    Kernel,
+    Name,
+    Program,
+    Return,
+    Step,
+    View,
+)
+from .ir import Buffer, Group, group_variables
+from .poly import Var, variable, variables
+from .storage import Storage, given_buffers, written
+from .symint import Given
+from .targets.extern import (
+    common_layouts,
+    convert,
+    exact_layouts,
+    extern_step,
+    number,
+    numbers,
+    tensor,
+)
+from .unit import ExternCall, Item, Ref, Symbol, Unit
+
+Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
+
+
+class Target(Protocol):
+    """Builds kernels. arena: whether its kernels take addresses.
+
+    A kernel takes its buffers, then its `group_variables`.
+    """
+
+    arena: bool
+
+    def build(self, unit: Unit, groups: list[Group]) -> dict[Group, Launch]:
+        """For each group a function and the buffers that it takes, in order."""
+
+
+def emit(unit: Unit, storage: Storage, launches: dict[Group, Launch]) -> Program:
+    unit = unit.replace(layouts=common_layouts(unit))
+    steps = _Emitter(unit, storage, launches).steps()
+    constants = {buffer.name: value for buffer, value in unit.constants.items()}
+    inputs = [_input_name(ref, number) for number, ref in enumerate(unit.inputs)]
+    return Program(unit.name, inputs, steps, constants)
+
+
+def _input_name(ref: Any, number: int) -> str:
+    return (
+        ref.buffer.name
+        if isinstance(ref, Ref)
+        else ref.name
+        if isinstance(ref, Symbol)
+        else f"unused{number}"
+    )
+
+
+class _Emitter:
+    def __init__(self, unit: Unit, storage: Storage, launches: dict[Group, Launch]) -> None:
+        self.unit, self.storage, self.launches = unit, storage, launches
+        self.ready = given_buffers(unit)
+        self.kept = set(storage.reuse.values())
+        self.exact = exact_layouts(unit)
+        self.made: list[Step] = []
+        self.placed: dict[ArenaView, str] = {}
+
+    def steps(self) -> list[Step]:
+        for item, dies in zip(self.unit.items, self.storage.dies, strict=True):
+            self._item(item)
+            names = tuple(b.name for b in dies if b not in self.kept)
+            if names:
+                self.made.append(Free(names))
+        self.made.append(
+            Return(tuple(convert(value, self.variable) for value in self.unit.outputs))
+        )
+        if self.storage.arena_size != 0:
+            size = number(self.storage.arena_size)
+            self.made.insert(0, Arena(size, tuple(self.placed.values()), tuple(self.placed)))
+        return [*self._definitions(), *self.made]
+
+    def _definitions(self) -> list[Step]:
+        """The size variables that the steps use."""
+        used = set(_names(self.made))
+        steps: list[Step] = []
+        for given in reversed((*self.unit.variables, *self.storage.variables)):
+            var = given if isinstance(given, Var) else given.var
+            if var.name not in used:
+                continue
+            if isinstance(given, Given):
+                steps.append(Define(var.name, Expression(given.text, given.uses)))
+                used.update(given.uses)
+            else:
+                below = (
+                    tuple(v.name for operand in given.formula[1] for v in variables(operand))
+                    if given.formula
+                    else ()
+                )
+                steps.append(Define(var.name, Expression(given.definition, below)))
+                used.update(below)
+        return steps[::-1]
+
+    def variable(self, ref: Ref) -> Name | View:
+        """The tensor's variable: one of the arena's, or its own or a view of it."""
+        start = self.storage.arena.get(ref.buffer)
+        if start is None:
+            return tensor(ref, self.unit.layouts[ref.buffer])
+        offset: Any = start + ref.offset * ref.dtype.itemsize
+        view = ArenaView(offset, ref.shape, ref.strides, ref.dtype)
+        return Name(self.placed.setdefault(view, f"placed{len(self.placed)}"))
+
+    def _item(self, item: Item) -> None:
+        if isinstance(item, ExternCall):
+            self.made.append(extern_step(item, self.variable, self.exact, self.storage.arena))
+            self.ready.update(item.writes())
+            return
+        assert isinstance(item, Group)
+        for buffer in sorted(
+            written(item) - self.ready - set(self.storage.arena), key=lambda b: b.name
+        ):
+            self._allocate(buffer)
+        launch, buffers = self.launches[item]
+        origins = tuple(dict.fromkeys(origin for nest in item.nests for origin in nest.origins))
+        arguments = [
+            *map(self._argument, buffers),
+            *(number(variable(var)) for var in group_variables(item)),
+        ]
+        self.made.append(Kernel(item.name, launch, tuple(arguments), origins))  # type: ignore[arg-type]
+
+    def _allocate(self, buffer: Buffer) -> None:
+        layout = self.unit.layouts[buffer]
+        old = self.storage.reuse.get(buffer)
+        shape, strides = numbers(layout.shape), numbers(layout.strides)
+        self.made.append(
+            Alloc(
+                buffer.name, shape, strides, buffer.dtype, layout.device, old.name if old else None
+            )
+        )
+        self.ready.add(buffer)
+
+    def _argument(self, buffer: Buffer) -> Name | InArena:
+        offset = self.storage.arena.get(buffer)
+        return Name(buffer.name) if offset is None else InArena(number(offset))
+
+
+def _names(tree: Any) -> Iterator[str]:
+    """Variables in the expressions of steps and of what they hold."""
+    if isinstance(tree, Expression):
+        yield from tree.names
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from _names(item)
+    elif isinstance(tree, dict):
+        yield from _names(list(tree.values()))
+    elif isinstance(tree, slice):
+        yield from _names((tree.start, tree.stop, tree.step))
+    elif dataclasses.is_dataclass(tree):
+        yield from _names([getattr(tree, field.name) for field in dataclasses.fields(tree)])

@@ -1,0 +1,176 @@
+"""One Python file: bytes, text (line endings as they are), tree, and the way between tree positions
+and offsets."""
+
+import ast
+import codecs
+import io
+import re
+import tokenize
+import warnings
+
+_LINE_END_BYTES = re.compile(rb"\r\n|\r")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class SourceError(Exception):
+    """A file that cannot be handled: `line` and `column` are 1-based (of a notebook's cell: "cell
+    3:2"), `message` is one line."""
+
+    def __init__(self, message, line=1, column=1):
+        super().__init__(message)
+        self.message, self.line, self.column = message, line, column
+
+
+def decode(raw):
+    """(text, encoding, whether a byte order mark stood there); SourceError where bytes and encoding
+    disagree."""
+    bom = raw.startswith(codecs.BOM_UTF8)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(_LINE_END_BYTES.sub(b"\n", raw)).readline)
+    except SyntaxError as error:
+        raise SourceError(str(error)) from None
+    encoding = "utf-8" if encoding == "utf-8-sig" else encoding
+    try:
+        return (raw[3:] if bom else raw).decode(encoding), encoding, bom
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise SourceError(f"byte {raw[error.start]:#04x} is not {encoding}", line) from None
+
+
+def parse(text):
+    """The tree of `text`; SourceError with the place where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except SyntaxError as error:
+        raise SourceError(
+            f"SyntaxError: {error.msg}", error.lineno or 1, error.offset or 1
+        ) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SourceError(f"{type(error).__name__}: {error}") from None
+
+
+class Source:
+    """`text` keeps its line endings; every offset counts characters of `text`."""
+
+    def __init__(self, text, path="<stdin>", encoding="utf-8", bom=False):
+        self.text, self.path, self.encoding, self.bom = text, path, encoding, bom
+        self.tree = parse(text)
+        self.starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+        self._ascii = text.isascii()
+        self._tokens = None
+
+    @classmethod
+    def from_bytes(cls, raw, path):
+        text, encoding, bom = decode(raw)
+        return cls(text, path, encoding, bom)
+
+    @property
+    def document(self):
+        """What the file holds: the text itself, unless it stands in something else."""
+        return self.text
+
+    def refuses(self, fix):
+        """Why a fix may not be made here; "" where it may."""
+        return ""
+
+    def placed(self, found):
+        """Findings with the places that people see."""
+        return found
+
+    def line_of(self, finding):
+        """The line of `text` that a placed finding begins on."""
+        return finding.line
+
+    def to_bytes(self):
+        return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode(self.encoding)
+
+    def with_text(self, text):
+        return Source(text, self.path, self.encoding, self.bom)
+
+    def offset(self, line, column):
+        """The offset of a tree position: `line` from 1, `column` in UTF-8 bytes as `ast` counts
+        it."""
+        start = self.starts[line - 1]
+        if self._ascii:
+            return start + column
+        return start + len(self.line(line).encode()[:column].decode())
+
+    def line(self, number):
+        """The text of line `number` (from 1) without its ending."""
+        end = self.starts[number] if number < len(self.starts) else len(self.text)
+        return self.text[self.starts[number - 1] : end].rstrip("\r\n")
+
+    def column(self, line, byte_column):
+        """The 1-based column, in characters, of a tree position."""
+        return self.offset(line, byte_column) - self.starts[line - 1] + 1
+
+    def span(self, node):
+        return self.offset(node.lineno, node.col_offset), self.offset(
+            node.end_lineno, node.end_col_offset
+        )
+
+    def segment(self, node):
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    @property
+    def newline(self):
+        match = _LINE_END.search(self.text)
+        return match.group() if match else "\n"
+
+    def indent_of(self, node):
+        """The white space before `node` on its line; None where something else stands there, or
+        `node` is an `elif`."""
+        if isinstance(node, ast.If) and self.text.startswith(
+            "elif", self.offset(node.lineno, node.col_offset)
+        ):
+            return None
+        return self.white_before(node)
+
+    def white_before(self, node):
+        """The white space before `node` on its line; None where something else stands there."""
+        before = self.line(node.lineno)[: self.column(node.lineno, node.col_offset) - 1]
+        return before if not before.strip() else None
+
+    def indent_unit(self):
+        """One step of indentation as this file writes it."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                outer, inner = self.indent_of(node), self.indent_of(node.body[0])
+                if (
+                    inner is not None
+                    and outer is not None
+                    and inner != outer
+                    and inner.startswith(outer)
+                ):
+                    return inner[len(outer) :]
+        return "    "
+
+    def comments(self):
+        """Every comment as (start offset, text)."""
+        return self._scan()[0]
+
+    def has_long_string(self, start, end):
+        """Whether a string token that goes over a line's end stands in text[start:end]: indenting
+        would change its value."""
+        return any(a < end and b > start for a, b in self._scan()[1])
+
+    def _scan(self):
+        if self._tokens is None:
+            comments, long = [], []
+            for token in tokenize.generate_tokens(io.StringIO(self.text, newline="").readline):
+                if token.type == tokenize.COMMENT:
+                    comments.append(
+                        (self.starts[token.start[0] - 1] + token.start[1], token.string)
+                    )
+                elif token.start[0] != token.end[0] and token.type not in (
+                    tokenize.NEWLINE,
+                    tokenize.NL,
+                ):
+                    long.append(
+                        (self.starts[token.start[0] - 1], self.starts[token.end[0] - 1] + 1)
+                    )
+            self._tokens = comments, long
+        return self._tokens

@@ -1,0 +1,303 @@
+"""Attribute loads and stores while recording: the lookup that Python does, with a guard on each
+outside thing it depends on."""
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from ...runtime.guard import (
+    ABSENT,
+    Attr,
+    ClassAttr,
+    InstDict,
+    Is,
+    Item,
+    Missing,
+    Obj,
+    Path,
+)
+from .. import catalogue
+from ..capture import scalars
+from ..capture.effects import Effect, constant
+from ..capture.provenance import is_constant
+from ..capture.trace import Recorder
+from .lookup import MISSING, is_stable, on_class, python_method
+
+_C_DESCRIPTORS = (
+    property,
+    types.FunctionType,
+    classmethod,
+    staticmethod,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    type,
+)
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+def load(rec: Recorder, obj: Any, name: str) -> Any:
+    """`obj.name`, guarded. Raises what Python raises."""
+    if isinstance(obj, torch.Tensor):
+        return _of_tensor(rec, obj, name)
+    if type(obj) in scalars.TRACED:
+        return getattr(scalars.settle(obj), name)
+    if isinstance(obj, types.ModuleType | type):
+        return _of_namespace(rec, obj, name)
+    if isinstance(obj, super):
+        return _of_super(rec, obj, name)
+    if type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__"):
+        return getattr(obj, name)
+    if rec.known.is_own(obj, name):
+        return getattr(obj, name)
+    hook = python_method(rec, obj, "__getattribute__")
+    if hook is not None:
+        return _hooked(rec, obj, name, hook)
+    return _ordinary(rec, obj, name)
+
+
+def _of_super(rec: Recorder, obj: Any, name: str) -> Any:
+    """`super().name`: the function found in a base class is guarded there."""
+    mro = obj.__self_class__.__mro__ if obj.__self_class__ is not None else ()
+    after = mro[mro.index(obj.__thisclass__) + 1 :] if obj.__thisclass__ in mro else ()
+    for base in after:
+        if name in base.__dict__:
+            if isinstance(base.__dict__[name], types.FunctionType) and not is_stable(base):
+                rec.known.guard(Attr(Obj(base, base.__qualname__), name), Is(base.__dict__[name]))
+            break
+    return getattr(obj, name)
+
+
+def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
+    """Tensors' own attributes pass by the mode; one that a user set on a tensor is guarded by its
+    path."""
+    attributes = obj.__dict__ if hasattr(obj, "__dict__") else {}
+    path = rec.known.path_of(obj)
+    if name in attributes and path is not None and not rec.known.is_own(obj, name):
+        return rec.known.loaded(attributes[name], Item(InstDict(path), name))
+    return getattr(obj, name)
+
+
+def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
+    if isinstance(obj, type) and _has_python_lookup(type(obj), name):
+        rec.stop(catalogue.UNSUPPORTED, f"{obj.__name__}.{name}, which the metaclass computes")
+    value = getattr(obj, name)
+    if (
+        name.startswith("__")
+        or rec.known.is_own(obj, name)
+        or (is_stable(obj) and _is_fixed(value))
+    ):
+        return value
+    if rec.rewriter.made_in_call(obj):
+        return value
+    return rec.known.loaded(value, Attr(Obj(obj, getattr(obj, "__name__", "?")), name))
+
+
+def _has_python_lookup(meta: type, name: str) -> bool:
+    """Whether a metaclass in Python has a say in what an attribute of its classes is."""
+    if meta is type or is_stable(meta):
+        return False
+    hooks = (
+        on_class(meta, "__getattr__"),
+        on_class(meta, "__getattribute__"),
+        on_class(meta, name),
+    )
+    return any(isinstance(hook, types.FunctionType | property) for hook in hooks)
+
+
+def _is_fixed(value: Any) -> bool:
+    """What a library's namespace holds for good: functions, classes, modules, constants; not
+    `os.environ`."""
+    return callable(value) or isinstance(value, types.ModuleType) or is_constant(value)
+
+
+def _hooked(rec: Recorder, obj: Any, name: str, hook: Any) -> Any:
+    """A class with its own `__getattribute__`: it runs rewritten, and `__getattr__` after it as in
+    Python."""
+    try:
+        return rec.call(hook, (obj, name), {})
+    except AttributeError:
+        fallback = python_method(rec, obj, "__getattr__")
+        if fallback is None:
+            raise
+        return rec.call(fallback, (obj, name), {})
+
+
+def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
+    path = rec.known.touch(obj)
+    found = on_class(type(obj), name)
+    if isinstance(found, property):
+        return _property(rec, obj, name, found, path)
+    getter = MISSING if isinstance(found, _C_DESCRIPTORS) else on_class(type(found), "__get__")
+    if isinstance(getter, types.FunctionType) and not is_stable(getter):
+        return _descriptor(rec, obj, name, found, getter, path)
+    attributes = object.__getattribute__(obj, "__dict__") if hasattr(obj, "__dict__") else {}
+    if name == "__dict__":
+        return _namespace(rec, attributes, path)
+    if name in attributes and not isinstance(found, _SLOTS):
+        value = attributes[name]
+        return value if path is None else rec.known.loaded(value, Item(InstDict(path), name))
+    if found is MISSING:
+        return _fallback(rec, obj, name, path) if fallback else _absent(rec, obj, name, path)
+    if isinstance(found, functools.cached_property):
+        return _cached(rec, obj, name, found)
+    return _from_class(rec, obj, name, found, path)
+
+
+def _namespace(rec: Recorder, attributes: dict[str, Any], path: Path | None) -> dict[str, Any]:
+    if path is not None:
+        rec.known.register(attributes, InstDict(path))
+    return attributes
+
+
+def plainly(rec: Recorder, obj: Any, name: str) -> Any:
+    """`object.__getattribute__(obj, name)`."""
+    if isinstance(obj, torch.Tensor | type | types.ModuleType) or rec.known.is_own(obj, name):
+        return object.__getattribute__(obj, name)
+    try:
+        return _ordinary(rec, obj, name, fallback=False)
+    except AttributeError:
+        return object.__getattribute__(obj, name)
+
+
+def _property(rec: Recorder, obj: Any, name: str, found: property, path: Path | None) -> Any:
+    _guard_class(rec, path, name, found)
+    if found.fget is None:
+        return getattr(obj, name)
+    return rec.call(found.fget, (obj,), {})
+
+
+def _descriptor(
+    rec: Recorder, obj: Any, name: str, found: Any, getter: Any, path: Path | None
+) -> Any:
+    """A descriptor whose `__get__` is Python; one without `__set__` gives way to the instance's own
+    attribute."""
+    _guard_class(rec, path, name, found)
+    rec.known.register(found, Obj(found, f"{type(obj).__qualname__}.{name}"))
+    attributes = object.__getattribute__(obj, "__dict__") if hasattr(obj, "__dict__") else {}
+    if name in attributes and on_class(type(found), "__set__") is MISSING:
+        return (
+            attributes[name]
+            if path is None
+            else rec.known.loaded(attributes[name], Item(InstDict(path), name))
+        )
+    if path is not None and hasattr(obj, "__dict__"):
+        rec.known.guard(path, Missing(name))
+    return rec.call(getter, (found, obj, type(obj)), {})
+
+
+def _cached(rec: Recorder, obj: Any, name: str, found: Any) -> Any:
+    path = rec.known.touch(obj)
+    if path is not None:
+        rec.known.guard(path, Missing(name))
+        _guard_class(rec, path, name, found)
+    value = rec.call(found.func, (obj,), {})
+    store(rec, obj, name, value)
+    return value
+
+
+def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | None) -> Any:
+    value = getattr(obj, name)
+    if path is None or isinstance(path, Obj):
+        return value
+    if isinstance(found, _SLOTS):
+        return value if name.startswith("__") else rec.known.loaded(value, Attr(path, name))
+    if name.startswith("__") and name.endswith("__"):
+        return value
+    if hasattr(obj, "__dict__"):
+        rec.known.guard(path, Missing(name))
+    _guard_class(rec, path, name, found)
+    if (
+        isinstance(found, types.FunctionType | classmethod | staticmethod)
+        or getattr(value, "__self__", MISSING) is obj
+    ):
+        return value
+    return value if value is found and _frozen(value) else rec.known.loaded(value, Attr(path, name))
+
+
+def _frozen(value: Any) -> bool:
+    return isinstance(value, int | float | str | bytes | type(None) | type | types.FunctionType)
+
+
+def _guard_class(rec: Recorder, path: Path | None, name: str, found: Any) -> None:
+    if path is not None and not isinstance(path, Obj):
+        rec.known.guard(path, ClassAttr(name, found))
+
+
+def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
+    """`__getattr__`: nn.Module's tables are guarded where they hold the name, another class's
+    method is run."""
+    if isinstance(obj, torch.nn.Module):
+        for group in ("_parameters", "_buffers", "_modules"):
+            table = obj.__dict__.get(group, {})
+            if name in table:
+                if path is None or rec.known.is_own(obj, name):
+                    return table[name]
+                return rec.known.loaded(table[name], Item(Item(InstDict(path), group), name))
+    if path is not None and hasattr(obj, "__dict__"):
+        rec.known.guard(path, Missing(name))
+    _guard_class(rec, path, name, ABSENT)
+    hook = python_method(rec, obj, "__getattr__")
+    if hook is not None and hook is not torch.nn.Module.__getattr__:
+        return rec.call(hook, (obj, name), {})
+    return _absent(rec, obj, name, path)
+
+
+def _absent(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
+    if path is not None and hasattr(obj, "__dict__"):
+        rec.known.guard(path, Missing(name))
+    return object.__getattribute__(obj, name)
+
+
+def exists(rec: Recorder, obj: Any, name: str) -> bool:
+    """`hasattr`, guarded."""
+    try:
+        load(rec, obj, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`: done now, and again at every later call if the object is from outside."""
+    if isinstance(obj, torch.Tensor):
+        rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
+    setter = python_method(rec, obj, "__setattr__")
+    if setter is not None and setter is not torch.nn.Module.__setattr__:
+        rec.call(setter, (obj, name, value), {})
+        return
+    prop = on_class(type(obj), name)
+    if isinstance(prop, property) and prop.fset is not None:
+        rec.call(prop.fset, (obj, value), {})
+        return
+    putter = on_class(type(prop), "__set__")
+    if isinstance(putter, types.FunctionType):
+        rec.known.register(prop, Obj(prop, f"{type(obj).__qualname__}.{name}"))
+        rec.call(putter, (prop, obj, value), {})
+        return
+    setattr(obj, name, value)
+    if _is_outside(rec, obj):
+        rec.effects.append(Effect(setattr, (obj, constant(name), value)))
+    rec.known.wrote(obj, name)
+
+
+def _is_outside(rec: Recorder, obj: Any) -> bool:
+    if rec.known.touch(obj) is not None:
+        return True
+    return isinstance(obj, type | types.ModuleType) and not rec.rewriter.made_in_call(obj)
+
+
+def delete(rec: Recorder, obj: Any, name: str) -> None:
+    if isinstance(obj, torch.Tensor) or python_method(rec, obj, "__delattr__") not in (
+        None,
+        torch.nn.Module.__delattr__,
+    ):
+        rec.stop(catalogue.UNSUPPORTED, f"`del` of attribute {name}")
+    delattr(obj, name)
+    if _is_outside(rec, obj):
+        rec.effects.append(Effect(delattr, (obj, constant(name))))
+    rec.known.wrote(obj, name)

@@ -1,0 +1,73 @@
+"""Loads and stores of globals and free variables."""
+
+import builtins
+import types
+from typing import Any
+
+from ...runtime.guard import Cell, Item, Missing, Obj, Path
+from ..capture.effects import Effect, constant, set_cell
+from ..capture.trace import Recorder
+from .lookup import is_stable
+
+
+class _Names:
+    """An object whose attributes are the names of a globals dict: `Missing` can then say that a
+    global does not shadow a builtin."""
+
+
+def _shadowless(rec: Recorder, fn: types.FunctionType, name: str) -> None:
+    holder = rec.name_holders.get(id(fn.__globals__))
+    if holder is None:
+        holder = rec.name_holders[id(fn.__globals__)] = _Names()
+        holder.__dict__ = fn.__globals__
+    rec.known.guard(Obj(holder, globals_path(fn).source), Missing(name))
+
+
+def load_global(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> Any:
+    if rec.known.is_own(fn.__globals__, name):
+        return value
+    if name in fn.__globals__:
+        return rec.known.loaded(value, Item(globals_path(fn), name))
+    if not is_stable(fn):
+        _shadowless(rec, fn, name)
+    return (
+        value
+        if value is _BUILTINS.get(name)
+        else rec.known.loaded(value, Item(Obj(builtins.__dict__, "builtins"), name))
+    )
+
+
+_BUILTINS = dict(builtins.__dict__)
+
+
+def globals_path(fn: types.FunctionType) -> Path:
+    return Obj(fn.__globals__, str(fn.__globals__.get("__name__", "globals")))
+
+
+def load_free(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> Any:
+    cell = _cell(fn, name)
+    path = None if cell is None else rec.known.path_of(fn)
+    if path is None or rec.known.is_own(cell, name):
+        return value
+    return rec.known.loaded(value, Cell(path, fn.__code__.co_freevars.index(name)))
+
+
+def _cell(fn: types.FunctionType, name: str) -> Any:
+    if fn.__closure__ is None or name not in fn.__code__.co_freevars:
+        return None
+    return fn.__closure__[fn.__code__.co_freevars.index(name)]
+
+
+def store_global(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> Any:
+    """The rewritten source stores the value itself; a later call stores it by the effect."""
+    rec.effects.append(Effect(dict.__setitem__, (constant(fn.__globals__), constant(name), value)))
+    rec.known.wrote(fn.__globals__, name)
+    return value
+
+
+def store_free(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> Any:
+    cell = _cell(fn, name)
+    if cell is not None and rec.known.path_of(fn) is not None:
+        rec.effects.append(Effect(set_cell, (constant(cell), value)))
+        rec.known.wrote(cell, name)
+    return value

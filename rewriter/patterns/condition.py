@@ -1,0 +1,188 @@
+"""The test of a branch as a bool tensor: what `torch.where` and `torch.cond` take."""
+
+import ast
+from dataclasses import dataclass, replace
+
+from .kinds import Kind, literal
+
+_OPERATORS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
+_READS = ("float", "int", "bool")
+_EXACT_INTEGER = 127
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`text`: a bool tensor's source; `negated`: the sides change places; `doubt`: why it may
+    differ from the original test."""
+
+    text: str
+    kind: Kind
+    negated: bool = False
+    doubt: str = ""
+    pure: bool = False
+
+
+def host_read(node, context):
+    """The tensor expression whose value `node` reads on the host (`t.item()`, `float(t)`), or
+    None."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "item" and not node.args:
+        return node.func.value if context.kind(node.func.value).is_tensor else None
+    if (
+        isinstance(node.func, ast.Name)
+        and node.func.id in _READS
+        and len(node.args) == 1
+        and not node.keywords
+    ):
+        known = context.resolve(node.func) in _READS and node.func.id not in context.names.bound
+        inner = node.args[0]
+        if known and context.kind(inner).is_tensor:
+            return inner
+    return None
+
+
+def condition(test, context):
+    """The Condition of a test on a tensor's value; a string: why there is none; None: it is no such
+    test."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = condition(test.operand, context)
+        return replace(inner, negated=not inner.negated) if isinstance(inner, Condition) else inner
+    if isinstance(test, ast.NamedExpr):
+        return "the test binds a name" if _depends(test, context) else None
+    if isinstance(test, ast.BoolOp):
+        return _joined(test, context)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        read = _compared_read(test, context)
+        if read is not None:
+            return read
+    return _plain(test, context)
+
+
+def _plain(test, context):
+    read = host_read(test, context)
+    if read is not None:
+        return _as_bool(read, context)
+    kind = context.kind(test)
+    if not kind.is_tensor:
+        return (
+            "the test reads a tensor's value in a way that has no tensor form here"
+            if _depends(test, context)
+            else None
+        )
+    if kind.optional and isinstance(test, ast.Name):
+        return f"`{test.id}` may be None"
+    return _as_bool(test, context)
+
+
+def _as_bool(node, context):
+    kind, text = context.kind(node), context.segment(node)
+    tokens = context.inference.tokens
+    pure = isinstance(node, (ast.Name, ast.Compare)) and not any(
+        isinstance(n, ast.Call) for n in ast.walk(node)
+    )
+    if kind.dtype == tokens.bool:
+        return Condition(text, kind, doubt=_count(kind, tokens), pure=pure)
+    text = (
+        text
+        if isinstance(node, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
+        else f"({text})"
+    )
+    return Condition(
+        f"{text} != 0", replace(kind, dtype=tokens.bool), doubt=_count(kind, tokens), pure=pure
+    )
+
+
+def _count(kind, tokens):
+    """Truth of a tensor needs one element; where and cond take any number."""
+    known = kind.rank == 0 or kind.shape in tokens.one_element
+    return "" if known else "a condition of several elements raised an error"
+
+
+def _compared_read(test, context):
+    """`t.item() > 0.5` -> `t > 0.5`."""
+    sides = [test.left, test.comparators[0]]
+    reads = [host_read(s, context) for s in sides]
+    if not any(reads) or type(test.ops[0]) not in _OPERATORS:
+        return None
+    shown = [_wrapped(s if r is None else r, context) for r, s in zip(reads, sides, strict=True)]
+    operator = _OPERATORS[type(test.ops[0])]
+    kind = context.kind(next(r for r in reads if r is not None))
+    tokens = context.inference.tokens
+    doubt = _count(kind, tokens) or _exact(sides, reads, kind, context)
+    return Condition(
+        f"{shown[0]} {operator} {shown[1]}", replace(kind, dtype=tokens.bool), doubt=doubt
+    )
+
+
+def _wrapped(node, context):
+    text = context.segment(node)
+    simple = (
+        ast.Name,
+        ast.Call,
+        ast.Attribute,
+        ast.Subscript,
+        ast.Constant,
+        ast.BinOp,
+        ast.UnaryOp,
+    )
+    return text if isinstance(node, simple) else f"({text})"
+
+
+def _exact(sides, reads, kind, context):
+    """Python compares in double precision, a tensor in its own: only numbers that every dtype holds
+    compare alike."""
+    if all(r is not None for r in reads):
+        same = context.kind(reads[0]).dtype == context.kind(reads[1]).dtype
+        return "" if same else "two tensors of different dtypes compare in another precision"
+    if any(
+        r is not None and isinstance(s.func, ast.Name) and s.func.id != "float"
+        for r, s in zip(reads, sides, strict=True)
+    ):
+        return "int() and bool() change the value that is compared"
+    number = literal(sides[0] if reads[1] is not None else sides[1])
+    category = context.inference.tokens.category(kind.dtype)
+    if isinstance(number, int) and 0 <= number <= _EXACT_INTEGER:
+        return ""
+    return (
+        ""
+        if category == "float" and _short(number)
+        else "the tensor is compared in its own precision, not in double"
+    )
+
+
+def _short(number):
+    """Whether every floating-point dtype holds the number exactly: a few bits in all."""
+    return (
+        isinstance(number, (int, float))
+        and abs(number) <= _EXACT_INTEGER / 8
+        and number * 8 == int(number * 8)
+    )
+
+
+def _joined(test, context):
+    """`a and b` of conditions."""
+    parts = [condition(v, context) for v in test.values]
+    if all(p is None for p in parts):
+        return None
+    if not all(isinstance(p, Condition) for p in parts):
+        text = next((p for p in parts if isinstance(p, str)), "")
+        return text or "the test joins a tensor's value with a Python condition"
+    found = context.torch(test)
+    if found is None:
+        return "`torch` is hidden by a local name, or not imported at the top of the file"
+    name = "logical_and" if isinstance(test.op, ast.And) else "logical_or"
+    shown = [f"{found[0]}.logical_not({p.text})" if p.negated else p.text for p in parts]
+    text = shown[0]
+    for part in shown[1:]:
+        text = f"{found[0]}.{name}({text}, {part})"
+    doubt = next((p.doubt for p in parts if p.doubt), "") or "every part of the test is evaluated"
+    return Condition(text, parts[0].kind, doubt=doubt)
+
+
+def _depends(test, context):
+    """Whether the truth of `test` needs a tensor's value."""
+    kind = context.kind(test)
+    if kind.is_tensor or kind.host:
+        return True
+    return any(host_read(n, context) is not None for n in ast.walk(test))

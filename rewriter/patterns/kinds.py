@@ -1,0 +1,229 @@
+"""What an expression is: kinds, and tokens that tell when two tensors surely agree in dtype, shape
+or device."""
+
+import ast
+from dataclasses import dataclass, replace
+
+TENSOR, TENSORS, MODULE, MODULES = "tensor", "tensors", "module", "modules"
+INT, FLOAT, BOOL, STR, NUMBER, SIZE, NONE = "int", "float", "bool", "str", "number", "size", "none"
+UNKNOWN, LOGGER, NDARRAY, LIST, TUPLE, DICT, FUNCTION = (
+    "unknown",
+    "logger",
+    "ndarray",
+    "list",
+    "tuple",
+    "dict",
+    "function",
+)
+PYTHON_NUMBERS = frozenset({INT, FLOAT, BOOL, NUMBER, SIZE})
+
+
+class _NoConst:
+    def __repr__(self):
+        return "no constant"
+
+
+NO_CONST = _NoConst()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`what` it is. A tensor: tokens for dtype, shape and device (equal tokens: surely equal),
+    `rank` where known, `low` its least rank, `fresh` if this function made it. `cls`: a module's
+    class. `item`: what a container holds (all of one kind). `const`: a literal's value. `param`:
+    the bare parameter it came from. `host`: read from a tensor."""
+
+    what: str
+    dtype: int | None = None
+    shape: int | None = None
+    device: int | None = None
+    rank: int | None = None
+    low: int = 0
+    cls: str | None = None
+    const: object = NO_CONST
+    item: "Kind | None" = None
+    param: str | None = None
+    optional: bool = False
+    fresh: bool = False
+    host: bool = False
+
+    @property
+    def is_tensor(self):
+        return self.what == TENSOR
+
+    @property
+    def is_number(self):
+        return self.what in PYTHON_NUMBERS
+
+    def least_rank(self):
+        return self.low if self.rank is None else self.rank
+
+
+ANY = Kind(UNKNOWN)
+SIMPLE = {
+    what: Kind(what)
+    for what in (INT, FLOAT, BOOL, STR, NUMBER, SIZE, NONE, LOGGER, NDARRAY, LIST, DICT, FUNCTION)
+}
+
+
+def constant(value):
+    """The kind of a literal."""
+    names = {bool: BOOL, int: INT, float: FLOAT, str: STR, type(None): NONE}
+    return Kind(names.get(type(value), UNKNOWN), const=value)
+
+
+class Tokens:
+    """Interned facts: one number for each distinct fact; `category` tells "bool", "int" or "float"
+    of a dtype token."""
+
+    def __init__(self):
+        self._numbers = {}
+        self._category = {}
+        self.bool = self.known("bool", "bool")
+        self.int64 = self.known("int64", "int")
+        self.default = self.known("default", "float")
+        self.scalar_shape = self.of("shape", ())
+        one = ast.dump(ast.Constant(1))
+        self.one_element = {self.scalar_shape, *(self.of("shape", (one,) * n) for n in range(1, 5))}
+        self.default_device = self.of("device", "default")
+
+    def of(self, *key):
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def fresh(self):
+        return self.of("fresh", len(self._numbers))
+
+    def some(self, category):
+        """A dtype of which only the category is known."""
+        return self._remember(self.fresh(), category)
+
+    def known(self, name, category):
+        token = self.of("dtype", name)
+        self._category[token] = category
+        return token
+
+    def category(self, token):
+        return self._category.get(token)
+
+    def tensor(self, **facts):
+        """A tensor about which nothing but `facts` is known."""
+        kind = Kind(TENSOR, self.fresh(), self.fresh(), self.fresh(), **facts)
+        return replace(kind, shape=self.scalar_shape) if kind.rank == 0 else kind
+
+    def promote(self, left, right, division=False):
+        """The dtype token of `left op right`; either may be a Python number, and one is a
+        tensor."""
+        if division:
+            return self._divide(left, right)
+        if left.is_tensor and right.is_tensor:
+            return self._promote_tensors(left, right)
+        tensor, number = (left, right) if left.is_tensor else (right, left)
+        category = self.category(tensor.dtype)
+        weak = {BOOL: 0, INT: 1, SIZE: 1, FLOAT: 2}.get(number.what)
+        strong = {"bool": 0, "int": 1, "float": 2}.get(category)
+        if weak is None:
+            return self.fresh()
+        if strong is not None and weak <= strong:
+            return tensor.dtype
+        if weak == 2:
+            return self._remember(self.of("float of", tensor.dtype), "float")
+        return self.int64 if category == "bool" else self.of("promote", tensor.dtype, weak)
+
+    def _promote_tensors(self, left, right):
+        if left.dtype == right.dtype:
+            return left.dtype
+        token = self.of("promote", left.dtype, right.dtype, left.shape, right.shape)
+        same = self.category(left.dtype), self.category(right.dtype)
+        return self._remember(token, same[0]) if same[0] == same[1] and same[0] else token
+
+    def _divide(self, left, right):
+        parts = [k for k in (left, right) if k.is_tensor]
+        if all(self.category(k.dtype) == "float" for k in parts):
+            return self.promote(left, right)
+        return self._remember(self.of("div", *(k.dtype for k in parts)), "float")
+
+    def _remember(self, token, category):
+        self._category[token] = category
+        return token
+
+    def float_of(self, token):
+        """The dtype token of a function that makes floats of integers."""
+        return (
+            token
+            if self.category(token) == "float"
+            else self._remember(self.of("float of", token), "float")
+        )
+
+    def broadcast(self, left, right):
+        """(shape token, rank, least rank) of an elementwise operation of two tensors or a tensor
+        and a number."""
+        tensors = [k for k in (left, right) if k.is_tensor]
+        if len(tensors) == 1 or tensors[0].shape == tensors[1].shape or tensors[1].rank == 0:
+            return tensors[0].shape, tensors[0].rank, tensors[0].low
+        if tensors[0].rank == 0:
+            return tensors[1].shape, tensors[1].rank, tensors[1].low
+        ranks = [k.rank for k in tensors]
+        rank = max(ranks) if None not in ranks else None
+        return (
+            self.of("broadcast", left.shape, right.shape),
+            rank,
+            max(k.least_rank() for k in tensors),
+        )
+
+    def device_of(self, left, right):
+        tensors = [k for k in (left, right) if k.is_tensor]
+        if len({k.device for k in tensors}) == 1:
+            return tensors[0].device
+        full = [k for k in tensors if k.rank != 0]
+        return (
+            full[0].device
+            if len(full) == 1
+            else self.of("devices", *sorted(k.device for k in tensors))
+        )
+
+    def join(self, left, right):
+        """What holds on both of two paths."""
+        if left == right:
+            return left
+        if NONE in (left.what, right.what):
+            other = right if left.what == NONE else left
+            return replace(other, optional=True, const=NO_CONST) if other.what == TENSOR else ANY
+        if left.what != right.what:
+            both = {left.what, right.what}
+            return Kind(NUMBER, host=left.host or right.host) if both <= PYTHON_NUMBERS else ANY
+        return self._join_same(left, right)
+
+    def _join_same(self, left, right):
+        host = left.host or right.host
+        if not left.is_tensor:
+            item = left.item if left.item == right.item else None
+            return Kind(
+                left.what, cls=left.cls if left.cls == right.cls else None, item=item, host=host
+            )
+        rank = left.rank if left.rank == right.rank else None
+        return Kind(
+            TENSOR,
+            left.dtype if left.dtype == right.dtype else self._join_dtype(left.dtype, right.dtype),
+            left.shape if left.shape == right.shape else self.fresh(),
+            left.device if left.device == right.device else self.fresh(),
+            rank,
+            min(left.least_rank(), right.least_rank()),
+            optional=left.optional or right.optional,
+            fresh=left.fresh and right.fresh,
+        )
+
+    def _join_dtype(self, left, right):
+        same = self.category(left) == self.category(right) and self.category(left)
+        return self._remember(self.fresh(), same) if same else self.fresh()
+
+
+def literal(node):
+    """The value of a literal, signs included; NO_CONST where it is none."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = literal(node.operand)
+        return (
+            -value if isinstance(value, (int, float)) and not isinstance(value, bool) else NO_CONST
+        )
+    return NO_CONST

@@ -1,0 +1,230 @@
+"""What torch's functions, methods and layers return, and what is known of them. Names only: torch
+is not loaded."""
+
+from .torch_returns import FUNCTIONAL, FUNCTIONS, METHODS
+
+
+def _read(text):
+    return dict(word.split(":") for word in text.split())
+
+
+def _words(text):
+    return frozenset(text.split())
+
+
+METHOD = _read(METHODS)
+FUNCTION = _read(FUNCTIONS)
+FUNCTIONAL_ = _read(FUNCTIONAL)
+METHOD.update(
+    split="U",
+    tolist="O",
+    type="T",
+    numpy="O",
+    stft="T",
+    where="T",
+    unique="T",
+    norm="T",
+    new_tensor="T",
+)
+METHOD.update(einsum="T", is_floating_point="B", is_complex="B", storage="O")
+FUNCTION.update(
+    split="U!",
+    tensor="T",
+    as_tensor="T",
+    from_numpy="T",
+    norm="T!",
+    unique="T!",
+    einsum="T",
+    cdist="T",
+)
+FUNCTION.update(
+    meshgrid="U", stft="T!", broadcast_tensors="U", tensordot="T!", unique_consecutive="T!"
+)
+FUNCTION.update(
+    is_tensor="B", is_grad_enabled="B", lu="O", atleast_1d="T", atleast_2d="T", block_diag="T"
+)
+
+# Without a `dim` these give one tensor, with one a pair.
+PAIR_WITH_DIM = _words("max min median nanmedian mode kthvalue cummax cummin sort topk")
+ALWAYS_PAIR = _words("sort topk kthvalue mode cummax cummin aminmax")
+
+# Give a scalar tensor when no dim is named.
+REDUCTIONS = _words(
+    """
+    sum mean max min prod any all std var median nanmedian nansum nanmean logsumexp argmax argmin
+    amax amin norm
+    count_nonzero
+    """
+)
+BOOL_RESULT = _words(
+    """
+    any all eq ne lt le gt ge isnan isinf isfinite isneginf isposinf isclose logical_and logical_or
+    logical_not
+    logical_xor isin signbit greater greater_equal less less_equal not_equal
+    """
+)
+INT_RESULT = _words(
+    "argmax argmin argsort count_nonzero nonzero bincount searchsorted bucketize multinomial long"
+)
+# Elementwise, the same shape and dtype out as in.
+SAME = _words(
+    """
+    abs neg relu clamp clamp_min clamp_max clip detach clone contiguous requires_grad_ dropout round
+    floor ceil
+    trunc sign negative positive zero_ fill_ relu_ zeros_like ones_like empty_like rand_like
+    randn_like
+    full_like cumsum flip roll masked_fill masked_fill_ nan_to_num tril triu leaky_relu hardtanh
+    relu6 elu_
+    relu_ add_ sub_ mul_ div_ copy_ clamp_ detach_ square
+    """
+)
+SAME_FLOAT = _words(
+    """
+    exp log sqrt rsqrt sin cos tan tanh sigmoid erf log1p expm1 log2 log10 exp2 softmax log_softmax
+    gelu silu
+    mish softplus elu selu celu hardswish hardsigmoid logsigmoid normalize reciprocal atan asin acos
+    sinh cosh
+    softsign
+    """
+)
+BINARY = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "true_divide": "/",
+    "multiply": "*",
+    "subtract": "-",
+    "maximum": "+",
+    "minimum": "+",
+}
+# Their arguments, beside the tensor itself, are sizes: a tensor among them is read on the host.
+SIZED = _words("view reshape expand repeat tile unflatten new_zeros new_ones new_empty")
+SIZED_FACTORIES = _words("zeros ones empty rand randn eye")
+FACTORIES = _words(
+    "rand randn zeros ones empty full randint arange linspace eye tensor randperm normal"
+)
+CASTS = {
+    "float": ("float32", "float"),
+    "double": ("float64", "float"),
+    "half": ("float16", "float"),
+    "bfloat16": ("bfloat16", "float"),
+    "long": ("int64", "int"),
+    "int": ("int32", "int"),
+    "bool": ("bool", "bool"),
+}
+DTYPES = {
+    **dict.fromkeys(
+        ["float", "float32", "float64", "double", "half", "float16", "bfloat16"], "float"
+    ),
+    **dict.fromkeys(["long", "int", "int64", "int32", "int16", "int8", "uint8", "short"], "int"),
+    "bool": "bool",
+}
+DTYPE_NAMES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+}
+LEGACY_TENSORS = {
+    "Tensor": "float",
+    "FloatTensor": "float",
+    "LongTensor": "int",
+    "BoolTensor": "bool",
+    "IntTensor": "int",
+    "HalfTensor": "float",
+}
+
+RANDOM = _words(
+    """
+    rand randn randint randperm normal multinomial bernoulli rand_like randn_like randint_like
+    dropout dropout1d
+    dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu gumbel_softmax poisson binomial
+    bernoulli_
+    normal_ uniform_ random_ exponential_ cauchy_ geometric_ log_normal_ feature_dropout
+    fractional_max_pool2d
+    fractional_max_pool3d scaled_dot_product_attention
+    """
+)
+
+# Methods that only tensors have (not ndarrays, builtin containers, frames or modules).
+_SHARED = _words(
+    """
+    to cuda cpu half float double type apply_ item tolist numpy abs add all any argmax argmin clip
+    copy cumprod
+    cumsum diagonal dot fill_ flatten max mean min nonzero prod ravel repeat requires_grad_ reshape
+    resize round
+    size sort split squeeze std storage sub sum swapaxes take trace transpose values indices index
+    count
+    data_ptr view var isin map_ where rename mul div floordiv mod pow eq ne lt le gt ge median mode
+    quantile
+    bool int long char backward register_hook is_complex is_floating_point bfloat16 short diff log
+    exp sqrt set_
+    dequantize conj imag real inverse norm rsub neg share_memory is_shared names device dtype shape
+    """
+)
+ONLY_TENSOR_METHODS = frozenset(
+    n for n in METHOD if not n.startswith("_") and n not in _SHARED and not n.startswith("is_")
+)
+
+# Of numbers, and of lists, these give a NumPy scalar.
+NUMPY_ELEMENTWISE = _words(
+    "sqrt exp log log2 log10 log1p expm1 sin cos tan tanh ceil floor abs power cbrt square lcm gcd"
+)
+NUMPY_REDUCTIONS = _words("sum prod mean max min std var any all")
+
+TENSOR_ATTRIBUTES = _words("data grad T mT H mH real imag")
+BOOL_ATTRIBUTES = _words(
+    "requires_grad is_cuda is_leaf is_sparse is_quantized is_meta is_cpu is_mps is_nested is_xpu"
+)
+
+_TUPLE_LAYERS = _words("LSTM GRU RNN LSTMCell MultiheadAttention AdaptiveLogSoftmaxWithLoss")
+_CONTAINERS = _words("ModuleList ModuleDict ParameterList ParameterDict Module")
+_LAYERS = _words(
+    """
+    Linear Bilinear LazyLinear Identity Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d
+    ConvTranspose3d
+    LazyConv1d LazyConv2d LazyConv3d BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm
+    LazyBatchNorm1d
+    LazyBatchNorm2d GroupNorm LayerNorm RMSNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d
+    LocalResponseNorm
+    ReLU ReLU6 RReLU LeakyReLU PReLU ELU SELU CELU GELU GLU SiLU Mish Sigmoid Tanh Softmax Softmax2d
+    LogSoftmax
+    Softmin Softplus Softsign Softshrink Hardtanh Hardswish Hardsigmoid Hardshrink Tanhshrink
+    Threshold
+    LogSigmoid Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout Embedding
+    EmbeddingBag
+    MaxPool1d MaxPool2d MaxPool3d AvgPool1d AvgPool2d AvgPool3d AdaptiveAvgPool1d AdaptiveAvgPool2d
+    AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d LPPool1d LPPool2d
+    FractionalMaxPool2d MaxUnpool2d Upsample UpsamplingNearest2d UpsamplingBilinear2d PixelShuffle
+    PixelUnshuffle ChannelShuffle Flatten Unflatten Fold Unfold ZeroPad2d ReflectionPad1d
+    ReflectionPad2d
+    ReplicationPad2d ConstantPad1d ConstantPad2d CosineSimilarity PairwiseDistance Sequential
+    RNNCell GRUCell
+    CrossEntropyLoss MSELoss L1Loss NLLLoss BCELoss BCEWithLogitsLoss SmoothL1Loss HuberLoss
+    KLDivLoss CTCLoss
+    TransformerEncoder TransformerEncoderLayer TransformerDecoder TransformerDecoderLayer
+    Transformer
+    HingeEmbeddingLoss MarginRankingLoss TripletMarginLoss CosineEmbeddingLoss PoissonNLLLoss
+    GaussianNLLLoss
+    """
+)
+# At least one axis comes out.
+_RANKED = _words(
+    """
+    Linear LazyLinear Conv1d Conv2d Conv3d LayerNorm RMSNorm BatchNorm1d BatchNorm2d GroupNorm
+    Embedding
+    """
+)
+
+
+def layer(name):
+    """("tensor" | "tuple" | "container", least rank of the output) of the class `torch.nn.<name>`,
+    or None."""
+    if name in _LAYERS:
+        return "tensor", int(name in _RANKED)
+    if name in _TUPLE_LAYERS:
+        return "tuple", 0
+    return ("container", 0) if name in _CONTAINERS else None

@@ -1,0 +1,246 @@
+"""A two-sided choice on a tensor's value as one expression: `torch.where` for plain sides,
+`torch.cond` for the others."""
+
+import ast
+from dataclasses import dataclass
+
+from ..edits.spans import Edit, Safety, apply
+from .torch_facts import RANDOM
+from .where_safety import Plain
+
+_HOST = ("item", "tolist", "numpy", "backward", "cond", "load", "save")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Source of the choice: `prelude` (statements to run before it, in order), `text` (the
+    expression)."""
+
+    prelude: tuple
+    text: str
+    safety: Safety
+    why: str
+    imports: tuple
+    form: str
+
+
+class Chooser:
+    """Builds the choice between expressions; `at` is the node whose function the new names must not
+    clash with."""
+
+    def __init__(self, context, at):
+        self.context, self.at = context, at
+        self.plain = Plain(context)
+        self.used = []
+
+    def choose(self, test, first, second, statement=True, mutated=()):
+        """A Choice between the expressions `first` (where `test` holds) and `second`, or a string
+        that says why there is none. `statement`: a prelude may be written. `mutated`: names that
+        something writes in place later."""
+        found = self.context.torch(self.at)
+        if found is None:
+            return "`torch` is hidden by a local name, or not imported at the top of the file"
+        if test.negated:
+            first, second = second, first
+        reason = self._not_tensors(first, second)
+        if reason:
+            return reason
+        sides = self.plain.side(first), self.plain.side(second)
+        common = [ast.dump(c) for c in sides[0].calls] == [ast.dump(c) for c in sides[1].calls]
+        if any(s.problem for s in sides) or not common or (sides[0].calls and not statement):
+            return self._cond(test, first, second, sides, found)
+        return self._where(test, first, second, sides, found, mutated)
+
+    def _not_tensors(self, *nodes):
+        for node in nodes:
+            if not self.context.kind(node).is_tensor:
+                text = " ".join(self.context.segment(node).split())
+                return f"`{text}` is not known to be a tensor"
+        return ""
+
+    # torch.where
+
+    def _where(self, test, first, second, sides, found, mutated):
+        self.used = []
+        replaced, prelude = self._hoist(sides)
+        condition = test.text
+        if prelude and not test.pure:
+            condition = self._name("condition", "use_first")
+            prelude = [f"{condition} = {test.text}", *prelude]
+        condition, lost = self._fit(condition, test.kind, sides, first)
+        doubt = test.doubt or self._disagree(sides) or self._aliases(sides, mutated) or lost
+        shown = [self._shown(node, replaced) for node in (first, second)]
+        text = f"{found[0]}.where({condition}, {shown[0]}, {shown[1]})"
+        safety = Safety.UNSAFE if doubt else Safety.SAFE
+        return Choice(tuple(prelude), text, safety, doubt, found[1], "where")
+
+    def _hoist(self, sides):
+        """Calls that both sides make are made once, before the choice."""
+        replaced, prelude = {}, []
+        for mine, other in zip(sides[0].calls, sides[1].calls, strict=True):
+            wish = mine.func.attr if isinstance(mine.func, ast.Attribute) else mine.func.id
+            name = self._name(wish, f"{wish}_out", "hidden")
+            prelude.append(f"{name} = {self.context.segment(mine)}")
+            replaced[mine] = replaced[other] = name
+        return replaced, prelude
+
+    def _name(self, *wishes):
+        free = [w for w in wishes if w not in self.used] or [f"{wishes[0]}_{len(self.used)}"]
+        name = self.context.fresh_name(self.at, *free)
+        self.used.append(name)
+        return name
+
+    def _shown(self, node, replaced):
+        start, end = self.context.source.span(node)
+        text = self.context.source.text[start:end]
+        spans = [(self.context.source.span(n), name) for n, name in replaced.items()]
+        inside = [
+            Edit(a - start, b - start, name) for (a, b), name in spans if start <= a and b <= end
+        ]
+        return apply(text, inside)
+
+    def _disagree(self, sides):
+        first, second = (s.kind for s in sides)
+        tokens = self.plain.tokens
+        if first.dtype != second.dtype:
+            return "the sides may differ in dtype"
+        if first.shape != second.shape:
+            return "the sides may differ in shape"
+        exact = tokens.category(first.dtype) in ("int", "bool")
+        if not exact and sides[0].leaves != sides[1].leaves:
+            return "a tensor of the side not taken would get a zero gradient where it had none"
+        return ""
+
+    def _aliases(self, sides, mutated):
+        if any(s.bare for s in sides) and mutated:
+            return (
+                f"`{sorted(mutated)[0]}` is written in place, and would no longer be the same"
+                " tensor"
+            )
+        return ""
+
+    def _fit(self, condition, kind, sides, first):
+        """The condition, moved or reshaped where that is needed to leave the result as it was; and
+        a doubt."""
+        side = next((s for s in sides if s.kind.is_tensor), sides[0])
+        wrapped = condition if condition.isidentifier() else f"({condition})"
+        low = min(s.kind.least_rank() for s in sides)
+        if (
+            kind.rank is not None
+            and kind.rank > low
+            and kind.shape in self.plain.tokens.one_element
+        ):
+            condition = wrapped = f"{wrapped}.reshape(())"
+        if kind.device == side.kind.device or (kind.rank == 0 and self._moves(kind)):
+            return condition, ""
+        name = self._on_device(sides, first)
+        return (
+            (f"{wrapped}.to({name}.device)", "")
+            if name
+            else (condition, "the condition may lie on another device")
+        )
+
+    def _moves(self, kind):
+        """torch.where takes a scalar condition from the CPU to the sides' device by itself."""
+        return kind.device == self.plain.tokens.default_device
+
+    def _on_device(self, sides, first):
+        """A name that stands for a tensor on the sides' device."""
+        if sides[0].calls:
+            return self.used[0]
+        kinds = {n.id: self.context.kind(n) for n in ast.walk(first) if isinstance(n, ast.Name)}
+        return next(
+            (n for n, k in kinds.items() if k.is_tensor and k.device == sides[0].kind.device), ""
+        )
+
+    # torch.cond
+
+    def _cond(self, test, first, second, sides, found):
+        partial = next((s.problem for s in sides if s.problem), "")
+        why = partial or "a module's parameters on the side not taken would get zero gradients"
+        why = f"{why}; under torch.cond both sides must agree in shape and dtype"
+        blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
+        same = self.context.kind(first).shape == self.context.kind(second).shape
+        blocked = blocked or self._part(first, second)
+        if not blocked and not same and self._computes(first) and self._computes(second):
+            return self._broadcast(test, first, second, found)
+        blocked = blocked or self._differ(first, second)
+        if blocked:
+            return blocked
+        shown = [
+            self._branch(node, side) for node, side in zip((first, second), sides, strict=True)
+        ]
+        text = f"{found[0]}.cond({test.text}, lambda: {shown[0]}, lambda: {shown[1]})"
+        return Choice((), text, Safety.UNSAFE, why, found[1], "cond")
+
+    def _differ(self, first, second):
+        return (
+            "the sides differ in their number of axes" if self._other_ranks(first, second) else ""
+        )
+
+    def _part(self, first, second):
+        for one, other in ((first, second), (second, first)):
+            if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
+                return "one side is a part of the other: they differ in shape"
+        return ""
+
+    def _other_ranks(self, *nodes):
+        return len({self.context.kind(n).rank for n in nodes} - {None}) > 1
+
+    def _computes(self, node):
+        """Whether evaluating a side does nothing but compute: calls of torch's functions and
+        tensors' methods alone."""
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            method = name and self.context.kind(call.func.value).is_tensor
+            known = method or (self.context.resolve(call.func) or "").startswith("torch.")
+            if not known or name.endswith("_") or name in RANDOM or name in _HOST:
+                return False
+        return True
+
+    def _broadcast(self, test, first, second, found):
+        """torch.cond raises where the sides differ in shape, torch.where does not: the result has
+        the larger one."""
+        why = (
+            "both sides are computed: one may raise, or turn a gradient into NaN; the result has"
+            " the larger shape"
+        )
+        text = (
+            f"{found[0]}.where({test.text}, {self.context.segment(first)},"
+            f" {self.context.segment(second)})"
+        )
+        return Choice((), text, Safety.UNSAFE, why, found[1], "where")
+
+    def _branch(self, node, side):
+        """A side of torch.cond must give a new tensor."""
+        text = self.context.segment(node)
+        return f"{text}.clone()" if side.bare else text
+
+    def _blocked(self, node):
+        for part in ast.walk(node):
+            if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+                return "a side holds an await, a yield or a walrus"
+        return ""
+
+
+def written_in_place(function, names):
+    """Those of `names` that the function writes in place somewhere."""
+    found = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.AugAssign):
+            found |= _root(node.target)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                found |= _root(target) if isinstance(target, ast.Subscript) else set()
+        elif isinstance(node, ast.Call):
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if method.endswith("_") and not method.endswith("__"):
+                found |= _root(node.func.value)
+            found |= {n for k in node.keywords if k.arg == "out" for n in _root(k.value)}
+    return found & set(names)
+
+
+def _root(node):
+    while isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return {node.id} if isinstance(node, ast.Name) else set()

@@ -1,0 +1,1 @@
+"""A later call of a recording: values made again by recipe."""

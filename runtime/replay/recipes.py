@@ -1,0 +1,305 @@
+"""How a later call makes again what the first call made in Python: outputs, effects' arguments,
+host scalars.
+
+A recipe is a small tree over the call's inputs and the graph's values. `make(env)` gives the
+object; one `env` serves one call, so that an object which stands at two places is made once.
+"""
+
+import copyreg
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+
+class CannotRebuild(Exception):
+    """An object of the first call has no recipe; the message says which and why."""
+
+
+class Recipe:
+    """Base: makes one object for one later call. `after`: how many segments must have run; `graph`:
+    whether it needs what they give; `sizes`: whether it is arithmetic on sizes and constants
+    alone."""
+
+    after = 0
+    graph = False
+    sizes = False
+
+    def make(self, env: "Env") -> Any:
+        raise NotImplementedError
+
+
+class Env:
+    """One later call: its inputs (as the guards fetched them), the values its segments gave, the
+    objects already made."""
+
+    __slots__ = ("answers", "before_draw", "inputs", "made", "outputs")
+
+    def __init__(
+        self, inputs: list[Any], segments: int, before_draw: Callable[[Any], None] | None = None
+    ) -> None:
+        self.inputs = inputs
+        self.answers: dict[HostCall, Any] = {}
+        self.before_draw = before_draw
+        self.outputs: list[Any] = [None] * segments
+        self.made: dict[int, Any] = {}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Const(Recipe):
+    value: Any
+
+    def make(self, env: Env) -> Any:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Input(Recipe):
+    """The object at an access path, fetched by the guards before the call."""
+
+    index: int
+
+    def make(self, env: Env) -> Any:
+        return env.inputs[self.index]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Output(Recipe):
+    """A tensor that a segment gives."""
+
+    segment: int
+    index: int
+    graph = True
+
+    @property
+    def after(self) -> int:  # type: ignore[override]
+        return self.segment + 1
+
+    def make(self, env: Env) -> Any:
+        return env.outputs[self.segment][self.index]
+
+
+@dataclasses.dataclass(eq=False)
+class Apply(Recipe):
+    """A pure host function of other recipes: `.item()`, arithmetic on traced scalars, formatting.
+    Made once in a call."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Recipe, ...]
+
+    def __post_init__(self) -> None:
+        self.after = max((part.after for part in self.arguments), default=0)
+        self.graph = any(part.graph for part in self.arguments)
+        traced = [part for part in self.arguments if not isinstance(part, Const)]
+        self.sizes = bool(traced) and all(part.sizes for part in traced)
+
+    def make(self, env: Env) -> Any:
+        made = env.made
+        if id(self) not in made:
+            made[id(self)] = self.function(*[argument.make(env) for argument in self.arguments])
+        return made[id(self)]
+
+
+@dataclasses.dataclass(eq=False)
+class Works(Recipe):
+    """A recipe that may raise, tried before anything of the call is done to the outside."""
+
+    recipe: Recipe
+
+    def make(self, env: Env) -> Any:
+        self.recipe.make(env)
+        return DONE
+
+
+@dataclasses.dataclass(eq=False)
+class HostCall(Recipe):
+    """A call of a function that answers something else every time; made once in each call of the
+    compiled function, `after` so many segments. Its own value is DONE: what it answered is a
+    `HostValue`."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Recipe, ...]
+    keywords: dict[str, Recipe]
+    after: int = 0
+
+    def make(self, env: Env) -> Any:
+        if env.before_draw is not None:
+            env.before_draw(getattr(self.function, "__self__", None))
+        keywords = {name: recipe.make(env) for name, recipe in self.keywords.items()}
+        env.answers[self] = self.function(
+            *(recipe.make(env) for recipe in self.arguments), **keywords
+        )
+        return DONE
+
+
+DONE = "done"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostValue(Recipe):
+    """What a host call answered."""
+
+    call: HostCall
+
+    @property
+    def after(self) -> int:  # type: ignore[override]
+        return self.call.after
+
+    def make(self, env: Env) -> Any:
+        return env.answers[self.call]
+
+
+@dataclasses.dataclass(eq=False)
+class Build(Recipe):
+    """An object made in the call: `create` with `arguments`, then state, items. The parts are
+    filled after creation, so cycles work."""
+
+    create: Callable[..., Any]
+    arguments: tuple[Recipe, ...] = ()
+    state: Recipe | None = None
+    items: tuple[Recipe, ...] = ()
+    pairs: tuple[tuple[Recipe, Recipe], ...] = ()
+    graph = True
+
+    def make(self, env: Env) -> Any:
+        if id(self) in env.made:
+            return env.made[id(self)]
+        result = env.made[id(self)] = self.create(
+            *(argument.make(env) for argument in self.arguments)
+        )
+        self._fill(result, env)
+        return result
+
+    def _fill(self, result: Any, env: Env) -> None:
+        for item in self.items:
+            result.add(item.make(env)) if isinstance(result, set) else result.append(item.make(env))
+        for key, value in self.pairs:
+            (
+                dict.__setitem__(result, key.make(env), value.make(env))
+                if isinstance(result, dict)
+                else result.__setitem__(key.make(env), value.make(env))
+            )
+        if self.state is not None:
+            _set_state(result, self.state.make(env))
+
+
+def _set_state(result: Any, state: Any) -> None:
+    if hasattr(result, "__setstate__"):
+        result.__setstate__(state)
+        return
+    attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+    if attributes:
+        result.__dict__.update(attributes)
+    for name, value in (slots or {}).items():
+        object.__setattr__(result, name, value)
+
+
+ATOMS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    slice,
+)
+
+
+_Made = TypeVar("_Made", bound=Recipe)
+
+
+class RecipeMaker:
+    """Makes recipes at the end of a recording. `leaf(obj)` gives the recipe of a tensor, a traced
+    scalar or an object that has an access path, or None for what was made in the call."""
+
+    def __init__(self, leaf: Callable[[Any], Recipe | None]) -> None:
+        self._leaf = leaf
+        self._memo: dict[int, tuple[Any, Recipe]] = {}
+
+    def recipe(self, obj: Any) -> Recipe:
+        """The recipe of `obj` as it is now. Raises CannotRebuild."""
+        leaf = self._leaf(obj)
+        if leaf is not None:
+            return leaf
+        if type(obj) in ATOMS or isinstance(obj, type | torch._ops.OpOverload):
+            return Const(obj)
+        if id(obj) in self._memo:
+            return self._memo[id(obj)][1]
+        return self._made(obj)
+
+    def _remember(self, obj: Any, recipe: "_Made") -> "_Made":
+        self._memo[id(obj)] = (obj, recipe)
+        return recipe
+
+    def _made(self, obj: Any) -> Recipe:
+        if type(obj) is tuple:
+            return self._remember(obj, Apply(lambda *parts: parts, tuple(map(self.recipe, obj))))
+        if type(obj) is frozenset:
+            return self._remember(
+                obj, Apply(lambda *parts: frozenset(parts), tuple(map(self.recipe, obj)))
+            )
+        if type(obj) in (list, set):
+            recipe = self._remember(obj, Build(type(obj)))
+            recipe.items = tuple(map(self.recipe, obj))
+            return recipe
+        if type(obj) is dict:
+            recipe = self._remember(obj, Build(dict))
+            recipe.pairs = tuple((self.recipe(k), self.recipe(v)) for k, v in obj.items())
+            return recipe
+        return self._reduced(obj)
+
+    def _reduced(self, obj: Any) -> Recipe:
+        """By the pickle protocol, as copy.deepcopy does, with graph values at the leaves."""
+        named = _named_tuple(obj)
+        if named is not None:
+            return Apply(named, tuple(map(self.recipe, obj)))
+        if isinstance(obj, torch.nn.Module) or type(obj).__name__ in (
+            "function",
+            "generator",
+            "method",
+            "builtin_function_or_method",
+        ):
+            raise CannotRebuild(f"a {type(obj).__name__} made in the call is returned or kept")
+        parts = _reduce(obj)
+        recipe = self._remember(obj, Build(parts[0]))
+        if parts[0] is copyreg._reconstructor:  # type: ignore[attr-defined]
+            raise CannotRebuild(
+                f"a {type(obj).__name__} that only the oldest pickle protocol describes"
+            )
+        recipe.arguments = tuple(map(self.recipe, parts[1]))
+        recipe.state = None if parts[2] is None else self.recipe(parts[2])
+        recipe.items = tuple(map(self.recipe, parts[3]))
+        recipe.pairs = tuple((self.recipe(k), self.recipe(v)) for k, v in parts[4])
+        return recipe
+
+
+def _named_tuple(obj: Any) -> Callable[..., Any] | None:
+    if not isinstance(obj, tuple):
+        return None
+    if hasattr(obj, "_fields"):
+        return type(obj)
+    if type(obj).__module__ == "torch.return_types":
+        return lambda *parts: type(obj)(parts)
+    return None
+
+
+def _reduce(obj: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any, list[Any], list[Any]]:
+    try:
+        reduced = obj.__reduce_ex__(4)
+    except Exception as error:
+        raise CannotRebuild(f"a {type(obj).__name__} made in the call: {error}") from None
+    if isinstance(reduced, str):
+        raise CannotRebuild(f"a {type(obj).__name__} made in the call")
+    create, arguments, *rest = reduced
+    state, items, pairs = (*rest, None, None, None)[:3]
+    return create, arguments, state, list(items or ()), list(pairs or ())
