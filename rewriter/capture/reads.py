@@ -1,0 +1,256 @@
+"""What a recorded call reads: tensors from outside, values that Python depends on, and the segments
+that these cut."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from ...runtime.guard import Path, Tensor, TensorMeta
+from ...runtime.options import Options
+from ...runtime.replay.recipes import (
+    DONE,
+    Apply,
+    HostCall,
+    HostValue,
+    Input,
+    Output,
+    Recipe,
+    Works,
+)
+from .. import catalogue
+from . import current, opsets, scalar_forms, scalars, traced_sizes
+from .moving import Moving
+from .nested import settle_but_sizes, tensors_in
+from .provenance import Provenance
+from .segments import SegmentBuilder
+from .stops import StoppableMode, Stopped
+from .values import CALL_INPUT, FLOAT, HOST, Meta, Tracker, Value, is_plain
+
+
+class ReadRecorder(StoppableMode):
+    """The recording's inputs, guards, outcomes and segments."""
+
+    def __init__(self, options: Options, rewriter: Any, moving: Moving | None = None) -> None:
+        super().__init__(options, rewriter)
+        self.known = Provenance(self.origin, self._moving_number)
+        self.moving = moving or Moving()
+        self.dynamic_inputs: dict[int, frozenset[int]] = {}
+        self.numbers: dict[int, traced_sizes.Given] = {}
+        self.static_metas: dict[Path, TensorMeta] = {}
+        self.tracker = Tracker()
+        self.segments = [SegmentBuilder(0)]
+        self.outcomes: list[tuple[int, Recipe, Any]] = []
+        self.scalars: list[Any] = []
+        self.fed: list[Recipe] = []
+        self.inputs: dict[Path, int] = {}
+        self.late_reads: set[Value] = set()
+        self.open_contexts = 0
+        self.grad_mode = torch.is_grad_enabled()
+
+    # -- segments and outcomes
+
+    @property
+    def segment(self) -> SegmentBuilder:
+        return self.segments[-1]
+
+    def cut(self, eager: bool = False) -> None:
+        """Start a new segment, unless the current one is still empty; grad mode is carried over.
+        Raises Stopped inside autocast."""
+        if self.open_contexts:
+            self.stop_here(catalogue.UNSUPPORTED, "a graph break inside an autocast context")
+        if self.segment.ops == 0:
+            self.segment.eager = eager
+            return
+        changed = torch.is_grad_enabled() != self.grad_mode
+        if changed:
+            self.segment.call(
+                "call_function", torch._C._set_grad_enabled, (self.grad_mode,), {}, self.origin()
+            )
+        self.segments.append(SegmentBuilder(len(self.segments), eager))
+        if changed:
+            self.segment.call(
+                "call_function",
+                torch._C._set_grad_enabled,
+                (not self.grad_mode,),
+                {},
+                self.origin(),
+            )
+
+    def outcome(
+        self, recipe: Recipe, value: Any, reason: catalogue.Reason = catalogue.HOST_READ
+    ) -> Any:
+        """Python depends on a value that the graph computes: later calls compare it with
+        `value`."""
+        if not recipe.graph:
+            self.outcomes.append((recipe.after, recipe, value))
+            return value
+        if any(seg.ops for seg in self.segments):
+            self.breaks(reason, f"the value was {value!r:.60}")
+        self.cut()
+        self.outcomes.append((len(self.segments) - 1, recipe, value))
+        return value
+
+    def host_call(self, call: HostCall, result: Any) -> Any:
+        """A call that is made anew each time, between the outcomes before and after it. Its answer,
+        traced."""
+        call.after = max((after for after, _, _ in self.outcomes), default=0)
+        if any(recipe.graph for recipe in (*call.arguments, *call.keywords.values())):
+            self.cut()
+        if not self.segment.ops:  # right after a break
+            call.after = len(self.segments) - 1
+        self.outcomes.append((call.after, call, DONE))
+        return None if result is None else scalars.traced(result, HostValue(call))
+
+    def must_work(self, recipe: Recipe) -> None:
+        """Later calls where the recipe raises are not this recording's."""
+        self.outcomes.append((recipe.after, Works(recipe), DONE))
+
+    def value_recipe(self, value: Value) -> Recipe:
+        """The recipe of a tensor's value as it is at the end of the segment that made it."""
+        if value.home == CALL_INPUT:
+            return Input(value.index)
+        return Output(value.home, self.segments[value.home].export(value))
+
+    # -- what comes from outside
+
+    def _moving_number(self, value: Any, path: Path) -> Any:
+        """A number that earlier calls saw change: traced, so that it is read anew at each call.
+        None: take it for a constant."""
+        if path not in self.moving.numbers or current.recorder() is not self:
+            return None
+        index = self.input_index(path)
+        if (
+            type(value) is int
+            and value > 1
+            and self.options.dynamic is not False
+            and (path, -1) not in self.moving.fixed
+        ):
+            return scalars.traced(
+                value,
+                Input(index),
+                self.numbers.setdefault(index, traced_sizes.Given(value, index)),
+            )
+        return scalars.traced(value, Input(index))
+
+    def input_index(self, path: Path) -> int:
+        return self.inputs.setdefault(path, len(self.inputs))
+
+    def value(self, tensor: torch.Tensor) -> Value:
+        """The value of a tensor that a recorded operator met; intake, if it comes from outside.
+        Raises Stopped."""
+        tracked = self.tracker.get(tensor)
+        if tracked is not None:
+            if self.tracker.moved(tensor):
+                self.stop_here(
+                    catalogue.SLIPPED,
+                    "a tensor was written, or given a history, by code that is not recorded",
+                )
+            return tracked.value
+        path = self.known.path_of(tensor)
+        if path is None or not is_plain(tensor):
+            self.stop_here(
+                catalogue.SLIPPED,
+                (
+                    f"a {type(tensor).__name__} of unknown origin"
+                    if path is None
+                    else f"{path.source} is a {type(tensor).__name__} ({tensor.layout})"
+                ),
+            )
+        assert path is not None
+        index = self.input_index(path)
+        self._guard_meta(path, index, tensor)
+        return self.tracker.add(tensor, Value(CALL_INPUT, None, index, Meta.of(tensor))).value
+
+    def _guard_meta(self, path: Path, index: int, tensor: torch.Tensor) -> None:
+        dims = self.moving.dims(path, tensor, self.options.dynamic)
+        if dims:
+            self.dynamic_inputs[index], self.static_metas[path] = dims, TensorMeta.of(tensor)
+        self.known.guard(path, Tensor(TensorMeta.of(tensor, dims) if dims else _needed(tensor)))
+
+    def _path(self, tensor: torch.Tensor) -> Path:
+        return list(self.inputs)[self.value(tensor).index]
+
+    def node(self, tensor: torch.Tensor) -> torch.fx.Node:
+        return self.segment.node(self.value(tensor), Meta.of(tensor))
+
+    # -- values that Python asks for
+
+    def metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
+        if self.dynamic_inputs or self.numbers:
+            return traced_sizes.watched(self, func, name, args, kwargs)
+        for tensor in inputs if name == "stride" else ():
+            self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))
+        return func(*args, **kwargs)
+
+    def host_read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        recipes = tuple(
+            self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.Const(arg)
+            for arg in args
+        )
+        result = func(*args, **kwargs)
+        recipe = Apply(lambda *parts: func(*parts, **kwargs), recipes)
+        if name in opsets.SCALAR_READS and type(result) in (int, float):
+            current.install(self)
+            return scalars.traced(result, recipe, self._form(args[0], recipes[0]))
+        reason = catalogue.TENSOR_IF if name in opsets.BOOL_READS else catalogue.HOST_READ
+        return self.outcome(recipe, result, reason)
+
+    def _frozen(self, tensor: torch.Tensor) -> Recipe:
+        """The recipe of a tensor as it is now, whatever is written to it later."""
+        value = self.value(tensor)
+        if value.home == CALL_INPUT:
+            if value in self.segment.written or any(value in seg.written for seg in self.segments):
+                return self.value_recipe(self._copy(tensor))
+            self.late_reads.add(value)
+            return Input(value.index)
+        return self.value_recipe(self._copy(tensor))
+
+    def snapshot(self, tensor: torch.Tensor) -> Recipe:
+        """The recipe of a tensor as it is now, for text that is shown. Ends the recording if the
+        tensor is not known."""
+        try:
+            with self.paused():
+                return self._frozen(tensor)
+        except Stopped:
+            return scalars.Const(tensor)
+
+    def _form(self, tensor: torch.Tensor, recipe: Recipe) -> Any:
+        """The graph's form of `tensor.item()`: the frozen copy, or the call input itself."""
+        if isinstance(recipe, Output):
+            return scalar_forms.of_tensor(self.segments[recipe.segment].outputs[recipe.index])
+        return scalar_forms.of_tensor(self.value(tensor))
+
+    def _copy(self, tensor: torch.Tensor) -> Value:
+        origin = self.origin_text()
+        node = self.segment.call("call_method", "clone", (self.node(tensor),), {}, origin)
+        return Value(self.segment.index, node, -1, Meta.of(tensor))
+
+    def give_form(self, args: Any) -> None:
+        """A float that Python makes anew at each call enters the graph as an input."""
+        if len(args) == 2 and isinstance(args[1], float) and scalars.live_in(self, args[1]):
+            self._feed(args[1])
+
+    def _feed(self, number: Any) -> None:
+        if number.form is None and not number.recipe.graph:
+            number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
+            self.fed.append(number.recipe)
+
+    def settled(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Traced scalars become plain ones, their outcomes recorded; those that follow from sizes
+        go into the graph."""
+        current.install(self)
+        try:
+            return settle_but_sizes(args), settle_but_sizes(kwargs)
+        finally:
+            current.install(None)
+
+
+def _needed(tensor: torch.Tensor) -> TensorMeta:
+    """What a kernel depends on. The first stride of a batch of one moves no element, and moves with
+    every slice of a growing sequence; of images it tells the memory format, and stays."""
+    meta = TensorMeta.of(tensor)
+    if tensor.dim() not in (2, 3) or tensor.shape[0] != 1 or meta.strides is None:
+        return meta
+    return dataclasses.replace(meta, strides=(None, *meta.strides[1:]))

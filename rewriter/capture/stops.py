@@ -1,0 +1,145 @@
+"""How a recording ends: places in the user's code, stops, breaks, faults of the recorder itself."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ...runtime.errors import GraphBreakError
+from ...runtime.options import Options
+from .. import catalogue
+from . import current
+from .places import place_of
+
+
+class Stopped(Exception):
+    """Raised inside the recorder alone: the recording has ended, the operator at hand runs
+    plainly."""
+
+
+class StoppableMode(TorchFunctionMode):
+    """A recording that can end at any moment while the call goes on. `sites` are its breaks;
+    `stopped` says why it ended early, if it did."""
+
+    def __init__(self, options: Options, rewriter: Any) -> None:
+        super().__init__()
+        self.options, self.rewriter = options, rewriter
+        self.active = True
+        self.stopped: catalogue.Site | None = None
+        self.failure: GraphBreakError | None = None
+        self.sites: list[catalogue.Site] = []
+
+    # -- places
+
+    def place(self) -> tuple[str, int, str]:
+        """File, line and source line of the user's code that is running."""
+        return place_of(sys._getframe(1))
+
+    def origin(self) -> str:
+        file, line, _ = self.place()
+        return f"{file}:{line}"
+
+    def origin_text(self) -> str:
+        file, line, text = self.place()
+        return f"{file}:{line}: {text}"
+
+    def call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Call as rewritten source does."""
+        return self.rewriter.call(self, function, args, kwargs)
+
+    # -- ends
+
+    def safely(self, watched: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+        """`watched()`; if it fails before any code of the user's ran, `plain()`, what Python itself
+        does. When that raises too, the error is the user's own; when it does not, the fault was the
+        recorder's, and the recording ends."""
+        try:
+            return watched()
+        except Exception as error:
+            if (
+                not self.active
+                or isinstance(error, StopIteration | GraphBreakError)
+                or self._ran_user_code(error)
+            ):
+                raise
+            fault = error
+        with self.paused():
+            result = plain()
+        self.fault(fault)
+        return result
+
+    def _ran_user_code(self, error: Exception) -> bool:
+        """Whether the error came through a frame of rewritten code, below the operator that sees
+        it."""
+        trace = error.__traceback__
+        while trace is not None:
+            if self.rewriter.is_rewritten(trace.tb_frame.f_code):
+                return True
+            trace = trace.tb_next
+        return False
+
+    def stop(self, reason: catalogue.Reason, detail: str) -> None:
+        """End the recording; the call itself goes on in eager."""
+        if not self.active:
+            return
+        self.active = False
+        if current.recorder() is self:
+            current.install(None)
+        self.stopped = self.site(reason, detail)
+        self._refuse(self.stopped)
+
+    def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
+        self.stop(reason, detail)
+        raise Stopped
+
+    def site(self, reason: catalogue.Reason, detail: str) -> catalogue.Site:
+        try:
+            place = self.place()
+        except Exception:  # a place that cannot be told must not hide why the recording ended
+            place = ("<unknown>", 0, "")
+        return catalogue.Site(reason, *place, detail)
+
+    def breaks(self, reason: catalogue.Reason, detail: str) -> None:
+        """A graph break: one more site; an error under `fullgraph=True`."""
+        self.sites.append(self.site(reason, detail))
+        self._refuse(self.sites[-1])
+
+    def _refuse(self, site: catalogue.Site) -> None:
+        if self.options.fullgraph and self.failure is None:
+            self.active = False
+            current.install(None)
+            self.failure = GraphBreakError(f"fullgraph=True, but the graph breaks here:\n{site}")
+            raise self.failure
+
+    def fault(self, error: Exception) -> None:
+        if isinstance(error, GraphBreakError) or self.options.strict:
+            raise error
+        self.stop(catalogue.UNSUPPORTED, f"an internal error, {type(error).__name__}: {error}")
+
+    # -- pauses
+
+    @contextlib.contextmanager
+    def off_stack(self) -> Iterator[None]:
+        """The mode itself is out of the way: torch's own compiler refuses to work under one that it
+        does not know."""
+        if (
+            torch._C._len_torch_function_stack() == 0
+            or torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1) is not self
+        ):
+            yield
+            return
+        with torch.overrides._pop_mode_temporarily():
+            yield
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is recorded inside."""
+        before = current.install(None)
+        try:
+            yield
+        finally:
+            if self.active:
+                current.install(before)
