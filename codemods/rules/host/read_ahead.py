@@ -3,7 +3,7 @@
 import ast
 
 from ....rewriter.edits.spans import Safety
-from ...hoist.companion import HELPER_TEXT
+from ...hoist.companion_source import HELPER_TEXT
 from ..base import Rule
 
 
