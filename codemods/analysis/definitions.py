@@ -3,8 +3,10 @@
 import ast
 from dataclasses import dataclass, field
 
+from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
 from .import_names import dotted
+from .name_scopes import global_rebindings
 
 
 def _words(text):
@@ -99,6 +101,8 @@ class Program:
         self._collect(tree.body, None, None)
         for cls in self.classes.values():
             cls.is_module = self._is_module(cls, set())
+        self.stores = AttributeStores(tree, self.functions, self.classes)
+        self.rebound = global_rebindings(tree)
 
     def _collect(self, body, cls, outer):
         for node in body:
