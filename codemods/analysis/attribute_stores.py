@@ -12,28 +12,22 @@ class AttributeStores:
     """`elsewhere(cls, name)`: whether code other than the `__init__` of `cls` and of its bases may
     store the attribute."""
 
-    def __init__(self, tree, functions, classes):
+    def __init__(self, index, functions, classes):
         self.classes, self.anything, self.loose, self.own = classes, False, set(), {}
-        owners = {}
-        for function in functions:
-            for node in ast.walk(function.node):
-                owners[node] = function
-        for node in ast.walk(tree):
-            self._note(node, owners.get(node))
-
-    def _note(self, node, function):
-        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-            self._store(node.value, node.attr, function)
-        elif isinstance(node, ast.Attribute) and node.attr in _OPEN:
-            self.anything = self.anything or self._opened(node)
-        elif isinstance(node, ast.Call):
-            self._call(node, function)
+        self.functions = functions
+        for node in index.get(ast.Attribute, ()):
+            if not isinstance(node.ctx, ast.Load):
+                self._store(node, node.value, node.attr)
+            elif node.attr in _OPEN:
+                self.anything = self.anything or self._opened(node)
+        for node in index.get(ast.Call, ()):
+            self._call(node)
 
     def _opened(self, node):
         """`__dict__` and the like, unless it is only looked at: that is not followed."""
         return node.attr != "__dict__" or not isinstance(node.value, ast.Name)
 
-    def _call(self, node, function):
+    def _call(self, node):
         name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
         if name == "vars" and node.args:
             self.anything = True
@@ -44,15 +38,27 @@ class AttributeStores:
         owner = node.args[0] if plain and node.args else getattr(node.func, "value", None)
         text = args[0].value if args and isinstance(args[0], ast.Constant) else None
         if isinstance(text, str):
-            self._store(owner, text, function)
+            self._store(node, owner, text)
         else:
             self.anything = True
 
-    def _store(self, owner, name, function):
-        method = function
+    def _around(self, node):
+        """The innermost function around a node."""
+        at, found = (node.lineno, node.col_offset), None
+        for function in self.functions:  # those around others come first
+            one = function.node
+            if (one.lineno, one.col_offset) <= at < (one.end_lineno, one.end_col_offset):
+                found = function
+        return found
+
+    def _store(self, node, owner, name):
+        if not isinstance(owner, ast.Name):
+            self.loose.add(name)
+            return
+        method = function = self._around(node)
         while method is not None and method.cls is None:
             method = method.outer
-        is_self = method is not None and getattr(owner, "id", None) == method.self_name
+        is_self = method is not None and owner.id == method.self_name
         if not is_self:
             self.loose.add(name)
         else:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
+from .grad_modes import switching_functions
 from .import_names import dotted
-from .name_scopes import global_rebindings
 
 
 def _words(text):
@@ -101,8 +101,9 @@ class Program:
         self._collect(tree.body, None, None)
         for cls in self.classes.values():
             cls.is_module = self._is_module(cls, set())
-        self.stores = AttributeStores(tree, self.functions, self.classes)
-        self.rebound = global_rebindings(tree)
+        self.stores = AttributeStores(index, self.functions, self.classes)
+        self.rebound = names.rebound
+        self.switching = switching_functions(self.functions, self.calls)
 
     def _collect(self, body, cls, outer):
         for node in body:

@@ -9,6 +9,7 @@ from .definitions import Program
 from .findings import ERROR, Finding
 from .import_names import Names, by_type
 from .inference import Inference
+from .name_scopes import rebindings
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
@@ -146,9 +147,20 @@ class Context:
         hides it, or the file can be loaded without torch."""
         name = self.names.torch()
         if name is None:
-            hidden = "torch" in self.local_names(node) or "torch" in self.names.bound
+            taken = self.names.bound | self.names.shadowed
+            hidden = self._hidden("torch", node) or "torch" in taken
             return None if hidden or not self.names.loads_torch else ("torch", ("torch",))
-        return None if name in self.local_names(node) else (name, ())
+        return None if self._hidden(name, node) else (name, ())
+
+    def _hidden(self, name, node):
+        """Whether a function around `node` binds a name, by an import too."""
+        function = self.function(node)
+        while function is not None:
+            bound = rebindings(function.node)
+            if name in _bound_names(function.node) | bound.bound | bound.shared:
+                return True
+            function = function.outer
+        return False
 
     def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):
         source = self.source

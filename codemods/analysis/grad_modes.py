@@ -43,18 +43,16 @@ def switches(call):
     return name in SWITCHES
 
 
-def switching_functions(tree):
+def switching_functions(functions, calls):
     """Names of the functions of a file that may leave another grad mode behind, by what they
     call."""
-    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.Lambda))]
-    functions += [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef)]
-    calls = {f: [n for n in ast.walk(f) if isinstance(n, ast.Call)] for f in functions}
+    if not any(map(switches, calls)):
+        return set()
+    made = {f.name: [n for n in ast.walk(f.node) if isinstance(n, ast.Call)] for f in functions}
     found, before = set(), None
     while found != before:
         before = set(found)
-        for function, made in calls.items():
-            if any(switches(c) or _last(c) in found for c in made):
-                found.add(getattr(function, "name", "lambda"))
+        found |= {n for n, cs in made.items() if any(switches(c) or _last(c) in found for c in cs)}
     return found
 
 

@@ -28,8 +28,7 @@ from ...rewriter.patterns.kinds import (
     Tokens,
     constant,
 )
-from .grad_modes import switching_functions
-from .name_scopes import Rebindings, global_rebindings
+from .name_scopes import Rebindings, rebindings
 
 GRAD_MODE = "<grad mode>"
 _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset())
@@ -53,12 +52,12 @@ class Expressions:
         self.env, self.returned, self.current = {}, [], None
         self.scope, self.flow, self.module_env = _NO_SCOPE, Flow(), {}
         self.grad_modes = {}
-        self.switching = switching_functions(program.tree)
+        self.switching, self._scopes = program.switching, {}
         self._module_level()
 
     def _module_level(self):
         """Kinds of the names that the module binds once, by plain assignment."""
-        seen, rebound = {}, global_rebindings(self.program.tree)
+        seen, rebound = {}, self.program.rebound
         for node in self.program.tree.body:
             if (
                 isinstance(node, ast.Assign)
@@ -135,6 +134,12 @@ class Expressions:
         self.expr(node.body)
         self.env = saved
         return SIMPLE[FUNCTION]
+
+    def scope_of(self, function):
+        """The Rebindings of a function's names."""
+        if function not in self._scopes:
+            self._scopes[function] = rebindings(function)
+        return self._scopes[function]
 
     def _later(self):
         """Leaves in the environment what holds whenever an expression runs that is evaluated later;

@@ -21,7 +21,6 @@ from ...rewriter.patterns.torch_facts import DTYPES
 from .grad_modes import keeps_grad_mode, swallows_nothing
 from .infer_calls import Calls
 from .infer_expressions import GRAD_MODE, Flow
-from .name_scopes import rebindings
 
 _ROUNDS = 20
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -47,7 +46,7 @@ class Inference(Calls):
         self.done.add(function)
         saved = self.env, self.current, self.returned, self.proved, self.scope, self.flow
         self.current, self.proved = function, set()
-        self.scope, self.flow = rebindings(function.node), Flow()
+        self.scope, self.flow = self.scope_of(function.node), Flow()
         try:
             self._body_of(function)
             proved = self.proved - self._tested(function.node)
@@ -75,7 +74,7 @@ class Inference(Calls):
         if function.outer is None:
             return self.module_env
         self.function(function.outer)
-        once = rebindings(function.outer.node).once
+        once = self.scope_of(function.outer.node).once
         seen = self.final_env.get(function.outer, {})
         return {**self.module_env, **{n: seen.get(n, ANY) for n in once}}
 

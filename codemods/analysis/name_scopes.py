@@ -44,25 +44,17 @@ def _bound(node):
     return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest else []
 
 
-def global_rebindings(tree):
-    """Names of the module that are bound at more than one place, or by some function."""
-    found, stores = set(), Counter()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            found.update(node.names)
+def module_bindings(tree, index):
+    """(names of the module that are bound at more than one place, or by some function; those that
+    are bound otherwise than by an import)."""
+    declared = {name for node in index.get(ast.Global, ()) for name in node.names}
+    stores, others = Counter(), set(declared)
     for node in _own(tree):
-        stores.update(_bound(node))
-    return found | {name for name, count in stores.items() if count > 1}
-
-
-def module_stores(tree):
-    """Names that the module itself binds otherwise than by an import."""
-    return {
-        name
-        for node in _own(tree)
-        if not isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in _bound(node)
-    } | {n for node in ast.walk(tree) if isinstance(node, ast.Global) for n in node.names}
+        names = _bound(node)
+        stores.update(names)
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            others.update(names)
+    return declared | {name for name, count in stores.items() if count > 1}, others
 
 
 def _own(tree):

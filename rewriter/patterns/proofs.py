@@ -42,10 +42,13 @@ class Proofs:
     def doubt(self, sides, nodes, targets):
         """Why a choice between two sides may be felt; "" where that is proved not to be so. `nodes`
         are their expressions, `targets` the names that the statement binds to it."""
+        rebound = self.context.names.torch_rebound
         return (
-            self._agree(sides)
-            or self._layout(sides, nodes)
+            (rebound and f"`{rebound}` is bound to something else as well")
+            or next((s.doubt for s in sides if s.doubt), "")
+            or self._agree(sides)
             or self._history(sides, nodes)
+            or self._layout(sides, nodes)
             or self._felt(sides, nodes, targets)
         )
 
@@ -171,6 +174,16 @@ def _bound_to(call, uses):
     return set()
 
 
+def write_doubt(into, at, context):
+    """Why writing all elements of the tensor that `into` names, by a statement `at`, may be felt
+    where eager writes some of them."""
+    if context.kind(into).made is None:
+        return "a tensor from elsewhere may have elements that share memory"
+    proofs = Proofs(context, at)
+    names = proofs.uses.together({n.id for n in _names(into)})
+    return proofs._shows(proofs.uses.events(names))
+
+
 def moves(statement, target, context):
     """Whether a statement that binds a number may run where it did not: nobody else sees the name,
     and it cannot raise. A string tells why not."""
@@ -178,10 +191,19 @@ def moves(statement, target, context):
     for node in ast.walk(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)) and target in node.names:
             return f"`{target}` is a name of the code around"
+    seen = sees_names(function)
+    if seen:
+        return f"`{seen}` sees the function's names"
+    return "" if _total_number(statement.value, context) else "the number's expression may raise"
+
+
+def sees_names(function):
+    """The builtin by which a function looks at its own names, or ""."""
+    for node in ast.walk(function):
         looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if looks and node.func.id in ("locals", "vars", "dir", "eval", "exec"):
-            return f"`{node.func.id}` sees the function's names"
-    return "" if _total_number(statement.value, context) else "the number's expression may raise"
+            return node.func.id
+    return ""
 
 
 def _total_number(node, context):

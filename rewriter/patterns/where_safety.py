@@ -26,7 +26,8 @@ _LARGEST, _SMALLEST = 65504, 6e-8  # of float16, the narrowest of the floating-p
 class Side:
     """One side: its kind, the tensors whose gradient it feeds, the non-plain calls in it (in order
     of evaluation), and what keeps it from being plain apart from those. `bare`: it may be a tensor
-    that was there before, not a new one. `saved`: autograd keeps it for the backward."""
+    that was there before, not a new one. `saved`: autograd keeps it for the backward.
+    `doubt`: what may raise, for numbers that are not known."""
 
     kind: Kind
     leaves: frozenset = frozenset()
@@ -34,6 +35,7 @@ class Side:
     problem: str = ""
     bare: bool = False
     saved: bool = False
+    doubt: str = ""
 
 
 class Plain:
@@ -80,7 +82,8 @@ class Plain:
         inner = self.side(node.operand)
         problem = inner.problem or self._no_bool(inner)
         kind = self.context.inference.binary(ast.Mult(), inner.kind, Kind("int"))
-        return Side(self._made(kind, node), inner.leaves, inner.calls, problem)
+        kind = self._made(kind, node)
+        return Side(kind, inner.leaves, inner.calls, problem, doubt=inner.doubt)
 
     def _made(self, kind, node):
         """`kind` as a tensor made where `node` stands."""
@@ -96,7 +99,9 @@ class Plain:
         left, right = self.side(node.left), self.side(node.right)
         problem = left.problem or right.problem or self._operation(node, left, right)
         kind = self._made(self.context.inference.binary(node.op, left.kind, right.kind), node)
-        return Side(kind, left.leaves | right.leaves, left.calls + right.calls, problem)
+        doubt = left.doubt or right.doubt or self._unfit(node, left, right)
+        leaves, calls = left.leaves | right.leaves, left.calls + right.calls
+        return Side(kind, leaves, calls, problem, doubt=doubt)
 
     def _operation(self, node, left, right):
         """What may go wrong in `left op right`."""
@@ -133,9 +138,13 @@ class Plain:
                 return self._why(node, "adds tensors that may not fit each other")
         elif not all(s.kind.is_tensor or s.kind.is_number for s in (left, right)):
             return self._why(node, "has an operand of unknown type")
-        elif not self._fits(node, left, right):
-            return self._why(node, "may not fit the tensor's dtype")
         return (self._no_bool(left) or self._no_bool(right)) if isinstance(node.op, ast.Sub) else ""
+
+    def _unfit(self, node, left, right):
+        numbers = [s for s in (left, right) if s.kind.is_number]
+        if len(numbers) == 1 and not self._fits(node, left, right):
+            return self._why(node, "may not fit the tensor's dtype")
+        return ""
 
     def _fits(self, node, left, right):
         """A Python number beside a tensor: any float or literal beside floats, small literals
@@ -193,7 +202,8 @@ class Plain:
         if inner is not None and not inner.problem:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             leaves = frozenset() if name in _NO_GRAD else inner.leaves
-            return Side(kind, leaves, inner.calls, bare=bare, saved=name in _REAL)
+            doubt = inner.doubt or self._loose_bounds(node)
+            return Side(kind, leaves, inner.calls, "", bare, name in _REAL, doubt)
         if not kind.is_tensor:
             return self._opaque(node)
         text = ast.dump(node)
@@ -201,15 +211,22 @@ class Plain:
         return Side(known, frozenset([text]), (node,), bare=bare)
 
     def _clamped(self, node):
-        """The tensor of `t.clamp(a, b)` or `torch.clamp(t, min=a, max=b)` with bounds that fit its
-        dtype; else None."""
+        """(the tensor, bounds) of `t.clamp(a, b)` or `torch.clamp(t, min=a, max=b)` where bounds
+        are numbers; else (None, [])."""
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("clamp", "clip"):
-            return None
+            return None, []
         method = self.context.kind(node.func.value).is_tensor
         tensor = node.func.value if method else (node.args[0] if node.args else None)
         bounds = [*node.args[0 if method else 1 :], *(k.value for k in node.keywords)]
-        fit = tensor is not None and all(self._bound(b, tensor) for b in bounds)
-        return tensor if fit and bounds else None
+        kinds = [self.context.kind(b) for b in bounds]
+        numbers = bool(bounds) and all(k.is_number and not k.host for k in kinds)
+        return (tensor, bounds) if tensor is not None and numbers else (None, [])
+
+    def _loose_bounds(self, node):
+        """Why the bounds of a clamp may not fit the tensor's dtype."""
+        tensor, bounds = self._clamped(node)
+        fit = all(self._bound(b, tensor) for b in bounds)
+        return "" if fit else self._why(node, "has a bound that its dtype may not have")
 
     def _bound(self, node, tensor):
         """Whether a bound is a number that the tensor's dtype has."""
@@ -247,7 +264,7 @@ class Plain:
         return parent.value if isinstance(parent, ast.Assign) else None
 
     def _total_call(self, node):
-        clamped = self._clamped(node)
+        clamped, _ = self._clamped(node)
         if clamped is not None:
             return self.side(clamped)
         if node.keywords or not isinstance(node.func, ast.Attribute):

@@ -30,7 +30,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    y = torch.relu(x).float()
+    y = torch.sigmoid(x)
     return y * 2 if y.mean() > 0.25 else y
 """
     after = """
@@ -39,7 +39,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    y = torch.relu(x).float()
+    y = torch.sigmoid(x)
     return torch.where(y.mean() > 0.25, y * 2, y)
 """
 
