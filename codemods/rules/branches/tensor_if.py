@@ -7,7 +7,8 @@ from ....rewriter.edits.spans import Edit, Safety
 from ....rewriter.patterns.condition import Condition, condition
 from ....rewriter.patterns.if_conversion import Predicated
 from ....rewriter.patterns.kinds import ANY
-from ....rewriter.patterns.two_sides import Chooser, written_in_place
+from ....rewriter.patterns.proofs import moves
+from ....rewriter.patterns.two_sides import Chooser
 from ..base import Rule
 from ..effects.guarded import mute_only
 
@@ -137,15 +138,10 @@ class _Rewrite:
         return self._build(shape, chosen, indent)
 
     def _choose(self, shape):
-        function = self.context.function(self.node).node
         test = self._once(shape)
         chooser, choices = Chooser(self.context, self.node), []
         for target, first, second in shape.pairs:
-            names = {
-                n.id for side in (first, second) for n in ast.walk(side) if isinstance(n, ast.Name)
-            }
-            mutated = written_in_place(function, names | {target} - {None})
-            choice = chooser.choose(test, first, second, mutated=mutated)
+            choice = chooser.choose(test, first, second, targets={target} - {None})
             if isinstance(choice, str):
                 return choice
             choices.append(choice)
@@ -227,10 +223,8 @@ class _Rewrite:
             if self.context.resolve(call.func) != "torch.finfo" or len(call.args) != 1:
                 return False
             self.doubt = self.doubt or self._finfo(call.args[0])
-        return not any(
-            isinstance(n, (ast.Div, ast.Mod, ast.FloorDiv, ast.Pow))
-            for n in ast.walk(statement.value)
-        )
+        self.doubt = self.doubt or moves(statement, target, self.context)
+        return True
 
     def _finfo(self, dtype):
         tensor = self.context.kind(dtype.value) if isinstance(dtype, ast.Attribute) else ANY

@@ -4,6 +4,7 @@ import ast
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import NO_CONST, literal
+from ....rewriter.patterns.proofs import sees_names
 from ...analysis.findings import NOTE
 from ..base import Rule
 
@@ -51,7 +52,7 @@ def step(x: torch.Tensor):
         if numbers is None or target is None or not context.kind(target).is_tensor:
             return
         kind, tokens = context.kind(target), context.inference.tokens
-        used = _loaded_after(node, context)
+        used = _loaded_after(node, context) or sees_names(context.function(node).node)
         exact = tokens.category(kind.dtype) == "int" and sum(numbers) <= 127 and numbers
         if not exact or used or node.orelse:
             kept = (

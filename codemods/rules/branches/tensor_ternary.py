@@ -4,7 +4,7 @@ import ast
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.condition import condition
-from ....rewriter.patterns.two_sides import Chooser, written_in_place
+from ....rewriter.patterns.two_sides import Chooser
 from ..base import Rule
 
 
@@ -30,7 +30,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    y = torch.relu(x).float()
+    y = torch.sigmoid(x)
     return y * 2 if y.mean() > 0.25 else y
 """
     after = """
@@ -39,7 +39,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    y = torch.relu(x).float()
+    y = torch.sigmoid(x)
     return torch.where(y.mean() > 0.25, y * 2, y)
 """
 
@@ -52,13 +52,8 @@ def step(x: torch.Tensor):
         yield context.finding(self, node.test, fix=fix, kept=kept)
 
     def _fix(self, node, context, test):
-        function = context.function(node).node
-        mutated = written_in_place(
-            function,
-            {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | _targets(node, context),
-        )
         choice = Chooser(context, node).choose(
-            test, node.body, node.orelse, statement=False, mutated=mutated
+            test, node.body, node.orelse, statement=False, targets=_targets(node, context)
         )
         if isinstance(choice, str):
             return choice
@@ -73,6 +68,7 @@ def step(x: torch.Tensor):
 
 
 def _targets(node, context):
-    statement = context.statement(node)
-    targets = getattr(statement, "targets", [])
+    """The names that are bound to the very value of a conditional expression."""
+    parent = context.parent(node)
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
     return {t.id for t in targets if isinstance(t, ast.Name)}

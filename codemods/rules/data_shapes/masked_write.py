@@ -4,6 +4,7 @@ import ast
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.mask_expressions import OPERATORS, Masked, simple, still
+from ....rewriter.patterns.proofs import write_doubt
 from ....rewriter.patterns.where_safety import Plain
 from ..base import Rule
 from .dynamic_shape import is_mask
@@ -188,4 +189,4 @@ class _Write:
             return "the tensors may differ in dtype or device"
         if side is not None and self.context.inference.tokens.category(into.dtype) != "int":
             return "a sum with a number may not fit the tensor's dtype"
-        return ""
+        return write_doubt(self.into, self.node, self.context)

@@ -2,6 +2,7 @@
 
 import ast
 import keyword
+import unicodedata
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import STR
@@ -59,7 +60,7 @@ class Model(nn.Module):
         text = context.kind(name).const
         if context.kind(name).what != STR or not isinstance(text, str):
             yield context.finding(self, node, kept="the name is computed")
-        elif not text.isidentifier() or keyword.iskeyword(text) or text.startswith("__"):
+        elif not _plain(text):
             yield context.finding(self, node, kept=f"{text!r} is no plain attribute name")
         elif not isinstance(owner, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
             yield context.finding(self, node, kept="the owner is no name or attribute")
@@ -81,3 +82,10 @@ class Model(nn.Module):
             safety=Safety.SAFE if simple else Safety.UNSAFE,
             why="" if simple else why,
         )
+
+
+def _plain(text):
+    """Whether `owner.text` names the attribute `text`: Python normalizes and mangles names in
+    source, and `setattr` does not."""
+    same = unicodedata.normalize("NFKC", text) == text
+    return same and text.isidentifier() and not keyword.iskeyword(text) and text[:2] != "__"
