@@ -3,7 +3,7 @@
 import ast
 from dataclasses import replace
 
-from ...rewriter.edits.spans import Safety
+from ...rewriter.edits.spans import Fix, Safety
 from ..analysis.captured_walk import read_ahead
 from ..analysis.implicit_ints import places
 from .base import Rule
@@ -121,7 +121,7 @@ def step(x: torch.Tensor):
             return None
         built = guard([statement], context)
         why = "the compiled code does not wait"
-        return None if isinstance(built, str) else replace(built, safety=Safety.UNSAFE, why=why)
+        return replace(built, safety=Safety.UNSAFE, why=why) if isinstance(built, Fix) else built
 
 
 class Seed(CallRule):

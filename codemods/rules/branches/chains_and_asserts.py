@@ -6,7 +6,6 @@ from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
-from ..misuse.legacy import operand
 
 _SHOWN = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
 
@@ -187,7 +186,7 @@ def step(x: torch.Tensor):
             and len(kinds) == 1
             and (in_test(node, context) or kinds[0].rank == 1)
         ):
-            shown = f"{operand(node.args[0], context)}.{name}()"
+            shown = f"{context.atom(node.args[0])}.{name}()"
         elif name in ("max", "min") and len(kinds) == 2:
             shown = self._extreme(node, name, kinds, found[0], context)
         else:

@@ -56,6 +56,7 @@ def step(x: torch.Tensor):
         parent = context.parent(node)
         if isinstance(parent, ast.Expr):
             shown = f"{func.value.id} = {shown}"
+            node = parent
         elif not _rebinds(parent, func.value.id):
             yield context.finding(self, node, kept="its value goes elsewhere as well")
             return

@@ -3,7 +3,8 @@
 import ast
 import os
 
-from ....rewriter.edits.spans import Edit, Safety, after_imports
+from ....rewriter.edits.import_places import after_imports
+from ....rewriter.edits.spans import Edit, Safety
 from ...trace.reads_left import Text, stands
 from ..base import Rule
 

@@ -74,7 +74,7 @@ class Model(nn.Module):
         spec, _, names = kind.cls.partition(":")
         if node.attr in names.split(","):
             return
-        base = context.segment(node.value)
+        base = context.atom(node.value)
         shown = (
             f'{base}["{node.attr}"]'
             if spec.endswith("__getitem__")

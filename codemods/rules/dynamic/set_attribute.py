@@ -67,9 +67,7 @@ class Model(nn.Module):
             yield context.finding(self, node, fix=self._fix(node, owner, text, value, context))
 
     def _fix(self, node, owner, name, value, context):
-        shown = context.segment(value)
-        shown = f"({shown})" if value.end_lineno > value.lineno else shown
-        edit = context.replacement(node, f"{context.segment(owner)}.{name} = {shown}")
+        edit = context.replacement(node, f"{context.atom(owner)}.{name} = {context.shown(value)}")
         simple = all(
             isinstance(n, (ast.Name, ast.Attribute, ast.Constant, ast.Load))
             for n in ast.walk(owner)

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ...analysis.growing_attributes import attributes, kept
 from ..base import Rule
 from .grown import guard_each
@@ -72,9 +72,9 @@ class Model(nn.Module):
                 continue
             guards = guard_each(growths, _WHY.format(attribute.attr), context)
             for growth in growths:
-                built = attribute.read_by() or guards[growth]
-                fix, why = (None, built) if isinstance(built, str) else (built, "")
-                yield context.finding(self, growth.node, fix=fix, kept=why)
+                read = attribute.read_by()
+                built = Refusal(read) if read else guards[growth]
+                yield context.finding(self, growth.node, fix=built)
 
 
 def _fits(growth, stores, context):

@@ -76,8 +76,7 @@ def tell(rule, node, context, accept):
     if _is_elif(top, context):
         return context.finding(rule, node, kept="the guard would stand in an `elif`")
     built = guard(run_of(top, context, accept), context)
-    fix, kept = (None, built) if isinstance(built, str) else (built, "")
-    return context.finding(rule, node, fix=fix, kept=kept)
+    return context.finding(rule, node, fix=built)
 
 
 def _is_elif(node, context):

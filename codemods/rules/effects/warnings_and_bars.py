@@ -3,7 +3,7 @@
 import ast
 from dataclasses import replace
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Fix, Safety
 from ..base import Rule
 from ..named_calls import CallRule
 from .guarded import guard, quiet
@@ -66,10 +66,9 @@ def step(x: torch.Tensor):
             )
             return
         built = guard([node], context, silent=int(name == "warnings.warn"))
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        if fix and name in _FILTERS and not _tells(call):
-            fix = replace(
-                fix,
+        if isinstance(built, Fix) and name in _FILTERS and not _tells(call):
+            built = replace(
+                built,
                 safety=Safety.UNSAFE,
                 why="a warning may be an error here, which compiled code does not raise",
             )
@@ -78,7 +77,7 @@ def step(x: torch.Tensor):
             if name == "warnings.warn"
             else "a filter of warnings is set in compiled code"
         )
-        yield context.finding(self, node, message, fix=fix, kept=kept)
+        yield context.finding(self, node, message, fix=built)
 
 
 def _tells(call):

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Edit, Safety
 from ...analysis.integer_buffers import Buffers, Method
 from ...cli.suppressions import Suppressions
 from ..base import Rule
@@ -84,12 +84,14 @@ class Pad(nn.Module):
         if not any(m.feeds for m in chosen):
             return
         edits = [*buffers.edits, *(e for m in chosen for e in m.edits)]
-        rounds = any(e.text.startswith("math.") for e in edits)
+        rounds = any(e.text.startswith("math.") for e in edits if isinstance(e, Edit))
         imports = ("math",) if rounds and context.names.aliases.get("math") != "math" else ()
         fix = context.fix(
             "compute with the numbers", *edits, safety=Safety.UNSAFE, why=_WHY, imports=imports
         )
-        yield from self._told(_statements(cls.node, edits, context), fix, context)
+        yield from self._told(
+            _statements(cls.node, [e for e in edits if isinstance(e, Edit)], context), fix, context
+        )
 
     def _told(self, statements, fix, context):
         """Every statement that the fix changes is reported; one that is told to stay keeps all of

@@ -3,7 +3,8 @@ new leaves."""
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety, after_imports
+from ....rewriter.edits.import_places import after_imports
+from ....rewriter.edits.spans import Edit, Safety
 from ..base import Rule
 
 VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
@@ -52,7 +53,7 @@ def step(x: torch.Tensor):
         if kind.what not in ("tensor", "unknown"):
             yield context.finding(self, node, kept="its argument is no tensor")
             return
-        edit = context.replacement(node, f"{operand(inner, context)}.detach()")
+        edit = context.replacement(node, f"{context.atom(inner)}.detach()")
         sure = kind.is_tensor and not kind.optional
         why = "" if sure else "where its argument is no tensor, another exception is raised"
         safety = Safety.SAFE if sure else Safety.UNSAFE
@@ -67,13 +68,6 @@ def _says_no_gradient(keyword):
         and isinstance(keyword.value, ast.Constant)
         and keyword.value.value is False
     )
-
-
-def operand(node, context):
-    """The source of `node` as something that `.name` can follow."""
-    text = context.segment(node)
-    simple = isinstance(node, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
-    return text if simple else f"({text})"
 
 
 class RecurrentLayer(Rule):
