@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ....rewriter.edits.spans import Fix, Safety
 from ..base import Rule
-from ..named_calls import CallRule
+from ..call_rule import CallRule
 from .guarded import guard, quiet
 
 _FILTERS = ("warnings.simplefilter", "warnings.filterwarnings", "warnings.resetwarnings")
