@@ -15,10 +15,8 @@ class InPlaceView(Rule):
     their shape: unsafe.
     """
 
-    code, name, message = "DYN505", "in-place-view", "an input's shape is changed in place"
-    help = "use the method without the underscore, and its result"
+    code = "DYN505"
     safety = Safety.UNSAFE
-    dynamo = ("GB0148",)
     nodes = (ast.Call,)
     before = """
 import torch

@@ -18,10 +18,8 @@ class PythonRandom(CallRule):
     unsafe, for later draws of NumPy's generator give other numbers than in eager.
     """
 
-    code, name, message = "DYN701", "python-random", "a random number is drawn outside torch"
-    help = "draw it with torch, or outside the compiled code"
+    code = "DYN701"
     safety = Safety.UNSAFE
-    dynamo = ("GB0033",)
     prefixes = ("random.", "numpy.random.")
     before = """
 import numpy as np
@@ -61,8 +59,7 @@ class Clock(CallRule):
     can be kept for eager alone: unsafe, for the compiled code does not wait.
     """
 
-    code, name, message = "DYN703", "clock", "the clock is read in compiled code"
-    help = "measure around the compiled call"
+    code = "DYN703"
     names = frozenset(
         [
             "time.time",
@@ -101,8 +98,7 @@ class Seed(CallRule):
     breaks there. Seed before the compiled code.
     """
 
-    code, name, message = "DYN704", "seed", "a generator is seeded in compiled code"
-    help = "seed before the compiled code"
+    code = "DYN704"
     names = frozenset(
         [
             "torch.manual_seed",

@@ -7,7 +7,6 @@ from ....rewriter.patterns.kinds import literal
 from ...analysis.prior_bindings import held
 from ..base import Rule
 
-_OUTSIDE = "enter it around the compiled call"
 _AROUND = frozenset(
     [
         "torch.random.fork_rng",
@@ -67,10 +66,8 @@ class ContextManager(Rule):
     traced: unsafe, for the original warns that it is deprecated.
     """
 
-    code, name, message = "DYN408", "context-manager", "a context manager that cannot be traced"
-    help = _OUTSIDE
+    code = "DYN408"
     safety = Safety.UNSAFE
-    dynamo = ("GB0142", "GB0008", "GB0208", "GB0262", "GB0007")
     nodes = (ast.With,)
     before = """
 import contextlib

@@ -18,14 +18,8 @@ class ExceptBranch(Rule):
     one is possible, else a copy, with the same errors (`grad_fn` may go by another name).
     """
 
-    code, name, message = (
-        "DYN409",
-        "except-branch",
-        "the exception of a tensor operator is not caught in compiled code",
-    )
-    help = "ask for what would fail before (shapes, strides, dtypes), with an `if`"
+    code = "DYN409"
     safety = Safety.SAFE
-    dynamo = ("GB4315",)
     nodes = (ast.Try, ast.With)
     before = """
 import torch

@@ -9,9 +9,7 @@ class DynamicCode(CallRule):
     the code out, or pass the value in.
     """
 
-    code, name, message = "DYN402", "dynamic-code", "code or names are made at run time"
-    help = "write the code out, or pass the value in"
-    dynamo = ("GB0059",)
+    code = "DYN402"
     names = frozenset(["exec", "eval", "globals", "compile"])
     before = """
 import torch
@@ -32,9 +30,7 @@ class Introspection(CallRule):
     the tracer does not model. Ask once, when the model is made, and keep the answer.
     """
 
-    code, name, message = "DYN403", "introspection", "code is inspected in compiled code"
-    help = "ask when the model is made, and keep the answer"
-    dynamo = ("GB0059",)
+    code = "DYN403"
     names = frozenset(
         [
             "inspect.signature",
@@ -67,8 +63,7 @@ class CopiedTensor(CallRule):
     gradient should flow) is an operator.
     """
 
-    code, name, message = "DYN404", "copied-tensor", "a tensor is copied with the copy module"
-    help = "use .clone(), with .detach() where no gradient should flow"
+    code = "DYN404"
     names = frozenset(["copy.copy", "copy.deepcopy"])
     before = """
 import copy
@@ -91,13 +86,7 @@ class ObjectIdentity(CallRule):
     a graph. Use a key of your own: a name, an index.
     """
 
-    code, name, message = (
-        "DYN405",
-        "object-identity",
-        "the identity of a tensor is used in compiled code",
-    )
-    help = "use a key of your own: a name, an index"
-    dynamo = ("GB0059",)
+    code = "DYN405"
     names = frozenset(["id", "hash"])
     before = """
 import torch

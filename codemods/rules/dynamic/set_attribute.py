@@ -15,10 +15,8 @@ class SetAttribute(Rule):
     A name that is truly computed is only reported.
     """
 
-    code, name, message = "DYN401", "setattr", "an attribute is set by name"
-    help = "assign to the attribute, or keep such values in a dict"
+    code = "DYN401"
     safety = Safety.SAFE
-    dynamo = ("GB0254", "GB0467")
     nodes = (ast.Expr,)
     before = """
 import torch

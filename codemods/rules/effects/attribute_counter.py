@@ -30,15 +30,7 @@ class AttributeCounter(Rule):
     graph, at the price of their being no constants anywhere else.
     """
 
-    code, name, message = (
-        "DYN307",
-        "attribute-counter",
-        "a number of the module changes at every call, which compiles again for each value",
-    )
-    help = (
-        "count outside the compiled code, or in a buffer with `add_(1)`, or set"
-        " torch._dynamo.config.allow_unspec_int_on_nn_module"
-    )
+    code = "DYN307"
     safety = Safety.UNSAFE
     nodes = (ast.Module,)
     whole_file = True

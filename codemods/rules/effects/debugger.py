@@ -23,10 +23,8 @@ class Debugger(Rule):
     no longer stops there, it is unsafe.
     """
 
-    code, name, message = "DYN304", "debugger", "a debugger stop in compiled code"
-    help = "remove it, or use torch._dynamo's comptime.breakpoint()"
+    code = "DYN304"
     safety = Safety.UNSAFE
-    dynamo = ("GB0059",)
     nodes = (ast.Expr,)
     before = """
 import torch

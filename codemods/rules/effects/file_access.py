@@ -8,9 +8,7 @@ class FileAccess(CallRule):
     Opening, saving and loading files cannot be traced. Return the tensors and write them outside.
     """
 
-    code, name, message = "DYN306", "file-access", "a file is read or written in compiled code"
-    help = "return the tensors, and write them outside the compiled code"
-    dynamo = ("GB0059",)
+    code = "DYN306"
     names = frozenset(
         [
             "open",

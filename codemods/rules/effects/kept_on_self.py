@@ -21,15 +21,7 @@ class KeptOnSelf(Rule):
     matter.
     """
 
-    code, name, message = (
-        "DYN308",
-        "kept-on-self",
-        "a list of the module grows at every call, which compiles again for each length",
-    )
-    help = (
-        "return the value and collect it outside the compiled code, or keep only the last one in an"
-        " attribute"
-    )
+    code = "DYN308"
     safety = Safety.UNSAFE
     nodes = (ast.Module,)
     whole_file = True

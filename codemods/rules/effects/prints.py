@@ -24,10 +24,8 @@ class Print(Rule):
     arguments do more than read (a store, an unknown call) is left alone.
     """
 
-    code, name, message = "DYN301", "print", "print in compiled code"
-    help = "print outside the compiled code, or only when not torch.compiler.is_compiling()"
+    code = "DYN301"
     safety = Safety.SAFE
-    dynamo = ("GB0059",)
     nodes = (ast.Expr, ast.If)
     before = """
 import torch

@@ -24,10 +24,8 @@ class Warn(Rule):
     the filter may make errors of warnings.
     """
 
-    code, name, message = "DYN303", "warning", "a warning in compiled code"
-    help = "warn outside the compiled code, or only when not torch.compiler.is_compiling()"
+    code = "DYN303"
     safety = Safety.SAFE
-    dynamo = ("GB0059",)
     nodes = (ast.Expr,)
     before = """
 import warnings
@@ -102,9 +100,7 @@ class ProgressBar(CallRule):
     Iterate over the plain iterable in compiled code, and show progress outside it.
     """
 
-    code, name, message = "DYN305", "progress-bar", "a progress bar in compiled code"
-    help = "iterate over the plain iterable, and show progress outside the compiled code"
-    dynamo = ("GB0059",)
+    code = "DYN305"
     names = _BARS
     before = """
 import torch

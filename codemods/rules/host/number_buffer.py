@@ -21,14 +21,8 @@ class NumberBuffer(Rule):
     numbers. Only for buffers that no state dict holds.
     """
 
-    code, name, message = (
-        "DYN107",
-        "number-buffer",
-        "a buffer that holds a Python int is used as a number",
-    )
-    help = "keep the int as an attribute of its own"
+    code = "DYN107"
     safety = Safety.UNSAFE
-    dynamo = ("GB0033",)
     nodes = (ast.Module,)
     whole_file = True
     before = """

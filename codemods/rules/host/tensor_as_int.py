@@ -15,9 +15,7 @@ class ImplicitInt(Rule):
     shows it, and DYN110 reads it ahead.
     """
 
-    code, name, message = "DYN105", "implicit-int", "a tensor is used as a Python int"
-    help = "pass the number as an int, or work at the largest size with a mask"
-    dynamo = ("GB0033", "GB0124")
+    code = "DYN105"
     nodes = (ast.Call, ast.Subscript)
     takers = frozenset(["range", "torch.arange"])
     before = """

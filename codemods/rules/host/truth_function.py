@@ -13,9 +13,7 @@ class TruthFunction(CallRule):
     takes it.
     """
 
-    code, name, message = "DYN106", "truth-function", "a Python bool is made of tensors"
-    help = "use (a == b).all() or torch.isclose(a, b).all(), which stay tensors"
-    dynamo = ("GB0033",)
+    code = "DYN106"
     names = frozenset(["torch.equal", "torch.allclose", "torch.is_nonzero"])
     methods = frozenset(["equal", "allclose", "is_nonzero"])
     before = """

@@ -21,14 +21,8 @@ class ConstantBlock(Rule):
     called or attributes are read, which no guard watches.
     """
 
-    code, name, message = (
-        "DYN605",
-        "constant-block",
-        "a tensor is made of sizes alone, in a way that breaks the graph",
-    )
-    help = "make it in a function marked with torch.compiler.assume_constant_result"
+    code = "DYN605"
     safety = Safety.SAFE
-    dynamo = ("GB0036", "GB0033")
     nodes = (ast.Module,)
     whole_file = True
     before = """

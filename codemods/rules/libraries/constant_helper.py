@@ -37,17 +37,8 @@ class ConstantHelper(Rule):
     Unsafe: compiled calls then share one tensor, so that a write into it would stay.
     """
 
-    code, name, message = (
-        "DYN604",
-        "constant-helper",
-        "a constant tensor is made with NumPy in compiled code",
-    )
-    help = (
-        "make it when the model is made, or mark the function with"
-        " torch.compiler.assume_constant_result"
-    )
+    code = "DYN604"
     safety = Safety.UNSAFE
-    dynamo = ("GB0007", "GB0008")
     nodes = (ast.Module,)
     whole_file = True
     before = """

@@ -29,10 +29,8 @@ class CustomOp(Rule):
     as before.
     """
 
-    code, name, message = "DYN606", "custom-op", "a function works on a tensor outside torch"
-    help = "make it a torch.library.custom_op with a register_fake function"
+    code = "DYN606"
     safety = Safety.UNSAFE
-    dynamo = ("GB0059", "GB0007")
     nodes = (ast.Module,)
     whole_file = True
     before = """

@@ -32,10 +32,8 @@ class NumpyScalar(Rule):
     nan.
     """
 
-    code, name, message = "DYN602", "numpy-scalar", "a NumPy scalar is a tensor to Dynamo"
-    help = "make it a Python number: .item(), or the math module"
+    code = "DYN602"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170", "GB0033")
     nodes = (ast.Module,)
     whole_file = True
     before = """
@@ -193,10 +191,8 @@ class NumpyLimits(Rule):
     leaving torch. NumPy has no bfloat16, for which the original raises: unsafe.
     """
 
-    code, name, message = "DYN603", "numpy-finfo", "a dtype's limits are asked of NumPy"
-    help = "use torch.finfo"
+    code = "DYN603"
     safety = Safety.UNSAFE
-    dynamo = ("GB0149",)
     nodes = (ast.Attribute,)
     before = """
 import numpy

@@ -18,10 +18,8 @@ class LegacyVariable(Rule):
     the graph; `.detach()` is an operator. Safe where the argument is surely a tensor.
     """
 
-    code, name, message = "DYN905", "legacy-variable", "`Variable(...)` cannot be traced"
-    help = "use .detach(), which does the same"
+    code = "DYN905"
     safety = Safety.SAFE
-    dynamo = ("GB0007",)
     nodes = (ast.Call,)
     before = """
 import torch
@@ -78,14 +76,8 @@ class RecurrentLayer(Rule):
     break more often with it, so a file that packs any is left alone.
     """
 
-    code, name, message = (
-        "DYN906",
-        "recurrent-layer",
-        "Dynamo breaks at recurrent layers by default",
-    )
-    help = "set torch._dynamo.config.allow_rnn = True"
+    code = "DYN906"
     safety = Safety.UNSAFE
-    dynamo = ("GB0014",)
     nodes = (ast.Attribute,)
     before = """
 import torch
@@ -179,10 +171,8 @@ class NewLeaf(Rule):
     in other words.
     """
 
-    code, name, message = "DYN907", "new-leaf", "a tensor is made with requires_grad"
-    help = "use .requires_grad_() on the new tensor"
+    code = "DYN907"
     safety = Safety.SAFE
-    dynamo = ("GB0225",)
     nodes = (ast.Call,)
     before = """
 import torch
