@@ -2,7 +2,9 @@
 
 import ast
 
-from ...rewriter.edits.spans import Edit, Fix, Safety
+from ...rewriter.edits.intents import replace_expression, replace_statements
+from ...rewriter.edits.parentheses import Binding, shown
+from ...rewriter.edits.spans import Fix, Refusal, Safety
 from ...rewriter.patterns.kinds import ANY
 from ..trace.trace_facts import qualified
 from .definitions import Program
@@ -67,6 +69,11 @@ class Context:
         if key not in self._taken:
             self._taken[key] = _bound_names(key) if key is not None else set()
         return self._taken[key]
+
+    def is_hidden(self, name, node):
+        """Whether the file binds `name` otherwise than by importing: in the function around `node`,
+        or at its top."""
+        return name in self.local_names(node) or name in self.names.bound
 
     def block(self, statement):
         """(the list of statements that holds `statement`, its index)."""
@@ -162,8 +169,17 @@ class Context:
             function = function.outer
         return False
 
+    def module(self, name, node):
+        """The imports that a fix must add to use the module `name` by that name at `node`; None
+        where it means something else there."""
+        if self.is_hidden(name, node) or self.names.aliases.get(name, name) != name:
+            return None
+        return () if self.names.top.get(name) == name else (name,)
+
     def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):
+        """`fix`: a Fix, the Refusal that stands in its place, or None."""
         source = self.source
+        fix, kept = (None, fix.why) if isinstance(fix, Refusal) else (fix, kept)
         return Finding(
             rule.code,
             message or rule.message,
@@ -178,11 +194,32 @@ class Context:
             level,
         )
 
+    def shown(self, node, least=Binding.TEST):
+        """The text of an expression, in parentheses where it cannot stand without them where
+        `least` is asked."""
+        return shown(self.source, node, least)
+
+    def atom(self, node):
+        """The text of an expression as something that `.name`, `[...]` and `(...)` can follow."""
+        return self.shown(node, Binding.ATOM)
+
+    def operand(self, node):
+        """The text of an expression as an operand of any operator: in parentheses unless it is one
+        thing to the eye."""
+        number = isinstance(node, ast.Constant)
+        return self.shown(node, Binding.TEST if number else Binding.ATOM)
+
     def replacement(self, node, text):
-        return Edit(*self.source.span(node), text)
+        """The edit that puts `text` in the place of an expression or a statement, or the
+        Refusal."""
+        if isinstance(node, ast.stmt):
+            return replace_statements(self.source, [node], text)
+        return replace_expression(self.source, node, text)
 
     def fix(self, title, *edits, safety=Safety.SAFE, why="", imports=(), silent=0):
-        return Fix(tuple(edits), title, safety, why, tuple(imports), silent)
+        """The Fix of some edits; the Refusal that one of them is."""
+        refusal = next((e for e in edits if isinstance(e, Refusal)), None)
+        return refusal or Fix(tuple(edits), title, safety, why, tuple(imports), silent)
 
     def lost_comments(self, start, end, kept=()):
         """Comments of text[start:end] that stand outside the spans `kept`."""

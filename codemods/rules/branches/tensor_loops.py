@@ -17,12 +17,7 @@ class Accumulate(Rule):
     note that it costs no graph break.
     """
 
-    code, name, message = (
-        "DYN210",
-        "accumulating-loop",
-        "a Python loop adds to a tensor step by step",
-    )
-    help = "it is unrolled into one graph: nothing breaks, but the graph grows with the range"
+    code = "DYN210"
     safety = Safety.SAFE
     nodes = (ast.For,)
     before = """
@@ -124,12 +119,7 @@ class TensorFor(Rule):
     one step. Reported as a note.
     """
 
-    code, name, message = (
-        "DYN205",
-        "tensor-for",
-        "a loop over a tensor is unrolled, one turn for each element",
-    )
-    help = "work on the whole tensor at once, or use torch.func.vmap"
+    code = "DYN205"
     nodes = (ast.For,)
     before = """
 import torch

@@ -15,14 +15,8 @@ class TensorTernary(Rule):
     unsafe.
     """
 
-    code, name, message = (
-        "DYN202",
-        "tensor-ternary",
-        "the conditional expression depends on a tensor's value",
-    )
-    help = "use torch.where or torch.cond"
+    code = "DYN202"
     safety = Safety.SAFE
-    dynamo = ("GB0170",)
     nodes = (ast.IfExp,)
     before = """
 import torch

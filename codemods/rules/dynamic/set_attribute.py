@@ -16,10 +16,8 @@ class SetAttribute(Rule):
     A name that is truly computed is only reported.
     """
 
-    code, name, message = "DYN401", "setattr", "an attribute is set by name"
-    help = "assign to the attribute, or keep such values in a dict"
+    code = "DYN401"
     safety = Safety.SAFE
-    dynamo = ("GB0254", "GB0467")
     nodes = (ast.Expr,)
     before = """
 import torch
@@ -68,9 +66,7 @@ class Model(nn.Module):
             yield context.finding(self, node, fix=self._fix(node, owner, text, value, context))
 
     def _fix(self, node, owner, name, value, context):
-        shown = context.segment(value)
-        shown = f"({shown})" if value.end_lineno > value.lineno else shown
-        edit = context.replacement(node, f"{context.segment(owner)}.{name} = {shown}")
+        edit = context.replacement(node, f"{context.atom(owner)}.{name} = {context.shown(value)}")
         simple = all(
             isinstance(n, (ast.Name, ast.Attribute, ast.Constant, ast.Load))
             for n in ast.walk(owner)
