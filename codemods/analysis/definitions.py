@@ -3,8 +3,8 @@
 import ast
 from dataclasses import dataclass, field
 
+from ...rewriter.patterns.import_names import dotted
 from .captured_walk import VALUES
-from .import_names import dotted
 
 
 def _words(text):

@@ -1,106 +1,41 @@
 """What a rule sees of the file that it looks at."""
 
-import ast
-
-from ...rewriter.edits.spans import Edit, Fix, Safety
+from ...rewriter.patterns.file_view import FileView
+from ...rewriter.patterns.import_names import Names, by_type
 from ...rewriter.patterns.kinds import ANY
 from ..trace.trace_facts import qualified
 from .definitions import Program
 from .findings import ERROR, Finding
-from .import_names import Names, by_type
 from .inference import Inference
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
-BLOCKS = ("body", "orelse", "finalbody")
 
-
-class Context:
+class Context(FileView):
     """One file: its source, names, program and inference; parents of the nodes of captured
     functions."""
 
     def __init__(self, source, settings):
-        self.source, self.settings = source, settings
-        self.index = by_type(source.tree)
-        self.names = Names(source.tree, self.index)
+        self.settings, self.index = settings, by_type(source.tree)
+        super().__init__(source, Names(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
         named = qualified(source.tree) if self.facts else None
         self.program = Program(source.tree, self.names, self.index, named)
         self.inference = Inference(self.program, self.names, self.facts)
-        self.parents, self.functions = {}, {}
-        self._taken = {}
 
     # What a node is
 
     def kind(self, node):
         return self.inference.kinds.get(node, ANY)
 
-    def resolve(self, node):
-        """The dotted name, unless a local variable hides its root."""
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if isinstance(root, ast.Name) and root.id in self.local_names(node):
-            return None
-        return self.names.resolve(node)
+    # What only one who ran the code can say
 
-    def parent(self, node):
-        return self.parents.get(node)
+    def proved(self, first, second):
+        """The text proves a side by its form alone (see where_safety)."""
+        return None
 
-    def statement(self, node):
-        """The statement that `node` stands in."""
-        while not isinstance(node, ast.stmt):
-            node = self.parents[node]
-        return node
-
-    def function(self, node):
-        """The captured function that `node` stands in."""
-        while node is not None and node not in self.functions:
-            node = self.parents.get(node)
-        return self.functions.get(node)
-
-    def local_names(self, node):
-        """The names bound in the function around `node`, nested ones included."""
-        function = self.function(node)
-        key = function.node if function else None
-        if key not in self._taken:
-            self._taken[key] = _bound_names(key) if key is not None else set()
-        return self._taken[key]
-
-    def block(self, statement):
-        """(the list of statements that holds `statement`, its index)."""
-        parent = self.parents.get(statement)
-        for name in (*BLOCKS, "handlers"):
-            body = getattr(parent, name, None)
-            if isinstance(body, list) and statement in body:
-                return body, body.index(statement)
-        return [statement], 0
-
-    def fresh_name(self, node, *wishes):
-        """The first of `wishes` that no name of the function around `node` clashes with; numbered
-        where all do."""
-        function = self.function(node)
-        taken = {
-            n.id for n in ast.walk(function.node) if isinstance(n, ast.Name)
-        } | self.local_names(node)
-        taken |= set(self.names.aliases) | self.names.bound
-        wishes = [w for w in wishes if w.isidentifier()]
-        numbered = (f"{wishes[0]}_{i}" for i in range(1, 1000))
-        return next(w for w in [*wishes, *numbered] if w not in taken)
+    def total(self, *nodes):
+        return False
 
     # Making findings and fixes
-
-    def segment(self, node):
-        return self.source.segment(node)
-
-    def torch(self, node):
-        """(the name of torch at `node`, imports that a fix must add), or None where a local name
-        hides it, or the file can be loaded without torch."""
-        name = self.names.torch()
-        if name is None:
-            hidden = "torch" in self.local_names(node) or "torch" in self.names.bound
-            return None if hidden or not self.names.loads_torch else ("torch", ("torch",))
-        return None if name in self.local_names(node) else (name, ())
 
     def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):
         source = self.source
@@ -117,31 +52,3 @@ class Context:
             kept,
             level,
         )
-
-    def replacement(self, node, text):
-        return Edit(*self.source.span(node), text)
-
-    def fix(self, title, *edits, safety=Safety.SAFE, why="", imports=(), silent=0):
-        return Fix(tuple(edits), title, safety, why, tuple(imports), silent)
-
-    def lost_comments(self, start, end, kept=()):
-        """Comments of text[start:end] that stand outside the spans `kept`."""
-        inside = [(at, text) for at, text in self.source.comments() if start <= at < end]
-        return [text for at, text in inside if not any(a <= at < b for a, b in kept)]
-
-
-def _bound_names(function):
-    args = function.args
-    every = [
-        *args.posonlyargs,
-        *args.args,
-        *args.kwonlyargs,
-        *filter(None, (args.vararg, args.kwarg)),
-    ]
-    found = {a.arg for a in every}
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, _NAMED) and node is not function and node.name:
-            found.add(node.name)
-    return found

@@ -86,7 +86,7 @@ class ReadRecorder(StoppableMode):
             self.outcomes.append((recipe.after, recipe, value))
             return value
         if any(seg.ops for seg in self.segments):
-            self.breaks(reason, f"the value was {value!r:.60}")
+            self.decided(reason, f"the value was {value!r:.60}")
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))
         return value

@@ -46,10 +46,14 @@ class Chooser:
         if reason:
             return reason
         sides = self.plain.side(first), self.plain.side(second)
-        common = [ast.dump(c) for c in sides[0].calls] == [ast.dump(c) for c in sides[1].calls]
-        if any(s.problem for s in sides) or not common or (sides[0].calls and not statement):
-            return self._cond(test, first, second, sides, found)
-        return self._where(test, first, second, sides, found, mutated)
+        choice = None
+        if _plain(sides, statement):
+            choice = self._where(test, first, second, sides, found, mutated)
+        if choice is None or choice.safety is not Safety.SAFE:
+            proved = self.context.proved(first, second)
+            if proved is not None:
+                choice = self._where(test, first, second, proved, found, mutated)
+        return choice or self._cond(test, first, second, sides, found)
 
     def _not_tensors(self, *nodes):
         for node in nodes:
@@ -221,6 +225,13 @@ class Chooser:
             if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
                 return "a side holds an await, a yield or a walrus"
         return ""
+
+
+def _plain(sides, statement):
+    """Whether both sides may be computed; calls that both make need a statement of their own."""
+    common = [ast.dump(c) for c in sides[0].calls] == [ast.dump(c) for c in sides[1].calls]
+    unknown = any(s.problem for s in sides) or not common
+    return not unknown and (statement or not sides[0].calls)
 
 
 def written_in_place(function, names):

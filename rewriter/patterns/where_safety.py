@@ -77,11 +77,18 @@ class Plain:
         inner = self.side(node.operand)
         problem = inner.problem or self._no_bool(inner)
         return Side(
-            self.context.inference.binary(ast.Mult(), inner.kind, Kind("int")),
+            self._kind(node, ast.Mult(), inner.kind, Kind("int")),
             inner.leaves,
             inner.calls,
             problem,
         )
+
+    def _kind(self, node, op, left, right):
+        """The kind of an operation: as seen, or from those of its operands (calls that both sides
+        make are of one kind)."""
+        if self.context.exact:
+            return self.context.kind(node)
+        return self.context.inference.binary(op, left, right)
 
     def _no_bool(self, side):
         known = not side.kind.is_tensor or self.tokens.category(side.kind.dtype) in ("int", "float")
@@ -90,7 +97,7 @@ class Plain:
     def _BinOp(self, node):
         left, right = self.side(node.left), self.side(node.right)
         problem = left.problem or right.problem or self._operation(node, left, right)
-        kind = self.context.inference.binary(node.op, left.kind, right.kind)
+        kind = self._kind(node, node.op, left.kind, right.kind)
         return Side(kind, left.leaves | right.leaves, left.calls + right.calls, problem)
 
     def _operation(self, node, left, right):

@@ -3,8 +3,7 @@
 import ast
 
 from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.condition import condition
-from ....rewriter.patterns.two_sides import Chooser, written_in_place
+from ....rewriter.patterns.tensor_ternary import chosen
 from ..base import Rule
 
 
@@ -44,35 +43,8 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node, context):
-        test = condition(node.test, context)
-        if test is None:
+        built = chosen(node, context)
+        if built is None:
             return
-        built = test if isinstance(test, str) else self._fix(node, context, test)
         fix, kept = (None, built) if isinstance(built, str) else (built, "")
         yield context.finding(self, node.test, fix=fix, kept=kept)
-
-    def _fix(self, node, context, test):
-        function = context.function(node).node
-        mutated = written_in_place(
-            function,
-            {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | _targets(node, context),
-        )
-        choice = Chooser(context, node).choose(
-            test, node.body, node.orelse, statement=False, mutated=mutated
-        )
-        if isinstance(choice, str):
-            return choice
-        edit = context.replacement(node, choice.text)
-        return context.fix(
-            f"use torch.{choice.form}",
-            edit,
-            safety=choice.safety,
-            why=choice.why,
-            imports=choice.imports,
-        )
-
-
-def _targets(node, context):
-    statement = context.statement(node)
-    targets = getattr(statement, "targets", [])
-    return {t.id for t in targets if isinstance(t, ast.Name)}
