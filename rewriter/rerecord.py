@@ -8,7 +8,7 @@ from typing import Any
 from . import emit, live_source
 from .capture import kept_objects, places
 from .capture.recording import Recording
-from .capture.rewriting import Applied, Found
+from .capture.rewriting import Applied
 from .capture.trace import Recorder
 from .forms.operators import Forms
 

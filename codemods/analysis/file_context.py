@@ -35,6 +35,9 @@ class Context(FileView):
     def total(self, *nodes):
         return False
 
+    def runs(self, name, value):
+        """Inference knows the name by its statement."""
+
     # Making findings and fixes
 
     def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):

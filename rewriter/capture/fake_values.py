@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import scalars, total_ops
@@ -116,6 +116,10 @@ class FakeValues:
             raise found
         return found
 
+    def bind(self, name: str, node: ast.expr) -> None:
+        """From here on `name` is what `node` gives. Raises Unknown."""
+        self.local = {**self.local, name: self.see(node).value}
+
     def select(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """What torch.where gives of two values seen here."""
         with self._mode:
@@ -184,6 +188,8 @@ class FakeValues:
         return value
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
         if id(tensor) not in self._fakes:
             if not is_plain(tensor):
                 raise Unknown(f"a {type(tensor).__name__}")
@@ -242,7 +248,7 @@ class FakeValues:
         base, key = self.see(node.value), self.see(node.slice)
         if not isinstance(base.value, torch.Tensor | list | tuple | dict | torch.nn.ModuleList):
             raise Unknown("an item of an object")
-        return self._apply(lambda obj, at: self.given(obj[at]), base, key)
+        return self._apply(operator.getitem, base, key)
 
     def _Attribute(self, node: ast.Attribute) -> Seen:
         base = self.see(node.value)

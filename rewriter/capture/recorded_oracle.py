@@ -2,6 +2,7 @@
 at the place (see `patterns.oracle`)."""
 
 import ast
+import contextlib
 import types
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,7 @@ class RecordedOracle(FileView):
         }
         self.inference = _Kinds(KindTokens())
         before = {name: self._of(value) for name, value in values.local.items()}
-        self.inference.at_branch = {place: before for place in places}
+        self.inference.at_branch = dict.fromkeys(places, before)
 
     def kind(self, node: ast.AST) -> Kind:
         """The kind of what `node` gives at the place."""
@@ -156,6 +157,11 @@ class RecordedOracle(FileView):
             return not any(self.values.see(_tested(node)).partial for node in nodes)
         except Unknown:
             return False
+
+    def runs(self, name: str, value: ast.expr) -> None:
+        """From here on the place sees `name`."""
+        with contextlib.suppress(Unknown):
+            self.values.bind(name, value)
 
 
 def _tested(node: ast.expr) -> ast.expr:

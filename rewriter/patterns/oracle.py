@@ -60,6 +60,11 @@ class Oracle(Protocol):
         """Whether evaluating expressions that eager might skip is certain to change nothing."""
         ...
 
+    def runs(self, name: str, value: ast.expr) -> None:
+        """A pattern will bind `name` to `value` before the place, where it was bound under a
+        condition."""
+        ...
+
     def resolve(self, node: ast.AST) -> str | None:
         """The dotted name that a name or attribute stands for; None where a local name hides
         it."""

@@ -154,6 +154,7 @@ class _Rewrite:
         body = list(body)
         while len(body) > 1 and self._number(body[0]):
             statement = body.pop(0)
+            self.context.runs(statement.targets[0].id, statement.value)
             self.before.append(self.context.segment(statement))
         return body
 
