@@ -42,7 +42,11 @@ def seen(recording: Recording, places: tuple[str, ...], identity_asked: bool) ->
 
 
 def _is_choice(node: torch.fx.Node, places: tuple[str, ...]) -> bool:
-    return node.target is torch.where and str(node.meta.get("origin", "")).startswith(places)
+    return (
+        bool(places)
+        and node.target is torch.where
+        and str(node.meta.get("origin", "")).startswith(places)
+    )
 
 
 def _of(node: Any, segment: Segment, run: _Run, later: bool, identity_asked: bool) -> str:

@@ -158,6 +158,19 @@ class RecordedOracle(FileView):
         except Unknown:
             return False
 
+    def overwritten(self, into: ast.expr, text: str) -> str:
+        """Why writing `text` over all of `into` may be felt; "" where it is proved not to be."""
+        try:
+            old, new = self.values.see(into), self.values.see(ast.parse(text, mode="eval").body)
+        except Unknown as error:
+            return f"`{text}` is not known: {error}"
+        if new.partial:
+            return min(new.partial)
+        if new.value.requires_grad and new.rough:
+            return min(new.rough)
+        same = _alike(new.value, old.value) and _is_dense(old.value)
+        return "" if same else "the tensors differ in shape, layout or dtype"
+
     def runs(self, name: str, value: ast.expr) -> None:
         """From here on the place sees `name`."""
         with contextlib.suppress(Unknown):

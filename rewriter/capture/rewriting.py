@@ -16,7 +16,7 @@ from typing import Any
 from .. import live_source
 from ..edits.source_file import Source, SourceError
 from ..edits.spans import Edit, Fix, Safety, apply
-from ..patterns import tensor_if, tensor_ternary
+from ..patterns import masked_write, tensor_if, tensor_ternary
 from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
 from .places import place_of
@@ -30,7 +30,10 @@ Maker = Callable[[Any, Oracle], Fix | str | None]
 PATTERNS: dict[type, tuple[str, Maker]] = {
     ast.If: ("DYN201", tensor_if.chosen),
     ast.IfExp: ("DYN202", tensor_ternary.chosen),
+    ast.Assign: ("DYN504", masked_write.chosen),
+    ast.AugAssign: ("DYN504", masked_write.chosen),
 }
+IN_PLACE = frozenset({"DYN504"})  # these write into the tensor that there is
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | s
 def _asks(file: Source, found: Found, line: int, values: FakeValues) -> bool:
     """Whether a tensor still decides on the line."""
     function = _function(file.tree, found.source)
-    places = [node for node in _places(function, line) if _on(node.test, line)]
+    places = [node for node in _places(function, line) if _on(_decider(node), line)]
     oracle = RecordedOracle(file, function, values, places)
     return any(PATTERNS[type(node)][1](node, oracle) is not None for node in places)
 
@@ -243,12 +246,17 @@ def _places(function: ast.AST, line: int) -> list[Any]:
     the same values."""
     found: list[Any] = []
     for node in ast.walk(function):
-        if isinstance(node, tuple(PATTERNS)) and _on(node.test, line):  # type: ignore
+        if isinstance(node, tuple(PATTERNS)) and _on(_decider(node), line):  # type: ignore
             found.append(node)
             while isinstance(node, ast.If) and len(node.orelse) == 1:
                 node = node.orelse[0]
                 found += [node] if isinstance(node, ast.If) else []
     return sorted(set(found), key=lambda n: (-n.lineno, n.end_lineno, n.end_col_offset))
+
+
+def _decider(node: ast.AST) -> ast.AST:
+    """The part of a place that asks for a value."""
+    return getattr(node, "test", node)
 
 
 def _on(node: ast.AST, line: int) -> bool:

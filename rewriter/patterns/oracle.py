@@ -60,6 +60,11 @@ class Oracle(Protocol):
         """Whether evaluating expressions that eager might skip is certain to change nothing."""
         ...
 
+    def overwritten(self, into: ast.expr, text: str) -> str:
+        """Why writing what the expression `text` gives over all of a tensor may be felt where eager
+        writes some of its elements; "" where it is proved not to be. Asked of exact oracles."""
+        ...
+
     def runs(self, name: str, value: ast.expr) -> None:
         """A pattern will bind `name` to `value` before the place, where it was bound under a
         condition."""
