@@ -6,6 +6,7 @@ only the closure is new.
 """
 
 import ast
+import functools
 import sys
 import threading
 import types
@@ -26,9 +27,13 @@ _done: dict[int, tuple["weakref.ref[CodeType]", CodeType | NotRewritable]] = {}
 _rewritten: dict[int, "weakref.ref[CodeType]"] = {}
 
 
-def rewrite(fn: FunctionType, forms_factory: Callable[[FunctionType], Any]) -> FunctionType:
+def rewrite(
+    fn: FunctionType,
+    forms_factory: Callable[[FunctionType], Any],
+    source: "live_source.Source | None" = None,
+) -> FunctionType:
     """`fn` rewritten: the same globals dict, cells, defaults and line numbers, its operators from
-    `forms_factory(fn)`.
+    `forms_factory(fn)`. `source`: what a pattern made of its own, where one did.
 
     Raises `NotRewritable` (no source, source that is not the live code, asynchronous, unsupported
     syntax).
@@ -37,7 +42,7 @@ def rewrite(fn: FunctionType, forms_factory: Callable[[FunctionType], Any]) -> F
         raise NotRewritable(f"not a Python function: {type(fn).__name__}", "?", 0)
     if is_rewritten(fn.__code__):
         return fn
-    code = _rewritten_code(fn)
+    code = _rewritten_code(fn) if source is None else _changed_code(source)
     if "slice" in fn.__globals__ and _uses(code, "slice"):
         raise NotRewritable("the name `slice` is shadowed", code.co_filename, code.co_firstlineno)
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
@@ -90,6 +95,13 @@ def _rewritten_code(fn: FunctionType) -> CodeType:
     return known[1]
 
 
+@functools.lru_cache(256)
+def _changed_code(source: live_source.Source) -> CodeType:
+    code = _make(source)
+    _remember(code)
+    return code
+
+
 def _forget(table: dict[int, Any], key: int) -> Callable[[Any], None]:
     def forget(dead: Any) -> None:
         entry = table.get(key)
@@ -104,7 +116,7 @@ def _load_or_make(fn: FunctionType) -> CodeType | NotRewritable:
     code = rewrite_cache.load(key)
     if code is None:
         try:
-            code = _make(fn)
+            code = _make(live_source.find(fn))
         except NotRewritable as refusal:
             return NotRewritable(*refusal.args)
         rewrite_cache.store(key, code)
@@ -112,12 +124,13 @@ def _load_or_make(fn: FunctionType) -> CodeType | NotRewritable:
     return code
 
 
-def _make(fn: FunctionType) -> CodeType:
-    found = live_source.find(fn)
+def _make(found: live_source.Source) -> CodeType:
     text = _convert(found)
     spelt = OPERATORS if found.owner is None else f"_{found.owner.lstrip('_')}{OPERATORS}"
     try:
         tree = linetable.at_attributes(ast.parse(live_source.padded(found, text)))
+        if found.lines:
+            linetable.at_lines(tree, found.first_line, found.lines)
         code = live_source.compile_inner(found, tree, (spelt,))
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise found.error(f"the rewritten text does not compile: {error}") from error

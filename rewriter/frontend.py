@@ -15,13 +15,14 @@ from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
-from ..runtime.errors import RecompileLimitError
-from ..runtime.guard import Arg, GuardState, Kwarg, Obj
+from ..runtime.errors import GraphBreakError, RecompileLimitError
+from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
 from ..runtime.options import Options
 from . import catalogue, emit
 from .capture import current, places
 from .capture.moving import Moving
 from .capture.recording import Recording, finish
+from .capture.repeatable import Generators, equal, is_repeatable
 from .capture.replay import Entry
 from .capture.segments import Segment
 from .capture.symbolic import Symbols
@@ -29,6 +30,7 @@ from .capture.trace import Recorder
 from .forms import call_ops, known_calls
 from .forms.operators import Forms
 from .live_source import NotRewritable
+from .rerecord import Changed, checked
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -76,6 +78,7 @@ class CompiledFunction:
         self._failures = 0
         self._limit_told = False
         self._moving = Moving()
+        self._due: list[tuple[GuardSet, Changed]] = []
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _tell_missing(options)
         _live.add(self)
@@ -88,6 +91,10 @@ class CompiledFunction:
             )
         if self._stays_eager and not self._dispatcher.entries:
             return self.fn(*args, **kwargs)
+        if self._due:
+            changed = self._changed_for(args, kwargs)
+            if changed is not None:
+                return self._record(args, kwargs, changed)
         return self._dispatcher(args, kwargs)
 
     def reset(self) -> None:
@@ -96,9 +103,22 @@ class CompiledFunction:
         self.recordings.clear()
         self._stays_eager, self._failures, self._limit_told = False, 0, False
         self._moving.clear()
+        self._due.clear()
 
-    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Serve the call in eager while recording it; at its end, compile."""
+    def _changed_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
+        """What patterns made of the functions for calls such as this one, if no such call was made
+        since; it is tried once."""
+        for entry in list(self._due):
+            if entry[0].match(args, kwargs) is not None:
+                self._due.remove(entry)
+                return entry[1]
+        return None
+
+    def _record(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None = None
+    ) -> Any:
+        """Serve the call in eager while recording it; at its end, compile. `changed`: functions
+        that patterns rewrote, after an earlier recording."""
         if (
             self._stays_eager
             or self._at_limit(args, kwargs)
@@ -106,7 +126,7 @@ class CompiledFunction:
         ):
             return self.fn(*args, **kwargs)
         try:
-            return self._recorded(args, kwargs)
+            return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
 
@@ -127,11 +147,13 @@ class CompiledFunction:
         report.warn_once("recompile_limit", message, name)
         return True
 
-    def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _recorded(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None
+    ) -> Any:
         start = time.perf_counter()
         self._note_moving(args, kwargs)
-        ambient = GuardState.now()
-        recorder = Recorder(self.options, Rewriter, self._moving)
+        ambient, generators = GuardState.now(), Generators()
+        recorder = self._recorder(changed)
         try:
             result = self._run(recorder, args, kwargs)
         except Exception as error:
@@ -142,12 +164,86 @@ class CompiledFunction:
             raise recorder.failure
         recording = self._finished(recorder, result, args, kwargs, ambient)
         result = recorder.strip(result)
-        if recording is None:
+        if changed is not None:
+            recording = self._checked(None, recorder, recording, changed)
+        elif recording is None:
             self._failed(recorder)
-            return result
-        recording.compile_times["capture"] = time.perf_counter() - start
-        self._compile(recording)
+        else:
+            with generators.again():
+                recording = self._bettered(recorder, recording, result, args, kwargs, ambient)
+        if recording is not None:
+            recording.compile_times["capture"] = time.perf_counter() - start
+            self._compile(recording)
         return result
+
+    def _recorder(self, changed: Changed | None) -> Recorder:
+        if changed is None:
+            return Recorder(self.options, Rewriter, self._moving)
+        recorder = Recorder(self.options, changed.rewriter(Rewriter), self._moving)
+        recorder.rewritings = None
+        return recorder
+
+    def _bettered(
+        self,
+        recorder: Recorder,
+        recording: Recording,
+        result: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        ambient: Any,
+    ) -> Recording:
+        """The recording, or a second one in which patterns turned outcomes into choices: made at
+        once where nobody can notice, else left to the next such call."""
+        changed = Changed.of(recorder)
+        if changed is None:
+            return self._allowed(recording)
+        if is_repeatable(recorder, recording):
+            second = self._again(recording, changed, result, args, kwargs, ambient)
+            return self._allowed(second or recording)
+        if not changed.complete:
+            return self._allowed(recording)
+        self._due.append((recording.guard_set, changed))
+        return recording
+
+    def _allowed(self, recording: Recording) -> Recording:
+        """Raises under `fullgraph=True` where the recording breaks."""
+        if self.options.fullgraph and recording.sites:
+            raise GraphBreakError(
+                f"fullgraph=True, but the graph breaks here:\n{recording.sites[0]}"
+            )
+        return recording
+
+    def _again(
+        self,
+        first: Recording,
+        changed: Changed,
+        result: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        ambient: Any,
+    ) -> Recording | None:
+        """The call once more, with the changed functions; None where that gives no better
+        recording."""
+        recorder = self._recorder(changed)
+        try:
+            other = self._run(recorder, args, kwargs)
+            second = self._finished(recorder, other, args, kwargs, ambient)
+            if not equal(recorder.strip(other), result):
+                raise AssertionError("the rewritten functions give another result")
+        except Exception as error:
+            report.log.debug("%s is not rewritten: %r", getattr(self.fn, "__qualname__", ""), error)
+            return None
+        return self._checked(first, recorder, second, changed)
+
+    def _checked(
+        self, first: Recording | None, recorder: Recorder, second: Recording | None, changed: Any
+    ) -> Recording | None:
+        why = checked(first, recorder, second, changed)
+        if why or second is None:
+            report.log.debug("%s is not rewritten: %s", getattr(self.fn, "__qualname__", ""), why)
+            return None
+        second.rewritten = changed.applied
+        return second
 
     def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = current.install(recorder)

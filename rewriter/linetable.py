@@ -64,3 +64,15 @@ def _is_operator(node: ast.Call) -> bool:
         and isinstance(node.func.value, ast.Name)
         and node.func.value.id == "__df"
     )
+
+
+def at_lines(tree: ast.Module, first: int, lines: tuple[int, ...]) -> ast.Module:
+    """Each line of a changed text, which begins at line `first`, is one of the user's file."""
+    for node in ast.walk(tree):
+        for name in ("lineno", "end_lineno"):
+            at = getattr(node, name, None)
+            if at is not None and first <= at < first + len(lines):
+                setattr(node, name, lines[at - first])
+        if getattr(node, "end_lineno", None) is not None and node.end_lineno < node.lineno:
+            node.end_lineno = node.lineno
+    return tree

@@ -47,7 +47,8 @@ class Source:
 
     `text` keeps its indentation: dedenting would change strings that span lines. `free` are the
     live code's free variables, `containers` the functions and classes around it, `flags` the `from
-    __future__` flags to compile with, `imported` see `_imported`.
+    __future__` flags to compile with, `imported` see `_imported`. `lines`: of a text that was
+    changed, the line in the file of each of its own.
     """
 
     text: str
@@ -59,6 +60,11 @@ class Source:
     containers: tuple[tuple[str, bool], ...]
     flags: int
     imported: tuple[str, ...] = ()
+    lines: tuple[int, ...] = ()
+
+    def changed(self, text: str, lines: tuple[int, ...]) -> "Source":
+        """The same function with another text, each line of which stands for one of the file."""
+        return dataclasses.replace(self, text=text, lines=lines)
 
     @functools.cached_property
     def owner(self) -> str | None:

@@ -3,10 +3,10 @@
 import ast
 from dataclasses import dataclass, field
 
+from ...rewriter.patterns.import_names import dotted
 from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
 from .grad_modes import switching_functions
-from .import_names import dotted
 
 
 def _words(text):

@@ -28,7 +28,7 @@ from ...rewriter.patterns.kinds import (
     Tokens,
     constant,
 )
-from .name_scopes import Rebindings, rebindings
+from ...rewriter.patterns.name_scopes import Rebindings, rebindings
 
 GRAD_MODE = "<grad mode>"
 _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset())

@@ -5,7 +5,7 @@ import ast
 import re
 from functools import cached_property
 
-from ..analysis.import_names import Names, by_type
+from ...rewriter.patterns.import_names import Names, by_type
 from ..trace.trace_facts import qualified
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 from ...rewriter.edits.source_file import Source
-from ..analysis.import_names import Names, by_type
+from ...rewriter.patterns.import_names import Names, by_type
 from .reads_left import Text, stands
 
 

@@ -29,11 +29,12 @@ def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
 
 
 def _with_text(file: str, line: int) -> tuple[str, int, str]:
-    return (
-        os.path.relpath(file) if _is_below(file) else file,
-        line,
-        linecache.getline(file, line).strip(),
-    )
+    return shown(file), line, linecache.getline(file, line).strip()
+
+
+def shown(file: str) -> str:
+    """A file as messages name it."""
+    return os.path.relpath(file) if _is_below(file) else file
 
 
 def _is_below(file: str) -> bool:

@@ -19,7 +19,7 @@ from ...runtime.replay.recipes import (
     Works,
 )
 from .. import catalogue
-from . import current, opsets, scalar_forms, scalars, traced_sizes
+from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
 from .moving import Moving
 from .nested import settle_but_sizes, tensors_in
 from .provenance import Provenance
@@ -86,7 +86,7 @@ class ReadRecorder(StoppableMode):
             self.outcomes.append((recipe.after, recipe, value))
             return value
         if any(seg.ops for seg in self.segments):
-            self.breaks(reason, f"the value was {value!r:.60}")
+            self.decided(reason, f"the value was {value!r:.60}")
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))
         return value
@@ -185,6 +185,8 @@ class ReadRecorder(StoppableMode):
         return func(*args, **kwargs)
 
     def host_read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if constant_values.are(self, args):
+            return func(*args, **kwargs)
         recipes = tuple(
             self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.Const(arg)
             for arg in args

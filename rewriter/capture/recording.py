@@ -24,7 +24,8 @@ class Recording:
     """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`:
     pairs of inputs that were one object; `sites`: its graph breaks; `symbols`: its symbolic sizes,
     if inputs have any; `static_metas`: what those inputs were; `numbers`: the integers among the
-    inputs that graphs take, as they were; `fed`: the floats that Python makes for the graphs."""
+    inputs that graphs take, as they were; `fed`: the floats that Python makes for the graphs;
+    `rewritten`: what patterns changed in its functions."""
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
@@ -39,6 +40,7 @@ class Recording:
     numbers: dict[int, int] = dataclasses.field(default_factory=dict)
     fed: tuple[Recipe, ...] = ()
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
+    rewritten: tuple[Any, ...] = ()
 
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""

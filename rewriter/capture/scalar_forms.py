@@ -29,6 +29,7 @@ class Form:
 
 _WIDE = {float: torch.float64, int: torch.int64}
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.neg, abs}
+_EXTREMES = {max: operator.gt, min: operator.lt}
 _OPERATIONS = frozenset(
     "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ gt lt ge le eq ne __eq__ __ne__"
     " mul_ add_ sub_".split()
@@ -44,9 +45,9 @@ def of_tensor(value: Value) -> Form:
 def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
     """The form of arithmetic on scalars, if the graph can do it exactly: int64 may overflow where
     Python does not, so floats alone."""
-    if function not in _ARITHMETIC or not all(
-        type(scalars.plain(arg)) is float or type(arg) is int for arg in args
-    ):
+    floats = all(type(scalars.plain(arg)) is float or type(arg) is int for arg in args)
+    ordered = function in _EXTREMES and all(type(scalars.plain(arg)) is int for arg in args)
+    if not ordered and (not floats or function not in _ARITHMETIC | _EXTREMES.keys()):
         return None
     parts = tuple(arg.form if scalars.is_live(arg) else arg for arg in args)
     return (
@@ -70,13 +71,17 @@ def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
         detached = segment.call("call_method", "detach", (flat,), {}, origin)
         wide = torch.float64 if value.meta.dtype.is_floating_point else torch.int64
         return segment.call("call_method", "to", (detached, wide), {}, origin)
-    return segment.call(
-        "call_function",
-        form.function,
-        tuple(node_of(part, segment, origin) for part in form.parts),
-        {},
-        origin,
-    )
+    parts = tuple(node_of(part, segment, origin) for part in form.parts)
+    if form.function in _EXTREMES:
+        return _extreme(_EXTREMES[form.function], parts, segment, origin)
+    return segment.call("call_function", form.function, parts, {}, origin)
+
+
+def _extreme(beats: Any, parts: tuple[Any, ...], segment: SegmentBuilder, origin: str) -> Any:
+    """Python's `max` and `min` of two: the second if it beats the first (a NaN beats nothing)."""
+    first, second = parts
+    wins = segment.call("call_function", beats, (second, first), {}, origin)
+    return segment.call("call_function", torch.where, (wins, second, first), {}, origin)
 
 
 def fits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

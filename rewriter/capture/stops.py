@@ -13,6 +13,7 @@ from ...runtime.options import Options
 from .. import catalogue
 from . import current
 from .places import place_of
+from .rewriting import Rewritings
 
 
 class Stopped(Exception):
@@ -31,6 +32,8 @@ class StoppableMode(TorchFunctionMode):
         self.stopped: catalogue.Site | None = None
         self.failure: GraphBreakError | None = None
         self.sites: list[catalogue.Site] = []
+        self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
+        self.identity_asked = False
 
     # -- places
 
@@ -101,6 +104,18 @@ class StoppableMode(TorchFunctionMode):
         except Exception:  # a place that cannot be told must not hide why the recording ended
             place = ("<unknown>", 0, "")
         return catalogue.Site(reason, *place, detail)
+
+    def decided(self, reason: catalogue.Reason, detail: str) -> None:
+        """A graph break; one that a pattern can take away is no failure yet: the call is recorded
+        again."""
+        kept = ""
+        if self.rewritings is not None:
+            with self.paused():
+                kept = self.rewritings.meet(sys._getframe())
+            if not kept:
+                self.sites.append(self.site(reason, detail))
+                return
+        self.breaks(reason, f"{detail}; not rewritten: {kept}" if kept else detail)
 
     def breaks(self, reason: catalogue.Reason, detail: str) -> None:
         """A graph break: one more site; an error under `fullgraph=True`."""

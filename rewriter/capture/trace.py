@@ -100,7 +100,7 @@ class Recorder(ReadRecorder):
         nodes that stand for some arguments."""
         shaped = opsets.has_data_shape(name, args, kwargs)
         if shaped:
-            self.breaks(catalogue.DYNAMIC_SHAPE, name)
+            self.decided(catalogue.DYNAMIC_SHAPE, name)
             self.cut(eager=True)
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)

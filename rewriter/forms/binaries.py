@@ -152,6 +152,8 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
 
 def _identity(rec: Recorder, function: Callable[..., Any], a: Any, b: Any) -> Any:
     """Two objects from outside are compared: which objects they are becomes part of the guards."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        rec.identity_asked = True
     if a is b:
         return function(a, b)
     a, b = (scalars.settle(value) if type(value) in scalars.TRACED else value for value in (a, b))

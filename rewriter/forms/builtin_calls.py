@@ -226,6 +226,8 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
     def run(rec: Recorder, *args: Any, key: Any = None, **default: Any) -> Any:
         if (len(args) != 1 and default) or default.keys() - {"default"}:
             return function(*args, key=key, **default)  # it raises
+        if key is None and _are_read_numbers(args):
+            return functools.reduce(lambda a, b: scalars.apply(function, a, b), args)
         values = iter(iteration.over(rec, args[0]) if len(args) == 1 else args)
         measure = (
             (lambda value: value) if key is None else (lambda value: rec.call(key, (value,), {}))
@@ -241,6 +243,14 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
         return best
 
     return run
+
+
+def _are_read_numbers(args: tuple[Any, ...]) -> bool:
+    """Several numbers, of which some are read from tensors and none follows from sizes: which is
+    the largest need not be known to go on."""
+    numbers = all(isinstance(arg, int | float) for arg in args)
+    sized = any(scalars.size_form(arg) is not None for arg in args)
+    return numbers and not sized and len(args) > 1 and any(map(scalars.is_live, args))
 
 
 _NOTHING = object()

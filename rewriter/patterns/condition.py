@@ -176,7 +176,9 @@ def _joined(test, context):
     text = shown[0]
     for part in shown[1:]:
         text = f"{found[0]}.{name}({text}, {part})"
-    doubt = next((p.doubt for p in parts if p.doubt), "") or "every part of the test is evaluated"
+    doubt = next((p.doubt for p in parts if p.doubt), "")
+    if not doubt and not context.total(*test.values):
+        doubt = "every part of the test is evaluated"
     return Condition(text, parts[0].kind, doubt=doubt)
 
 

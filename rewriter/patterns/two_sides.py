@@ -5,7 +5,6 @@ import ast
 from dataclasses import dataclass
 
 from ..edits.spans import Edit, Safety, apply
-from .proofs import Proofs
 from .torch_facts import RANDOM
 from .where_safety import Plain
 
@@ -48,10 +47,14 @@ class Chooser:
         if reason:
             return reason
         sides = self.plain.side(first), self.plain.side(second)
-        common = [ast.dump(c) for c in sides[0].calls] == [ast.dump(c) for c in sides[1].calls]
-        if any(s.problem for s in sides) or not common or (sides[0].calls and not statement):
-            return self._cond(test, first, second, sides, found)
-        return self._where(test, first, second, sides, found, targets)
+        choice = None
+        if _plain(sides, statement):
+            choice = self._where(test, first, second, sides, found, targets)
+        if choice is None or choice.safety is not Safety.SAFE:
+            proved = self.context.proved(first, second)
+            if proved is not None:
+                choice = self._where(test, first, second, proved, found, targets)
+        return choice or self._cond(test, first, second, sides, found)
 
     def _not_tensors(self, *nodes):
         for node in nodes:
@@ -71,7 +74,7 @@ class Chooser:
             prelude = [f"{condition} = {test.text}", *prelude]
         condition, lost = self._fit(condition, test.kind, sides, first)
         doubt = test.doubt or lost or self._reordered(sides, (first, second))
-        doubt = doubt or Proofs(self.context, self.at).doubt(sides, (first, second), targets)
+        doubt = doubt or self.context.doubt(self.at, sides, (first, second), targets)
         shown = [self._shown(node, replaced) for node in (first, second)]
         text = f"{found[0]}.where({condition}, {shown[0]}, {shown[1]})"
         safety = Safety.UNSAFE if doubt else Safety.SAFE
@@ -216,3 +219,10 @@ class Chooser:
             if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
                 return "a side holds an await, a yield or a walrus"
         return ""
+
+
+def _plain(sides, statement):
+    """Whether both sides may be computed; calls that both make need a statement of their own."""
+    common = [ast.dump(c) for c in sides[0].calls] == [ast.dump(c) for c in sides[1].calls]
+    unknown = any(s.problem for s in sides) or not common
+    return not unknown and (statement or not sides[0].calls)

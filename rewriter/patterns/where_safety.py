@@ -81,7 +81,7 @@ class Plain:
             return self._opaque(node)
         inner = self.side(node.operand)
         problem = inner.problem or self._no_bool(inner)
-        kind = self.context.inference.binary(ast.Mult(), inner.kind, Kind("int"))
+        kind = self._kind(node, ast.Mult(), inner.kind, Kind("int"))
         kind = self._made(kind, node)
         return Side(kind, inner.leaves, inner.calls, problem, doubt=inner.doubt)
 
@@ -89,6 +89,13 @@ class Plain:
         """`kind` as a tensor made where `node` stands."""
         own = self.context.kind(node)
         return replace(kind, made=own.made, strided=own.strided)
+
+    def _kind(self, node, op, left, right):
+        """The kind of an operation: as seen, or from those of its operands (calls that both sides
+        make are of one kind)."""
+        if self.context.exact:
+            return self.context.kind(node)
+        return self.context.inference.binary(op, left, right)
 
     def _no_bool(self, side):
         category = self.tokens.category(side.kind.dtype)
@@ -98,7 +105,7 @@ class Plain:
     def _BinOp(self, node):
         left, right = self.side(node.left), self.side(node.right)
         problem = left.problem or right.problem or self._operation(node, left, right)
-        kind = self._made(self.context.inference.binary(node.op, left.kind, right.kind), node)
+        kind = self._made(self._kind(node, node.op, left.kind, right.kind), node)
         doubt = left.doubt or right.doubt or self._unfit(node, left, right)
         leaves, calls = left.leaves | right.leaves, left.calls + right.calls
         return Side(kind, leaves, calls, problem, doubt=doubt)

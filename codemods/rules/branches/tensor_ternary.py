@@ -3,8 +3,7 @@
 import ast
 
 from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.condition import condition
-from ....rewriter.patterns.two_sides import Chooser
+from ....rewriter.patterns.tensor_ternary import chosen
 from ..base import Rule
 
 
@@ -38,31 +37,8 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node, context):
-        test = condition(node.test, context)
-        if test is None:
+        built = chosen(node, context)
+        if built is None:
             return
-        built = test if isinstance(test, str) else self._fix(node, context, test)
         fix, kept = (None, built) if isinstance(built, str) else (built, "")
         yield context.finding(self, node.test, fix=fix, kept=kept)
-
-    def _fix(self, node, context, test):
-        choice = Chooser(context, node).choose(
-            test, node.body, node.orelse, statement=False, targets=_targets(node, context)
-        )
-        if isinstance(choice, str):
-            return choice
-        edit = context.replacement(node, choice.text)
-        return context.fix(
-            f"use torch.{choice.form}",
-            edit,
-            safety=choice.safety,
-            why=choice.why,
-            imports=choice.imports,
-        )
-
-
-def _targets(node, context):
-    """The names that are bound to the very value of a conditional expression."""
-    parent = context.parent(node)
-    targets = parent.targets if isinstance(parent, ast.Assign) else []
-    return {t.id for t in targets if isinstance(t, ast.Name)}

@@ -3,7 +3,7 @@
 import ast
 
 from ....rewriter.edits.spans import Safety, hidden
-from ...analysis.import_names import dotted
+from ....rewriter.patterns.import_names import dotted
 from ..base import Rule
 
 _MATH = {

@@ -1,0 +1,64 @@
+"""Whether a call that was just recorded can be made a second time without anyone noticing, and the
+random generators put back for it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...runtime.replay.recipes import HostCall
+from .recording import Recording
+from .values import CALL_INPUT
+
+
+def is_repeatable(recorder: Any, recording: Recording) -> bool:
+    """Whether the call did nothing to the outside but draw random numbers of torch's: no effect, no
+    input written, nothing asked that answers otherwise each time."""
+    written = any(v.home == CALL_INPUT for seg in recorder.segments for v in seg.written)
+    asked = any(isinstance(recipe, HostCall) for _, recipe, _ in recording.outcomes)
+    return not recording.effects and not written and not asked and not recording.fed
+
+
+class Generators:
+    """The state of torch's default generators at one moment."""
+
+    def __init__(self) -> None:
+        self._cpu = torch.random.get_rng_state()
+        cuda = torch.cuda.is_initialized()
+        self._cuda = torch.cuda.get_rng_state_all() if cuda else None
+
+    def put_back(self) -> None:
+        torch.random.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """From here on random numbers are drawn again; afterwards, as if they had not been."""
+        now = Generators()
+        self.put_back()
+        try:
+            yield
+        finally:
+            now.put_back()
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two results of one call are the same, as far as their tensors go (what is computed
+    for more elements at once may differ in its last bits)."""
+    leaves = [torch.utils._pytree.tree_leaves(result) for result in (one, other)]
+    if len(leaves[0]) != len(leaves[1]):
+        return False
+    return all(_same(a, b) for a, b in zip(*leaves, strict=True))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(one) is type(other)
+    if one.shape != other.shape or one.dtype != other.dtype or one.stride() != other.stride():
+        return False
+    if one.requires_grad != other.requires_grad or one.device != other.device:
+        return False
+    with torch.no_grad():
+        return torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)

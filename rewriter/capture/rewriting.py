@@ -1,0 +1,278 @@
+"""What patterns make of the places where a recording is cut: judged there and then, while the real
+values stand in the user's frame.
+
+The recording goes on as it would; at its end the functions with what was found are recorded again
+(`rewriter.rerecord`).
+"""
+
+import ast
+import linecache
+import os
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import live_source
+from ..edits.source_file import Source, SourceError
+from ..edits.spans import Edit, Fix, Safety, apply
+from ..patterns import masked_write, tensor_if, tensor_ternary
+from ..patterns.oracle import Oracle
+from .fake_values import FakeValues
+from .places import place_of
+from .recorded_oracle import RecordedOracle
+
+MOST = 64  # looks at one place: a loop of more turns stays a loop
+_ROUNDS = 8
+
+Maker = Callable[[Any, Oracle], Fix | str | None]
+# What may stand where a value decides: its code in the catalogue, and the pattern.
+PATTERNS: dict[type, tuple[str, Maker]] = {
+    ast.If: ("DYN201", tensor_if.chosen),
+    ast.IfExp: ("DYN202", tensor_ternary.chosen),
+    ast.Assign: ("DYN504", masked_write.chosen),
+    ast.AugAssign: ("DYN504", masked_write.chosen),
+}
+IN_PLACE = frozenset({"DYN504"})  # these write into the tensor that there is
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One change: the rule's code, the place, what stood there and what stands there now."""
+
+    code: str
+    file: str
+    line: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.code} {self.before!r} -> {self.after!r}"
+
+
+@dataclass
+class Found:
+    """The changes of one function, on the text of its file. `edits` by the line that asked, with
+    the number of looks; None: it stays as it is."""
+
+    function: types.FunctionType
+    source: live_source.Source
+    file: Source
+    edits: dict[int, tuple[Edit, str] | None] = field(default_factory=dict)
+    looks: dict[int, int] = field(default_factory=dict)
+
+    def applied(self) -> list[Applied]:
+        """The changes, first come first."""
+        found = [(line, *entry) for line, entry in sorted(self.edits.items()) if entry]
+        return [
+            Applied(code, self.source.file, line, self.file.text[e.start : e.end], e.text)
+            for line, e, code in found
+        ]
+
+    def rewritten(self) -> live_source.Source | None:
+        """The function's source with the changes made; None where there are none."""
+        edits = [entry[0] for entry in self.edits.values() if entry]
+        if not edits:
+            return None
+        start = self.file.starts[self.source.first_line - 1]
+        end = start + len(self.source.text)
+        inner = [Edit(e.start - start, e.end - start, e.text) for e in edits]
+        if any(e.start < 0 or e.end > end - start for e in inner):
+            return None
+        return self.source.changed(apply(self.source.text, inner), _lines(self.source, inner))
+
+
+def _lines(source: live_source.Source, edits: list[Edit]) -> tuple[int, ...]:
+    """For each line of the changed text, its line in the user's file: what is new stands where the
+    change begins."""
+    lines: list[int] = []
+    at, number = 0, source.first_line
+    for edit in sorted(edits, key=lambda e: e.start):
+        kept = source.text[at : edit.start].count("\n")
+        lines += range(number, number + kept)
+        number += kept
+        lines += [number] * (edit.text.count("\n") + 1)
+        number += source.text[edit.start : edit.end].count("\n") + 1
+        at = edit.end + 1
+    rest = source.text[at:].count("\n") + 1 if at <= len(source.text) else 0
+    return (*lines, *range(number, number + rest))
+
+
+class Rewritings:
+    """What patterns found in one recording. `is_rewritten` knows code that the rewriter made."""
+
+    def __init__(self, is_rewritten: Callable[[types.CodeType], bool]) -> None:
+        self._is_rewritten = is_rewritten
+        self._found: dict[types.CodeType, Found | str] = {}
+        self.complete = True
+
+    def meet(self, frame: types.FrameType | None) -> str:
+        """A value decides in the code that runs: "" where a pattern makes it a choice in the graph,
+        else why none does."""
+        kept = self._meet(frame)
+        self.complete = self.complete and not kept
+        return kept
+
+    def found(self) -> list[Found]:
+        """The functions that change."""
+        every = [found for found in self._found.values() if isinstance(found, Found)]
+        return [found for found in every if any(found.edits.values())]
+
+    def _meet(self, frame: types.FrameType | None) -> str:
+        frame = self._function_frame(frame)
+        if frame is None:
+            return "no function is at work"
+        found = self._file_of(frame.f_locals["__df"].fn)
+        if isinstance(found, str):
+            return found
+        line = frame.f_lineno
+        found.looks[line] = found.looks.get(line, 0) + 1
+        if found.looks[line] > MOST:
+            found.edits[line] = None
+            return "too many turns of a loop"
+        values = FakeValues(_locals(frame), found.function.__globals__)
+        try:
+            edit = judged(found, line, values)
+        except Exception as error:
+            edit = f"{type(error).__name__}: {error}"
+        if isinstance(edit, str):
+            found.edits[line] = None
+            return edit
+        return self._keep(found, line, edit)
+
+    def _keep(self, found: Found, line: int, edit: tuple[Edit, str]) -> str:
+        if found.edits.setdefault(line, edit) != edit:
+            found.edits[line] = None
+            return "it would be written otherwise at another time"
+        others = [e[0] for at, e in found.edits.items() if e and at != line]
+        if any(edit[0].start < other.end and other.start < edit[0].end for other in others):
+            found.edits[line] = None
+            return "another change stands in the way"
+        return ""
+
+    def _function_frame(self, frame: types.FrameType | None) -> types.FrameType | None:
+        """The innermost frame of a rewritten function, past the lambdas that its operands became;
+        None where torch's own code decides."""
+        if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
+            return None
+        while frame is not None:
+            operators = self._is_rewritten(frame.f_code) and frame.f_locals.get("__df")
+            if operators:
+                code = operators.fn.__code__
+                same = frame.f_code.co_firstlineno == code.co_firstlineno
+                if same and frame.f_code.co_name == code.co_name:
+                    return frame
+            frame = frame.f_back
+        return None
+
+    def _file_of(self, function: types.FunctionType) -> "Found | str":
+        code = function.__code__
+        if code not in self._found:
+            self._found[code] = _found(function)
+        return self._found[code]
+
+
+def _found(function: types.FunctionType) -> "Found | str":
+    try:
+        source = live_source.find(function)
+        lines = linecache.getlines(source.file)
+        file = Source("".join(lines), source.file)
+    except (live_source.NotRewritable, SourceError) as error:
+        return str(error)
+    if source.is_lambda:
+        return "it stands in a lambda"
+    start = file.starts[source.first_line - 1]
+    if not file.text.startswith(source.text, start):
+        return "the file is another by now"
+    return Found(function, source, file)
+
+
+def _locals(frame: types.FrameType) -> dict[str, Any]:
+    return {name: value for name, value in frame.f_locals.items() if name != "__df"}
+
+
+def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | str":
+    """The edit, and its rule's code, that leaves nothing to decide on `line` of the function; or
+    why there is none."""
+    file, code, why = found.file, "", "nothing that a pattern knows decides here"
+    for _ in range(_ROUNDS):
+        function = _function(file.tree, found.source)
+        places = _places(function, line)
+        made = _first_made(file, function, places, values)
+        if isinstance(made, str) or made is None:
+            why = made or why
+            break
+        file, code = file.with_text(apply(file.text, made[0].edits)), made[1] or code
+        if not _asks(file, found, line, values):
+            return _difference(found.file.text, file.text), code
+    return why
+
+
+def _asks(file: Source, found: Found, line: int, values: FakeValues) -> bool:
+    """Whether a tensor still decides on the line."""
+    function = _function(file.tree, found.source)
+    places = [node for node in _places(function, line) if _on(_decider(node), line)]
+    oracle = RecordedOracle(file, function, values, places)
+    return any(PATTERNS[type(node)][1](node, oracle) is not None for node in places)
+
+
+def _first_made(
+    file: Source, function: ast.AST, places: list[Any], values: FakeValues
+) -> "tuple[Fix, str] | str | None":
+    """The first place, from inside out, that a pattern can change safely."""
+    oracle, why = RecordedOracle(file, function, values, places), None
+    for node in places:
+        code, make = PATTERNS[type(node)]
+        fix = make(node, oracle)
+        if isinstance(fix, Fix):
+            if fix.safety is Safety.SAFE and not fix.imports:
+                return fix, code
+            fix = fix.why or "torch is not imported at the top of the file"
+        why = fix or why
+    return why
+
+
+def _function(tree: ast.AST, source: live_source.Source) -> Any:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == source.name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == source.first_line:
+                return node
+    raise LookupError(f"{source.name} was not found")
+
+
+def _places(function: ast.AST, line: int) -> list[Any]:
+    """What may decide on `line`, inner ones first; of an `if` with the `elif`s below it, which see
+    the same values."""
+    found: list[Any] = []
+    for node in ast.walk(function):
+        if isinstance(node, tuple(PATTERNS)) and _on(_decider(node), line):  # type: ignore
+            found.append(node)
+            while isinstance(node, ast.If) and len(node.orelse) == 1:
+                node = node.orelse[0]
+                found += [node] if isinstance(node, ast.If) else []
+    return sorted(set(found), key=lambda n: (-n.lineno, n.end_lineno, n.end_col_offset))
+
+
+def _decider(node: ast.AST) -> ast.AST:
+    """The part of a place that asks for a value."""
+    return getattr(node, "test", node)
+
+
+def _on(node: ast.AST, line: int) -> bool:
+    return node.lineno <= line <= node.end_lineno  # type: ignore[attr-defined]
+
+
+def _difference(before: str, after: str) -> Edit:
+    """The one edit, of whole lines, that makes `after` of `before`."""
+    start = 0
+    shortest = min(len(before), len(after))
+    while start < shortest and before[start] == after[start]:
+        start += 1
+    start = before.rfind("\n", 0, start) + 1
+    end = 0
+    while end < shortest - start and before[-1 - end] == after[-1 - end]:
+        end += 1
+    tail = before.find("\n", len(before) - end) if end else len(before)
+    end = len(before) - tail if tail >= 0 else 0
+    return Edit(start, len(before) - end, after[start : len(after) - end])

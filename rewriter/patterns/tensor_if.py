@@ -1,0 +1,252 @@
+"""An `if` on a tensor's value whose sides give values, as a choice: `torch.where` or
+`torch.cond`."""
+
+import ast
+from dataclasses import dataclass, replace
+
+from ..edits.spans import Edit, Fix, Safety
+from .condition import Condition, condition
+from .kinds import ANY
+from .oracle import Oracle
+from .proofs import moves
+from .two_sides import Chooser
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An `if` that computes values: `pairs` of (target text or None for return, expression if true,
+    if false); `last`: the statement that the rewritten code ends with (the `if`, or the `return`
+    after it)."""
+
+    pairs: tuple
+    last: ast.stmt
+
+
+def chosen(node: ast.If, oracle: Oracle) -> Fix | str | None:
+    """The Fix that makes the `if` a choice; a string: why there is none; None: no tensor
+    decides it."""
+    test = condition(node.test, oracle)
+    if test is None:
+        return None
+    lead = ""
+    if isinstance(test, str):
+        lead, test = led(node, oracle) or ("", test)
+    return test if isinstance(test, str) else _Rewrite(node, oracle, test, lead).fix()
+
+
+def led(node, context):
+    """(source of the Python part, Condition of the rest) of a test `python and tensor` without an
+    else; None for others."""
+    test = node.test
+    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And) or node.orelse:
+        return None
+    *first, last = test.values
+    if any(condition(v, context) is not None for v in first):
+        return None
+    found = condition(last, context)
+    start, end = context.source.span(first[0])[0], context.source.span(first[-1])[1]
+    text = context.source.text[start:end]
+    if not isinstance(found, Condition) or text.count("(") != text.count(")") or "\n" in text:
+        return None
+    return text, found
+
+
+def is_elif(node, source):
+    return source.text.startswith("elif", source.span(node)[0])
+
+
+def raises_only(body):
+    return len(body) == 1 and isinstance(body[0], ast.Raise)
+
+
+class _Rewrite:
+    """One `if` statement on its way to an expression."""
+
+    def __init__(self, node, context, test, lead):
+        self.node, self.context, self.test, self.lead = node, context, test, lead
+        self.before, self.doubt = [], ""
+        self.source = context.source
+        self.held = ""
+
+    def fix(self):
+        """The Fix, or a string that says why there is none."""
+        shape = self._shape()
+        if isinstance(shape, str):
+            return shape
+        indent, elif_ = self.source.indent_of(self.node), is_elif(self.node, self.source)
+        if elif_ and shape.last is self.node:
+            indent = self.source.white_before(self.node)
+        if indent is None:
+            return "the statement shares its line with others"
+        chosen = self._choose(shape)
+        if isinstance(chosen, str):
+            return chosen
+        return self._build(shape, chosen, indent)
+
+    def _choose(self, shape):
+        test = self._once(shape)
+        chooser, choices = Chooser(self.context, self.node), []
+        for target, first, second in shape.pairs:
+            choice = chooser.choose(test, first, second, targets={target} - {None})
+            if isinstance(choice, str):
+                return choice
+            choices.append(choice)
+        if len(choices) > 1 and any(c.prelude for c in choices):
+            return "the sides share calls in more than one assignment"
+        return choices
+
+    def _once(self, shape):
+        """The test for several values: a name that holds it, so that it is computed once, before
+        any of them changes."""
+        if len(shape.pairs) == 1:
+            return self.test
+        self.held = self.context.fresh_name(self.node, "condition", "use_first")
+        return replace(self.test, text=self.held, pure=True)
+
+    def _build(self, shape, choices, indent):
+        newline = self.source.newline
+        start, end = self.source.span(self.node)[0], self.source.span(shape.last)[1]
+        kept = [self.source.span(side) for pair in shape.pairs for side in pair[1:]] + [
+            self.source.span(self.node.test)
+        ]
+        lines = self.context.lost_comments(start, end, kept)
+        lines += self.before
+        lines += [f"{self.held} = {self.test.text}"] if self.held else []
+        lines += [line for choice in choices for line in choice.prelude]
+        for (target, _, _), choice in zip(shape.pairs, choices, strict=True):
+            lines.append(f"return {choice.text}" if target is None else f"{target} = {choice.text}")
+        unit = self.source.indent_unit()
+        if self.lead:
+            lines = [f"if {self.lead}:", *(unit + line for line in lines)]
+        if is_elif(self.node, self.source):
+            lines = ["else:", *(unit + line for line in lines)]
+        why = self.doubt or next((c.why for c in choices if c.safety is Safety.UNSAFE), "")
+        return self.context.fix(
+            f"use torch.{choices[0].form}",
+            Edit(start, end, f"{newline}{indent}".join(lines)),
+            safety=Safety.UNSAFE if why else Safety.SAFE,
+            why=why,
+            imports=choices[0].imports,
+        )
+
+    def _shape(self):
+        body, orelse = self.node.body, self.node.orelse
+        if len(orelse) == 1 and isinstance(orelse[0], ast.If):
+            return "an `elif` follows that cannot be fixed, or not before this one"
+        if _is_return(body):
+            return self._returning(body, orelse)
+        if not orelse:
+            body = self._without_numbers(body)
+        targets = [_target(s, self.context) for s in body]
+        if not all(targets):
+            return "the sides do more than give values"
+        if len(set(targets)) < len(targets) or self._chained(body, targets):
+            return "the assignments of a side depend on each other"
+        return self._assigning(body, orelse, targets)
+
+    def _without_numbers(self, body):
+        """Leading assignments of Python numbers that only this block uses are made before the
+        choice."""
+        body = list(body)
+        while len(body) > 1 and self._number(body[0]):
+            statement = body.pop(0)
+            self.context.runs(statement.targets[0].id, statement.value)
+            self.before.append(self.context.segment(statement))
+        return body
+
+    def _number(self, statement):
+        target = _target(statement, self.context)
+        if (
+            not target
+            or not self.context.kind(statement.value).is_number
+            or self.context.kind(statement.value).host
+        ):
+            return False
+        inside = set(ast.walk(self.node))
+        everywhere = ast.walk(self.context.function(self.node).node)
+        if any(isinstance(n, ast.Name) and n.id == target and n not in inside for n in everywhere):
+            return False
+        for call in (n for n in ast.walk(statement.value) if isinstance(n, ast.Call)):
+            if self.context.resolve(call.func) != "torch.finfo" or len(call.args) != 1:
+                return False
+            self.doubt = self.doubt or self._finfo(call.args[0])
+        self.doubt = self.doubt or moves(statement, target, self.context)
+        return True
+
+    def _finfo(self, dtype):
+        tensor = self.context.kind(dtype.value) if isinstance(dtype, ast.Attribute) else ANY
+        if tensor.is_tensor and self.context.inference.tokens.category(tensor.dtype) == "float":
+            return ""
+        return "torch.finfo raises for a dtype that is not floating-point"
+
+    def _returning(self, body, orelse):
+        if _is_return(orelse):
+            return Shape(((None, body[0].value, orelse[0].value),), self.node)
+        block, index = self.context.block(self.node)
+        after = block[index + 1 :]
+        if orelse or not _is_return(after[:1]):
+            return "the sides do more than give values"
+        if self.context.kind(after[0].value).what == "none":
+            return "one side returns nothing"
+        return Shape(((None, body[0].value, after[0].value),), after[0])
+
+    def _chained(self, body, targets):
+        """Whether a later value of a side uses a name that an earlier one binds."""
+        for index, statement in enumerate(body):
+            used = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+            if used & set(targets[:index]):
+                return True
+        return False
+
+    def _assigning(self, body, orelse, targets):
+        others = {_target(s, self.context): s.value for s in orelse if isinstance(s, ast.Assign)}
+        if orelse and (list(others) != targets or len(orelse) != len(targets)):
+            return "the sides do not give values to the same names"
+        if orelse and self._chained(orelse, targets):
+            return "the assignments of a side depend on each other"
+        pairs = []
+        for statement, target in zip(body, targets, strict=True):
+            other = others.get(target) or self._old(statement, target)
+            if isinstance(other, str):
+                return other
+            pairs.append((target, _value(statement), other))
+        reads = {
+            n.id
+            for pair in pairs[1:]
+            for side in pair[1:]
+            for n in ast.walk(side)
+            if isinstance(n, ast.Name)
+        }
+        if reads & set(targets[:-1]) and len(pairs) > 1:
+            return "the assignments of a side depend on each other"
+        return Shape(tuple(pairs), self.node)
+
+    def _old(self, statement, target):
+        """The value that `target` had before, as a node with a kind."""
+        kind = self.context.inference.at_branch.get(self.node, {}).get(target, ANY)
+        if not kind.is_tensor or kind.optional:
+            return f"`{target}` is not known to be a tensor before"
+        node = statement.targets[0]
+        old = ast.Name(target, ast.Load())
+        ast.copy_location(old, node)
+        self.context.inference.kinds[old] = kind
+        return old
+
+
+def _is_return(body):
+    return len(body) == 1 and isinstance(body[0], ast.Return) and body[0].value is not None
+
+
+def _target(statement, context):
+    """The one name that a plain assignment binds; "" for any other statement."""
+    if (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name)
+    ):
+        return statement.targets[0].id if isinstance(_value(statement), ast.expr) else ""
+    return ""
+
+
+def _value(statement):
+    return statement.value
