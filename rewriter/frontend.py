@@ -29,6 +29,7 @@ from .capture.trace import Recorder
 from .forms import call_ops, known_calls
 from .forms.operators import Forms
 from .live_source import NotRewritable
+from .outline import pieces
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -69,8 +70,14 @@ class CompiledFunction:
     sites and no segments.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        family: "pieces.Family | None" = None,
+    ) -> None:
         self.fn, self.options = fn, options
+        self._family, self._opened = family, None
         self.recordings: list[Recording | Failed] = []
         self._stays_eager = False
         self._failures = 0
@@ -87,23 +94,32 @@ class CompiledFunction:
                 catalogue.OPAQUE_CALL, "a compiled function is called by code that is not rewritten"
             )
         if self._stays_eager and not self._dispatcher.entries:
-            return self.fn(*args, **kwargs)
-        return self._dispatcher(args, kwargs)
+            return self._uncaptured(args, kwargs)
+        if current.family() is None:
+            return self._dispatcher(args, kwargs)
+        before = current.open_family(None)
+        try:
+            return self._dispatcher(args, kwargs)
+        finally:
+            current.open_family(before)
+
+    def _uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In eager; in parts, if the function could be cut where it breaks."""
+        return (self._opened or self.fn)(*args, **kwargs)
 
     def reset(self) -> None:
         """Forget every recording."""
         self._dispatcher.clear()
         self.recordings.clear()
         self._stays_eager, self._failures, self._limit_told = False, 0, False
+        self._opened = None
         self._moving.clear()
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Serve the call in eager while recording it; at its end, compile."""
-        if (
-            self._stays_eager
-            or self._at_limit(args, kwargs)
-            or not _recording_lock.acquire(blocking=False)
-        ):
+        if self._stays_eager:
+            return self._uncaptured(args, kwargs)
+        if self._at_limit(args, kwargs) or not _recording_lock.acquire(blocking=False):
             return self.fn(*args, **kwargs)
         try:
             return self._recorded(args, kwargs)
@@ -206,18 +222,35 @@ class CompiledFunction:
 
     def _failed(self, recorder: Recorder) -> None:
         """This call ran in eager. The next may be recordable (lazy initialisation); after a few the
-        function stays eager."""
+        function is cut where the recording ended."""
         self._failures += 1
         sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
         self.recordings.append(Failed(sites))
+        kept = FAILURES_KEPT if self._family is None else 1
         if recorder.stopped is not None:
-            name = getattr(self.fn, "__qualname__", repr(self.fn))
-            report.warn_once(
-                "stopped",
-                f"{name} runs in eager: {recorder.stopped}",
-                f"{recorder.stopped.file}:{recorder.stopped.line}",
-            )
-        self._stays_eager = self._failures >= FAILURES_KEPT
+            self._tell(recorder.stopped)
+        if self._failures >= kept and not self._stays_eager:
+            self._cut(recorder.stopped_at)
+
+    def _tell(self, site: catalogue.Site) -> None:
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        report.warn_once("stopped", f"{name} runs in eager: {site}", f"{site.file}:{site.line}")
+
+    def _cut(self, stopped_at: tuple[places.Reached, ...]) -> None:
+        """From now on the function runs in parts."""
+        family = self._family or pieces.Family(
+            lambda fn, family: CompiledFunction(fn, self.options, family), CompiledFunction
+        )
+        family.note(stopped_at)
+        self.cut_at(pieces.line_in(self.fn, stopped_at), family)
+
+    def cut_at(self, line: int | None, family: "pieces.Family") -> None:
+        """Run in parts, cut at `line`, or in halves where it is not known."""
+        self._stays_eager = True
+        try:
+            self._opened = pieces.opened(self.fn, line, family)
+        except Exception as error:
+            self._internal(error, "cutting the function")
 
     def _compile(self, recording: Recording) -> None:
         start = time.perf_counter()

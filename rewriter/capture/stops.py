@@ -12,7 +12,7 @@ from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from .. import catalogue
 from . import current
-from .places import place_of
+from .places import Reached, place_of, reached_lines
 
 
 class Stopped(Exception):
@@ -29,6 +29,7 @@ class StoppableMode(TorchFunctionMode):
         self.options, self.rewriter = options, rewriter
         self.active = True
         self.stopped: catalogue.Site | None = None
+        self.stopped_at: tuple[Reached, ...] = ()
         self.failure: GraphBreakError | None = None
         self.sites: list[catalogue.Site] = []
 
@@ -89,6 +90,7 @@ class StoppableMode(TorchFunctionMode):
         if current.recorder() is self:
             current.install(None)
         self.stopped = self.site(reason, detail)
+        self.stopped_at = reached_lines(sys._getframe(1))
         self._refuse(self.stopped)
 
     def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
