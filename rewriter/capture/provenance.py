@@ -6,10 +6,12 @@ import datetime
 import decimal
 import enum
 import functools
+import inspect
 import operator
 import pathlib
 import re
 import types
+import typing
 import uuid
 import zoneinfo
 from collections import OrderedDict, defaultdict
@@ -93,6 +95,16 @@ BY_VALUE = (
     *_NUMPY,
 )
 BY_PARTS = (functools.partial, slice)
+# Nobody writes to these; what they hold is guarded with them.
+FROZEN = (
+    inspect.Signature,
+    inspect.Parameter,
+    types.UnionType,
+    type(typing.Optional[int]),  # noqa: UP045
+    type(typing.List[int]),  # noqa: UP006
+    typing.TypeVar,
+    typing.ForwardRef,
+)
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 CONTENT_LIMIT = 20_000
@@ -225,6 +237,8 @@ class Provenance:
         if path is None or id(obj) in self._read or _is_followed(obj):
             return
         self._read.add(id(obj))
+        if isinstance(obj, FROZEN):
+            return self.guard(path, Is(obj))
         self.touch(obj)
         held = self._before.get(id(obj), obj)
         if isinstance(held, SEQUENCES):
@@ -247,6 +261,8 @@ class Provenance:
         if path is None or id(obj) in self._deep or _is_followed(obj):
             return None
         self._deep.add(id(obj))
+        if isinstance(obj, FROZEN):
+            return self.structure(obj)
         if _has_structure(obj):
             self.structure(obj)
             for part in (
