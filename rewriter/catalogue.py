@@ -58,9 +58,18 @@ OPAQUE_CALL = Reason(
     "wrap it with torch.library.custom_op or dynfix.allow_in_graph",
     ("GB0059",),
 )
-EXPLICIT = Reason("DYN000", "graph_break() was called", "remove the call", ("GB0025",))
+EXPLICIT = Reason(
+    "DYN000",
+    "a graph break was asked for",
+    "remove the call of graph_break(), or the disable() of the function",
+    ("GB0025",),
+)
 UNSUPPORTED = Reason(
-    "DYN001", "the recorder does not understand this", "it runs in eager; please report it", ()
+    "DYN001",
+    "the recorder does not understand this",
+    "the statement runs as it is, between two graphs: move it out of the compiled code, or write it"
+    " with what is captured",
+    (),
 )
 NOT_REWRITABLE = Reason(
     "DYN002",

@@ -15,7 +15,7 @@ from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
-from ..runtime.errors import RecompileLimitError
+from ..runtime.errors import GraphBreakError, RecompileLimitError
 from ..runtime.guard import Arg, GuardState, Kwarg, Obj
 from ..runtime.options import Options
 from . import catalogue, emit
@@ -148,6 +148,7 @@ class CompiledFunction:
         self._note_moving(args, kwargs)
         ambient = GuardState.now()
         recorder = Recorder(self.options, Rewriter, self._moving)
+        recorder.home = places.definition_of(self.fn, args)
         try:
             result = self._run(recorder, args, kwargs)
         except Exception as error:
@@ -210,6 +211,8 @@ class CompiledFunction:
                 if recorder.active
                 else None
             )
+        except GraphBreakError:  # under fullgraph=True
+            raise
         except Exception as error:
             self._internal(error, "finishing the recording")
             return None
@@ -234,7 +237,7 @@ class CompiledFunction:
 
     def _tell(self, site: catalogue.Site) -> None:
         name = getattr(self.fn, "__qualname__", repr(self.fn))
-        report.warn_once("stopped", f"{name} runs in eager: {site}", f"{site.file}:{site.line}")
+        report.warn_once("stopped", f"{name} is not one graph: {site}", f"{site.file}:{site.line}")
 
     def _cut(self, stopped_at: tuple[places.Reached, ...]) -> None:
         """From now on the function runs in parts."""
@@ -294,6 +297,8 @@ class CompiledFunction:
         if self.options.strict:
             raise error
         self._stays_eager = True
+        if self.options.fullgraph:
+            raise GraphBreakError(f"fullgraph=True, but {doing} failed: {error}") from error
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.log.debug("%s of %s failed", doing, name, exc_info=error)
         report.warn_once(

@@ -5,6 +5,7 @@ import linecache
 import os
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -53,6 +54,18 @@ def reached_lines(frame: types.FrameType | None) -> tuple[Reached, ...]:
             found.append(Reached(code.co_filename, code.co_firstlineno, known, frame.f_lineno))
         frame = frame.f_back
     return tuple(found)
+
+
+def definition_of(fn: Any, args: tuple[Any, ...]) -> tuple[str, int, str]:
+    """File, line and text of where a function is defined; of a module's `forward`, where a module
+    is what is called."""
+    ours = getattr(fn, "__module__", "") or ""
+    if ours.endswith(".module_class") and args and isinstance(args[0], torch.nn.Module):
+        fn = getattr(type(args[0]).forward, "__wrapped__", type(args[0]).forward)
+    code = getattr(fn, "__code__", None)
+    return (
+        ("<unknown>", 0, "") if code is None else _with_text(code.co_filename, code.co_firstlineno)
+    )
 
 
 def _with_text(file: str, line: int) -> tuple[str, int, str]:

@@ -38,6 +38,7 @@ from ...runtime.guard import (
     Members,
     Obj,
     Path,
+    Stored,
     TypeIs,
 )
 from .scalars import plain
@@ -142,6 +143,13 @@ def _slots(cls: type) -> list[str]:
     return [name for name in copyreg._slotnames(cls) if isinstance(name, str)]  # type: ignore[attr-defined]
 
 
+def item_path(obj: Any, path: Path, key: Any) -> Path:
+    """The path of what the mapping `obj` holds at `key`, whatever its class's `__getitem__`
+    gives."""
+    own = isinstance(obj, dict) and isinstance(type(obj).__getitem__, types.FunctionType)
+    return Stored(path, key) if own else Item(path, key)
+
+
 class Provenance:
     """Paths by object identity (the objects are held while the recording lasts), guards in the
     order of the reads."""
@@ -244,7 +252,7 @@ class Provenance:
         if isinstance(held, SEQUENCES):
             self._sequence(held, path)
         elif isinstance(held, MAPPINGS):
-            self._mapping(held, path)
+            self._mapping(obj, held, path)
         elif isinstance(held, set | frozenset):
             self.guard(path, Members(tuple(held)))
         elif isinstance(held, BY_VALUE):
@@ -306,10 +314,10 @@ class Provenance:
         for index, value in enumerate(values):
             self._fixed(value, Item(path, index))
 
-    def _mapping(self, held: Any, path: Path) -> None:
+    def _mapping(self, obj: Any, held: Any, path: Path) -> None:
         self.keys(held, path)
         for key, value in dict(held).items():
-            self._fixed(value, Item(path, key))
+            self._fixed(value, item_path(obj, path, key))
 
     def keys(self, held: Any, path: Path) -> None:
         """Which keys a mapping has is about to be relied upon."""

@@ -31,6 +31,7 @@ class StoppableMode(TorchFunctionMode):
         self.stopped: catalogue.Site | None = None
         self.stopped_at: tuple[Reached, ...] = ()
         self.failure: GraphBreakError | None = None
+        self.home: tuple[str, int, str] = ("<unknown>", 0, "")
         self.sites: list[catalogue.Site] = []
 
     # -- places
@@ -101,7 +102,9 @@ class StoppableMode(TorchFunctionMode):
         try:
             place = self.place()
         except Exception:  # a place that cannot be told must not hide why the recording ended
-            place = ("<unknown>", 0, "")
+            place = self.home
+        if place[1] == 0:  # the call is over, or was never in code of the user's
+            place = self.home
         return catalogue.Site(reason, *place, detail)
 
     def breaks(self, reason: catalogue.Reason, detail: str) -> None:

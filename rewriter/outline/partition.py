@@ -113,17 +113,18 @@ def _shared(node: ast.FunctionDef, local: Names, parameters: Names) -> Names:
     closed: set[str] = set()
     times: dict[str, int] = dict.fromkeys(parameters, 1)
     for below in (inner for stmt in node.body for inner in ast.walk(stmt)):
-        if isinstance(below, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+        if isinstance(below, _CLOSES):
             closed.update(names(loads(below)) & local)
-            closed.update(
-                name for n in ast.walk(below) if isinstance(n, ast.Nonlocal) for name in n.names
-            )
-        elif isinstance(below, ast.GeneratorExp):
-            closed.update(names(loads(below)) & local)
+        if isinstance(below, ast.Nonlocal):
+            times.update(dict.fromkeys(below.names, 2))  # bound there, too
+            closed.update(below.names)
     for stmt in node.body:
         for name in stores(stmt):
             times[name] = times.get(name, 0) + 1 + _in_loop(stmt)
     return frozenset(name for name in closed if times.get(name, 0) > 1)
+
+
+_CLOSES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 
 
 def _in_loop(stmt: ast.stmt) -> int:
