@@ -294,3 +294,44 @@ def test_frozen_module_function_leaves_one_graph():
     """`os.getenv` has no source: the module is frozen."""
     fn = same(lambda: PROGRAMS["os.getenv"], (A,), (B,))
     assert not [site for kept in recordings(fn) for site in kept.sites]
+
+
+class Listed(torch.autograd.Function):
+    """A list in `forward`, which only a run of it shows to be harmless; an input given back."""
+
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        ctx.save_for_backward(x)
+        parts = []
+        parts.append(x * k)
+        return parts[0] + 1, x, torch.is_grad_enabled()
+
+    @staticmethod
+    def backward(ctx, grad, more, flag):
+        return grad * ctx.k + more, None
+
+
+class Written(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_forward_is_looked_into_where_nothing_goes_backward(backend, grad):
+    def program(x):
+        y, z, mode = Listed.apply(x * 1, 3)
+        w = x + 0
+        return y.sin(), z, mode, Written.apply(w), w
+
+    steps = [(t.clone().requires_grad_(grad),) for t in (A, B, A + 1, B, A)]
+    fn = same(lambda: program, *steps, backend=backend, tolerance=(1e-5, 1e-6))
+    if not grad:
+        one_graph(fn, 1)
