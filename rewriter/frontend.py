@@ -75,9 +75,11 @@ class CompiledFunction:
         fn: Callable[..., Any],
         options: Options,
         family: "pieces.Family | None" = None,
+        depth: int = 0,
     ) -> None:
         self.fn, self.options = fn, options
-        self._family, self._opened = family, None
+        self._family, self._depth = family, depth
+        self._opened: Callable[..., Any] | None = None
         self.recordings: list[Recording | Failed] = []
         self._stays_eager = False
         self._failures = 0
@@ -241,17 +243,22 @@ class CompiledFunction:
 
     def _cut(self, stopped_at: tuple[places.Reached, ...]) -> None:
         """From now on the function runs in parts."""
-        family = self._family or pieces.Family(
-            lambda fn, family: CompiledFunction(fn, self.options, family), CompiledFunction
-        )
+        family = self._family or pieces.Family(self._member, CompiledFunction)
         family.note(stopped_at)
         self.cut_at(pieces.line_in(self.fn, stopped_at), family)
+
+    def _member(
+        self, fn: Callable[..., Any], family: "pieces.Family", depth: int
+    ) -> "CompiledFunction":
+        """A part, or a callee. A part in a loop meets every layer: it may have more variants."""
+        options = self.options.replace(recompile_limit=4 * self.options.recompile_limit)
+        return CompiledFunction(fn, options, family, depth)
 
     def cut_at(self, line: int | None, family: "pieces.Family") -> None:
         """Run in parts, cut at `line`, or in halves where it is not known."""
         self._stays_eager = True
         try:
-            self._opened = pieces.opened(self.fn, line, family)
+            self._opened = pieces.opened(self.fn, line, family, self._depth)
         except Exception as error:
             self._internal(error, "cutting the function")
 

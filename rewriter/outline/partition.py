@@ -47,12 +47,14 @@ class Plan:
 @dataclasses.dataclass(frozen=True)
 class Facts:
     """What is known of the function: `local` names; `shared` ones, which functions made in it close
-    over and that are bound more than once; `outer`, declared global or nonlocal."""
+    over and that are bound more than once; `outer`, declared global or nonlocal; `functions` and
+    classes made in it."""
 
     name: str
     local: Names
     shared: Names
     outer: Names
+    functions: Names
     first_parameter: str | None
 
 
@@ -104,7 +106,17 @@ def _facts(node: ast.FunctionDef) -> Facts | None:
     if any(name.startswith("__") and not name.endswith("__") for name in local):
         return None  # names that a class mangles
     first = next((arg.arg for arg in (*node.args.posonlyargs, *node.args.args)), None)
-    return Facts(node.name, local, _shared(node, local, parameters), outer, first)
+    shared, functions = _shared(node, local, parameters), _functions(inside)
+    return Facts(node.name, local, shared, outer, functions, first)
+
+
+def _functions(nodes: list[ast.AST]) -> Names:
+    """Names that are bound to functions and classes made here."""
+    found = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            found.update(name for target in node.targets for name in stores(target))
+    return frozenset(found)
 
 
 def _shared(node: ast.FunctionDef, local: Names, parameters: Names) -> Names:
@@ -254,6 +266,8 @@ class _Cutter:
         if (back - certain) - bound:
             return None
         given = (read & bound & self.facts.local) | (back - certain)
+        if given & self.facts.functions:
+            return None  # made anew at each call: no recording would stand for the next one
         returns = any(isinstance(n, ast.Return) for s in bodies for n in own_nodes(s))
         if after is not None and returns and _first(bodies[0]) == _last(bodies[-1]):
             return None  # the call of such a part takes two lines

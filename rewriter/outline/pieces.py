@@ -19,7 +19,8 @@ from ..live_source import NotRewritable, Source
 from .partition import PREFIX, Part, Plan, plan
 
 MOST_PIECES = 256
-Compile = Callable[[Callable[..., Any], "Family"], Callable[..., Any]]
+DEEPEST = 24  # parts in parts
+Compile = Callable[[Callable[..., Any], "Family", int], Callable[..., Any]]
 
 
 class Family:
@@ -39,11 +40,12 @@ class Family:
         for place in stopped_at:
             self._breaks[place.file, place.first_line, place.owner] = place.line
 
-    def part(self, fn: types.FunctionType) -> Callable[..., Any]:
-        """`fn`, compiled; as it is, once there are too many."""
+    def part(self, fn: types.FunctionType, depth: int = 0) -> Callable[..., Any]:
+        """`fn`, compiled; as it is, once there are too many. `depth`: in how many parts it
+        stands."""
         if len(self.members) >= MOST_PIECES:
             return fn
-        made = self._compile(fn, self)
+        made = self._compile(fn, self, depth)
         self.members.append(made)
         return made
 
@@ -78,13 +80,14 @@ def line_in(fn: Any, stopped_at: tuple[Reached, ...]) -> int | None:
     return lines[-1] if lines else None
 
 
-def opened(fn: Any, line: int | None, family: Family) -> Callable[..., Any] | None:
+def opened(fn: Any, line: int | None, family: Family, depth: int = 0) -> Callable[..., Any] | None:
     """`fn` cut at `line` (None: in halves), to be called in its place; None where it can only run
     as it is."""
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & _NOT_PLAIN:
         return None
     try:
-        driver = emit.rewrite(_driver(fn, line, family), Forms)
+        whole = fn if depth >= DEEPEST else _driver(fn, line, family, depth + 1)
+        driver = emit.rewrite(whole, Forms)
     except NotRewritable:
         return None
 
@@ -101,7 +104,9 @@ def opened(fn: Any, line: int | None, family: Family) -> Callable[..., Any] | No
 _NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines
 
 
-def _driver(fn: types.FunctionType, line: int | None, family: Family) -> types.FunctionType:
+def _driver(
+    fn: types.FunctionType, line: int | None, family: Family, depth: int
+) -> types.FunctionType:
     """The function with calls of compiled parts; the function itself if there are none."""
     source = live_source.find(fn)
     cut = None if source.is_lambda else _plan(source, line)
@@ -109,7 +114,7 @@ def _driver(fn: types.FunctionType, line: int | None, family: Family) -> types.F
         return fn
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     for index, part in enumerate(cut.parts):
-        made = family.part(_function(_part_source(source, part), fn, cells))
+        made = family.part(_function(_part_source(source, part), fn, cells), depth)
         cells[f"{PREFIX}{index}"] = types.CellType(made)
     free = (*source.free, *(name for name in cells if name.startswith(PREFIX)))
     driver = _function(_replaced(source, cut.text, source.first_line, free), fn, cells)
