@@ -30,6 +30,7 @@ from .capture.trace import Recorder
 from .forms import call_ops, known_calls
 from .forms.operators import Forms
 from .live_source import NotRewritable
+from .outline import pieces
 from .rerecord import Changed, checked
 
 _recording_lock = threading.RLock()
@@ -71,8 +72,16 @@ class CompiledFunction:
     sites and no segments.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        family: "pieces.Family | None" = None,
+        depth: int = 0,
+    ) -> None:
         self.fn, self.options = fn, options
+        self._family, self._depth = family, depth
+        self._opened: Callable[..., Any] | None = None
         self.recordings: list[Recording | Failed] = []
         self._stays_eager = False
         self._failures = 0
@@ -90,18 +99,33 @@ class CompiledFunction:
                 catalogue.OPAQUE_CALL, "a compiled function is called by code that is not rewritten"
             )
         if self._stays_eager and not self._dispatcher.entries:
-            return self.fn(*args, **kwargs)
-        if self._due:
-            changed = self._changed_for(args, kwargs)
-            if changed is not None:
-                return self._record(args, kwargs, changed)
+            return self._uncaptured(args, kwargs)
+        if current.family() is None:
+            return self._served(args, kwargs)
+        before = current.open_family(None)
+        try:
+            return self._served(args, kwargs)
+        finally:
+            current.open_family(before)
+
+    def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By an entry, or by a recording; anew where patterns changed the functions for such a
+        call."""
+        changed = self._changed_for(args, kwargs) if self._due else None
+        if changed is not None:
+            return self._record(args, kwargs, changed)
         return self._dispatcher(args, kwargs)
+
+    def _uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In eager; in parts, if the function could be cut where it breaks."""
+        return (self._opened or self.fn)(*args, **kwargs)
 
     def reset(self) -> None:
         """Forget every recording."""
         self._dispatcher.clear()
         self.recordings.clear()
         self._stays_eager, self._failures, self._limit_told = False, 0, False
+        self._opened = None
         self._moving.clear()
         self._due.clear()
 
@@ -119,11 +143,9 @@ class CompiledFunction:
     ) -> Any:
         """Serve the call in eager while recording it; at its end, compile. `changed`: functions
         that patterns rewrote, after an earlier recording."""
-        if (
-            self._stays_eager
-            or self._at_limit(args, kwargs)
-            or not _recording_lock.acquire(blocking=False)
-        ):
+        if self._stays_eager:
+            return self._uncaptured(args, kwargs)
+        if self._at_limit(args, kwargs) or not _recording_lock.acquire(blocking=False):
             return self.fn(*args, **kwargs)
         try:
             return self._recorded(args, kwargs, changed)
@@ -153,7 +175,7 @@ class CompiledFunction:
         start = time.perf_counter()
         self._note_moving(args, kwargs)
         ambient, generators = GuardState.now(), Generators()
-        recorder = self._recorder(changed)
+        recorder = self._recorder(changed, args)
         try:
             result = self._run(recorder, args, kwargs)
         except Exception as error:
@@ -176,11 +198,12 @@ class CompiledFunction:
             self._compile(recording)
         return result
 
-    def _recorder(self, changed: Changed | None) -> Recorder:
-        if changed is None:
-            return Recorder(self.options, Rewriter, self._moving)
-        recorder = Recorder(self.options, changed.rewriter(Rewriter), self._moving)
-        recorder.rewritings = None
+    def _recorder(self, changed: Changed | None, args: tuple[Any, ...]) -> Recorder:
+        rewriter = Rewriter if changed is None else changed.rewriter(Rewriter)
+        recorder = Recorder(self.options, rewriter, self._moving)
+        recorder.home = places.definition_of(self.fn, args)
+        if changed is not None:
+            recorder.rewritings = None
         return recorder
 
     def _bettered(
@@ -224,7 +247,7 @@ class CompiledFunction:
     ) -> Recording | None:
         """The call once more, with the changed functions; None where that gives no better
         recording."""
-        recorder = self._recorder(changed)
+        recorder = self._recorder(changed, args)
         try:
             other = self._run(recorder, args, kwargs)
             second = self._finished(recorder, other, args, kwargs, ambient)
@@ -290,6 +313,8 @@ class CompiledFunction:
                 if recorder.active
                 else None
             )
+        except GraphBreakError:  # under fullgraph=True
+            raise
         except Exception as error:
             self._internal(error, "finishing the recording")
             return None
@@ -302,18 +327,40 @@ class CompiledFunction:
 
     def _failed(self, recorder: Recorder) -> None:
         """This call ran in eager. The next may be recordable (lazy initialisation); after a few the
-        function stays eager."""
+        function is cut where the recording ended."""
         self._failures += 1
         sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
         self.recordings.append(Failed(sites))
+        kept = FAILURES_KEPT if self._family is None else 1
         if recorder.stopped is not None:
-            name = getattr(self.fn, "__qualname__", repr(self.fn))
-            report.warn_once(
-                "stopped",
-                f"{name} runs in eager: {recorder.stopped}",
-                f"{recorder.stopped.file}:{recorder.stopped.line}",
-            )
-        self._stays_eager = self._failures >= FAILURES_KEPT
+            self._tell(recorder.stopped)
+        if self._failures >= kept and not self._stays_eager:
+            self._cut(recorder.stopped_at)
+
+    def _tell(self, site: catalogue.Site) -> None:
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        report.warn_once("stopped", f"{name} is not one graph: {site}", f"{site.file}:{site.line}")
+
+    def _cut(self, stopped_at: tuple[places.Reached, ...]) -> None:
+        """From now on the function runs in parts."""
+        family = self._family or pieces.Family(self._member, CompiledFunction)
+        family.note(stopped_at)
+        self.cut_at(pieces.line_in(self.fn, stopped_at), family)
+
+    def _member(
+        self, fn: Callable[..., Any], family: "pieces.Family", depth: int
+    ) -> "CompiledFunction":
+        """A part, or a callee. A part in a loop meets every layer: it may have more variants."""
+        options = self.options.replace(recompile_limit=4 * self.options.recompile_limit)
+        return CompiledFunction(fn, options, family, depth)
+
+    def cut_at(self, line: int | None, family: "pieces.Family") -> None:
+        """Run in parts, cut at `line`, or in halves where it is not known."""
+        self._stays_eager = True
+        try:
+            self._opened = pieces.opened(self.fn, line, family, self._depth)
+        except Exception as error:
+            self._internal(error, "cutting the function")
 
     def _compile(self, recording: Recording) -> None:
         start = time.perf_counter()
@@ -357,6 +404,8 @@ class CompiledFunction:
         if self.options.strict:
             raise error
         self._stays_eager = True
+        if self.options.fullgraph:
+            raise GraphBreakError(f"fullgraph=True, but {doing} failed: {error}") from error
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.log.debug("%s of %s failed", doing, name, exc_info=error)
         report.warn_once(
