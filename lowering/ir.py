@@ -29,7 +29,7 @@ shared `space`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -177,7 +177,8 @@ class Indirect(Atom):
 
 @node
 class Store(Node):
-    """`combine` None overwrites; "sum" adds atomically to what is there."""
+    """`combine` None overwrites; "sum", "prod", "max", "min" fold into what is there. Points of a
+    nest that store at one place do so in the order of the axes."""
 
     buffer: Buffer
     index: Index
@@ -284,6 +285,23 @@ def accesses(nest: Nest) -> Iterator[Load | Store]:
     """Every load and store of the nest."""
     yield from nest_loads(nest)
     yield from nest.stores
+
+
+def holds_positions(indices: Iterable[Index]) -> bool:
+    """Whether one of the indices has a position from memory, which may be out of range."""
+    return any(isinstance(atom, Indirect) for index in indices for atom in atoms(index))
+
+
+def has_positions(nest: Nest) -> bool:
+    values = (index for value in store_values(nest) for index in indices_of(value))
+    return scatters(nest) or holds_positions(values)
+
+
+def scatters(nest: Nest) -> bool:
+    """Whether points of the nest may store at the same place."""
+    return holds_positions(store.index for store in nest.stores) or any(
+        store.combine is not None for store in nest.stores
+    )
 
 
 def rebuild(

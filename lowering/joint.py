@@ -15,7 +15,14 @@ from ..runtime.options import Options
 from .decompose import decompositions
 from .pipeline import compile_unit
 
-_EXPECTED = ("fw_compiler", "bw_compiler", "inference_compiler", "partition_fn", "decompositions")
+_EXPECTED = (
+    "fw_compiler",
+    "bw_compiler",
+    "inference_compiler",
+    "partition_fn",
+    "decompositions",
+    "keep_inference_input_mutations",
+)
 
 
 def check_torch() -> None:
@@ -54,6 +61,7 @@ def compile_graph(
         inference_compiler=compiler("inference"),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions(),
+        keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
     )
     return (lambda *args: compiled(*args)[0]) if single else compiled
 

@@ -207,7 +207,7 @@ def indirect(position: Value, bound: Size) -> Index:
     return sizes.atom_index(Indirect(cast(position, LONG), bound))
 
 
-def _from_end(position: Value, bound: Size) -> Index:
+def from_end(position: Value, bound: Size) -> Index:
     """A position of `x[i]`, where a negative one counts from the end."""
     given = cast(position, LONG)
     counted = op("add", given, const(bound, LONG))
@@ -244,8 +244,7 @@ def _gather(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) 
     return ctx.pointwise(node, body)
 
 
-@lowers(aten.scatter.value)
-def _scatter_one(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
+def scatter_compared(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
     """One position along `dim` for each row, as in the gradient of a loss over classes: a
     comparison where it is read."""
     dim %= max(len(x.shape), 1)
@@ -295,7 +294,7 @@ def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
         source = []
         for d, size in enumerate(x.shape):
             index = ids[d] if d < len(ids) else None
-            source.append(plain.pop(0) if index is None else _from_end(index.load(picks), size))
+            source.append(plain.pop(0) if index is None else from_end(index.load(picks), size))
         return x.load(source)
 
     return ctx.pointwise(node, body)

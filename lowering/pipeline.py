@@ -12,6 +12,7 @@ from ..runtime.options import Options
 from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality, storage
+from .in_place import in_place
 from .inline import inline
 from .ir import Group, Nest
 from .lower import lower_graph
@@ -43,6 +44,7 @@ STAGES = (
     Stage(
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers
+    Stage("in_place", in_place),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
 )
 
@@ -50,9 +52,9 @@ STAGES = (
 def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
     """The program of a functional core-ATen graph. Raises LoweringError or BuildError."""
     if options.target == "triton" or _on_gpu(graph):
-        return _compile(graph, name, options, symbolic_loops=False)
+        return _compile(graph, name, options, symbolic_loops=False, ordered=False)
     try:
-        return _compile(graph, name, options, symbolic_loops=True)
+        return _compile(graph, name, options)
     except Unknown as question:
         log.info(
             "%s: loops over sizes that only a call knows are left to the library: %s",
@@ -62,8 +64,14 @@ def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
         return _compile(graph, name, options, symbolic_loops=False)
 
 
-def _compile(graph: GraphModule, name: str, options: Options, symbolic_loops: bool) -> Program:
-    unit = lower_graph(graph, name, symbolic_loops)
+def _compile(
+    graph: GraphModule,
+    name: str,
+    options: Options,
+    symbolic_loops: bool = True,
+    ordered: bool = True,
+) -> Program:
+    unit = lower_graph(graph, name, symbolic_loops, ordered)
     _check(unit, "lower", options)
     for stage in STAGES:
         run = stage.run if options.fusion or not stage.fusion else stage.unfused

@@ -23,6 +23,7 @@ from ..ir import (
     accesses,
     group_variables,
     nest_loads,
+    scatters,
     store_values,
 )
 from ..poly import Var, hint, is_known
@@ -32,6 +33,7 @@ from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, library_calls
 from .cpp_rows import kept_rows, uses_rows
+from .cpp_scatter import scatter
 
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
 # integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
@@ -142,7 +144,9 @@ class GroupPrinter:
     def _body(self) -> None:
         if 0 in self.group.space:
             return
-        if not self.group.space:
+        if scatters(self.group.nests[0]):  # such a nest is a group by itself
+            scatter(self.group.nests[0], self.nests, self.lines, self.big)
+        elif not self.group.space:
             self._point()
         elif all(not nest.inner and not nest.is_reduction for nest in self.group.nests):
             self._flat()

@@ -161,11 +161,8 @@ class NestPrinter:
         value = printer(store.value)
         if store.buffer.scope == "local":
             self.lines.add(f"{self.local(store.buffer)} = {value};")
-        elif store.combine is None:
-            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] = {value};")
         else:
-            self.lines.add("#pragma omp atomic")
-            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] += {value};")
+            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] = {value};")
 
     def _hoist(self, nest: Nest, roots: Sequence[Value], printer: ExpressionPrinter) -> None:
         """Print what does not depend on inner axes before their loops."""
