@@ -163,6 +163,7 @@ class Indirect(Atom):
 
     value: Value
     bound: Size
+    certain: bool = False  # known to lie in [0, bound): not checked
 
     @property
     def text(self) -> str:
@@ -172,7 +173,9 @@ class Indirect(Atom):
         return 0, sizes.last(self.bound)
 
     def replace(self, rewrite: Callable[[Atom], Index]) -> Index:
-        return sizes.atom_index(Indirect(rewrite_axes(self.value, rewrite), self.bound))
+        return sizes.atom_index(
+            Indirect(rewrite_axes(self.value, rewrite), self.bound, self.certain)
+        )
 
 
 @node
@@ -335,7 +338,7 @@ def map_indirect(index: Index, visit: Callable[[Value], Value]) -> Index:
 
 def _map_atom(atom: Atom, visit: Callable[[Value], Value]) -> Index:
     if isinstance(atom, Indirect):
-        return sizes.atom_index(Indirect(visit(atom.value), atom.bound))
+        return sizes.atom_index(Indirect(visit(atom.value), atom.bound, atom.certain))
     if isinstance(atom, sizes.FloorDiv):
         return sizes.floordiv(map_indirect(atom.base, visit), atom.divisor)
     if isinstance(atom, sizes.Mod):
@@ -353,7 +356,7 @@ def _at_hint(atom: Atom) -> Index:
     if isinstance(atom, Axis):
         return sizes.atom_index(Axis(atom.number, poly.hint(atom.size)))
     if isinstance(atom, Indirect):
-        return sizes.atom_index(Indirect(atom.value, poly.hint(atom.bound)))
+        return sizes.atom_index(Indirect(atom.value, poly.hint(atom.bound), atom.certain))
     if isinstance(atom, sizes.FloorDiv):
         return sizes.floordiv(at_hints(atom.base), poly.hint(atom.divisor))
     assert isinstance(atom, sizes.Mod)

@@ -187,10 +187,9 @@ def _arange(
     value = ctx.value_of(node)
     if node.target is torch.ops.prims.iota.default:
         first, step = kwargs["start"], kwargs["step"]
-    if (
-        any(not isinstance(number, Size) for number in (first, step))
-        or value.dtype.is_floating_point
-    ):
+    if value.dtype.is_floating_point:
+        first, step = _whole(first, step, value)
+    if any(not isinstance(number, Size) for number in (first, step)):
         raise Unsupported("arange of floating point numbers")
 
     def body(at: tuple[Index, ...]) -> Value:
@@ -199,6 +198,19 @@ def _arange(
         )
 
     return ctx.pointwise(node, body)
+
+
+def _whole(first: Any, step: Any, value: torch.Tensor) -> tuple[Any, Any]:
+    """Start and step of a floating point `arange` as ints, where every element is a whole number
+    that the type holds exactly: then the order of arithmetic does not matter."""
+    most = 2 / torch.finfo(value.dtype).eps
+    count = value.shape[0]
+    numbers = isinstance(first, int | float) and isinstance(step, int | float)
+    if not numbers or not isinstance(count, int) or int(first) != first or int(step) != step:
+        raise Unsupported("arange of broken numbers")
+    if max(abs(first), abs(first + step * count)) > most:
+        raise Unsupported("arange beyond what its type counts")
+    return int(first), int(step)
 
 
 def indirect(position: Value, bound: Size) -> Index:
