@@ -1,6 +1,7 @@
 """From a call with new guards to a compiled entry: the stage list, and the object that a compiled
 function is."""
 
+import functools
 import threading
 import time
 import types
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
+from ..lowering.double_backward import Differentiable
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import RecompileLimitError
@@ -229,7 +231,22 @@ class CompiledFunction:
             return
         recording.compile_times["backend"] = time.perf_counter() - start
         self.recordings.append(recording)
-        self._dispatcher.add(Entry(recording, programs, self.fn))
+        entry = Entry(recording, programs, self.fn)
+        for program in programs:
+            inner = program.program if isinstance(program, _Foreign) else program
+            if isinstance(inner, Differentiable):
+                inner.when_seen = functools.partial(self._double_backward, entry)
+        self._dispatcher.add(entry)
+
+    def _double_backward(self, entry: Entry) -> None:
+        """A gradient through this entry is differentiated: from now on its calls run in eager."""
+        entry.stays_eager = True
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        report.warn_once(
+            "double-backward",
+            f"{name} runs in eager where its gradients are differentiated (create_graph=True)",
+            name,
+        )
 
     def _programs(self, recording: Recording) -> tuple[Callable[..., Any], ...]:
         """The compiled segments. A recording whose sizes cannot be symbols stands for one size."""
@@ -301,9 +318,10 @@ def compile_segment(
         with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
             example_inputs = [meta.fake() for meta in segment.metas]
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
-    if options.backend != "native" and options.backend != "aot_eager":
+    if options.backend == "eager":
         return _Foreign(program)
-    return program
+    program = Differentiable(program, segment.module, segment.random)
+    return program if options.backend in ("native", "aot_eager") else _Foreign(program)
 
 
 class _Foreign:
@@ -313,10 +331,10 @@ class _Foreign:
     may_write_first = True
 
     def __init__(self, program: Callable[..., Any]) -> None:
-        self._program = program
+        self.program = program
 
     def __call__(self, *tensors: Any) -> Any:
-        return self._program(*tensors)
+        return self.program(*tensors)
 
 
 def _eager_backend(
