@@ -40,6 +40,7 @@ _PUBLIC = {
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
         ),
         "rewriter.config": "config",
+        "rewriter.warmup": "warm_up",
         "runtime.backends": "list_backends register_backend",
         "runtime.options": "list_mode_options list_options",
         "runtime.errors": (

@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import __version__
 from ..runtime.errors import OptionError
+from ..runtime.pacing import SHARE
 from . import emit_source
 from .intercept import install
 from .session import Session
@@ -55,7 +56,15 @@ def _parser() -> argparse.ArgumentParser:
         "--eager-calls",
         type=int,
         metavar="N",
-        help="eager calls of a module before it is compiled (1; --explain: 0)",
+        help="compile a module at once after N eager calls (--explain: 0), not beside the script"
+        " where it pays",
+    )
+    add(
+        "--overhead",
+        type=float,
+        default=100 * SHARE,
+        metavar="PERCENT",
+        help="how much of the run compiling may cost before it pays (%(default)g)",
     )
     add(
         "--emit-source",
@@ -98,8 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.emit_source:
         emit_source.install(arguments.emit_source)
     if not arguments.disable:
-        default = 0 if arguments.explain else 1
-        install(session, default if arguments.eager_calls is None else arguments.eager_calls)
+        if arguments.eager_calls is None and not arguments.explain:
+            session.compile_beside(arguments.overhead / 100)
+        install(session, arguments.eager_calls or 0)
     _run_as_python_does(
         lambda: _run_module(script[1:]) if script[0] == "-m" else _run_script(script)
     )

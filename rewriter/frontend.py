@@ -10,17 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
 from ..lowering.double_backward import Differentiable
+from ..lowering.fakes import PacedFakeMode
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import RecompileLimitError
 from ..runtime.guard import Arg, GuardState, Kwarg, Obj
 from ..runtime.options import Options
 from . import catalogue, emit
+from .background import Background
 from .capture import current, places
 from .capture.moving import Moving
 from .capture.recording import Recording, finish
@@ -31,6 +32,7 @@ from .capture.trace import Recorder
 from .forms import call_ops, known_calls
 from .forms.operators import Forms
 from .live_source import NotRewritable
+from .switchover import State, Switchover
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -74,6 +76,7 @@ class CompiledFunction:
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         self.fn, self.options = fn, options
         self.recordings: list[Recording | Failed] = []
+        self.background: Background | None = None  # who builds, if not the call itself
         self._stays_eager = False
         self._failures = 0
         self._limit_told = False
@@ -92,6 +95,12 @@ class CompiledFunction:
             return self.fn(*args, **kwargs)
         return self._dispatcher(args, kwargs)
 
+    def is_eager(self) -> bool:
+        """Whether eager serves every call, and no recording is to come."""
+        entries = self._dispatcher.entries
+        tried = all(getattr(entry, "state", None) is State.EAGER for entry in entries)
+        return tried and (self._stays_eager or bool(entries))
+
     def reset(self) -> None:
         """Forget every recording."""
         self._dispatcher.clear()
@@ -103,14 +112,18 @@ class CompiledFunction:
         """Serve the call in eager while recording it; at its end, compile."""
         if (
             self._stays_eager
+            or (self.background is not None and not self.background.may_record())
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
         ):
             return self.fn(*args, **kwargs)
+        start = time.perf_counter()
         try:
             return self._recorded(args, kwargs)
         finally:
             _recording_lock.release()
+            if self.background is not None:
+                self.background.recorded(time.perf_counter() - start)
 
     def _at_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if len(self._dispatcher.entries) < self.options.recompile_limit:
@@ -148,7 +161,10 @@ class CompiledFunction:
             self._failed(recorder)
             return result
         recording.compile_times["capture"] = time.perf_counter() - start
-        self._compile(recording)
+        if self.background is None:
+            self._compile(recording)
+        else:
+            self._compile_beside(recording, self.background)
         return result
 
     def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -222,21 +238,44 @@ class CompiledFunction:
         self._stays_eager = self._failures >= FAILURES_KEPT
 
     def _compile(self, recording: Recording) -> None:
+        self.recordings.append(recording)
+        entry = self._entry(recording)
+        if entry is not None:
+            self._dispatcher.add(entry)
+
+    def _compile_beside(self, recording: Recording, background: Background) -> None:
+        """Eager serves the calls of this recording until it is compiled, and after, if it is
+        faster."""
+        self.recordings.append(recording)
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        switchover = Switchover(recording, self.fn, background, name)
+        self._dispatcher.add(switchover)
+
+        def build() -> None:
+            entry = self._entry(recording)
+            if entry is None:
+                switchover.give_up()
+            else:
+                switchover.ready(entry)
+
+        background.build(build)
+
+    def _entry(self, recording: Recording) -> Entry | None:
+        """The recording with its compiled segments; None, and a message, if that failed."""
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
         except Exception as error:
             self._internal(error, "compiling")
-            self.recordings.append(Failed(recording.sites))
-            return
+            self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
+            return None
         recording.compile_times["backend"] = time.perf_counter() - start
-        self.recordings.append(recording)
         entry = Entry(recording, programs, self.fn)
         for program in programs:
             inner = program.program if isinstance(program, _Foreign) else program
             if isinstance(inner, Differentiable):
                 inner.when_seen = functools.partial(self._double_backward, entry)
-        self._dispatcher.add(entry)
+        return entry
 
     def _double_backward(self, entry: Entry) -> None:
         """A gradient through this entry is differentiated: from now on its calls run in eager."""
@@ -264,7 +303,7 @@ class CompiledFunction:
     def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
         recording.outcomes = tuple(symbols.analyse(recording.segments, recording.outcomes))
         for other in self._captured():
-            if recording.reads_same(other):
+            if other is not recording and recording.reads_same(other):
                 symbols.check_against(other.segments, recording.segments)
         programs = tuple(
             compile_segment(segment, self.options, symbols.examples(number, segment))
@@ -315,7 +354,7 @@ def compile_segment(
     if segment.eager or not segment.ops:
         return segment.module
     if example_inputs is None:
-        with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
+        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
             example_inputs = [meta.fake() for meta in segment.metas]
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
     if options.backend == "eager":

@@ -9,6 +9,8 @@ from .. import (
     # the package's lazy table: `public("compile")` loads torch and the compiler
     __getattr__ as public,
 )
+from ..runtime.pacing import SHARE, Account
+from .background import Background
 from .config import make_options
 
 
@@ -19,7 +21,14 @@ class Session:
     def __init__(self, keep: bool = False, **arguments: Any) -> None:
         self.keep, self.arguments = keep, arguments
         self.captured: list[tuple[str, Any]] = []
+        self.background: Background | None = None
         make_options(**arguments)
+
+    def compile_beside(self, share: float = SHARE) -> None:
+        """From now on modules are compiled beside the calls that eager serves, and only where that
+        pays. `share` of the run may be lost by that."""
+        self.background = Background(_load_compiler, Account(share=share))
+        self.background.start()
 
     def compile(self, model: Any, **changes: Any) -> Any:
         """`dynfix.compile(model)` with the command line's arguments, except for `changes`."""
@@ -36,6 +45,12 @@ class Session:
         print(f"dynrun: {len(called)} captured", file=out)
         for name, recordings in called:
             print("\n".join(_lines(name, recordings)), file=out)
+
+
+def _load_compiler() -> None:
+    public("compile")
+    warm_up: Any = public("warm_up")
+    warm_up()
 
 
 def _lines(name: str, recordings: Any) -> Iterator[str]:

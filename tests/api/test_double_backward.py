@@ -89,7 +89,7 @@ def test_second_derivative_of_a_function():
     def f(x, y):
         return (x * y).sin().sum()
 
-    for turn in range(3):
+    for _ in range(3):
         x = torch.randn(4, requires_grad=True)
         y = (x * 2).exp()  # an input that is made of another one
         (first,) = torch.autograd.grad(f(x, y), x, create_graph=True)
