@@ -6,6 +6,7 @@ backward is AOTAutograd's.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -133,7 +134,7 @@ def _cuda_state(tensors: tuple[Any, ...]) -> Any:
 def _autocasts() -> tuple[Callable[[], Any], ...]:
     """Makers of the autocast contexts that are in force."""
     return tuple(
-        lambda kind=kind, dtype=torch.get_autocast_dtype(kind): torch.autocast(kind, dtype)
+        functools.partial(torch.autocast, kind, torch.get_autocast_dtype(kind))
         for kind in ("cpu", "cuda")
         if torch.is_autocast_enabled(kind)
     )

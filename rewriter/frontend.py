@@ -77,6 +77,8 @@ class CompiledFunction:
         self.fn, self.options = fn, options
         self.recordings: list[Recording | Failed] = []
         self.background: Background | None = None  # who builds, if not the call itself
+        self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
+        self.switchovers: list[Switchover] = []
         self._stays_eager = False
         self._failures = 0
         self._limit_told = False
@@ -189,7 +191,10 @@ class CompiledFunction:
     def _note_moving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Numbers and sizes that an entry took for constants and that are others now: the next
         recording traces them."""
-        for failure in self._dispatcher.explain_miss(args, kwargs):
+        failures = self._dispatcher.explain_miss(args, kwargs)
+        if self._dispatcher.entries:
+            self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
+        for failure in failures:
             self._moving.note_number(failure.guard)
         self._moving.left = self.options.recompile_limit - len(self._dispatcher.entries)
         for recording in self._captured():
@@ -249,6 +254,7 @@ class CompiledFunction:
         self.recordings.append(recording)
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         switchover = Switchover(recording, self.fn, background, name)
+        self.switchovers.append(switchover)
         self._dispatcher.add(switchover)
 
         def build() -> None:
