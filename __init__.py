@@ -77,7 +77,13 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _PUBLIC:
-        return getattr(_import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        try:
+            return getattr(_import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            message = f"dynfix.{name} needs PyTorch: pip install 'dynfix[torch]'"
+            raise ModuleNotFoundError(message, name="torch") from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

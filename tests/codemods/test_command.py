@@ -288,3 +288,14 @@ def test_the_command_loads_neither_torch_nor_libcst_nor_rich(folder, argv):
     names = loaded(*argv)
     assert "dynfix.codemods.cli.check" in names
     assert not names & {"torch", "libcst", "rich", "multiprocessing", "numpy"}
+
+
+def test_without_a_path_nothing_is_changed(tmp_path, monkeypatch):
+    text = "import torch\nclass N(torch.nn.Module):\n    def forward(self, x):\n        print(x)\n"
+    (tmp_path / "model.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for options in ((), ("--unsafe-fixes",), ("--add-noqa",)):
+        code, out, err = support.command(*options)
+        assert code == 2 and out.startswith("usage: dynfix") and "no PATH given" in err
+    assert support.command("--check")[0] == 1
+    assert (tmp_path / "model.py").read_text() == text
