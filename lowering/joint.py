@@ -1,19 +1,59 @@
 """From a torch-level graph to a callable: the one module that touches torch's private
 AOTAutograd."""
 
+import contextlib
 import inspect
+import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._functorch import aot_autograd
+from torch._functorch._aot_autograd import graph_capture_wrappers
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule
 
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
+from ..runtime.pacing import in_background
 from .decompose import decompositions
 from .pipeline import compile_unit
+
+_preserve_rng_state = aot_autograd.preserve_rng_state
+
+
+def _keep_generators() -> Any:
+    """Tracing draws nothing; putting the generators back would, beside a thread that draws, give
+    that thread its numbers again."""
+    return contextlib.nullcontext() if in_background() else _preserve_rng_state()
+
+
+aot_autograd.preserve_rng_state = _keep_generators
+
+
+class _Warnings(types.ModuleType):
+    """The module `warnings` for AOTAutograd's tracing, whose filters belong to the whole process: a
+    background thread leaves them alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(warnings, name)
+
+    @staticmethod
+    def catch_warnings(*args: Any, **kwargs: Any) -> Any:
+        return (
+            contextlib.nullcontext()
+            if in_background()
+            else warnings.catch_warnings(*args, **kwargs)
+        )
+
+    @staticmethod
+    def filterwarnings(*args: Any, **kwargs: Any) -> None:
+        if not in_background():
+            warnings.filterwarnings(*args, **kwargs)
+
+
+graph_capture_wrappers.warnings = _Warnings("warnings")
 
 _EXPECTED = (
     "fw_compiler",

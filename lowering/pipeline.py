@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
+from ..runtime.pacing import checkpoint
 from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality, storage
@@ -74,6 +75,7 @@ def _compile(
     unit = lower_graph(graph, name, symbolic_loops, ordered)
     _check(unit, "lower", options)
     for stage in STAGES:
+        checkpoint()
         run = stage.run if options.fusion or not stage.fusion else stage.unfused
         if run is not None:
             unit = run(unit)

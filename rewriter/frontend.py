@@ -1,6 +1,7 @@
 """From a call with new guards to a compiled entry: the stage list, and the object that a compiled
 function is."""
 
+import functools
 import threading
 import time
 import types
@@ -9,16 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
+from ..lowering.double_backward import Differentiable
+from ..lowering.fakes import PacedFakeMode
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileLimitError
 from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
 from ..runtime.options import Options
 from . import catalogue, emit
+from .background import Background
 from .capture import current, places
 from .capture.moving import Moving
 from .capture.recording import Recording, finish
@@ -32,6 +35,7 @@ from .forms.operators import Forms
 from .live_source import NotRewritable
 from .outline import pieces
 from .rerecord import Changed, checked
+from .switchover import State, Switchover
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -83,6 +87,9 @@ class CompiledFunction:
         self._family, self._depth = family, depth
         self._opened: Callable[..., Any] | None = None
         self.recordings: list[Recording | Failed] = []
+        self.background: Background | None = None  # who builds, if not the call itself
+        self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
+        self.switchovers: list[Switchover] = []
         self._stays_eager = False
         self._failures = 0
         self._limit_told = False
@@ -120,6 +127,12 @@ class CompiledFunction:
         """In eager; in parts, if the function could be cut where it breaks."""
         return (self._opened or self.fn)(*args, **kwargs)
 
+    def is_eager(self) -> bool:
+        """Whether eager serves every call, and no recording is to come."""
+        entries = self._dispatcher.entries
+        tried = all(getattr(entry, "state", None) is State.EAGER for entry in entries)
+        return tried and self._opened is None and (self._stays_eager or bool(entries))
+
     def reset(self) -> None:
         """Forget every recording."""
         self._dispatcher.clear()
@@ -145,12 +158,19 @@ class CompiledFunction:
         that patterns rewrote, after an earlier recording."""
         if self._stays_eager:
             return self._uncaptured(args, kwargs)
-        if self._at_limit(args, kwargs) or not _recording_lock.acquire(blocking=False):
+        if (
+            (self.background is not None and not self.background.may_record())
+            or self._at_limit(args, kwargs)
+            or not _recording_lock.acquire(blocking=False)
+        ):
             return self.fn(*args, **kwargs)
+        start = time.perf_counter()
         try:
             return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
+            if self.background is not None:
+                self.background.recorded(time.perf_counter() - start)
 
     def _at_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if len(self._dispatcher.entries) < self.options.recompile_limit:
@@ -290,7 +310,10 @@ class CompiledFunction:
     def _note_moving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Numbers and sizes that an entry took for constants and that are others now: the next
         recording traces them."""
-        for failure in self._dispatcher.explain_miss(args, kwargs):
+        failures = self._dispatcher.explain_miss(args, kwargs)
+        if self._dispatcher.entries:
+            self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
+        for failure in failures:
             self._moving.note_number(failure.guard)
         self._moving.left = self.options.recompile_limit - len(self._dispatcher.entries)
         for recording in self._captured():
@@ -352,7 +375,9 @@ class CompiledFunction:
     ) -> "CompiledFunction":
         """A part, or a callee. A part in a loop meets every layer: it may have more variants."""
         options = self.options.replace(recompile_limit=4 * self.options.recompile_limit)
-        return CompiledFunction(fn, options, family, depth)
+        member = CompiledFunction(fn, options, family, depth)
+        member.background = self.background
+        return member
 
     def cut_at(self, line: int | None, family: "pieces.Family") -> None:
         """Run in parts, cut at `line`, or in halves where it is not known."""
@@ -363,16 +388,58 @@ class CompiledFunction:
             self._internal(error, "cutting the function")
 
     def _compile(self, recording: Recording) -> None:
+        if self.background is not None:
+            self._compile_beside(recording, self.background)
+            return
+        self.recordings.append(recording)
+        entry = self._entry(recording)
+        if entry is not None:
+            self._dispatcher.add(entry)
+
+    def _compile_beside(self, recording: Recording, background: Background) -> None:
+        """Eager serves the calls of this recording until it is compiled, and after, if it is
+        faster."""
+        self.recordings.append(recording)
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        switchover = Switchover(recording, self.fn, background, name)
+        self.switchovers.append(switchover)
+        self._dispatcher.add(switchover)
+
+        def build() -> None:
+            entry = self._entry(recording)
+            if entry is None:
+                switchover.give_up()
+            else:
+                switchover.ready(entry)
+
+        background.build(build)
+
+    def _entry(self, recording: Recording) -> Entry | None:
+        """The recording with its compiled segments; None, and a message, if that failed."""
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
         except Exception as error:
             self._internal(error, "compiling")
-            self.recordings.append(Failed(recording.sites))
-            return
+            self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
+            return None
         recording.compile_times["backend"] = time.perf_counter() - start
-        self.recordings.append(recording)
-        self._dispatcher.add(Entry(recording, programs, self.fn))
+        entry = Entry(recording, programs, self.fn)
+        for program in programs:
+            inner = program.program if isinstance(program, _Foreign) else program
+            if isinstance(inner, Differentiable):
+                inner.when_seen = functools.partial(self._double_backward, entry)
+        return entry
+
+    def _double_backward(self, entry: Entry) -> None:
+        """A gradient through this entry is differentiated: from now on its calls run in eager."""
+        entry.stays_eager = True
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        report.warn_once(
+            "double-backward",
+            f"{name} runs in eager where its gradients are differentiated (create_graph=True)",
+            name,
+        )
 
     def _programs(self, recording: Recording) -> tuple[Callable[..., Any], ...]:
         """The compiled segments. A recording whose sizes cannot be symbols stands for one size."""
@@ -390,7 +457,7 @@ class CompiledFunction:
     def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
         recording.outcomes = tuple(symbols.analyse(recording.segments, recording.outcomes))
         for other in self._captured():
-            if recording.reads_same(other):
+            if other is not recording and recording.reads_same(other):
                 symbols.check_against(other.segments, recording.segments)
         programs = tuple(
             compile_segment(segment, self.options, symbols.examples(number, segment))
@@ -443,12 +510,13 @@ def compile_segment(
     if segment.eager or not segment.ops:
         return segment.module
     if example_inputs is None:
-        with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
+        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
             example_inputs = [meta.fake() for meta in segment.metas]
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
-    if options.backend != "native" and options.backend != "aot_eager":
+    if options.backend == "eager":
         return _Foreign(program)
-    return program
+    program = Differentiable(program, segment.module, segment.random)
+    return program if options.backend in ("native", "aot_eager") else _Foreign(program)
 
 
 class _Foreign:
@@ -458,10 +526,10 @@ class _Foreign:
     may_write_first = True
 
     def __init__(self, program: Callable[..., Any]) -> None:
-        self._program = program
+        self.program = program
 
     def __call__(self, *tensors: Any) -> Any:
-        return self._program(*tensors)
+        return self.program(*tensors)
 
 
 def _eager_backend(
