@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule
 
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
+from .constant_masks import drop_constant_masks
 from .decompose import decompositions
 from .pipeline import compile_unit
 
@@ -45,7 +46,7 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         return boxed(lambda graph, inputs: compile_unit(graph, kind, options))
 
-    tupled, single = with_tuple_output(gm)
+    tupled, single = with_tuple_output(drop_constant_masks(gm))
     compiled = aot_autograd.aot_module_simplified(
         tupled,
         tuple(example_inputs),

@@ -77,7 +77,6 @@ class CompiledFunction:
         self._limit_told = False
         self._moving = Moving()
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
-        _tell_missing(options)
         _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -267,14 +266,6 @@ class CompiledFunction:
             "internal",
             f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}",
             name,
-        )
-
-
-def _tell_missing(options: Options) -> None:
-    """What was asked for and is not there is said, once."""
-    if options.cudagraphs:
-        report.warn_once(
-            "cudagraphs", "CUDA graphs are not used yet: kernels are launched one by one"
         )
 
 
