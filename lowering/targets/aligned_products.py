@@ -1,6 +1,7 @@
-"""Matrix products on a GPU whose rows do not begin at multiples of 16 bytes, as those of a vocabulary
-of 50,257: the library's fast kernels need that alignment, and without it a product takes several
-times as long. Such an operand is copied into padded rows, and the result is computed in such rows.
+"""Matrix products on a GPU whose rows do not begin at multiples of 16 bytes, as those of a
+vocabulary of 50,257: the library's fast kernels need that alignment, and without it a product takes
+several times as long. Such an operand is copied into padded rows, and the result is computed in such
+rows.
 """
 
 from __future__ import annotations
