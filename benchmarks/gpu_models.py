@@ -117,9 +117,8 @@ def case(name: str, train: bool, rounds: int) -> dict:
         torch._dynamo.reset()
         try:
             call = system(which, model)
-            step = (
-                _train_step(call, model, args, named) if train else _infer_step(call, args, named)
-            )
+            make = _train_step if train else _infer_step
+            step = make(call, model, args, named)
             torch.cuda.reset_peak_memory_stats()
             start = time.perf_counter()
             found = step()
@@ -152,7 +151,9 @@ def case(name: str, train: bool, rounds: int) -> dict:
     return row
 
 
-def _infer_step(call: Callable, args: tuple, named: dict) -> Callable[[], torch.Tensor]:
+def _infer_step(
+    call: Callable, model: torch.nn.Module, args: tuple, named: dict
+) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:
         with torch.no_grad():
             return _main(call(*args, **named))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ _IN_PLACE = frozenset(
 )
 
 
-def drop_constant_masks(gm: GraphModule) -> GraphModule:
+def drop_constant_masks(gm: GraphModule, examples: Sequence[Any] = ()) -> GraphModule:
     """The graph with attention over constant masks rewritten; itself where there is none."""
     constant = _constants(gm) if any(map(_is_attention, gm.graph.nodes)) else frozenset()
     if not any(_is_attention(node) and _mask_of(node) in constant for node in gm.graph.nodes):

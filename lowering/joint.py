@@ -12,10 +12,13 @@ from torch.fx import Graph, GraphModule
 
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
+from .channels_last import prefer_channels_last
 from .constant_masks import drop_constant_masks
 from .decompose import decompositions
 from .pipeline import compile_unit
 
+# What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
+REWRITES = (drop_constant_masks, prefer_channels_last)
 _EXPECTED = ("fw_compiler", "bw_compiler", "inference_compiler", "partition_fn", "decompositions")
 
 
@@ -46,7 +49,9 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         return boxed(lambda graph, inputs: compile_unit(graph, kind, options))
 
-    tupled, single = with_tuple_output(drop_constant_masks(gm))
+    for rewrite in REWRITES:
+        gm = rewrite(gm, example_inputs)
+    tupled, single = with_tuple_output(gm)
     compiled = aot_autograd.aot_module_simplified(
         tupled,
         tuple(example_inputs),

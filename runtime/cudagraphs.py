@@ -247,13 +247,24 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
         return made
 
 
+_streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
+
+
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream to capture on: one for each that replays, since the library keeps workspaces for
+    each of its streams, and graphs that replay at once must not share them."""
+    key = device, torch._C._cuda_getCurrentRawStream(device.index)
+    if key not in _streams:
+        _streams[key] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _streams[key]
+
+
 def _captured(
     program: Program, device: torch.device, given: Sequence[Any]
 ) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
     """The graph of one run on `given`, and its results, which nothing has computed yet. Raises
     _NotCapturable."""
-    graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    graph, stream = torch.cuda.CUDAGraph(), _capture_stream(device)
     torch.cuda.synchronize(device)
     try:
         with torch.cuda.stream(stream):

@@ -1,7 +1,7 @@
-"""Matrix products on a GPU whose rows do not begin at multiples of 16 bytes, as those of a
-vocabulary of 50,257: the library's fast kernels need that alignment, and without it a product takes
-several times as long. Such an operand is copied into padded rows, and the result is computed in such
-rows.
+"""Matrix products on a GPU whose rows do not begin at multiples of 16 bytes.
+
+The library's fast kernels need that alignment: a product with a vocabulary of 50,257 takes several
+times as long without. Such an operand is copied into padded rows, and the result computed in them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ def aligned_form(node: Node) -> Callable[..., torch.Tensor] | None:
     """What to call in place of a product of known sizes; None where it is well as it is."""
     form = _FORMS.get(node.target)
     made = node.meta.get("val")
-    if form is None or node.kwargs or not isinstance(made, torch.Tensor) or not made.is_cuda:
+    if (
+        form is None
+        or node.kwargs
+        or not isinstance(made, torch.Tensor)
+        or made.device.type != "cuda"
+    ):
         return None
     if made.dtype not in (torch.float16, torch.bfloat16):
         return None

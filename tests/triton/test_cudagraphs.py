@@ -26,7 +26,7 @@ def test_inference_on_changing_inputs():
     model = network().eval()
     compiled = dynfix.compile(model, mode=MODE)
     with torch.no_grad():
-        for turn in range(30):
+        for _ in range(30):
             x = torch.randn(16, 64, device="cuda")
             same(compiled(x), model(x))
 

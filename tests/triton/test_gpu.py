@@ -248,3 +248,36 @@ def test_sizes_that_change():
         torch.testing.assert_close(compiled(x, w), f(x, w), rtol=1e-4, atol=1e-4)
     entries = compiled._dynfix_entry._dispatcher.entries
     assert entries[-1].general and len(entries) <= 8
+
+
+class SmallNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 16, 3), torch.nn.Conv2d(16, 32, 3, stride=2)
+        self.norm, self.head = torch.nn.BatchNorm2d(16), torch.nn.Linear(32, 4)
+
+    def forward(self, x):
+        y = self.second(torch.relu(self.norm(self.first(x))))
+        return self.head(F.max_pool2d(y, 2).mean((2, 3))), y
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_convolution_nets_keep_their_strides(train):
+    torch.manual_seed(0)
+    ours = SmallNet().cuda().train(train)
+    theirs = SmallNet().cuda().train(train)
+    theirs.load_state_dict(ours.state_dict())
+    compiled = dynfix.compile(ours, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(4, 3, 19, 19, device="cuda")
+        found, expected = compiled(x), theirs(x)
+        for one, two in zip(found, expected, strict=True):
+            assert one.stride() == two.stride()
+            close(one, two, rtol=1e-3, atol=1e-3)
+        found[0].sum().backward()
+        expected[0].sum().backward()
+    for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert one.grad.stride() == two.grad.stride()
+        close(one.grad, two.grad, rtol=1e-2, atol=1e-2)
+    for one, two in zip(ours.buffers(), theirs.buffers(), strict=True):
+        close(one.float(), two.float(), rtol=1e-3, atol=1e-3)
