@@ -37,14 +37,9 @@ def aligned_form(node: Node) -> Callable[..., torch.Tensor] | None:
     """What to call in place of a product of known sizes; None where it is well as it is."""
     form = _FORMS.get(node.target)
     made = node.meta.get("val")
-    if (
-        form is None
-        or node.kwargs
-        or not isinstance(made, torch.Tensor)
-        or made.device.type != "cuda"
-    ):
+    if form is None or node.kwargs or not isinstance(made, torch.Tensor):
         return None
-    if made.dtype not in (torch.float16, torch.bfloat16):
+    if made.device.type != "cuda" or made.dtype not in (torch.float16, torch.bfloat16):
         return None
     a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
     sizes = (*a.shape, b.shape[1])
