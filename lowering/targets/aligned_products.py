@@ -1,7 +1,7 @@
-"""Matrix products on a GPU whose rows do not begin at multiples of 16 bytes.
+"""Matrix products on a GPU with a size that is no multiple of 16 bytes.
 
-The library's fast kernels need that alignment: a product with a vocabulary of 50,257 takes several
-times as long without. Such an operand is copied into padded rows, and the result computed in them.
+The library's fast kernels need such sizes: a product with a vocabulary of 50,257 takes several times
+as long as one of 50,264. Such operands are copied into padded ones, and the result is cut out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _WORTH = 256  # the product's third size from which a copy of a matrix costs les
 
 def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """`torch.mm` of shapes (m, k) and (k, n), contiguous."""
-    out = _padded(a, (a.shape[0], b.shape[1]))
-    return torch.mm(_aligned(a), _aligned(b), out=out).contiguous()
+    m, k, n = *a.shape, b.shape[1]
+    return torch.mm(_padded(a, m, k), _padded(b, k, n))[:m, :n].contiguous()
 
 
 def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """`torch.addmm` of shapes (n,) or (m, n), (m, k) and (k, n), contiguous."""
-    out = _padded(a, (a.shape[0], b.shape[1]))
-    return torch.addmm(bias, _aligned(a), _aligned(b), out=out).contiguous()
+    """`torch.addmm` of shapes (n,), (m, k) and (k, n), contiguous."""
+    m, k, n = *a.shape, b.shape[1]
+    wide = torch.nn.functional.pad(bias, (0, _up(n, bias) - n))
+    return torch.addmm(wide, _padded(a, m, k), _padded(b, k, n))[:m, :n].contiguous()
 
 
 _FORMS: dict[Any, Callable[..., torch.Tensor]] = {aten.mm.default: mm, aten.addmm.default: addmm}
@@ -41,36 +42,31 @@ def aligned_form(node: Node) -> Callable[..., torch.Tensor] | None:
         return None
     if made.device.type != "cuda" or made.dtype not in (torch.float16, torch.bfloat16):
         return None
-    a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
+    *bias, a, b = (operand.meta["val"] for operand in node.args)  # type: ignore[union-attr]
     sizes = (*a.shape, b.shape[1])
-    if any(not isinstance(size, int) for size in (*sizes, *a.stride(), *b.stride())):
+    if any(not isinstance(size, int) for size in sizes) or any(t.dim() != 1 for t in bias):
         return None
     m, k, n = sizes
-    gains = [(_misses(a), n), (_misses(b), m), (n % _elements(made) != 0, k)]
-    return form if any(misses and third >= _WORTH for misses, third in gains) else None
+    odd = [(m, min(k, n)), (k, min(m, n)), (n, min(m, k))]
+    return form if any(_up(size, made) != size and other >= _WORTH for size, other in odd) else None
 
 
-def _elements(matrix: torch.Tensor) -> int:
-    return _BYTES // matrix.itemsize
+def _up(size: int, matrix: torch.Tensor) -> int:
+    """The next multiple of 16 bytes."""
+    elements = _BYTES // matrix.itemsize
+    return -(-size // elements) * elements
 
 
-def _misses(matrix: torch.Tensor) -> bool:
-    """Whether rows, or columns, stand one after the other without being aligned."""
-    steps = matrix.stride()
-    return 1 in steps and max(steps) % _elements(matrix) != 0
-
-
-def _padded(like: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """New memory for a matrix of this shape, in rows of a multiple of 16 bytes."""
-    rows, columns = shape
-    width = -(-columns // _elements(like)) * _elements(like)
-    return like.new_empty(rows, width)[:, :columns]
-
-
-def _aligned(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix, in memory of its own where its rows or columns are not aligned."""
-    if not _misses(matrix):
+def _padded(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """The matrix with both sizes padded, in the order that it has; what is added is zero, since it
+    may be summed over."""
+    tall, wide = _up(rows, matrix), _up(columns, matrix)
+    if (tall, wide) == (rows, columns):
         return matrix
     if matrix.stride(1) != 1:
-        return _aligned(matrix.t()).t()
-    return _padded(matrix, (matrix.shape[0], matrix.shape[1])).copy_(matrix)
+        return _padded(matrix.t(), columns, rows).t()
+    made = matrix.new_empty(tall, wide)
+    made[:rows, :columns].copy_(matrix)
+    made[rows:].zero_()
+    made[:, columns:].zero_()
+    return made
