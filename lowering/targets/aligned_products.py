@@ -1,7 +1,7 @@
 """Matrix products on a GPU with a size that is no multiple of 16 bytes.
 
-The library's fast kernels need such sizes: a product with a vocabulary of 50,257 takes several times
-as long as one of 50,264. Such operands are copied into padded ones, and the result is cut out.
+The library's fast kernels need such sizes: a product with a vocabulary of 50,257 takes several
+times as long as one of 50,264. Such operands are copied into padded ones, and the result cut out.
 """
 
 from __future__ import annotations
