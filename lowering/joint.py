@@ -17,6 +17,8 @@ from torch.fx import Graph, GraphModule
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.pacing import in_background
+from .channels_last import prefer_channels_last
+from .constant_masks import drop_constant_masks
 from .decompose import decompositions
 from .pipeline import compile_unit
 
@@ -55,6 +57,8 @@ class _Warnings(types.ModuleType):
 
 graph_capture_wrappers.warnings = _Warnings("warnings")
 
+# What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
+REWRITES = (drop_constant_masks, prefer_channels_last)
 _EXPECTED = (
     "fw_compiler",
     "bw_compiler",
@@ -92,6 +96,8 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         return boxed(lambda graph, inputs: compile_unit(graph, kind, options))
 
+    for rewrite in REWRITES:
+        gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(gm)
     compiled = aot_autograd.aot_module_simplified(
         tupled,

@@ -14,6 +14,7 @@ from .lowering_context import Context
 from .poly import is_known
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols
+from .targets.aligned_products import aligned_form
 from .unit import ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
 
 aten = torch.ops.aten
@@ -266,6 +267,7 @@ class GraphLowering:
             result.alias_info is not None for result in schema.returns
         )
         result = self._extern_result(node.meta.get("val"))
+        target = aligned_form(node) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
         return result
 

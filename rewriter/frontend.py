@@ -96,7 +96,6 @@ class CompiledFunction:
         self._moving = Moving()
         self._due: list[tuple[GuardSet, Changed]] = []
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
-        _tell_missing(options)
         _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -479,14 +478,6 @@ class CompiledFunction:
             "internal",
             f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}",
             name,
-        )
-
-
-def _tell_missing(options: Options) -> None:
-    """What was asked for and is not there is said, once."""
-    if options.cudagraphs:
-        report.warn_once(
-            "cudagraphs", "CUDA graphs are not used yet: kernels are launched one by one"
         )
 
 

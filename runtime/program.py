@@ -157,7 +157,7 @@ def _empty(shape: Ints, strides: Ints, dtype: torch.dtype) -> torch.Tensor:
 # Without the dispatcher, in half the time. An alias has a version counter of its own: it must not
 # be written or returned.
 _fast = torch._C._dynamo.guards
-FAST = {
+FAST: dict[str, Callable[..., Any]] = {
     "alias": getattr(_fast, "_reinterpret_tensor", _alias),
     "empty_cpu": getattr(_fast, "_empty_strided_cpu", _empty),
 }
