@@ -27,6 +27,7 @@ from .report import log
 _LANES = 3  # for one set of sizes; the last hands out copies
 _SIZES = 8  # sets of sizes that get graphs of their own
 _SMALL = 1 << 20  # bytes up to which a result that callers keep is copied at every call
+_TINY = 1 << 12  # bytes up to which every result is: a loss is kept more often than not
 _CAPTURES = 16  # lanes captured in all for one set of sizes before it stays as it is
 # How often an input has to be found elsewhere before it is copied into the lane: activations that a
 # forward saved move while its own lanes are chosen, and are large.
@@ -165,7 +166,7 @@ class _Lane:
         copied: frozenset[int],
         copies: bool,
     ) -> None:
-        self.copied, self.copies = sorted(copied), copies
+        self.copied = sorted(copied)
         self.inputs = {k: _like(args[k]) for k in self.copied}
         given = [self.inputs.get(k, arg) for k, arg in enumerate(args)]
         self.fixed = [
@@ -181,6 +182,8 @@ class _Lane:
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
         del results, given, known
         self.counts = {k: _uses(storage) for k, storage in self.storages.items()}
+        tiny = {k for k, storage in self.storages.items() if storage.nbytes() <= _TINY}
+        self.copied_results = set(self.own) if copies else tiny
 
     def _maker(
         self,
@@ -224,7 +227,7 @@ class _Lane:
             for k in writes.intersection(self.copied):
                 _dense(args[k]).copy_(_dense(self.inputs[k]))
             made = [maker(args) for maker in self.makers]
-            for k in self.own if self.copies else copied_results & self.own.keys():
+            for k in self.copied_results | (copied_results & self.own.keys()):
                 made[k] = made[k].clone()
         args.clear()
         return made
