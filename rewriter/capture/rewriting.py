@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import live_source
-from ..edits.source_file import Source, SourceError
+from ..edits.source_file import SourceError, SourceFile
 from ..edits.spans import Edit, Fix, Safety, apply
 from ..patterns import masked_write, tensor_if, tensor_ternary
 from ..patterns.oracle import Oracle
@@ -56,8 +56,8 @@ class Found:
     the number of looks; None: it stays as it is."""
 
     function: types.FunctionType
-    source: live_source.Source
-    file: Source
+    source: live_source.SourceFile
+    file: SourceFile
     edits: dict[int, tuple[Edit, str] | None] = field(default_factory=dict)
     looks: dict[int, int] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class Found:
             for line, e, code in found
         ]
 
-    def rewritten(self) -> live_source.Source | None:
+    def rewritten(self) -> live_source.SourceFile | None:
         """The function's source with the changes made; None where there are none."""
         edits = [entry[0] for entry in self.edits.values() if entry]
         if not edits:
@@ -82,7 +82,7 @@ class Found:
         return self.source.changed(apply(self.source.text, inner), _lines(self.source, inner))
 
 
-def _lines(source: live_source.Source, edits: list[Edit]) -> tuple[int, ...]:
+def _lines(source: live_source.SourceFile, edits: list[Edit]) -> tuple[int, ...]:
     """For each line of the changed text, its line in the user's file: what is new stands where the
     change begins."""
     lines: list[int] = []
@@ -176,7 +176,7 @@ def _found(function: types.FunctionType) -> "Found | str":
     try:
         source = live_source.find(function)
         lines = linecache.getlines(source.file)
-        file = Source("".join(lines), source.file)
+        file = SourceFile("".join(lines), source.file)
     except (live_source.NotRewritable, SourceError) as error:
         return str(error)
     if source.is_lambda:
@@ -208,7 +208,7 @@ def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | s
     return why
 
 
-def _asks(file: Source, found: Found, line: int, values: FakeValues) -> bool:
+def _asks(file: SourceFile, found: Found, line: int, values: FakeValues) -> bool:
     """Whether a tensor still decides on the line."""
     function = _function(file.tree, found.source)
     places = [node for node in _places(function, line) if _on(_decider(node), line)]
@@ -217,7 +217,7 @@ def _asks(file: Source, found: Found, line: int, values: FakeValues) -> bool:
 
 
 def _first_made(
-    file: Source, function: ast.AST, places: list[Any], values: FakeValues
+    file: SourceFile, function: ast.AST, places: list[Any], values: FakeValues
 ) -> "tuple[Fix, str] | str | None":
     """The first place, from inside out, that a pattern can change safely."""
     oracle, why = RecordedOracle(file, function, values, places), None
@@ -232,7 +232,7 @@ def _first_made(
     return why
 
 
-def _function(tree: ast.AST, source: live_source.Source) -> Any:
+def _function(tree: ast.AST, source: live_source.SourceFile) -> Any:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == source.name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
