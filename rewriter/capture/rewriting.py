@@ -56,7 +56,7 @@ class Found:
     the number of looks; None: it stays as it is."""
 
     function: types.FunctionType
-    source: live_source.SourceFile
+    source: live_source.Source
     file: SourceFile
     edits: dict[int, tuple[Edit, str] | None] = field(default_factory=dict)
     looks: dict[int, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Found:
             for line, e, code in found
         ]
 
-    def rewritten(self) -> live_source.SourceFile | None:
+    def rewritten(self) -> live_source.Source | None:
         """The function's source with the changes made; None where there are none."""
         edits = [entry[0] for entry in self.edits.values() if entry]
         if not edits:
@@ -82,7 +82,7 @@ class Found:
         return self.source.changed(apply(self.source.text, inner), _lines(self.source, inner))
 
 
-def _lines(source: live_source.SourceFile, edits: list[Edit]) -> tuple[int, ...]:
+def _lines(source: live_source.Source, edits: list[Edit]) -> tuple[int, ...]:
     """For each line of the changed text, its line in the user's file: what is new stands where the
     change begins."""
     lines: list[int] = []
@@ -232,7 +232,7 @@ def _first_made(
     return why
 
 
-def _function(tree: ast.AST, source: live_source.SourceFile) -> Any:
+def _function(tree: ast.AST, source: live_source.Source) -> Any:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == source.name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
