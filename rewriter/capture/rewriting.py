@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import live_source
 from ..edits.source_file import SourceError, SourceFile
-from ..edits.spans import Edit, Fix, Safety, apply
+from ..edits.spans import Edit, Fix, Refusal, Safety, apply
 from ..patterns import masked_write, tensor_if, tensor_ternary
 from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
@@ -228,7 +228,7 @@ def _first_made(
             if fix.safety is Safety.SAFE and not fix.imports:
                 return fix, code
             fix = fix.why or "torch is not imported at the top of the file"
-        why = fix or why
+        why = (fix.why if isinstance(fix, Refusal) else fix) or why
     return why
 
 
