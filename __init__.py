@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 # for type checkers alone: at run time the table below loads each name on first use
 if TYPE_CHECKING:
+    from .codemods.fixed_programs import captures_reads, read_ahead
     from .rewriter.api import (
         ExplainOutput,
         allow_in_graph,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     name: module
     for module, names in {
+        "codemods.fixed_programs": "captures_reads read_ahead",
         "rewriter.api": (
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
         ),
@@ -61,6 +63,7 @@ __all__ = [
     "RecompileLimitError",
     "__version__",
     "allow_in_graph",
+    "captures_reads",
     "compile",
     "config",
     "disable",
@@ -70,6 +73,7 @@ __all__ = [
     "list_backends",
     "list_mode_options",
     "list_options",
+    "read_ahead",
     "register_backend",
     "reset",
 ]

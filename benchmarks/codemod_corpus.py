@@ -189,7 +189,7 @@ def fix(arguments, scratch, variant, wanted):
     from dynfix.codemods.cli import check
     from dynfix.codemods.cli.settings import Settings
     from dynfix.codemods.hoist.plan import planned
-    from dynfix.rewriter.edits.source_file import Source
+    from dynfix.rewriter.edits.source_file import SourceFile
 
     applied = collections.Counter()
     for name, indices in wanted.items():
@@ -198,7 +198,7 @@ def fix(arguments, scratch, variant, wanted):
         if variant == "traced":
             facts = learnt(arguments, scratch, name, indices, path)
             settings = replace(settings, facts=planned(facts, settings))
-        source = Source.from_bytes(path.read_bytes(), str(path))
+        source = SourceFile.from_bytes(path.read_bytes(), str(path))
         fixed = check.fix(source, settings)
         path.write_bytes(fixed.source.to_bytes())
         applied.update(f.code for f in fixed.applied)

@@ -29,11 +29,11 @@ from pathlib import Path
 
 import codemod_census as census
 from dynfix.codemods.analysis.captured_walk import Walk
-from dynfix.codemods.analysis.file_context import Context
+from dynfix.codemods.analysis.file_context import FileContext
 from dynfix.codemods.cli import check, runner
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts
-from dynfix.rewriter.edits.source_file import Source
+from dynfix.rewriter.edits.source_file import SourceFile
 
 _SEEN = (ast.Call, ast.Compare, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Subscript)
 ANSWERS = ("confirmed", "refuted", "several kinds", "not reached")
@@ -55,11 +55,11 @@ class Claim:
 
 def claims(path, settings):
     """The Claims of one file."""
-    source = Source.from_bytes(Path(path).read_bytes(), path)
+    source = SourceFile.from_bytes(Path(path).read_bytes(), path)
     found = check.findings(source, settings)
     if not found:
         return []
-    context = Context(source, settings)
+    context = FileContext(source, settings)
     walk = Walk(context, {})
     for function in sorted(context.program.captured(settings.scope), key=lambda f: f.node.lineno):
         walk.function(function)

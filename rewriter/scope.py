@@ -16,7 +16,7 @@ import libcst as cst
 from .constructs.tree import children, walk
 
 
-class Kind(enum.Enum):
+class NameKind(enum.Enum):
     LOCAL = "local"
     FREE = "free"
     GLOBAL = "global"
@@ -34,17 +34,17 @@ class Scope:
     parent: "Scope | None" = None
     is_comprehension: bool = False
 
-    def resolve(self, name: str) -> Kind:
+    def resolve(self, name: str) -> NameKind:
         scope: Scope | None = self
         while scope is not None:
             if scope.outer.get(name):
-                return Kind.GLOBAL
+                return NameKind.GLOBAL
             if name in scope.bound and name not in scope.outer:
-                return Kind.LOCAL
+                return NameKind.LOCAL
             scope = scope.parent
-        return Kind.FREE if name in self.free else Kind.GLOBAL
+        return NameKind.FREE if name in self.free else NameKind.GLOBAL
 
-    def resolve_store(self, name: str) -> Kind:
+    def resolve_store(self, name: str) -> NameKind:
         """As `resolve`; a walrus in a comprehension binds in the function around it."""
         scope = self
         while scope.is_comprehension and scope.parent is not None:

@@ -90,7 +90,7 @@ class Class:
         } | set(self.methods)
 
 
-class Program:
+class FileProgram:
     """Every function of the tree with its class, by node; `captured(scope)` gives those that run
     under capture."""
 

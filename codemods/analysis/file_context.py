@@ -8,12 +8,12 @@ from ...rewriter.patterns.import_names import Names, by_type
 from ...rewriter.patterns.kinds import ANY
 from ...rewriter.patterns.proofs import Proofs
 from ..trace.trace_facts import qualified
-from .definitions import Program
+from .definitions import FileProgram
 from .findings import ERROR, Finding
 from .inference import Inference
 
 
-class Context(FileView):
+class FileContext(FileView):
     """One file: its source, names, program and inference; parents of the nodes of captured
     functions."""
 
@@ -22,7 +22,7 @@ class Context(FileView):
         super().__init__(source, Names(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
         named = qualified(source.tree) if self.facts else None
-        self.program = Program(source.tree, self.names, self.index, named)
+        self.program = FileProgram(source.tree, self.names, self.index, named)
         self.inference = Inference(self.program, self.names, self.facts)
         self._whole = None
 

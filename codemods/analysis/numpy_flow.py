@@ -71,11 +71,11 @@ _SAME_METHODS = (
 _CASTS = {"float": "float32", "double": "float64"}
 
 
-class Unknown(Exception):
+class Unfollowed(Exception):
     """The text does not tell; the message says why."""
 
 
-class InTorch(Unknown):
+class InTorch(Unfollowed):
     """torch has the function."""
 
 
@@ -104,14 +104,14 @@ class Flow:
         self.met, self.floating = [], set()
 
     def result(self):
-        """The Array that the function returns; Unknown where it does more than assign and
+        """The Array that the function returns; Unfollowed where it does more than assign and
         return."""
         body = self.function.node.body
         for statement in body[:-1]:
             self._statement(statement)
         last = body[-1]
         if not isinstance(last, ast.Return) or last.value is None:
-            raise Unknown("its body is more than assignments and a return")
+            raise Unfollowed("its body is more than assignments and a return")
         return self.value(last.value)
 
     def _statement(self, node):
@@ -122,7 +122,7 @@ class Flow:
             or len(node.targets) != 1
             or not isinstance(node.targets[0], ast.Name)
         ):
-            raise Unknown("its body is more than assignments and a return")
+            raise Unfollowed("its body is more than assignments and a return")
         name, value = node.targets[0].id, self.value(node.value)
         self.numbers.discard(name)
         self.env.pop(name, None)
@@ -136,7 +136,7 @@ class Flow:
     def value(self, node):
         handler = getattr(self, f"_on_{type(node).__name__}", None)
         if handler is None:
-            raise Unknown(f"`{self.context.segment(node)}` is not followed")
+            raise Unfollowed(f"`{self.context.segment(node)}` is not followed")
         return handler(node)
 
     def _on_Constant(self, node):
@@ -145,11 +145,11 @@ class Flow:
     def _on_Name(self, node):
         if node.id in self.env or node.id in self.numbers:
             return self.env.get(node.id)
-        raise Unknown(f"`{node.id}` is not followed")
+        raise Unfollowed(f"`{node.id}` is not followed")
 
     def _on_Tuple(self, node):
         if any(self.value(e) is not None for e in node.elts):
-            raise Unknown("it puts tensors together")
+            raise Unfollowed("it puts tensors together")
 
     _on_List = _on_Tuple
 
@@ -161,7 +161,7 @@ class Flow:
             and node.attr in ("shape", "dtype", "device")
         )
         if not known and not (self.context.resolve(node) or "").startswith(("numpy.", "torch.")):
-            raise Unknown(f"`{self.context.segment(node)}` is not followed")
+            raise Unfollowed(f"`{self.context.segment(node)}` is not followed")
 
     def _on_UnaryOp(self, node):
         value = self.value(node.operand)
@@ -174,7 +174,7 @@ class Flow:
     def _elementwise(self, values):
         """Of arrays that agree, or of one and Python numbers."""
         if len({(v.host, v.shape, v.dtype, v.device) for v in values}) != 1:
-            raise Unknown("it combines tensors that may differ in shape or dtype")
+            raise Unfollowed("it combines tensors that may differ in shape or dtype")
         value = values[0]
         self._float(value)
         return replace(value, fresh=True, c_order=all(v.c_order for v in values))
@@ -201,11 +201,11 @@ class Flow:
         arrays = [v for v in values if v is not None]
         for keyword in node.keywords:
             if self.value(keyword.value) is not None or keyword.arg in ("output", "out", None):
-                raise Unknown("a result is written into an argument")
+                raise Unfollowed("a result is written into an argument")
         if name in _SAME_FUNCTIONS and values[:1] == arrays[:1] and len(arrays) == 1:
             return self._same(node, name, arrays[0])
         if ".random" in name or name.split(".")[0] in ("random", "torch"):
-            raise Unknown(f"`{name}` is not followed")
+            raise Unfollowed(f"`{name}` is not followed")
         if not arrays and (
             name in ("int", "float", "len", "max", "min") or name.startswith("math.")
         ):
@@ -219,7 +219,7 @@ class Flow:
         )
         for keyword in node.keywords:
             if keyword.arg not in ("dtype", "device"):
-                raise Unknown(f"`{name}` is not followed")
+                raise Unfollowed(f"`{name}` is not followed")
             value = self._cast(keyword.value, value)
         return value
 
@@ -228,7 +228,7 @@ class Flow:
         dtype."""
         root = name.split(".")[0]
         if root not in LIBRARIES and root != "numpy":
-            raise Unknown(f"`{name or self.context.segment(node.func)}` is not followed")
+            raise Unfollowed(f"`{name or self.context.segment(node.func)}` is not followed")
         if arrays and (root != "numpy" or name in KEEPS or name in NAMED):
             self.met.append(name)
         if name in KEEPS and first is not None:
@@ -254,7 +254,7 @@ class Flow:
         if name not in _SAME_METHODS:
             if base.host and base.shape is None:
                 return Array(True)
-            raise Unknown(f"`.{name}()` is not followed")
+            raise Unfollowed(f"`.{name}()` is not followed")
         value = replace(
             base,
             host=name in ("numpy", "astype", "copy"),
@@ -273,7 +273,7 @@ class Flow:
             node = node.value
         value = self.env.get(node.id) if isinstance(node, ast.Name) else None
         if value is None or value.shape is None:
-            raise Unknown("its result's shape is not known from the text")
+            raise Unfollowed("its result's shape is not known from the text")
         return value.shape
 
     def _cast(self, node, value):
@@ -289,7 +289,7 @@ class Flow:
             or like.shape is None
             or (isinstance(node, ast.Attribute) and node.attr not in ("dtype", "device"))
         ):
-            raise Unknown(f"`{self.context.segment(node)}` is not followed")
+            raise Unfollowed(f"`{self.context.segment(node)}` is not followed")
         both = not isinstance(node, ast.Attribute)
         value = replace(value, dtype=like.dtype) if both or node.attr == "dtype" else value
         return replace(value, device=like.device) if both or node.attr == "device" else value

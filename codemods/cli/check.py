@@ -8,7 +8,7 @@ from ...rewriter.edits.intents import realised
 from ...rewriter.edits.source_file import SourceError
 from ...rewriter.edits.spans import Safety, apply, disjoint
 from ..analysis.captured_walk import Walk
-from ..analysis.file_context import Context
+from ..analysis.file_context import FileContext
 from ..rules import RULES
 from .suppressions import Suppressions
 
@@ -42,7 +42,7 @@ def findings(source, settings):
 
 
 def _findings(source, settings):
-    context = Context(source, settings)
+    context = FileContext(source, settings)
     rules = enabled(settings, source.path)
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):

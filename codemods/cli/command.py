@@ -89,7 +89,7 @@ def _stdin(options, settings):
         sys.stdout.buffer.write(raw if result.raw is None else result.raw)
         sys.stdout.flush()
     stream = sys.stderr if fixing else sys.stdout
-    lines = formats.Lines({options.stdin_filename: result.after or text})
+    lines = formats.PlainLines({options.stdin_filename: result.after or text})
     return _report([result], options, settings, [], stream, lines)
 
 
@@ -117,7 +117,7 @@ def _files(options, settings):
         errors += _write(results)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
-    return _report(results, options, settings, errors, stream, formats.Lines(known))
+    return _report(results, options, settings, errors, stream, formats.PlainLines(known))
 
 
 def _write(results):

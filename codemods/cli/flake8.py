@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ... import __version__
-from ...rewriter.edits.source_file import Source
+from ...rewriter.edits.source_file import SourceFile
 from ..analysis.findings import ERROR
 from . import check
 from .settings import load
@@ -27,7 +27,7 @@ class Plugin:
         """(line from 1, column from 0, text, type) of each finding; notes, which fail nothing, are
         left out."""
         folder = Path(os.path.dirname(self.path) or ".").resolve()
-        for finding in check.findings(Source(self.text, self.path), _load(folder)):
+        for finding in check.findings(SourceFile(self.text, self.path), _load(folder)):
             if finding.level == ERROR:
                 yield (
                     finding.line,

@@ -13,7 +13,7 @@ _VERSION = "0.1.0"
 _URI = "docs/rules.md#{}"
 
 
-class Lines:
+class PlainLines:
     """The source lines of files, read once; `known` holds texts that are not on disk."""
 
     def __init__(self, known):

@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 
-from ...rewriter.edits.source_file import Source, SourceError, parse
+from ...rewriter.edits.source_file import SourceError, SourceFile, parse
 
 SUFFIX = ".ipynb"
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Cell:
+class NotebookCell:
     """A Python code cell: `number` from 1 among all cells; `start`, `end`: the span of its `source`
     value in the JSON; `elements`: (start, end, text) of the lines of a list, None where `source` is
     one string."""
@@ -123,7 +123,7 @@ def _cell(text, at, number, data):
         raise SourceError(f"cell {number} has no source", *_place(text, at))
     elements = tuple((a, b, source[i]) for i, a, b in _members(text, span[0])) if listed else None
     joined = "".join(source)
-    return Cell(number, joined, *span, elements) if joined.strip() else None
+    return NotebookCell(number, joined, *span, elements) if joined.strip() else None
 
 
 def _cell_is_python(data):
@@ -229,7 +229,7 @@ def _magic(lines, at):
 # The source that the rules see
 
 
-class NotebookSource(Source):
+class NotebookSource(SourceFile):
     """The Python cells, joined; `document` is the notebook's JSON, `found` the cells as they were
     read."""
 
@@ -309,7 +309,7 @@ class NotebookSource(Source):
 def load(raw, path):
     """The Source of a file of either sort; None for a notebook without Python cells."""
     if not path.endswith(SUFFIX):
-        return Source.from_bytes(raw, path)
+        return SourceFile.from_bytes(raw, path)
     bom = raw.startswith(b"\xef\xbb\xbf")
     try:
         document = raw.decode("utf-8-sig")
@@ -342,7 +342,7 @@ def cell_texts(document):
 
 
 def written(document, changes):
-    """The JSON with the cells' new texts in it: `changes` are (Cell, text)."""
+    """The JSON with the cells' new texts in it: `changes` are (NotebookCell, text)."""
     parts, at = [], 0
     for cell, text in changes:
         if text != cell.text:

@@ -13,7 +13,7 @@ import types
 import warnings
 from dataclasses import dataclass, field, replace
 
-from ...rewriter.edits.source_file import Source
+from ...rewriter.edits.source_file import SourceFile
 from ..analysis.findings import ERROR
 from ..hoist.plan import planned
 from ..trace import trace_facts
@@ -285,7 +285,7 @@ def command(options, settings, write):
                 settings, facts=planned(trace_facts.run(options.trace, [path]), settings)
             )
         with open(path, "rb") as stream:
-            source = Source.from_bytes(stream.read(), path)
+            source = SourceFile.from_bytes(stream.read(), path)
         outcome = verify(source, factory, settings)
     except VerifyError as error:
         print(f"dynfix: {error}", file=sys.stderr)

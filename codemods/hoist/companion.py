@@ -56,7 +56,7 @@ class Call:
 
 
 @dataclass(eq=False)
-class Unit:
+class AheadValue:
     """What is computed ahead for `node`: `text`; or, of a loop, its `names`. `index`: what `node`
     takes of it. `is_number`: it is used as an int, or as several, alone."""
 
@@ -68,7 +68,7 @@ class Unit:
 
 
 class Companion:
-    """`units` {key: Unit} are computed here, `calls` {key: Call} by others of its kind."""
+    """`units` {key: AheadValue} are computed here, `calls` {key: Call} by others of its kind."""
 
     def __init__(self, file, function, purity, absent):
         self.file, self.function = file, function

@@ -5,39 +5,21 @@ import copy
 
 from ..analysis.captured_walk import VALUES
 
-HELPER = "_read_ahead"
+HELPER = "read_ahead"
 _WIDTH = 120  # columns
-HELPER_TEXT = f'''
-def {HELPER}(read):
-    """Have `read` compute, ahead of the captured call and on the host, what the method takes as `{VALUES}`."""
+HELPER_TEXT = f"""
+try:
+    from dynfix import {HELPER}
+except ImportError:  # without dynfix, all is read where it stands
 
-    def decorate(method):
-        @functools.wraps(method)
-        def call(self, *args, **kwargs):
-            within = torch.compiler.is_compiling() or "{VALUES}" in kwargs  # another graph, or another's values
-            if within or torch.nn.modules.module._global_forward_pre_hooks:
-                return method(self, *args, **kwargs)
-            ahead = torch.compiler.disable(read) if "_dynamo" in torch.__dict__ else read
-            try:
-                values = ahead(self, *args, **kwargs)
-            except Exception:  # raised again where it belongs
-                values = {{}}
-            return method(self, *args, {VALUES}=values, **kwargs)
-
-        # `call` itself is plain Python to Dynamo, which goes on with what it calls
-        frames = torch._C._dynamo.eval_frame
-        frames.set_code_exec_strategy(
-            call.__code__, frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-        )
-        return call
-
-    return decorate
-'''
+    def {HELPER}(read):
+        return lambda forward: forward
+"""
 
 
 def text_of(companion, indent, unit):
     """Its source, indented by `indent`."""
-    writer = _Writer(companion, unit)
+    writer = _BodyWriter(companion, unit)
     body = [f'"""What `{companion.function.name}` reads on the host."""', f"{VALUES} = {{}}"]
     kwargs = companion.kwarg
     if companion.is_root and companion.bare and kwargs:
@@ -119,7 +101,7 @@ def call_text(companion, call):
     return f"{prefix}{companion.name}({', '.join(given)})"
 
 
-class _Writer:
+class _BodyWriter:
     """Prints the kept statements of a companion's function."""
 
     def __init__(self, companion, unit):

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 
 from ...rewriter.edits.import_places import after_imports
-from ...rewriter.edits.source_file import Source, SourceError
+from ...rewriter.edits.source_file import SourceError, SourceFile
 from ...rewriter.edits.spans import Edit, Fix, Safety, apply
 from ..analysis.findings import Finding
 from ..cli.suppressions import Suppressions
@@ -25,36 +25,31 @@ _WHY = "which functions lead to it, and with which objects, is what one run show
 
 
 def _edits(planner):
-    """{path: (edits, imports)}."""
-    found = {}
-    used = [c for c in planner.companions.values() if c.units or c.calls]
-    for companion in used:
-        edits, imports = found.setdefault(companion.file.path, ([], set()))
-        edits += [*companion_edits.edits(companion), _definition(companion)]
-        if companion.is_root:
-            edits.append(_decorator(companion))
-            imports.add("functools")
-    for path, (edits, imports) in found.items():
+    """{path: edits}."""
+    found, roots = {}, set()
+    for companion in planner.companions.values():
+        if companion.units or companion.calls:
+            edits = found.setdefault(companion.file.path, [])
+            edits += [*companion_edits.edits(companion), _definition(companion)]
+            if companion.is_root:
+                edits.append(_decorator(companion))
+                roots.add(companion.file.path)
+    for path in roots:
         source = planner.project.file(path).source
-        if imports and f"def {HELPER}(" not in source.text:
-            edits.append(
-                after_imports(
-                    source, HELPER_TEXT.rstrip("\n").replace("\n", source.newline), "torch"
-                )
-            )
+        if f"from dynfix import {HELPER}" not in source.text:
+            helper = HELPER_TEXT.rstrip("\n").replace("\n", source.newline)
+            found[path].append(after_imports(source, helper, "torch"))
     return found
 
 
 def _fixes(planner):
     """{path: Fix}; none where one of them cannot be made."""
     found = {}
-    for path, (edits, imports) in _edits(planner).items():
+    for path, edits in _edits(planner).items():
         source = planner.project.file(path).source
         if None in edits:
             return {}
-        found[path] = Fix(
-            tuple(edits), _TITLE, Safety.UNSAFE, _WHY, tuple(sorted(imports)), first=True
-        )
+        found[path] = Fix(tuple(edits), _TITLE, Safety.UNSAFE, _WHY, first=True)
         try:
             source.with_text(apply(source.text, edits))
         except (SourceError, ValueError):
@@ -90,7 +85,7 @@ def _decorator(companion):
 
 
 @dataclass(frozen=True)
-class Plan:
+class FilePlan:
     """One file's part: it holds for this text alone, and together with the other files' parts."""
 
     text: str
@@ -108,15 +103,15 @@ def planned(facts, settings, load=None):
             if clean and all(_may_change(p, line, load, settings) for p, _, (line, *_) in raw):
                 planner.add(raw)
     for path, fix in _fixes(planner).items():
-        known[path].plan = Plan(load(path).text, _findings(planner, path, fix))
+        known[path].plan = FilePlan(load(path).text, _findings(planner, path, fix))
     return known
 
 
 def _load(path):
-    """The Source at `path`; None where it is none."""
+    """The SourceFile at `path`; None where it is none."""
     try:
         with open(path, "rb") as stream:
-            return Source.from_bytes(stream.read(), path)
+            return SourceFile.from_bytes(stream.read(), path)
     except (OSError, SourceError):
         return None
 

@@ -4,7 +4,7 @@ import ast
 import copy
 
 from ..analysis.captured_walk import VALUES
-from .companion import Companion, Unit
+from .companion import AheadValue, Companion
 from .companion_source import HELPER, flat, one_of
 from .legal import check_defaults, check_function, matched, only_read
 from .movable import Impure, Purity
@@ -105,7 +105,7 @@ class Planner:
                     raise Impure("what is computed once would be changed at every turn of a loop")
 
     def _unit(self, companion, file, node):
-        """(Unit, the statement before which it is computed): of an expression, of an element of
+        """(value, the statement before which it is computed): of an expression, of an element of
         one, or of a loop."""
         if isinstance(node, ast.stmt):
             names = companion.slice.block(node)
@@ -115,12 +115,12 @@ class Planner:
                 or not file.source.white_before(node)
             ):
                 raise Impure("the loop around it leaves nothing that could be handed down")
-            return Unit(node, names=tuple(names)), node
+            return AheadValue(node, names=tuple(names)), node
         state, python = _state(companion), as_python(file, companion.function, node)
         try:
             anchor = companion.slice.need([node], node)
             text = flat(file, node)
-            return Unit(
+            return AheadValue(
                 node, handed_as(file, companion.function, node, text), is_number=python is not None
             ), anchor
         except Impure:
@@ -130,7 +130,9 @@ class Planner:
                 raise
         text, expressions = of_all(file, companion.function, node, part)
         anchor = companion.slice.need(expressions, part.value)
-        return Unit(node, text, f"[{flat(file, part.slice)}]", is_number=python is not None), anchor
+        return AheadValue(
+            node, text, f"[{flat(file, part.slice)}]", is_number=python is not None
+        ), anchor
 
     def _companion(self, frame, absent):
         if frame.key not in self.companions:
@@ -151,9 +153,9 @@ class Planner:
             or companion.function.name != "forward"
         ):
             raise Impure("it is not reached from the `forward` of a module")
-        bound = companion.file.names.bound & {"functools", "torch", HELPER}
+        bound = companion.file.names.bound & {"torch", HELPER}
         if bound and not (
-            bound == {HELPER} and "Have `read` compute" in companion.file.source.text
+            bound == {HELPER} and f"from dynfix import {HELPER}" in companion.file.source.text
         ):
             raise Impure(f"`{min(bound)}` means something else there")
         if companion.slice.absent:

@@ -81,7 +81,7 @@ class Frame:
 
 
 class Project:
-    """The files by real path, loaded when first asked for; `load(path)` gives a Source or None."""
+    """The files by real path, loaded when first asked for; `load(path)` gives one or None."""
 
     def __init__(self, facts, load):
         self.facts, self.load, self.files, self.named, self.texts, self.written = (

@@ -4,7 +4,7 @@ import copy
 import os
 from dataclasses import replace
 
-from ...rewriter.edits.source_file import Source
+from ...rewriter.edits.source_file import SourceFile
 from ...rewriter.patterns.import_names import Names, by_type
 from .reads_left import Text, stands
 
@@ -46,5 +46,5 @@ def _text(result):
     if result.error:
         return None
     with open(result.path, "rb") as stream:
-        source = Source.from_bytes(result.raw or stream.read(), result.path)
+        source = SourceFile.from_bytes(result.raw or stream.read(), result.path)
     return Text(source.tree, Names(source.tree, by_type(source.tree)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..edits.source_file import Source
+from ..edits.source_file import SourceFile
 from ..patterns.file_view import FileView
 from ..patterns.import_names import Names, by_type
 from ..patterns.kinds import ANY, FUNCTION, MODULE, NDARRAY, NONE, SIMPLE, SIZE, TENSORS, Kind
@@ -46,7 +46,7 @@ class RecordedOracle(FileView):
     exact = True
 
     def __init__(
-        self, source: Source, function: ast.AST, values: FakeValues, places: list[ast.AST]
+        self, source: SourceFile, function: ast.AST, values: FakeValues, places: list[ast.AST]
     ) -> None:
         super().__init__(source, Names(source.tree, by_type(source.tree)))
         self.values = values

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import live_source
-from ..edits.source_file import Source, SourceError
-from ..edits.spans import Edit, Fix, Safety, apply
+from ..edits.source_file import SourceError, SourceFile
+from ..edits.spans import Edit, Fix, Refusal, Safety, apply
 from ..patterns import masked_write, tensor_if, tensor_ternary
 from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
@@ -57,7 +57,7 @@ class Found:
 
     function: types.FunctionType
     source: live_source.Source
-    file: Source
+    file: SourceFile
     edits: dict[int, tuple[Edit, str] | None] = field(default_factory=dict)
     looks: dict[int, int] = field(default_factory=dict)
 
@@ -176,7 +176,7 @@ def _found(function: types.FunctionType) -> "Found | str":
     try:
         source = live_source.find(function)
         lines = linecache.getlines(source.file)
-        file = Source("".join(lines), source.file)
+        file = SourceFile("".join(lines), source.file)
     except (live_source.NotRewritable, SourceError) as error:
         return str(error)
     if source.is_lambda:
@@ -208,7 +208,7 @@ def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | s
     return why
 
 
-def _asks(file: Source, found: Found, line: int, values: FakeValues) -> bool:
+def _asks(file: SourceFile, found: Found, line: int, values: FakeValues) -> bool:
     """Whether a tensor still decides on the line."""
     function = _function(file.tree, found.source)
     places = [node for node in _places(function, line) if _on(_decider(node), line)]
@@ -217,7 +217,7 @@ def _asks(file: Source, found: Found, line: int, values: FakeValues) -> bool:
 
 
 def _first_made(
-    file: Source, function: ast.AST, places: list[Any], values: FakeValues
+    file: SourceFile, function: ast.AST, places: list[Any], values: FakeValues
 ) -> "tuple[Fix, str] | str | None":
     """The first place, from inside out, that a pattern can change safely."""
     oracle, why = RecordedOracle(file, function, values, places), None
@@ -228,7 +228,7 @@ def _first_made(
             if fix.safety is Safety.SAFE and not fix.imports:
                 return fix, code
             fix = fix.why or "torch is not imported at the top of the file"
-        why = fix or why
+        why = (fix.why if isinstance(fix, Refusal) else fix) or why
     return why
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import libcst as cst
 
-from ..scope import Kind
+from ..scope import NameKind
 from .conversion import Context
 from .form import argument, gap, template
 from .tree import swap, walk
@@ -38,7 +38,7 @@ def can_be_lazy(*nodes: cst.CSTNode) -> bool:
 
 def convert(node: cst.Call, cx: Context) -> Any:
     args = [swap(arg, value=argument(cx.convert(arg.value))) for arg in node.args]
-    if reads_frame(node) and cx.scope.resolve(node.func.value) is Kind.GLOBAL:  # type: ignore[attr-defined]
+    if reads_frame(node) and cx.scope.resolve(node.func.value) is NameKind.GLOBAL:  # type: ignore[attr-defined]
         return _without_own_cell(node) if not args else swap(node, args=args)
     between = gap(node.whitespace_after_func, "," if args else "", node.whitespace_before_args)
     return template("__df.call(", argument(cx.convert(node.func)), *between, *args, ")", like=node)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import libcst as cst
 
 from ..live_source import NotRewritable, Source
-from ..scope import Kind, Scope, target_names
+from ..scope import NameKind, Scope, target_names
 from .form import Form
 from .tree import FIELDS, NOT_NODES, swap
 
@@ -53,7 +53,7 @@ class Context:
         """`node` where it is stored to. A global or free name there cannot be seen by an operator,
         and is refused."""
         for name in target_names(node):
-            if self.scope.resolve(name) is not Kind.LOCAL:
+            if self.scope.resolve(name) is not NameKind.LOCAL:
                 raise self.unsupported(
                     f"a store to the global or nonlocal name {name!r} in this place"
                 )

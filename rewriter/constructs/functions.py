@@ -6,7 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from ..scope import Kind
+from ..scope import NameKind
 from .conversion import Context
 from .tree import swap
 
@@ -44,5 +44,5 @@ def convert_class(node: cst.ClassDef, cx: Context) -> Any:
 
 
 def _check_name(name: str, cx: Context) -> None:
-    if cx.scope.resolve(name) is not Kind.LOCAL:
+    if cx.scope.resolve(name) is not NameKind.LOCAL:
         raise cx.unsupported(f"a definition of the global or nonlocal name {name!r}")

@@ -4,12 +4,12 @@ from typing import Any
 
 import libcst as cst
 
-from ..scope import Kind
+from ..scope import NameKind
 from .conversion import Context
 from .form import template
 
 _CONSTANTS = {"True", "False", "None", "__debug__"}
-_OPERATOR = {Kind.GLOBAL: "glob", Kind.FREE: "free"}
+_OPERATOR = {NameKind.GLOBAL: "glob", NameKind.FREE: "free"}
 
 
 def convert(node: cst.Name, cx: Context) -> Any:
@@ -17,7 +17,7 @@ def convert(node: cst.Name, cx: Context) -> Any:
     if name == "__df":
         raise cx.unsupported("the name __df")
     kind = cx.scope.resolve(node.value)
-    if kind is Kind.LOCAL or name in _CONSTANTS:
+    if kind is NameKind.LOCAL or name in _CONSTANTS:
         return node
     # The plain name is the argument: an undefined one raises here, in the user's frame.
     return template(f'__df.{_OPERATOR[kind]}("{name}", ', node, ")")
@@ -31,13 +31,13 @@ def convert_walrus(node: cst.NamedExpr, cx: Context) -> Any:
 
 def node_with_value(node: cst.NamedExpr, value: Any, cx: Context) -> Any:
     from_kind = cx.scope.resolve_store(node.target.value)  # type: ignore[attr-defined]
-    if from_kind is not Kind.LOCAL:
+    if from_kind is not NameKind.LOCAL:
         value = stored(node.target.value, value, from_kind, cx)  # type: ignore[attr-defined]
     return node.with_changes(value=value)
 
 
-def stored(name: str, value: Any, kind: Kind, cx: Context) -> Any:
+def stored(name: str, value: Any, kind: NameKind, cx: Context) -> Any:
     """The value to store to a global or free name: `__df.set_glob("n", v)`, `__df.set_free("n",
     v)`."""
-    operator = "set_glob" if kind is Kind.GLOBAL else "set_free"
+    operator = "set_glob" if kind is NameKind.GLOBAL else "set_free"
     return template(f'__df.{operator}("{cx.mangled(name)}", ', value, ")")

@@ -4,7 +4,7 @@ from typing import Any
 
 import libcst as cst
 
-from ..scope import Kind
+from ..scope import NameKind
 from .conversion import Context
 from .tree import walk
 
@@ -20,7 +20,7 @@ def is_still(node: Any, cx: Context) -> bool:
     if isinstance(node, cst.Name):
         constant = node.value in ("True", "False", "None")
         return constant or (
-            node.value not in cx.rebound and cx.scope.resolve(node.value) is Kind.LOCAL
+            node.value not in cx.rebound and cx.scope.resolve(node.value) is NameKind.LOCAL
         )
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus) and isinstance(node.expression, _LITERALS)

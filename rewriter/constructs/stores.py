@@ -10,7 +10,7 @@ from typing import Any
 
 import libcst as cst
 
-from ..scope import Kind, imported_names, target_names
+from ..scope import NameKind, imported_names, target_names
 from . import attributes, subscripts
 from .calls import can_be_lazy
 from .conversion import Context
@@ -72,7 +72,7 @@ def convert_assign(node: cst.Assign, cx: Context) -> Any:
             return cst.Expr(_store(first, between, node.value, cx), semicolon=node.semicolon)
         if (
             isinstance(first, cst.Name)
-            and (kind := cx.scope.resolve(first.value)) is not Kind.LOCAL
+            and (kind := cx.scope.resolve(first.value)) is not NameKind.LOCAL
         ):
             return swap(node, value=stored(first.value, argument(cx.convert(node.value)), kind, cx))
     unpacks = len(node.targets) == 1 and isinstance(first, (cst.Tuple, cst.List))
@@ -97,7 +97,9 @@ def _store(target: Any, between: tuple[Part, ...], value: Any, cx: Context) -> F
 def _followed(node: Any, names: list[str], cx: Context) -> Any:
     """`node`, and after it a store of each global or free name that it bound: `n =
     __df.set_glob("n", n)`."""
-    outer = [(name, kind) for name in names if (kind := cx.scope.resolve(name)) is not Kind.LOCAL]
+    outer = [
+        (name, kind) for name in names if (kind := cx.scope.resolve(name)) is not NameKind.LOCAL
+    ]
     if not outer:
         return node
     again = [
@@ -134,7 +136,7 @@ def convert_augmented(node: cst.AugAssign, cx: Context) -> Any:
     if isinstance(target, cst.Name):
         new = template(f'__df.inplace("{sign}", ', cx.convert(target), *between, value, ")")
         kind = cx.scope.resolve(target.value)
-        new = new if kind is Kind.LOCAL else stored(target.value, new, kind, cx)
+        new = new if kind is NameKind.LOCAL else stored(target.value, new, kind, cx)
         return cst.Assign([cst.AssignTarget(target)], new, node.semicolon)
     if is_still(node.value, cx):
         module, name = (
@@ -206,6 +208,6 @@ def _deletion(target: Any, cx: Context) -> Any:
         return cst.Expr(template("__df.del_attr(", *attributes.place(target, cx), ")"))
     if isinstance(target, cst.Subscript):
         return cst.Expr(template("__df.del_item(", *subscripts.place(target, cx), ")"))
-    if cx.scope.resolve(target.value) is not Kind.LOCAL:
+    if cx.scope.resolve(target.value) is not NameKind.LOCAL:
         raise cx.unsupported(f"deleting the global or nonlocal name {target.value!r}")
     return cst.Del(target)

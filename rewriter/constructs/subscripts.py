@@ -4,7 +4,7 @@ from typing import Any
 
 import libcst as cst
 
-from ..scope import Kind
+from ..scope import NameKind
 from .conversion import Context
 from .form import Part, argument, around, gap, template
 
@@ -46,7 +46,7 @@ def _element(element: cst.BaseSlice, cx: Context) -> list[Part]:
         value = argument(cx.convert(element.value))
         return [element.star, value] if element.star else [value]
     assert isinstance(element, cst.Slice)
-    if cx.scope.resolve("slice") is not Kind.GLOBAL:
+    if cx.scope.resolve("slice") is not NameKind.GLOBAL:
         raise cx.unsupported("a slice where the name `slice` is shadowed")
     parts: list[Part] = [
         "slice(",

@@ -2,11 +2,11 @@
 
 import ast
 
-from .source_file import Source
+from .source_file import SourceFile
 from .spans import Edit
 
 
-def add_import(source: Source, module: str) -> Edit:
+def add_import(source: SourceFile, module: str) -> Edit:
     """The edit that adds `import module` where an import sorter would put it."""
     line = f"import {module}{source.newline}"
     plain = [s for s in _header(source.tree) if isinstance(s, ast.Import)]
@@ -28,7 +28,7 @@ def add_import(source: Source, module: str) -> Edit:
     )
 
 
-def after_imports(source: Source, statement: str, name: str) -> Edit | None:
+def after_imports(source: SourceFile, statement: str, name: str) -> Edit | None:
     """The edit that puts a statement below the run of imports in which the file's top level first
     imports a module as `name`; None where it does not."""
     body = source.tree.body
@@ -70,19 +70,19 @@ def _last_fixed(tree: ast.Module) -> ast.stmt | None:
     return last
 
 
-def _before(source: Source, statement: ast.stmt, line: str) -> Edit:
+def _before(source: SourceFile, statement: ast.stmt, line: str) -> Edit:
     start = source.starts[statement.lineno - 1]
     return Edit(start, start, line)
 
 
-def _after(source: Source, statement: ast.stmt, line: str) -> Edit:
+def _after(source: SourceFile, statement: ast.stmt, line: str) -> Edit:
     number = statement.end_lineno
     if number < len(source.starts):
         return Edit(source.starts[number], source.starts[number], line)
     return Edit(len(source.text), len(source.text), source.newline + line)
 
 
-def _after_comments(source: Source, line: str) -> Edit:
+def _after_comments(source: SourceFile, line: str) -> Edit:
     number = 1
     while number < len(source.starts) and source.line(number).startswith("#"):
         number += 1

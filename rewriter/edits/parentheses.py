@@ -3,7 +3,7 @@
 import ast
 import enum
 
-from .source_file import Source
+from .source_file import SourceFile
 
 
 class Binding(enum.IntEnum):
@@ -103,7 +103,7 @@ def _of_trailer(parent: ast.Call | ast.Subscript, child: ast.AST) -> Binding:
     return Binding.ATOM if child is parent.value else Binding.TUPLE
 
 
-def shown(source: Source, node: ast.expr, least: Binding = Binding.TEST) -> str:
+def shown(source: SourceFile, node: ast.expr, least: Binding = Binding.TEST) -> str:
     """The text of `node` so that it can stand where `least` is asked: in parentheses where it binds
     less, or goes over lines that only parentheses elsewhere held together."""
     return grouped(source.segment(node), node, least)

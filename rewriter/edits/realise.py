@@ -12,14 +12,14 @@ import libcst as cst
 
 from .parentheses import asked, binding, stands_alone
 from .realise_statements import cut, deleted, put_before, replaced, wrapped
-from .source_file import Source
+from .source_file import SourceFile
 from .spans import Edit, Intent
 from .tree_paths import path_to_expression, spans, unix
 
 _BRACKETS = (ast.List, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def realised(source: Source, edits: Sequence[Edit]) -> list[Edit]:
+def realised(source: SourceFile, edits: Sequence[Edit]) -> list[Edit]:
     """The edits as splices of the source's text. Raises ValueError where one cannot be made."""
     try:
         return [_HOW[e.intent](source, e) for e in edits]
@@ -27,11 +27,11 @@ def realised(source: Source, edits: Sequence[Edit]) -> list[Edit]:
         raise ValueError(f"what would be written is no Python: {error}") from None
 
 
-def _splice(source: Source, edit: Edit) -> Edit:
+def _splice(source: SourceFile, edit: Edit) -> Edit:
     return edit
 
 
-def _expression(source: Source, edit: Edit) -> Edit:
+def _expression(source: SourceFile, edit: Edit) -> Edit:
     path = path_to_expression(source, edit.start, edit.end)
     as_it_is = Edit(edit.start, edit.end, edit.text)
     if path is None:  # inside an f-string, where `ast` does not tell the place
@@ -69,7 +69,7 @@ def _found(
     return (widest, True) if counted else (None, False)
 
 
-def _is_grouped(source: Source, root: ast.expr, path: list[ast.AST]) -> bool:
+def _is_grouped(source: SourceFile, root: ast.expr, path: list[ast.AST]) -> bool:
     """Whether parentheses stand around the outermost expression, which is the one replaced."""
     start, end = source.span(root)
     before, after = source.text[:start].rstrip()[-1:], source.text[end : end + 200].lstrip()[:1]
@@ -102,7 +102,7 @@ def _parsed(text: str) -> cst.BaseExpression:
     return node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[:-1])
 
 
-_HOW: dict[Intent, Callable[[Source, Edit], Edit]] = {
+_HOW: dict[Intent, Callable[[SourceFile, Edit], Edit]] = {
     Intent.SPLICE: _splice,
     Intent.EXPRESSION: _expression,
     Intent.STATEMENTS: replaced,

@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from .source_file import Source
+from .source_file import SourceFile
 from .spans import Edit
 from .tree_paths import (
     NotFound,
@@ -27,7 +27,7 @@ _NOTHING = cst.TrailingWhitespace()
 Line = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
-def replaced(source: Source, edit: Edit) -> Edit:
+def replaced(source: SourceFile, edit: Edit) -> Edit:
     """Statements in place of others; what is a comment behind the last of these stays behind the
     new ones."""
     return _changed(
@@ -35,7 +35,7 @@ def replaced(source: Source, edit: Edit) -> Edit:
     )
 
 
-def wrapped(source: Source, edit: Edit) -> Edit:
+def wrapped(source: SourceFile, edit: Edit) -> Edit:
     """Statements below the head that is the edit's text."""
 
     def make(run: list[Line]) -> list[Line]:
@@ -45,7 +45,7 @@ def wrapped(source: Source, edit: Edit) -> Edit:
     return _changed(source, edit, make)
 
 
-def deleted(source: Source, edit: Edit) -> Edit:
+def deleted(source: SourceFile, edit: Edit) -> Edit:
     """One statement less; a comment behind it stays, on a line of its own."""
     if len(block_of(path_to_statement(source, edit.start))) == 1:
         return _changed(source, edit, lambda run: [cst.SimpleStatementLine([cst.Pass()])])
@@ -61,7 +61,7 @@ def deleted(source: Source, edit: Edit) -> Edit:
     return Edit(edit.start - len(indent), ending.end() if ending else stop, "")
 
 
-def put_before(source: Source, edit: Edit) -> Edit:
+def put_before(source: SourceFile, edit: Edit) -> Edit:
     """Lines above a statement."""
     indent, newline = indent_at(source, edit.start), source.newline
     if indent is not None:
@@ -73,7 +73,7 @@ def put_before(source: Source, edit: Edit) -> Edit:
     return _changed(source, whole, lambda run: [*_block(edit.text, None), *run])
 
 
-def cut(source: Source, edit: Edit, start: int, end: int, new: str) -> Edit:
+def cut(source: SourceFile, edit: Edit, start: int, end: int, new: str) -> Edit:
     """The splice that makes text[start:end] `new`: as little as differs, around the edit's own
     place."""
     old = source.text[start:end]
@@ -96,7 +96,7 @@ def _block(text: str, indent: str | None) -> list[Line]:
     return list(body[0].body.body) if indent else list(body)  # type: ignore[arg-type,union-attr]
 
 
-def _changed(source: Source, edit: Edit, make: Callable[[list[Line]], list[Line]]) -> Edit:
+def _changed(source: SourceFile, edit: Edit, make: Callable[[list[Line]], list[Line]]) -> Edit:
     """The splice by which what `make` gives for the statements that the edit covers stands in their
     place."""
     path = path_to_statement(source, edit.start)
@@ -113,7 +113,7 @@ def _changed(source: Source, edit: Edit, make: Callable[[list[Line]], list[Line]
     return cut(source, edit, start, end, changed.code[len(head) :])
 
 
-def _lines(source: Source, path: list[ast.AST], run: list[ast.stmt]) -> tuple[int, int, str]:
+def _lines(source: SourceFile, path: list[ast.AST], run: list[ast.stmt]) -> tuple[int, int, str]:
     """(start, end, what must stand above them to make them a file) of the lines that hold
     statements: from the one that begins the first line to the end of the last."""
     lead, last = _lead(source, path), run[-1].end_lineno or 0
@@ -125,7 +125,7 @@ def _lines(source: Source, path: list[ast.AST], run: list[ast.stmt]) -> tuple[in
     return start, end, f"if 1:{source.newline}" if indent_at(source, at) else ""
 
 
-def _lead(source: Source, path: list[ast.AST]) -> ast.stmt:
+def _lead(source: SourceFile, path: list[ast.AST]) -> ast.stmt:
     """The statement that begins the line on which the last of the path begins."""
     block = block_of(path)
     before = block[: next(i for i, s in enumerate(block) if s is path[-1]) + 1]

@@ -5,7 +5,7 @@ import io
 import re
 import tokenize
 
-from .source_file import Source
+from .source_file import SourceFile
 from .spans import Edit, Refusal
 
 _EQUALS = re.compile(r"\s*=\s*")
@@ -13,7 +13,7 @@ _HEAD = re.compile(r"(async\s+)?def\s+\w+\s*")
 
 
 def annotate_parameter(
-    source: Source, arg: ast.arg, has_default: bool, text: str
+    source: SourceFile, arg: ast.arg, has_default: bool, text: str
 ) -> Edit | Refusal:
     """`arg: text`, with the blanks around `=` that belong to it then."""
     end = source.span(arg)[1]
@@ -25,7 +25,7 @@ def annotate_parameter(
     return Edit(end, equals.end(), f": {text} = ")
 
 
-def annotate_result(source: Source, function: ast.FunctionDef, text: str) -> Edit | Refusal:
+def annotate_result(source: SourceFile, function: ast.FunctionDef, text: str) -> Edit | Refusal:
     """`-> text` behind the parameters."""
     end = _closing(source, function)
     if end is None:
@@ -33,7 +33,7 @@ def annotate_result(source: Source, function: ast.FunctionDef, text: str) -> Edi
     return Edit(end, end, f" -> {text}")
 
 
-def _closing(source: Source, function: ast.FunctionDef) -> int | None:
+def _closing(source: SourceFile, function: ast.FunctionDef) -> int | None:
     """The offset behind the `)` that ends the parameters."""
     start = source.span(function)[0]
     head = _HEAD.match(source.text, start)

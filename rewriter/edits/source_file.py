@@ -51,7 +51,7 @@ def parse(text):
         raise SourceError(f"{type(error).__name__}: {error}") from None
 
 
-class Source:
+class SourceFile:
     """`text` keeps its line endings; every offset counts characters of `text`."""
 
     def __init__(self, text, path="<stdin>", encoding="utf-8", bom=False):
@@ -87,7 +87,7 @@ class Source:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode(self.encoding)
 
     def with_text(self, text):
-        return Source(text, self.path, self.encoding, self.bom)
+        return SourceFile(text, self.path, self.encoding, self.bom)
 
     def offset(self, line, column):
         """The offset of a tree position: `line` from 1, `column` in UTF-8 bytes as `ast` counts

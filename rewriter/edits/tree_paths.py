@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from .source_file import Source
+from .source_file import SourceFile
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -19,7 +19,7 @@ class NotFound(ValueError):
     """What an edit is for is not where it was."""
 
 
-def path_to_expression(source: Source, start: int, end: int) -> list[ast.AST] | None:
+def path_to_expression(source: SourceFile, start: int, end: int) -> list[ast.AST] | None:
     """The nodes from the tree down to the expression text[start:end]; None where there is none."""
     path: list[ast.AST] = [source.tree]
     while not (isinstance(path[-1], ast.expr) and source.span(path[-1]) == (start, end)):
@@ -32,7 +32,7 @@ def path_to_expression(source: Source, start: int, end: int) -> list[ast.AST] | 
     return path
 
 
-def path_to_statement(source: Source, start: int) -> list[ast.AST]:
+def path_to_statement(source: SourceFile, start: int) -> list[ast.AST]:
     """The nodes from the tree down to the statement that begins (with its decorators) at
     `start`."""
     path: list[ast.AST] = [source.tree]
@@ -55,17 +55,17 @@ def block_of(path: list[ast.AST]) -> list[ast.stmt]:
     raise NotFound("the statement is in no block")
 
 
-def line_number(source: Source, offset: int) -> int:
+def line_number(source: SourceFile, offset: int) -> int:
     return bisect.bisect_right(source.starts, offset)
 
 
-def indent_at(source: Source, offset: int) -> str | None:
+def indent_at(source: SourceFile, offset: int) -> str | None:
     """The white space before an offset on its line; None where something else stands there."""
     before = source.text[source.starts[line_number(source, offset) - 1] : offset]
     return before if not before.strip() else None
 
 
-def unix(source: Source, text: str) -> str:
+def unix(source: SourceFile, text: str) -> str:
     """`text` as LibCST reads it, which takes no lone carriage return for the end of a line; as long
     as it was."""
     lone = source.newline == "\r"
@@ -84,7 +84,7 @@ def spans(module: cst.Module, text: str) -> Iterator[tuple[cst.CSTNode, int, int
         yield node, starts[start.line - 1] + start.column, starts[end.line - 1] + end.column
 
 
-def _holds(source: Source, node: ast.AST, start: int, end: int) -> bool:
+def _holds(source: SourceFile, node: ast.AST, start: int, end: int) -> bool:
     """Whether text[start:end] is of a node; one without a place is where the nodes below it are."""
     if not hasattr(node, "lineno"):
         return any(_holds(source, n, start, end) for n in ast.iter_child_nodes(node))

@@ -3,7 +3,7 @@ y)`."""
 
 import ast
 
-from ..edits.spans import Fix, Safety
+from ..edits.spans import Fix, Refusal, Safety
 from .mask_expressions import OPERATORS, Masked, simple, still
 from .oracle import Oracle
 from .proofs import write_doubt
@@ -12,9 +12,8 @@ from .where_safety import Plain
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
-def chosen(node: ast.Assign | ast.AugAssign, oracle: Oracle) -> Fix | str | None:
-    """The Fix that writes all elements; a string: why there is none; None: nothing is gathered
-    under a mask."""
+def chosen(node: ast.Assign | ast.AugAssign, oracle: Oracle) -> Fix | Refusal | None:
+    """The Fix that writes all elements, or the Refusal; None: nothing is gathered under a mask."""
     target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
     if not isinstance(target, ast.Subscript) or not _masks(node, target, oracle):
         return None
@@ -22,7 +21,8 @@ def chosen(node: ast.Assign | ast.AugAssign, oracle: Oracle) -> Fix | str | None
         len(node.targets) > 1 or not _gathers(node.value, target.slice)
     ):
         return None  # a mask with a number on the right is masked_fill, which has a fixed shape
-    return _Write(node, target, oracle).fix()
+    made = _Write(node, target, oracle).fix()
+    return Refusal(made) if isinstance(made, str) else made
 
 
 def _masks(node, target, context):

@@ -4,7 +4,7 @@
 import ast
 from dataclasses import dataclass, replace
 
-from ..edits.spans import Edit, Fix, Safety
+from ..edits.spans import Edit, Fix, Refusal, Safety
 from .condition import Condition, condition
 from .kinds import ANY
 from .oracle import Oracle
@@ -22,16 +22,16 @@ class Shape:
     last: ast.stmt
 
 
-def chosen(node: ast.If, oracle: Oracle) -> Fix | str | None:
-    """The Fix that makes the `if` a choice; a string: why there is none; None: no tensor
-    decides it."""
+def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | None:
+    """The Fix that makes the `if` a choice, or the Refusal; None: no tensor decides it."""
     test = condition(node.test, oracle)
     if test is None:
         return None
     lead = ""
     if isinstance(test, str):
         lead, test = led(node, oracle) or ("", test)
-    return test if isinstance(test, str) else _Rewrite(node, oracle, test, lead).fix()
+    made = test if isinstance(test, str) else _Rewrite(node, oracle, test, lead).fix()
+    return Refusal(made) if isinstance(made, str) else made
 
 
 def led(node, context):

@@ -2,23 +2,22 @@
 
 import ast
 
-from ..edits.spans import Fix
+from ..edits.spans import Fix, Refusal
 from .condition import condition
 from .oracle import Oracle
 from .two_sides import Chooser
 
 
-def chosen(node: ast.IfExp, oracle: Oracle) -> Fix | str | None:
-    """The Fix that makes the expression a choice; a string: why there is none; None: no tensor
-    decides it."""
+def chosen(node: ast.IfExp, oracle: Oracle) -> Fix | Refusal | None:
+    """The Fix that makes the expression a choice, or the Refusal; None: no tensor decides it."""
     test = condition(node.test, oracle)
     if test is None or isinstance(test, str):
-        return test
+        return Refusal(test) if test else None
     choice = Chooser(oracle, node).choose(
         test, node.body, node.orelse, statement=False, targets=_targets(node, oracle)
     )
     if isinstance(choice, str):
-        return choice
+        return Refusal(choice)
     return oracle.fix(
         f"use torch.{choice.form}",
         oracle.replacement(node, choice.text),

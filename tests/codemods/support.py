@@ -13,14 +13,14 @@ from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.hoist.plan import planned
 from dynfix.codemods.rules.host.read_ahead import ReadAhead
 from dynfix.codemods.trace import trace_facts
-from dynfix.rewriter.edits.source_file import Source
+from dynfix.rewriter.edits.source_file import SourceFile
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def fixed(text, unsafe=False, **settings):
     """The Fixed of a text."""
-    return check.fix(Source(text, "model.py"), Settings(unsafe_fixes=unsafe, **settings))
+    return check.fix(SourceFile(text, "model.py"), Settings(unsafe_fixes=unsafe, **settings))
 
 
 def shown(reads, text=""):
@@ -41,7 +41,9 @@ def shown(reads, text=""):
         else {}
     )
     return (
-        {"facts": planned(facts, Settings(), lambda _: Source(text, "model.py"))} if reads else {}
+        {"facts": planned(facts, Settings(), lambda _: SourceFile(text, "model.py"))}
+        if reads
+        else {}
     )
 
 
@@ -64,7 +66,7 @@ def reads(path):
 
 
 def found(text, **settings):
-    return check.findings(Source(text, "model.py"), Settings(**settings))
+    return check.findings(SourceFile(text, "model.py"), Settings(**settings))
 
 
 def codes(text, **settings):

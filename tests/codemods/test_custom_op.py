@@ -14,7 +14,7 @@ from dynfix.codemods.analysis import numpy_flow
 from dynfix.codemods.cli import check, side_by_side
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts
-from dynfix.rewriter.edits.source_file import Source
+from dynfix.rewriter.edits.source_file import SourceFile
 
 from . import support
 
@@ -122,7 +122,7 @@ def test_types_that_a_run_shows(tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text(SCRIPT)
     facts = trace_facts.run("script.py", ["model.py"])
     fixed = check.fix(
-        Source(MODEL, str(tmp_path / "model.py")), Settings(unsafe_fixes=True, facts=facts)
+        SourceFile(MODEL, str(tmp_path / "model.py")), Settings(unsafe_fixes=True, facts=facts)
     )
     assert "def edges(x: torch.Tensor, how: str) -> torch.Tensor:" in fixed.source.text
     assert {f.code for f in fixed.applied if f.traced} >= {"DYN606"}

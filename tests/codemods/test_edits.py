@@ -5,15 +5,15 @@ import ast
 import pytest
 from dynfix.rewriter.edits import intents
 from dynfix.rewriter.edits.parentheses import Binding, shown
-from dynfix.rewriter.edits.source_file import Source
+from dynfix.rewriter.edits.source_file import SourceFile
 from dynfix.rewriter.edits.spans import Edit, Refusal, apply
 
 from . import support
 
 
 def made(text, *edits):
-    """What the edits, made of the Source, make of a text; the Refusal that one of them is."""
-    source = Source(text)
+    """What the edits, made of the SourceFile, make of a text; the Refusal that one of them is."""
+    source = SourceFile(text)
     built = [make(source) for make in edits]
     if any(isinstance(b, Refusal) for b in built):
         return next(b.why for b in built if isinstance(b, Refusal))
@@ -198,12 +198,12 @@ def test_two_edits_of_one_expression():
     ],
 )
 def test_parentheses(text, least, want):
-    source = Source(f"y = {text}\n")
+    source = SourceFile(f"y = {text}\n")
     assert shown(source, source.tree.body[0].value, least) == want
 
 
 def test_an_edit_that_is_no_python_is_not_made():
-    source = Source("old()\n")
+    source = SourceFile("old()\n")
     with pytest.raises(ValueError, match="no Python"):
         intents.realised(source, [intents.replace_statements(source, source.tree.body, "if")])
     assert intents.realised(source, [Edit(0, 3, "new")]) == [Edit(0, 3, "new")]

@@ -3,7 +3,7 @@
 import pytest
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
-from dynfix.rewriter.edits.source_file import Source, SourceError
+from dynfix.rewriter.edits.source_file import SourceError, SourceFile
 from dynfix.rewriter.edits.spans import Edit, apply
 
 from . import support
@@ -29,7 +29,7 @@ DONE = TEXT.replace(
 
 
 def fixed_bytes(raw):
-    return check.fix(Source.from_bytes(raw, "model.py"), Settings()).source.to_bytes()
+    return check.fix(SourceFile.from_bytes(raw, "model.py"), Settings()).source.to_bytes()
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -76,7 +76,7 @@ def test_tabs():
 )
 def test_what_cannot_be_read(raw, message, line):
     with pytest.raises(SourceError) as error:
-        Source.from_bytes(raw, "bad.py")
+        SourceFile.from_bytes(raw, "bad.py")
     assert message in error.value.message
     assert error.value.line == line
     assert "\n" not in error.value.message

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts, traced_run
-from dynfix.rewriter.edits.source_file import Source
+from dynfix.rewriter.edits.source_file import SourceFile
 
 from . import support
 
@@ -109,7 +109,7 @@ def test_facts_hold_on_while_edits_move_lines(project):
     facts = trace_facts.run("script.py", ["model.py"])
     text = "# one more line\n" + MODEL
     fixed = check.fix(
-        Source(text, str(project / "model.py")), Settings(unsafe_fixes=True, facts=facts)
+        SourceFile(text, str(project / "model.py")), Settings(unsafe_fixes=True, facts=facts)
     )
     assert "torch.where" in fixed.source.text
     assert all(f.traced for f in fixed.applied)

@@ -2,13 +2,12 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..host.host_read import told
 
 _WHY = "the value becomes a bool tensor, and every operand is evaluated"
-_HIDDEN = "`torch` is hidden by a local name, or not imported at the top"
 _SEVERAL = "a tensor of no or several elements raised an error, and gives as many bools"
 _TESTS = (ast.If, ast.IfExp, ast.While, ast.Assert)
 
@@ -50,9 +49,9 @@ def step(x: torch.Tensor):
         test, found = condition(node, context), context.torch(node)
         commented = context.lost_comments(*context.source.span(node))
         if not isinstance(test, Condition) or found is None or commented:
-            hidden = "a comment stands in it" if commented else _HIDDEN
-            kept = test if isinstance(test, str) else hidden
-            yield context.finding(self, node, kept=kept)
+            other = Refusal("a comment stands in it") if commented else hidden()
+            refusal = Refusal(test) if isinstance(test, str) else other
+            yield context.finding(self, node, fix=refusal)
             return
         text = f"{found[0]}.logical_not({test.text})" if test.negated else test.text
         why = "; ".join([_WHY, *sorted(_doubts(node, context))])

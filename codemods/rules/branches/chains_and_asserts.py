@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
@@ -101,13 +101,8 @@ def step(x: torch.Tensor):
             return
         found = context.torch(node)
         if isinstance(test, str) or found is None:
-            yield context.finding(
-                self,
-                node.test,
-                kept=test
-                if isinstance(test, str)
-                else "`torch` is hidden by a local name, or not imported at the top of the file",
-            )
+            refusal = Refusal(test) if isinstance(test, str) else hidden()
+            yield context.finding(self, node.test, fix=refusal)
             return
         holds = f"{found[0]}.logical_not({test.text})" if test.negated else test.text
         known = node.msg is not None and constant and isinstance(node.msg.value, str)
@@ -160,13 +155,12 @@ def step(x: torch.Tensor):
         if told(node, context) or not any(context.kind(a).is_tensor for a in node.args):
             return
         built = self._fix(node, name, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node, fix=fix, kept=kept)
+        yield context.finding(self, node, fix=built)
 
     def _fix(self, node, name, context):
         kinds, found = [context.kind(a) for a in node.args], context.torch(node)
         if node.keywords or found is None or any(isinstance(a, ast.Starred) for a in node.args):
-            return "it is called with more than tensors"
+            return Refusal("it is called with more than tensors")
         if (
             name in ("any", "all")
             and len(kinds) == 1
@@ -178,7 +172,7 @@ def step(x: torch.Tensor):
         else:
             shown = ""
         if not shown:
-            return "there is no operator that does the same"
+            return Refusal("there is no operator that does the same")
         why = "ties share their gradient, NaN wins, and the result is a tensor"
         edit = context.replacement(node, shown)
         return context.fix(

@@ -3,7 +3,7 @@
 import ast
 from dataclasses import replace
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..effects.guarded import guard, run_of
@@ -60,18 +60,17 @@ def step(x: torch.Tensor):
         test = condition(node.test, context)
         if test is None:
             return
-        built = test if isinstance(test, str) else self._fix(node, test, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node.test, fix=fix, kept=kept)
+        built = Refusal(test) if isinstance(test, str) else self._fix(node, test, context)
+        yield context.finding(self, node.test, fix=built)
 
     def _fix(self, node, test, context):
         found, text = context.torch(node), self._text(node.body[0])
         if found is None:
-            return "`torch` is hidden by a local name, or not imported at the top of the file"
+            return hidden()
         if node.orelse or context.source.indent_of(node) is None or not isinstance(test, Condition):
-            return "the statement has an else, or is an `elif`"
+            return Refusal("the statement has an else, or is an `elif`")
         if text is None:
-            return "the exception's text is computed"
+            return Refusal("the exception's text is computed")
         holds = test.text if test.negated else f"{found[0]}.logical_not({test.text})"
         edit = context.replacement(
             node, f"{found[0]}._assert_async({holds}, {context.segment(text)})"
@@ -129,8 +128,8 @@ def step(x: torch.Tensor):
         if not _reads(node, context):
             return
         built = guard(run_of(node, context, lambda s: _reads(s, context)), context)
-        if isinstance(built, str):
-            yield context.finding(self, node, kept=built)
+        if isinstance(built, Refusal):
+            yield context.finding(self, node, fix=built)
             return
         fix = replace(
             built,

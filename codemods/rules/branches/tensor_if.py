@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.if_conversion import Predicated
 from ....rewriter.patterns.tensor_if import chosen, raises_only
@@ -60,7 +60,6 @@ class Model(nn.Module):
         if undecided or raises_only(node.body) or mute_only(node.body, context):
             return
         built = chosen(node, context)
-        if isinstance(built, str):
+        if isinstance(built, Refusal):
             built = Predicated(node, context).fix() or built
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node.test, fix=fix, kept=kept)
+        yield context.finding(self, node.test, fix=built)

@@ -40,5 +40,4 @@ def step(x: torch.Tensor):
         built = chosen(node, context)
         if built is None:
             return
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node.test, fix=fix, kept=kept)
+        yield context.finding(self, node.test, fix=built)

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 
@@ -52,23 +52,24 @@ def step(x: torch.Tensor):
         test = condition(node.test, context)
         if test is None:
             return
-        built = test if isinstance(test, str) else self._fix(node, test, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node.test, fix=fix, kept=kept)
+        built = Refusal(test) if isinstance(test, str) else self._fix(node, test, context)
+        yield context.finding(self, node.test, fix=built)
 
     def _fix(self, node, test, context):
         found, indent = context.torch(node), context.source.indent_of(node)
         if found is None:
-            return "`torch` is hidden by a local name, or not imported at the top of the file"
+            return hidden()
         if indent is None or node.orelse:
-            return "the loop has an else, or shares its line with others"
+            return Refusal("the loop has an else, or shares its line with others")
         carried = _carried(node, context)
-        if isinstance(carried, str):
+        if isinstance(carried, Refusal):
             return carried
         assert isinstance(test, Condition)
         text = self._text(node, test, carried, found[0], indent, context)
         if text is None:
-            return "a string over several lines, or a shared line, stands in the way of indenting"
+            return Refusal(
+                "a string over several lines, or a shared line, stands in the way of indenting"
+            )
         start, end = context.source.span(node)
         why = "a turn that changes a tensor's shape or dtype raises in torch.while_loop"
         if test.doubt:
@@ -112,29 +113,29 @@ def step(x: torch.Tensor):
 
 
 def _carried(node, context):
-    """The names that the loop's turns change, in order; or why it cannot be a function of them."""
+    """The names that the loop's turns change, in order; or the Refusal."""
     if not all(isinstance(s, _PURE) for s in node.body):
-        return "its turns do more than assign"
+        return Refusal("its turns do more than assign")
     if any(
         isinstance(n, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda))
         for n in ast.walk(node)
     ):
-        return "its turns do more than assign"
+        return Refusal("its turns do more than assign")
     stored = {}
     for statement in node.body:
         for target in getattr(statement, "targets", ()):
             if not isinstance(target, ast.Name):
-                return "its turns store in more than names"
+                return Refusal("its turns store in more than names")
             if not context.kind(statement.value).is_tensor:
-                return f"`{target.id}` is not known to be a tensor"
+                return Refusal(f"`{target.id}` is not known to be a tensor")
             stored.setdefault(target.id)
     before = context.inference.at_branch.get(node, {})
     carried = [name for name in stored if name in before or _read_outside(name, node, context)]
     for name in carried:
         kind = before.get(name)
         if kind is None or not kind.is_tensor or kind.optional:
-            return f"`{name}` is not known to be a tensor before the loop"
-    return _quiet(node, context) or carried or "its turns change nothing"
+            return Refusal(f"`{name}` is not known to be a tensor before the loop")
+    return _quiet(node, context) or carried or Refusal("its turns change nothing")
 
 
 def _read_outside(name, loop, context):
@@ -147,8 +148,8 @@ def _read_outside(name, loop, context):
 
 
 def _quiet(node, context):
-    """Why a turn may do more than compute: calls other than those of torch and of tensors'
-    methods."""
+    """The Refusal of a turn that may do more than compute: calls other than those of torch and of
+    tensors' methods."""
     tested = set(ast.walk(node.test))
     for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
         method = isinstance(call.func, ast.Attribute) and context.kind(call.func.value).is_tensor
@@ -156,5 +157,5 @@ def _quiet(node, context):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         read = host_read(call, context) is not None and call in tested
         if not read and (not (method or known) or name.endswith("_") or name in _HOST):
-            return f"`{' '.join(context.segment(call).split())}` may do more than compute"
-    return ""
+            return Refusal(f"`{' '.join(context.segment(call).split())}` may do more than compute")
+    return None

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ..base import Rule
 
 _DRAWS = ("random.randint", "random.randrange")
@@ -48,8 +48,7 @@ def jitter(x: torch.Tensor):
         if roll is None or not any(_drawn(s, context) for s in roll.shifts):
             return
         built = roll.fix()
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node, fix=fix, kept=kept)
+        yield context.finding(self, node, fix=built)
 
 
 def _drawn(node, context):
@@ -108,14 +107,14 @@ class _Roll:
         )
 
     def fix(self):
-        """The Fix, or why there is none."""
+        """The Fix, or the Refusal."""
         context, found = self.context, self.context.torch(self.node)
         if found is None:
-            return "`torch` is hidden by a local name, or not imported at the top of the file"
+            return hidden()
         if len(self.shifts) > 1 and not all(
             isinstance(s, (ast.Name, ast.Constant)) for s in self.shifts
         ):
-            return "its shifts are computed in the call"
+            return Refusal("its shifts are computed in the call")
         if not isinstance(self.base, ast.Name):
             return self._named()
         why = self._doubt()
@@ -129,7 +128,7 @@ class _Roll:
         indent = context.source.indent_of(statement)
         whole = isinstance(statement, (ast.Return, ast.Assign)) and statement.value is self.node
         if not whole or indent is None:
-            return "the tensor has no name, and the call is a part of a larger expression"
+            return Refusal("the tensor has no name, and the call is a part of a larger expression")
         name = context.fresh_name(self.node, "rolled", "turned")
         line = f"{name} = {context.segment(self.base)}{context.source.newline}{indent}"
         start = context.source.span(statement)[0]
@@ -155,8 +154,7 @@ class _Roll:
     def _text(self, torch):
         base, text = self.base.id, self.base.id
         for shift, axis in zip(self.shifts, self.axes, strict=True):
-            shown, at = self.context.segment(shift), self.context.segment(axis)
-            shown = shown if isinstance(shift, (ast.Name, ast.Constant, ast.Call)) else f"({shown})"
+            shown, at = self.context.operand(shift), self.context.segment(axis)
             positions = f"{torch}.arange({base}.size({at}), device={base}.device) - {shown}"
             text = f"{text}.index_select({at}, ({positions}) % {base}.size({at}))"
         return text

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.kinds import literal
 from ..base import Rule
 from .masked_sums import masked_sum
@@ -66,8 +66,7 @@ def step(x: torch.Tensor):
 
     def _told(self, node, message, context):
         built = masked_sum(node, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        return context.finding(self, node, message, fix=fix, kept=kept)
+        return context.finding(self, node, message, fix=built)
 
     def _name(self, node, context):
         """The operator's name, of a function of torch or a method of a tensor."""
@@ -159,13 +158,12 @@ def step(n: torch.Tensor):
             method or (node.args and context.kind(node.args[0]).is_tensor)
         ):
             built = self._counted(node, method, context)
-            fix, kept = (None, built) if isinstance(built, str) else (built, "")
             yield context.finding(
-                self, node, "the shape of `bincount`'s result depends on data", fix=fix, kept=kept
+                self, node, "the shape of `bincount`'s result depends on data", fix=built
             )
 
     def _counted(self, node, method, context):
-        """The Fix that counts into as many zeros as `minlength` says, or why there is none."""
+        """The Fix that counts into as many zeros as `minlength` says, or the Refusal."""
         found, counted = context.torch(node), node.func.value if method else node.args[0]
         given = {k.arg: k.value for k in node.keywords}
         size = given.get("minlength")
@@ -175,16 +173,16 @@ def step(n: torch.Tensor):
             and not context.kind(size).host
         )
         if found is None or not sized or len(given) != 1 or len(node.args) != (0 if method else 1):
-            return (
+            return Refusal(
                 "only a bincount without weights, of a `minlength` that is a Python int, has as"
                 " many counts"
             )
         if _raises(context.kind(counted), context):
-            return "bincount takes whole numbers along one axis alone"
+            return Refusal("bincount takes whole numbers along one axis alone")
         if literal(size) == 0:
-            return "a `minlength` of 0 leaves no counts to count into"
+            return Refusal("a `minlength` of 0 leaves no counts to count into")
         if not isinstance(counted, ast.Name):
-            return "what is counted would be computed more than once"
+            return Refusal("what is counted would be computed more than once")
         name, torch = counted.id, found[0]
         zeros = f"{torch}.zeros({context.segment(size)}, dtype={torch}.int64, device={name}.device)"
         shown = (

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.mask_expressions import Masked, simple, still
 
 _WHOLE = ("sum", "mean")
@@ -11,17 +11,17 @@ _WHY = "all elements are computed, and added in another order: the last bits may
 
 def masked_sum(node, context):
     """The Fix for a read under a mask (`x[mask]`, `torch.masked_select(x, mask)`) of which only a
-    whole sum or mean is taken; or why there is none."""
+    whole sum or mean is taken; or the Refusal."""
     found = context.torch(node)
     mask, tensor = parts(node, context)
     if found is None or mask is None or not still(mask) or not simple(tensor):
-        return "the parts are no plain names"
+        return Refusal("the parts are no plain names")
     kept = _kept_for_sum(node, context)
     if kept:
         return _zeroed(node, mask, tensor, found, context)
     reduction = _reduction(node, context)
     if reduction is None:
-        return "its elements go elsewhere than into a sum or a mean"
+        return Refusal("its elements go elsewhere than into a sum or a mean")
     return _reduced(reduction, mask, found, context)
 
 
@@ -50,7 +50,7 @@ def _fits(node, mask, tensor, context):
 def _zeroed(node, mask, tensor, found, context):
     """Zeros in the place of what is left out: for a sum."""
     if not _fits(node, mask, tensor, context):
-        return "the mask may have fewer axes than the tensor"
+        return Refusal("the mask may have fewer axes than the tensor")
     shown = f"{found[0]}.where({context.segment(mask)}, {context.segment(tensor)}, 0)"
     edit = context.replacement(node, shown)
     return context.fix(
@@ -64,13 +64,13 @@ def _reduced(reduction, mask, found, context):
     masked = Masked(mask, context)
     problem = masked.elementwise(inner)
     if problem:
-        return problem
+        return Refusal(problem)
     if not all(simple(r.value) and masked.covers(r.value) for r in masked.reads):
-        return "the mask may have fewer axes than the tensor"
+        return Refusal("the mask may have fewer axes than the tensor")
     chosen = context.segment(mask)
     shown = f"{found[0]}.where({chosen}, {masked.ungathered(inner, found[0])}, 0).sum()"
     if name == "mean":
-        count = chosen if isinstance(mask, (ast.Name, ast.Attribute)) else f"({chosen})"
+        count = context.atom(mask)
         shown = f"({shown} / {count}.sum())"
     edit = context.replacement(call, shown)
     return context.fix(

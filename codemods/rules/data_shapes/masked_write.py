@@ -53,5 +53,4 @@ def step(x: torch.Tensor):
         built = chosen(node, context)
         if built is None:
             return
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node, fix=fix, kept=kept)
+        yield context.finding(self, node, fix=built)

@@ -4,31 +4,18 @@ import ast
 import os
 
 from ....rewriter.edits.import_places import after_imports
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ...trace.reads_left import Text, stands
 from ..base import Rule
 
 _NAME = "captures_reads"
-_HELPER = '''
-def {name}(forward):
-    """`forward`, below which torch.compile captures numbers and shapes that are read from tensors."""
+_HELPER = f"""
+try:
+    from dynfix import {_NAME}
+except ImportError:  # without dynfix, the graph breaks where it did
 
-    @functools.wraps(forward)
-    def run(*args, **kwargs):
-        dynamo = None if {torch}.compiler.is_compiling() else {torch}.__dict__.get("_dynamo")
-        if dynamo is None:
-            return forward(*args, **kwargs)
-        with dynamo.config.patch(
-            capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True, suppress_errors=True
-        ):
-            return forward(*args, **kwargs)
-
-    # `run` itself is plain Python to Dynamo, which goes on with what it calls
-    frames = {torch}._C._dynamo.eval_frame
-    frames.set_code_exec_strategy(
-        run.__code__, frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-    )
-    return run'''
+    def {_NAME}(forward):
+        return forward"""
 _WHY = (
     "two options of torch._dynamo are on while this forward is compiled; sizes that depend on data"
     " stay symbols, and where Dynamo cannot go on with one, the whole forward runs in eager"
@@ -43,8 +30,8 @@ class ScopedCapture(Rule):
     is compiled, and puts them back: other code is compiled as before, eager code runs as before,
     and inside another compiled module the forward is inlined as it was. With `--trace` alone, on
     the outermost modules of the run, where after all other fixes something that was read there
-    still stands. Unsafe, for the options change what is compiled below the forward; it uses torch's
-    internals.
+    still stands. Unsafe, for the options change what is compiled below the forward; the helper, which
+    dynfix has, uses torch's internals.
     """
 
     code = "DYN506"
@@ -60,11 +47,10 @@ class Model(nn.Module):
         return torch.sort(x[x > x.mean()]).values
 """
     after = f"""
-import functools
 import torch
 from torch import nn
 
-{_HELPER.format(name=_NAME, torch="torch")}
+{_HELPER}
 
 
 class Model(nn.Module):
@@ -84,27 +70,24 @@ class Model(nn.Module):
                 yield self._told(function, context)
 
     def _told(self, function, context):
-        built = self._fix(function.node, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        return context.finding(self, function.node, fix=fix, kept=kept)
+        return context.finding(self, function.node, fix=self._fix(function.node, context))
 
     def _fix(self, node, context):
         """The Fix: the helper, where the file has none yet, and the outermost decorator."""
         source, found = context.source, context.torch(node)
-        if found is None or found[1] or "functools" in context.names.bound:
-            return (
-                "`torch` or `functools` is hidden by another name, or torch is not imported by its"
-                " name"
-            )
+        if found is None or found[1]:
+            return hidden()
+        imported = f"from dynfix import {_NAME}" in source.text
+        if not imported and _NAME in context.names.bound:
+            return hidden(_NAME)
         edits = [self._decorator(node, source)]
-        if _NAME not in context.program.top:
-            helper = _HELPER.format(name=_NAME, torch=found[0]).replace("\n", source.newline)
+        if not imported:
+            helper = _HELPER.replace("\n", source.newline)
             edits.append(after_imports(source, helper, found[0]))
         if None in edits:
-            return "the imports, or the function's own line, leave no place for it"
+            return Refusal("the imports, or the function's own line, leave no place for it")
         title = "capture what is read, below it alone"
-        imports = () if context.names.top.get("functools") == "functools" else ("functools",)
-        return context.fix(title, *edits, safety=Safety.UNSAFE, why=_WHY, imports=imports)
+        return context.fix(title, *edits, safety=Safety.UNSAFE, why=_WHY)
 
     def _decorator(self, node, source):
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])

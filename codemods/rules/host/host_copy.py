@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.spans import Edit, Refusal, Safety
 from ....rewriter.patterns.torch_facts import NUMPY_ELEMENTWISE
 from ...analysis.growing_attributes import live
 from ...analysis.numpy_flow import LIBRARIES
@@ -114,8 +114,7 @@ def step(x: torch.Tensor):
             )
         elif _copied(call, context) and not _told_elsewhere(call, context):
             built = _in_torch(call, context)
-            fix, kept = (None, built) if isinstance(built, str) else (built, "")
-            yield context.finding(self, call, fix=fix, kept=kept)
+            yield context.finding(self, call, fix=built)
 
 
 def _operators(tree, context):
@@ -291,12 +290,12 @@ def _in_torch(call, context):
     )
     device = _back_on(outer, context) if back and not outer.keywords and inner is not call else None
     if device is None or found is None:
-        return (
+        return Refusal(
             "what NumPy computes does not go back to the device at once, through torch.from_numpy"
         )
     edits = []
     if not _rewritten(inner, device, found[0], edits, context):
-        return "it is more than elementwise functions of tensors on one device"
+        return Refusal("it is more than elementwise functions of tensors on one device")
     (start, end), (first, last) = context.source.span(outer), context.source.span(inner)
     around = ("", "") if isinstance(inner, ast.Call) else ("(", ")")
     edits += [Edit(start, first, around[0]), Edit(last, end, around[1])]

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety, apply
+from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..effects.guarded import is_log, is_print
@@ -71,8 +71,7 @@ class Model(nn.Module):
         ):
             return
         built = keep_tensor(node, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node, fix=fix, kept=kept)
+        yield context.finding(self, node, fix=built)
 
 
 def keep_tensor(node, context):
@@ -81,7 +80,7 @@ def keep_tensor(node, context):
     found, top = context.torch(node), reduced(node, context)
     kept = kept_as_tensor(top, context)
     if kept or found is None:
-        return kept or "`torch` is hidden by a local name, or not imported at the top of the file"
+        return Refusal(kept) if kept else hidden()
     edit = context.replacement(top, shown_as_tensor(top, context, found[0]))
     why = "the value becomes a tensor where it was a Python number"
     imports = found[1] if top is not node else ()
@@ -256,9 +255,8 @@ def step(x: torch.Tensor):
                 "the conversion changes the value, and the tensor's dtype is not known to be the"
                 " same"
             )
-        built = kept or keep_tensor(node, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node, fix=fix, kept=kept)
+        built = Refusal(kept) if kept else keep_tensor(node, context)
+        yield context.finding(self, node, fix=built)
 
 
 def _quotient(node, inner, context):
@@ -271,11 +269,7 @@ def _quotient(node, inner, context):
     )
     if node.func.id != "int" or not divides or not all(_plain_int(a, context) for a in inner.args):
         return None
-    simple = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
-    left, right = (
-        context.segment(a) if isinstance(a, simple) else f"({context.segment(a)})"
-        for a in inner.args
-    )
+    left, right = map(context.operand, inner.args)
     why = "torch divides in its default precision, Python in double"
     edit = context.replacement(node, f"int({left} / {right})")
     return context.fix("divide in Python", edit, safety=Safety.UNSAFE, why=why)

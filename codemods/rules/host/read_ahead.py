@@ -36,7 +36,6 @@ class Model(nn.Module):
         return torch.stack([p.mean(0) for p in parts])
 """
     after = f"""
-import functools
 import torch
 from torch import nn
 
@@ -50,7 +49,7 @@ class Model(nn.Module):
         host_values["sizes_tolist"] = sizes.tolist()
         return host_values
 
-    @_read_ahead(_forward_host_values)
+    @read_ahead(_forward_host_values)
     def forward(self, x, sizes, *, host_values=None):
         parts = torch.split(x, (
             host_values["sizes_tolist"]

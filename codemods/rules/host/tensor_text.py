@@ -1,9 +1,8 @@
 """DYN108: text made of a tensor's value."""
 
 import ast
-from dataclasses import replace
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.spans import Edit, Refusal, Safety
 from ....rewriter.patterns.percent_format import as_format
 from ...analysis.captured_walk import compiling
 from ..base import Rule
@@ -64,8 +63,7 @@ def step(x: torch.Tensor):
             return
         message, build = found
         built = _muted(node, context) or build()
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node, message, fix=fix, kept=kept)
+        yield context.finding(self, node, message, fix=built)
 
 
 def _told(node, context):
@@ -88,7 +86,7 @@ def _tensor(node, context, several=False):
     return (kind.is_tensor and not kind.optional) or (several and kind.what == "tensors")
 
 
-# The forms: (message, what builds the fix or tells why there is none)
+# The forms: (message, what builds the Fix, the Refusal, or nothing)
 
 
 def _call(node, context):
@@ -144,9 +142,9 @@ def _late(node, values, context):
     tensor changes."""
     tensors = [v for v in values if _tensor(v, context)]
     if tensors and _use(node, context) == "worked with":
-        return _WORKED, lambda: ""
+        return _WORKED, lambda: None
     changed = [v for v in tensors if isinstance(v, ast.Name) and _written_below(v, context)]
-    return (_LATE, lambda: "") if changed else None
+    return (_LATE, lambda: None) if changed else None
 
 
 # Where text goes
@@ -250,7 +248,7 @@ def _muted(node, context):
     if not loads or not all(_in_eager(n, context) for n in loads):
         return None
     built = guard([statement], context)
-    return None if isinstance(built, str) else built
+    return None if isinstance(built, Refusal) else built
 
 
 def _shared(name, context, statement):
@@ -305,7 +303,7 @@ def _ranked(value, context):
 
 def _shown(node, value, context):
     kept = _ranked(value, context) or _kept(node, [value], context)
-    return kept or _field(node, value, "", context)
+    return Refusal(kept) if kept else _field(node, value, "", context)
 
 
 def _formatted(node, context):
@@ -314,9 +312,10 @@ def _formatted(node, context):
         isinstance(spec, ast.Constant) and isinstance(spec.value, str) and spec.value.isascii()
     )
     if not plain or (spec is not None and set(spec.value) & set("{}\\\"'\n")):
-        return "its format is no plain literal"
-    return _kept(node, [node.args[0]], context) or _field(
-        node, node.args[0], spec.value if spec else "", context
+        return Refusal("its format is no plain literal")
+    kept = _kept(node, [node.args[0]], context)
+    return (
+        Refusal(kept) if kept else _field(node, node.args[0], spec.value if spec else "", context)
     )
 
 
@@ -325,7 +324,7 @@ def _field(node, value, spec, context):
     text = context.segment(value)
     quote = "'" if '"' in text else '"'
     if "\n" in text or "\\" in text or quote in text or "{" in text or _inside(node, context):
-        return "the expression does not fit into an f-string"
+        return Refusal("the expression does not fit into an f-string")
     text = (
         f"({text})"
         if isinstance(value, (ast.Lambda, ast.NamedExpr, ast.IfExp)) or "!=" in text or ":" in text
@@ -349,7 +348,7 @@ def _unconverted(node, fields, context):
     for field in fields:
         kept = _ranked(field.value, context) or _kept(node, [field.value], context)
         if kept or field.format_spec is not None:
-            return kept or "the conversion has a format"
+            return Refusal(kept or "the conversion has a format")
     text, start = context.segment(node), context.source.span(node)[0]
     edits = []
     for field in fields:
@@ -359,7 +358,7 @@ def _unconverted(node, fields, context):
                 at = start + text.index("{" + shown + mark) + 1 + len(shown)
                 edits.append(Edit(at, at + 2, ""))
     if len(edits) != len(fields):
-        return "the f-string's text is not plain"
+        return Refusal("the f-string's text is not plain")
     return context.fix("leave the conversion out", *edits)
 
 
@@ -369,6 +368,6 @@ def _as_call(node, context):
     kept = text[1:] if text.startswith("!") else _kept(node, values, context)
     kept = kept or ("it stands in an f-string" if _inside(node, context) else "")
     if kept:
-        return kept
-    fix = context.fix("use format", context.replacement(node, text))
-    return replace(fix, safety=Safety.UNSAFE, why=_WARNS)
+        return Refusal(kept)
+    edit = context.replacement(node, text)
+    return context.fix("use format", edit, safety=Safety.UNSAFE, why=_WARNS)

@@ -8,7 +8,7 @@ from ....rewriter.edits.intents import insert_before
 from ....rewriter.edits.signatures import annotate_parameter, annotate_result
 from ....rewriter.edits.spans import Edit, Safety
 from ....rewriter.patterns.kinds import ANY, constant
-from ...analysis.numpy_flow import IN_TORCH, LIBRARIES, Flow, InTorch, Unknown
+from ...analysis.numpy_flow import IN_TORCH, LIBRARIES, Flow, InTorch, Unfollowed
 from ..base import Rule
 
 _TYPES = {"int": "int", "size": "int", "float": "float", "bool": "bool", "str": "str"}
@@ -89,7 +89,7 @@ def step(x: torch.Tensor):
             return
         try:
             edits, imports, note = operator.edits()
-        except Unknown as unknown:
+        except Unfollowed as unknown:
             help = "call torch's own" if isinstance(unknown, InTorch) else operator.advice()
             yield context.finding(self, calls[0], kept=str(unknown), help=help)
             return
@@ -166,7 +166,7 @@ class _Operator:
     def _meets(self):
         try:
             return bool(self._flow()[0].met)
-        except Unknown:
+        except Unfollowed:
             return False
 
     def _flow(self):
@@ -175,13 +175,13 @@ class _Operator:
         return flow, flow.result()
 
     def edits(self):
-        """(edits, imports, what else makes it unsafe); Unknown with the reason why there are
+        """(edits, imports, what else makes it unsafe); Unfollowed with the reason why there are
         none."""
         args = self.node.args
         found = self.context.torch(self.node)
         untyped = [a.arg for a in self.args if self._type(a) is None]
         if args.vararg or args.kwarg or args.posonlyargs or untyped or found is None:
-            raise Unknown(
+            raise Unfollowed(
                 f"the type of `{untyped[0]}` is not known"
                 if untyped
                 else "its parameters cannot be those of an operator"
@@ -202,7 +202,7 @@ class _Operator:
             or not result.device
             or not result.fresh
         ):
-            raise Unknown("the shape, dtype or memory of its result is not known from the text")
+            raise Unfollowed("the shape, dtype or memory of its result is not known from the text")
         torch = found[0]
         edits = [
             *self._head(torch),
@@ -218,11 +218,11 @@ class _Operator:
         return edits, found[1], floats
 
     def _only_called(self):
-        """Unknown where the function's name is used otherwise than in calls."""
+        """Unfollowed where the function's name is used otherwise than in calls."""
         called = {id(c.func) for c in self.context.program.calls}
         names = self.context.index.get(ast.Name, [])
         if any(n.id == self.function.name and id(n) not in called for n in names):
-            raise Unknown("it is not only called")
+            raise Unfollowed("it is not only called")
 
     @property
     def _operator_name(self):
