@@ -44,6 +44,10 @@ def _lines(name: str, recordings: Any) -> Iterator[str]:
     yield f"  {name}: {len(recordings)} recorded, {graphs} graphs, {len(sites)} breaks"
     for site in sites:
         yield "    " + str(site).replace("\n", "\n    ")
+    for change in dict.fromkeys(c for recording in recordings for c in recording.rewritten):
+        yield f"    {change.file}:{change.line}: {change.code} rewritten"
+        yield from (f"      - {line}" for line in change.before.splitlines())
+        yield from (f"      + {line}" for line in change.after.splitlines())
 
 
 def _name(model: Any) -> str:
