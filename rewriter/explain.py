@@ -27,7 +27,7 @@ class BreakReason:
     @classmethod
     def of(cls, site: Site) -> "BreakReason":
         detail = f" ({site.detail})" if site.detail else ""
-        reason = f"{site.reason.code} {site.reason.summary}{detail}; {site.reason.hint}"
+        reason = f"{site.reason.code} {site.reason.message}{detail}; {site.reason.help}"
         return cls(reason, [traceback.FrameSummary(site.file, site.line, "", line=site.text)], site)
 
 

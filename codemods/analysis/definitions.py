@@ -4,7 +4,9 @@ import ast
 from dataclasses import dataclass, field
 
 from ...rewriter.patterns.import_names import dotted
+from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
+from .grad_modes import switching_functions
 
 
 def _words(text):
@@ -99,6 +101,9 @@ class Program:
         self._collect(tree.body, None, None)
         for cls in self.classes.values():
             cls.is_module = self._is_module(cls, set())
+        self.stores = AttributeStores(index, self.functions, self.classes)
+        self.rebound = names.rebound
+        self.switching = switching_functions(self.functions, self.calls)
 
     def _collect(self, body, cls, outer):
         for node in body:

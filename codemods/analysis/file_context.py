@@ -1,8 +1,12 @@
 """What a rule sees of the file that it looks at."""
 
-from ...rewriter.patterns.file_view import FileView
+import ast
+
+from ...rewriter.edits.spans import Refusal
+from ...rewriter.patterns.file_view import FUNCTIONS, FileView, bound_names
 from ...rewriter.patterns.import_names import Names, by_type
 from ...rewriter.patterns.kinds import ANY
+from ...rewriter.patterns.name_scopes import rebindings
 from ..trace.trace_facts import qualified
 from .definitions import Program
 from .findings import ERROR, Finding
@@ -20,6 +24,7 @@ class Context(FileView):
         named = qualified(source.tree) if self.facts else None
         self.program = Program(source.tree, self.names, self.index, named)
         self.inference = Inference(self.program, self.names, self.facts)
+        self._whole = None
 
     # What a node is
 
@@ -41,10 +46,70 @@ class Context(FileView):
     def runs(self, name, value):
         """Inference knows the name by its statement."""
 
-    # Making findings and fixes
+    # What a proof asks
+
+    def whole_parents(self):
+        """The parents of all nodes of the file."""
+        if self._whole is None:
+            tree = self.source.tree
+            self._whole = {c: n for n in ast.walk(tree) for c in ast.iter_child_nodes(n)}
+        return self._whole
+
+    def grad_mode(self, node):
+        """A number for the grad mode at a branch, the same as that of tensors made under it; None:
+        several are possible."""
+        return self.inference.grad_modes.get(node)
+
+    def called(self, call):
+        """The Function of this file that a call surely runs, with its kinds inferred; or None."""
+        program, callee = self.program, call.func
+        found = None
+        if isinstance(callee, ast.Name) and callee.id not in self.local_names(call):
+            known = callee.id not in program.rebound and callee.id not in self.names.aliases
+            found = program.top.get(callee.id) if known else None
+        elif isinstance(callee, ast.Attribute) and self.kind(callee.value).what == "self":
+            cls = program.classes.get(self.kind(callee.value).cls)
+            known = cls is not None and not program.stores.overridden(cls, callee.attr)
+            found = program.method(cls, callee.attr) if known else None
+        if found is not None:
+            self.inference.function(found)
+        return found
+
+    def callers(self, function):
+        """(function or module around it, call) of the calls of this file that may run it."""
+        (found,) = [f for f in self.program.functions if f.node is function]
+        names = called_names(found, self.program)
+        parents = self.whole_parents()
+        for call in self.program.calls:
+            callee, around = last_name(call.func), call
+            if callee not in names and not (
+                names & {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
+                and isinstance(call.func, ast.Call)
+            ):
+                continue
+            while around in parents and not isinstance(around, FUNCTIONS[:2]):
+                around = parents[around]
+            for known in self.program.functions:
+                if known.node is around:
+                    self.inference.function(known)
+            yield around, call
+
+    # Making findings
+
+    def _hidden(self, name, node):
+        """Whether a function around `node` binds a name, by an import too."""
+        function = self.function(node)
+        while function is not None:
+            bound = rebindings(function.node)
+            if name in bound_names(function.node) | bound.bound | bound.shared:
+                return True
+            function = function.outer
+        return False
 
     def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):
+        """`fix`: a Fix, the Refusal that stands in its place, or None."""
         source = self.source
+        fix, kept = (None, fix.why) if isinstance(fix, Refusal) else (fix, kept)
         return Finding(
             rule.code,
             message or rule.message,
@@ -58,3 +123,40 @@ class Context(FileView):
             kept,
             level,
         )
+
+
+def last_name(node):
+    """`f` of `f`, `a.f` and `a.b.f`; "" for others."""
+    return getattr(node, "attr", None) or getattr(node, "id", "")
+
+
+def called_names(function, program):
+    """Names by which a file may call a function: its own, and those of what is made from it; of a
+    `forward`, those of instances of its class."""
+    made = {function.name}
+    if function.cls is not None and function.name in ("forward", "__call__"):
+        made |= {c.name for c in program.classes.values() if _below(c, function.cls, program)}
+    found, before = set(made), set()
+    while found != before:
+        before = set(found)
+        for node in ast.walk(program.tree):
+            if isinstance(node, ast.Assign):
+                targets, value = node.targets, node.value
+            elif isinstance(node, (ast.For, ast.comprehension)):
+                targets, value = [node.target], node.iter
+            else:
+                continue
+            mentioned = {last_name(n) for n in ast.walk(value)} & found
+            if mentioned and isinstance(value, (ast.Call, ast.Name, ast.Attribute)):
+                called = isinstance(value, ast.Call) and last_name(value.func) in found - made
+                names = {last_name(t) for t in targets for t in ast.walk(t)} - {""}
+                found |= set() if called else names
+    return found - {"self"}
+
+
+def _below(cls, base, program):
+    return cls is base or any(
+        _below(program.classes[b], base, program)
+        for b in cls.bases
+        if b in program.classes and program.classes[b] is not cls
+    )

@@ -23,7 +23,8 @@ from ...rewriter.patterns.kinds import (
     TENSORS,
     Kind,
 )
-from .infer_expressions import Expressions
+from .grad_modes import switches
+from .infer_operators import Operators
 
 _BUILTINS = {
     "len": SIZE,
@@ -35,10 +36,9 @@ _BUILTINS = {
     "repr": STR,
     "isinstance": BOOL,
 }
-_LETTERS = {"I": INT, "F": FLOAT, "B": BOOL, "N": NUMBER, "S": SIZE}
 
 
-class Calls(Expressions):
+class Calls(Operators):
     """Calls of every sort."""
 
     def on_Call(self, node):
@@ -49,6 +49,8 @@ class Calls(Expressions):
         if isinstance(node.func, ast.Attribute):
             return self._attribute_call(node)
         callee = self.expr(node.func)
+        if switches(node) or _last_name(node) in self.switching:
+            self.enter_grad_mode()
         if callee.what == MODULE:
             return self._layer_call(node, callee)
         if callee.what == "layer class" and callee.cls:
@@ -67,8 +69,16 @@ class Calls(Expressions):
     def _attribute_call(self, node):
         base = self.expr(node.func.value)
         method = node.func.attr
+        if switches(node) or method in self.switching:
+            self.enter_grad_mode()
         if base.is_tensor:
-            return self._method(node, base, method)
+            kind = self._method(node, base, method)
+            if method in tables.STRIDED:
+                self.strided(node.func.value)
+            if method in tables.SCRAMBLES:
+                self.scramble()
+                return self.tokens.tensor()
+            return kind
         if base.what == "self":
             return self._own_call(node, base, method)
         if base.what in (MODULE, MODULES, SIZE, LOGGER, STR):
@@ -84,7 +94,8 @@ class Calls(Expressions):
 
     def _named_call(self, node, name):
         if isinstance(node.func, ast.Name) and node.func.id in self.program.top and name is None:
-            return self.returns(self.program.top[node.func.id])
+            known = node.func.id not in self.program.rebound and node.func.id not in self.env
+            return self.returns(self.program.top[node.func.id]) if known else ANY
         if (
             isinstance(node.func, ast.Name)
             and node.func.id in self.program.classes
@@ -195,6 +206,8 @@ class Calls(Expressions):
             self.stored.setdefault(node.args[0].value, []).append(self.kind(node.args[1]))
         cls = self.program.classes.get(base.cls)
         function = self.program.method(cls, method) if cls else None
+        if function and self.program.stores.overridden(cls, method):
+            return ANY
         return self.returns(function) if function else ANY
 
     def _layer_call(self, node, module):
@@ -206,19 +219,25 @@ class Calls(Expressions):
         known = tables.layer(name.rpartition(".")[2]) if name.startswith("torch.nn.") else None
         if known is None or known[0] == "container":
             return ANY
-        if name != "torch.nn.Sequential":
+        if name not in ("torch.nn.Sequential", "torch.nn.Identity"):
             self._prove(node)
         if known[0] == "tuple":
             return Kind(TENSORS)
         kinds = [self.kind(a) for a in node.args if self.kind(a).is_tensor]
         device = {"device": kinds[0].device} if kinds else {}
-        dtype = self._layer_dtype(name, kinds)
-        return replace(self.tokens.tensor(low=known[1], fresh=True), **device, **dtype)
+        last, inplace = name.rpartition(".")[2], bool(module.const is True)
+        dtype = self._layer_dtype(last, kinds)
+        kind = replace(self.tokens.tensor(low=known[1], fresh=True), **device, **dtype)
+        if last not in tables.NEW_LAYERS or inplace:
+            return kind
+        strided = last in tables.FLOATING_LAYERS and last not in ("ELU", "SELU", "CELU")
+        return self.new(kind, strided=strided or any(k.strided for k in kinds[:1]))
 
-    def _layer_dtype(self, name, kinds):
-        """Layers that work in floating point give floats."""
-        unchanged = name.rpartition(".")[2] in ("Identity", "Sequential", "Flatten")
-        return {} if unchanged else {"dtype": self.tokens.some("float")}
+    def _layer_dtype(self, last, kinds):
+        """Some layers work in floating point; others give what they are given, some integers."""
+        floats = bool(kinds) and self.tokens.category(kinds[0].dtype) == "float"
+        known = last in tables.FLOATING_LAYERS or (floats and last != "Sequential")
+        return {"dtype": self.tokens.some("float")} if known else {}
 
     def _prove(self, node):
         """The first argument is a tensor from here on."""
@@ -291,7 +310,12 @@ class Calls(Expressions):
         if last == "ModuleList":
             first = self.kind(node.args[0]) if node.args else ANY
             return Kind(MODULES, item=first.item)
-        return Kind(MODULE, cls=f"torch.nn.{last}")
+        inplace = any(
+            k.arg in (None, "inplace") and not is_false(k.value) for k in node.keywords
+        ) or (last in _INPLACE_LAST and bool(node.args) and not is_false(node.args[-1]))
+        if any(k.arg == "dtype" for k in node.keywords):
+            return Kind(MODULE, cls="torch.nn")
+        return Kind(MODULE, cls=f"torch.nn.{last}", const=inplace)
 
     def _function(self, node, last, table):
         """A function of torch: its first argument is a tensor if its stub says so, and it acts as
@@ -304,6 +328,10 @@ class Calls(Expressions):
         if last in tables.FACTORIES:
             return self._factory(node, last)
         first = self.kind(node.args[0]) if node.args else ANY
+        if last in tables.SCRAMBLES:
+            self.scramble()
+        if last in tables.STRIDED and node.args:
+            self.strided(node.args[0])
         if last == "where" and len(node.args) == 3:
             return self._where(*(self.kind(a) for a in node.args))
         return self.result(last, letters.rstrip("!"), first, node.args[1:], node)
@@ -314,6 +342,7 @@ class Calls(Expressions):
         shape, rank, low = self.tokens.broadcast(left, right)
         dtype = self.tokens.promote(left, right)
         full = Kind(TENSOR, dtype, shape, self.tokens.device_of(left, right), rank, low, fresh=True)
+        full = self.new(full, strided=True)
         if not condition.is_tensor or condition.rank == 0 or condition.shape == shape:
             return full
         shape, rank, low = self.tokens.broadcast(condition, full)
@@ -333,10 +362,11 @@ class Calls(Expressions):
             if "device" not in named
             else tokens.of("device", ast.dump(named["device"]))
         )
-        return replace(
-            Kind(TENSOR, self._dtype_of(node, last, named), shape, device, rank, fresh=True),
-            shape=tokens.scalar_shape if rank == 0 else shape,
-        )
+        shape = tokens.scalar_shape if rank == 0 else shape
+        kind = Kind(TENSOR, self._dtype_of(node, last, named), shape, device, rank, fresh=True)
+        leaf = named.get("requires_grad", ast.Constant(False))
+        plain = is_false(leaf) and not {"out", "layout", None} & set(named)
+        return self.new(kind, strided=True) if plain else kind
 
     def _literal_sizes(self, node, last):
         return last in ("rand", "randn", "zeros", "ones", "empty") and all(
@@ -383,112 +413,18 @@ class Calls(Expressions):
             else self.tokens.fresh()
         )
 
-    def _method(self, node, base, name):
-        """A method of a tensor."""
-        if name == "item":
-            what = {"bool": BOOL, "int": INT, "float": FLOAT}.get(
-                self.tokens.category(base.dtype), NUMBER
-            )
-            return Kind(what, host=True)
-        if name == "tolist":
-            return Kind(
-                LIST if base.rank != 0 else NUMBER,
-                host=True,
-                item=Kind(NUMBER, host=True) if base.rank == 1 else None,
-            )
-        if name == "numpy":
-            return Kind(NDARRAY, host=True)
-        if name == "size":
-            return SIMPLE[SIZE] if node.args or node.keywords else Kind(SIZE, cls="shape")
-        if name in ("numel", "dim", "nelement", "ndimension"):
-            return SIMPLE[SIZE if name in ("numel", "nelement") else INT]
-        letters = tables.METHOD.get(name)
-        return (
-            ANY
-            if letters is None
-            else self.result(name, letters.rstrip("!"), base, node.args, node)
-        )
 
-    def result(self, name, letters, base, args, node):
-        """What the operation `name` on the tensor `base` gives; `args` are the others."""
-        if not set(letters) & set("TU"):
-            return SIMPLE[_LETTERS[letters]] if letters in _LETTERS else ANY
-        if letters == "U" or (set(letters) == set("TU") and self._gives_pair(name, args, node)):
-            return Kind(TENSORS)
-        if not base.is_tensor:
-            return self.tokens.tensor(
-                fresh=True,
-                rank=0 if name in tables.REDUCTIONS and not args and not node.keywords else None,
-            )
-        return self._shaped(name, base, args, node)
-
-    def _gives_pair(self, name, args, node):
-        if name in tables.ALWAYS_PAIR:
-            return True
-        named = any(
-            k.arg in ("dim", "return_inverse", "return_counts", "return_indices")
-            for k in node.keywords
-        )
-        return named or (
-            name in tables.PAIR_WITH_DIM and bool(args) and not self.kind(args[0]).is_tensor
-        )
-
-    def _shaped(self, name, base, args, node):
-        tokens, fresh = self.tokens, not name.endswith("_") or base.fresh
-        if name in ("size",) or name.endswith("__"):
-            return ANY
-        if name in tables.REDUCTIONS:
-            return self._reduced(name, base, args, node)
-        if name in tables.CASTS:
-            return replace(
-                base, dtype=tokens.known(*tables.CASTS[name]), fresh=False, optional=False
-            )
-        if name in tables.SAME and not any(k.arg == "dtype" for k in node.keywords):
-            alias = name in ("detach", "contiguous", "requires_grad_", "relu_", "clamp_", "dropout")
-            return replace(base, fresh=fresh and not alias, optional=False)
-        if name in tables.SAME_FLOAT and not any(k.arg == "dtype" for k in node.keywords):
-            return replace(base, dtype=tokens.float_of(base.dtype), fresh=True, optional=False)
-        if name in tables.BINARY and args and len(args) == 1 and not node.keywords:
-            return self.binary(_OPERATORS[tables.BINARY[name]], base, self.kind(args[0]))
-        if name in tables.BOOL_RESULT:
-            return self._truth_table(base, args)
-        dtype = tokens.int64 if name in tables.INT_RESULT else None
-        kind = replace(tokens.tensor(fresh=True), device=base.device)
-        return replace(kind, dtype=dtype) if dtype else kind
-
-    def _truth_table(self, base, args):
-        other = self.kind(args[0]) if args else SIMPLE[INT]
-        shape, rank, low = self.tokens.broadcast(base, other)
-        return Kind(TENSOR, self.tokens.bool, shape, base.device, rank, low, fresh=True)
-
-    def _reduced(self, name, base, args, node):
-        """A reduction: to a scalar where no axis is named."""
-        tokens = self.tokens
-        norm = name == "norm" and all(k.arg == "p" for k in node.keywords) and len(args) <= 1
-        whole = (not args and not node.keywords) or norm
-        pairwise = name in ("max", "min") and args and self.kind(args[0]).is_tensor
-        if pairwise:
-            return self.binary(ast.Add(), base, self.kind(args[0]))
-        dtype = self._reduced_dtype(name, base)
-        kind = replace(
-            tokens.tensor(rank=0 if whole else None, fresh=True), device=base.device, dtype=dtype
-        )
-        return kind
-
-    def _reduced_dtype(self, name, base):
-        tokens = self.tokens
-        category = tokens.category(base.dtype)
-        if name in tables.BOOL_RESULT:
-            return tokens.bool
-        if name in tables.INT_RESULT:
-            return tokens.int64
-        if name in ("sum", "prod") and category != "float":
-            return tokens.int64 if category in ("int", "bool") else tokens.fresh()
-        return (
-            base.dtype
-            if name in ("max", "min", "amax", "amin") or category == "float"
-            else tokens.float_of(base.dtype)
-        )
+def is_false(node):
+    return isinstance(node, ast.Constant) and node.value is False
 
 
-_OPERATORS = {"+": ast.Add(), "-": ast.Sub(), "*": ast.Mult(), "/": ast.Div()}
+def _last_name(node):
+    return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+
+
+_INPLACE_LAST = frozenset(
+    """
+    ReLU ReLU6 RReLU LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish Hardsigmoid Threshold
+    Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout
+    """.split()
+)

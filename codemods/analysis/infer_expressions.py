@@ -28,6 +28,18 @@ from ...rewriter.patterns.kinds import (
     Tokens,
     constant,
 )
+from ...rewriter.patterns.name_scopes import Rebindings, rebindings
+
+GRAD_MODE = "<grad mode>"
+_NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset())
+
+
+class Flow:
+    """Where control may go on from inside the statement at hand: environments at the breaks and
+    continues of the loops around it, and between the statements of the `try`s around it."""
+
+    def __init__(self):
+        self.breaks, self.continues, self.watchers = [], [], []
 
 
 class Expressions:
@@ -38,12 +50,14 @@ class Expressions:
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None
-        self.module_env = {}
+        self.scope, self.flow, self.module_env = _NO_SCOPE, Flow(), {}
+        self.grad_modes = {}
+        self.switching, self._scopes = program.switching, {}
         self._module_level()
 
     def _module_level(self):
         """Kinds of the names that the module binds once, by plain assignment."""
-        seen = {}
+        seen, rebound = {}, self.program.rebound
         for node in self.program.tree.body:
             if (
                 isinstance(node, ast.Assign)
@@ -52,7 +66,7 @@ class Expressions:
             ):
                 seen.setdefault(node.targets[0].id, []).append(node.value)
         for name, values in seen.items():
-            if len(values) == 1:
+            if len(values) == 1 and name not in rebound:
                 self.env[name] = self.expr(values[0])
         self.module_env = self.env
 
@@ -108,39 +122,111 @@ class Expressions:
 
     def on_NamedExpr(self, node):
         kind = self.expr(node.value)
-        self.env[node.target.id] = kind
+        self.env[node.target.id] = ANY if node.target.id in self.scope.shared else kind
         return kind
 
     def on_Lambda(self, node):
-        saved = dict(self.env)
-        for arg in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
+        saved = self._later()
+        args = node.args
+        every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+        for arg in [*every, *filter(None, (args.vararg, args.kwarg))]:
             self.env[arg.arg] = ANY
         self.expr(node.body)
         self.env = saved
         return SIMPLE[FUNCTION]
 
+    def scope_of(self, function):
+        """The Rebindings of a function's names."""
+        if function not in self._scopes:
+            self._scopes[function] = rebindings(function)
+        return self._scopes[function]
+
+    def _later(self):
+        """Leaves in the environment what holds whenever an expression runs that is evaluated later;
+        gives back the one of now."""
+        saved = dict(self.env)
+        known = self.scope.once | self.module_env.keys()
+        self.env = {n: k for n, k in self.env.items() if n in known}
+        self.enter_grad_mode()
+        return saved
+
+    def enter_grad_mode(self):
+        """From here on the grad mode may be another."""
+        self.env[GRAD_MODE] = Kind(GRAD_MODE, const=self.tokens.fresh())
+
+    @property
+    def grad_mode(self):
+        """A number for the grad mode at this point; None where several paths lead here."""
+        mode = self.env.get(GRAD_MODE, ANY).const
+        return None if mode is NO_CONST else mode
+
+    def new(self, kind, strided=False):
+        """`kind` as a tensor that is made here: dense, in memory of its own."""
+        return replace(kind, made=self.grad_mode, fresh=True, strided=kind.strided or strided)
+
+    def strided(self, node):
+        """What `node` names is not sparse: it went through an operator that takes no sparse
+        tensor."""
+        kind = self.env.get(node.id) if isinstance(node, ast.Name) else None
+        if kind is not None and kind.is_tensor:
+            self.env[node.id] = replace(kind, strided=True)
+
+    def scramble(self):
+        """Something gave a tensor another dtype, shape or memory in place: it may be any of
+        these."""
+        for name, kind in self.env.items():
+            if kind.is_tensor:
+                self.env[name] = self.tokens.tensor(optional=kind.optional)
+
     def on_IfExp(self, node):
         self.expr(node.test)
-        body, orelse = self.expr(node.body), self.expr(node.orelse)
+        self.grad_modes[node] = self.grad_mode
+        before = dict(self.env)
+        body = self.expr(node.body)
+        after, self.env = self.env, before
+        orelse = self.expr(node.orelse)
+        self._both(after)
         return self.tokens.join(body, orelse)
 
+    def _both(self, other):
+        names = self.env.keys() & other.keys()
+        self.env = {n: self.tokens.join(other[n], self.env[n]) for n in names}
+
     def on_BoolOp(self, node):
-        kinds = [self.expr(v) for v in node.values]
-        result = kinds[0]
-        for kind in kinds[1:]:
-            result = self.tokens.join(result, kind)
+        result = self.expr(node.values[0])
+        for value in node.values[1:]:
+            before = dict(self.env)
+            result = self.tokens.join(result, self.expr(value))
+            self._both(before)
         return result
+
+    def on_Yield(self, node):
+        """Whoever goes on with a generator may do so under another grad mode."""
+        self._other(node)
+        self.enter_grad_mode()
+        return ANY
+
+    on_YieldFrom = on_Await = on_Yield
 
     def on_UnaryOp(self, node):
         kind = self.expr(node.operand)
         if isinstance(node.op, ast.Not):
             return replace(SIMPLE[BOOL], host=kind.is_tensor)
+        if kind.is_tensor and isinstance(node.op, ast.UAdd):
+            return replace(kind, optional=False)
         if kind.is_tensor:
-            return replace(kind, fresh=True, optional=False)
+            return self.new(replace(kind, optional=False))
         return replace(kind, const=_negated(node, kind))
 
     def on_BinOp(self, node):
-        return self.binary(node.op, self.expr(node.left), self.expr(node.right))
+        left, right = self.expr(node.left), self.expr(node.right)
+        if left.is_number or right.is_number:
+            kind, dense = self.binary(node.op, left, right), isinstance(node.op, (ast.Add, ast.Sub))
+            if dense and kind.is_tensor:  # a number is added to no sparse tensor
+                self.strided(node.left if left.is_tensor else node.right)
+                return replace(kind, strided=True)
+            return kind
+        return self.binary(node.op, left, right)
 
     def binary(self, op, left, right):
         """The kind of `left op right`."""
@@ -156,8 +242,10 @@ class Expressions:
         return replace(left, const=NO_CONST) if same else (SIMPLE[STR] if left.what == STR else ANY)
 
     def _tensor_binary(self, op, left, right):
+        tensors = [k for k in (left, right) if k.is_tensor]
         if isinstance(op, ast.MatMult):
-            return self.tokens.tensor(fresh=True)
+            kind = self.tokens.tensor(fresh=True)
+            return self.new(kind, strided=all(k.strided for k in tensors) and len(tensors) == 2)
         if not (left.is_tensor and right.is_tensor) and not (left.is_number or right.is_number):
             return (
                 self.tokens.tensor(fresh=True)
@@ -166,12 +254,19 @@ class Expressions:
             )
         tokens = self.tokens
         shape, rank, low = tokens.broadcast(left, right)
+        dtype = self._binary_dtype(op, left, right)
+        kind = Kind(TENSOR, dtype, shape, tokens.device_of(left, right), rank, low, fresh=True)
+        return self.new(kind, strided=all(k.strided for k in tensors))
+
+    def _binary_dtype(self, op, left, right):
+        """Under autocast powers, and a number divided by a tensor, are computed in float32."""
+        tokens = self.tokens
+        if isinstance(op, ast.Div) and left.is_number:
+            return tokens.of_category(tokens.promote(left, right, True))
         if isinstance(op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
-            dtype = tokens.promote(left, right, isinstance(op, ast.Div))
-        else:
-            same = left.is_tensor and right.is_tensor and left.dtype == right.dtype
-            dtype = left.dtype if same else tokens.fresh()
-        return Kind(TENSOR, dtype, shape, tokens.device_of(left, right), rank, low, fresh=True)
+            return tokens.promote(left, right, isinstance(op, ast.Div))
+        same = left.is_tensor and right.is_tensor and left.dtype == right.dtype
+        return left.dtype if same and not isinstance(op, ast.Pow) else tokens.fresh()
 
     def _numbers(self, op, left, right):
         host = left.host or right.host
@@ -201,15 +296,9 @@ class Expressions:
                 self.tokens.tensor() if left.is_tensor and right.what == "unknown" else SIMPLE[BOOL]
             )
         shape, rank, low = self.tokens.broadcast(left, right)
-        return Kind(
-            TENSOR,
-            self.tokens.bool,
-            shape,
-            self.tokens.device_of(left, right),
-            rank,
-            low,
-            fresh=True,
-        )
+        device = self.tokens.device_of(left, right)
+        kind = Kind(TENSOR, self.tokens.bool, shape, device, rank, low, fresh=True)
+        return self.new(kind, strided=True)
 
     def on_Attribute(self, node):
         base = self.expr(node.value)
@@ -233,7 +322,9 @@ class Expressions:
     def _tensor_attribute(self, base, attr):
         if attr in tables.TENSOR_ATTRIBUTES:
             moved = {} if attr in ("data", "grad", "real") else {"shape": self.tokens.fresh()}
-            return replace(base, fresh=False, optional=attr == "grad", **moved)
+            if attr in ("real", "imag") and self.tokens.category(base.dtype) != "float":
+                moved["dtype"] = self.tokens.fresh()
+            return replace(base, fresh=False, made=None, optional=attr == "grad", **moved)
         if attr in ("shape",):
             return Kind(SIZE, cls="shape")
         if attr == "ndim":
@@ -262,11 +353,20 @@ class Expressions:
         if init:
             self.function(init)
         stored, self.stored = self.stored, saved
-        others = _assigned_elsewhere(cls)
-        found.update({n: self._joined(kinds) for n, kinds in stored.items() if n not in others})
-        for name in others:
-            found.pop(name, None)
-        return found
+        for name, kinds in stored.items():
+            inherited = [found[name]] if name in found else []
+            found[name] = self._attribute(self._joined([*inherited, *kinds]))
+        return {n: k for n, k in found.items() if not self.program.stores.elsewhere(cls, n)}
+
+    def _attribute(self, kind):
+        """A tensor of a module goes with it to another device, and to another floating-point
+        dtype."""
+        if not kind.is_tensor:
+            return kind
+        dtype = {"dtype": self.tokens.of_category(kind.dtype)}
+        exact = self.tokens.category(kind.dtype) in ("bool", "int")
+        kind = replace(kind, device=self.tokens.fresh(), made=None, fresh=False)
+        return kind if exact else replace(kind, **dtype)
 
     def on_Subscript(self, node):
         base, key = self.expr(node.value), self.expr(node.slice)
@@ -339,18 +439,26 @@ class Expressions:
         return SIMPLE[DICT]
 
     def _comprehension(self, node, parts):
-        saved = dict(self.env)
+        saved = self._later() if isinstance(node, ast.GeneratorExp) else dict(self.env)
         for generator in node.generators:
             self.assign(generator.target, self.element(self.expr(generator.iter)), None)
             for test in generator.ifs:
                 self.expr(test)
         kinds = [self.expr(part) for part in parts]
         self.env = saved
+        if any(isinstance(n, (ast.NamedExpr, ast.Await)) for n in ast.walk(node)):
+            self._walrus(node)
         return (
             self.container(LIST, kinds)
             if isinstance(node, (ast.ListComp, ast.GeneratorExp))
             else ANY
         )
+
+    def _walrus(self, node):
+        """Names that a comprehension binds in the function around it."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.NamedExpr):
+                self.env[part.target.id] = ANY
 
     def on_Starred(self, node):
         self.expr(node.value)
@@ -360,19 +468,3 @@ class Expressions:
 def _negated(node, kind):
     number = isinstance(kind.const, (int, float)) and isinstance(node.op, ast.USub)
     return -kind.const if number else NO_CONST
-
-
-def _assigned_elsewhere(cls):
-    """Attributes of `self` that methods other than __init__ store."""
-    found = set()
-    for name, method in cls.methods.items():
-        if name == "__init__":
-            continue
-        for node in ast.walk(method.node):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store)
-                and isinstance(node.value, ast.Name)
-            ):
-                found.add(node.attr)
-    return found

@@ -18,9 +18,12 @@ from ...rewriter.patterns.kinds import (
     Kind,
 )
 from ...rewriter.patterns.torch_facts import DTYPES
+from .grad_modes import keeps_grad_mode, swallows_nothing
 from .infer_calls import Calls
+from .infer_expressions import GRAD_MODE, Flow
 
-_ROUNDS = 3
+_ROUNDS = 20
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TYPE_TESTS = ("isinstance", "type", "hasattr", "callable")
 _TENSOR_TYPES = (
     "torch.Tensor",
@@ -41,8 +44,9 @@ class Inference(Calls):
         if function in self.done:
             return
         self.done.add(function)
-        saved = self.env, self.current, self.returned, self.proved
+        saved = self.env, self.current, self.returned, self.proved, self.scope, self.flow
         self.current, self.proved = function, set()
+        self.scope, self.flow = self.scope_of(function.node), Flow()
         try:
             self._body_of(function)
             proved = self.proved - self._tested(function.node)
@@ -52,10 +56,13 @@ class Inference(Calls):
             self.return_kinds[function] = self._joined(self.returned)
             self.final_env[function] = self.env
         finally:
-            self.env, self.current, self.returned, self.proved = saved
+            self.env, self.current, self.returned, self.proved, self.scope, self.flow = saved
 
     def _body_of(self, function, tensors=frozenset()):
         self.env, self.returned = dict(self._around(function)), []
+        for name in self.scope.bound | self.scope.shared:
+            self.env.pop(name, None)
+        self.enter_grad_mode()
         self._parameters(function, tensors)
         self.block(function.node.body)
         if not _always_returns(function.node.body):
@@ -67,7 +74,9 @@ class Inference(Calls):
         if function.outer is None:
             return self.module_env
         self.function(function.outer)
-        return self.final_env.get(function.outer, self.module_env)
+        once = self.scope_of(function.outer.node).once
+        seen = self.final_env.get(function.outer, {})
+        return {**self.module_env, **{n: seen.get(n, ANY) for n in once}}
 
     def _tested(self, node):
         """Parameters whose type the body asks for: a use on one path proves nothing on the
@@ -118,7 +127,7 @@ class Inference(Calls):
         if arg.annotation is None:
             return Kind("unknown", param=arg.arg, optional=optional)
         kind = self.annotation(arg.annotation)
-        return replace(kind, optional=kind.optional or optional) if kind.is_tensor else kind
+        return replace(kind, optional=kind.optional or optional)
 
     def annotation(self, node):
         """The kind that an annotation names."""
@@ -177,11 +186,18 @@ class Inference(Calls):
 
     def block(self, body):
         for node in body:
+            self._watched()
             handler = getattr(self, f"do_{type(node).__name__}", None)
             if handler:
                 handler(node)
             else:
                 self._children(node)
+        self._watched()
+
+    def _watched(self):
+        """Between any two statements of a `try` an exception may go on in its handlers."""
+        for seen in self.flow.watchers:
+            seen.append(dict(self.env))
 
     def _children(self, node):
         for child in ast.iter_child_nodes(node):
@@ -197,6 +213,18 @@ class Inference(Calls):
 
     def do_ClassDef(self, node):
         self.env[node.name] = ANY
+
+    def do_Import(self, node):
+        for alias in node.names:
+            self.env.pop((alias.asname or alias.name).split(".")[0], None)
+
+    do_ImportFrom = do_Import
+
+    def do_Break(self, node):
+        self.flow.breaks[-1].append(dict(self.env))
+
+    def do_Continue(self, node):
+        self.flow.continues[-1].append(dict(self.env))
 
     def do_Return(self, node):
         self.returned.append(self.expr(node.value) if node.value else SIMPLE["none"])
@@ -215,13 +243,17 @@ class Inference(Calls):
         self.assign(node.target, stated if kind.what == "unknown" else kind, node.value)
 
     def do_AugAssign(self, node):
-        old = self.expr(node.target)
-        self.assign(node.target, self.binary(node.op, old, self.expr(node.value)), None)
+        old, value = self.expr(node.target), self.expr(node.value)
+        if old.is_tensor:  # written in place
+            self.assign(node.target, old, None)
+            return
+        self.assign(node.target, replace(self.binary(node.op, old, value), made=None), None)
 
     def assign(self, target, kind, value):
         """Bind `target` to something of `kind`; `value` is the expression, where there is one."""
         if isinstance(target, ast.Name):
-            self.kinds[target] = self.env[target.id] = kind
+            known = ANY if target.id in self.scope.shared else kind
+            self.kinds[target] = self.env[target.id] = known
         elif isinstance(target, (ast.Tuple, ast.List)):
             self._unpack(target, kind, value)
         elif isinstance(target, ast.Starred):
@@ -230,7 +262,9 @@ class Inference(Calls):
             self._store(target, kind)
 
     def _store(self, target, kind):
-        self.expr(target.value)
+        owner = self.expr(target.value)
+        if isinstance(target, ast.Attribute) and owner.is_tensor and target.attr == "data":
+            self.scramble()
         if isinstance(target, ast.Subscript):
             self.expr(target.slice)
         elif (
@@ -249,6 +283,7 @@ class Inference(Calls):
 
     def do_If(self, node):
         test = self.expr(node.test)
+        self.grad_modes[node] = self.grad_mode
         before = dict(self.env)
         self._refine(node.test, True)
         if test.is_tensor or test.host or isinstance(node.test, ast.BoolOp):
@@ -265,8 +300,14 @@ class Inference(Calls):
         if self_left and not other_left:
             self.env = other
         elif not other_left:
-            names = self.env.keys() & other.keys()
-            self.env = {n: self.tokens.join(other[n], self.env[n]) for n in names}
+            self.env = self._joined_envs([other, self.env])
+
+    def _joined_envs(self, envs):
+        """What holds at the end of all of several paths."""
+        first, *others = envs
+        for env in others:
+            first = {n: self.tokens.join(first[n], env[n]) for n in first.keys() & env.keys()}
+        return first
 
     def _refine(self, test, holds):
         """What a test tells of a name on the path where it holds."""
@@ -334,67 +375,95 @@ class Inference(Calls):
         self._loop(node, lambda: self.expr(node.test))
 
     def _loop(self, node, enter):
-        for _ in range(_ROUNDS):
-            before = dict(self.env)
-            enter()
-            self.block(node.body)
-            self.env = self._widened(before)
-            if self.env == before:
+        head = dict(self.env)
+        for turn in range(_ROUNDS):
+            if turn == _ROUNDS - 1:  # no fixed point: nothing is known of what the body binds
+                head = {n: k for n, k in head.items() if n not in bound_in(node)}
+            self.env = dict(head)
+            breaks, nexts = self._turn(node, enter)
+            widened = self._widened(node, head, self._joined_envs([self.env, *nexts]))
+            if widened == head:
                 break
+            head = widened
+        self.env = head
         self.block(node.orelse)
+        self.env = self._joined_envs([self.env, *breaks])
 
-    def _widened(self, before):
-        """The environment at a loop's head: a name that the body rebinds keeps only what every turn
-        keeps."""
-        return {
-            n: self.tokens.join(before[n], k) if n in before else k for n, k in self.env.items()
-        }
+    def _turn(self, node, enter):
+        """One turn of a loop; the environments at its breaks, and at its continues."""
+        breaks, nexts = [], []
+        self.flow.breaks.append(breaks)
+        self.flow.continues.append(nexts)
+        enter()
+        self.block(node.body)
+        self.flow.breaks.pop()
+        self.flow.continues.pop()
+        return breaks, nexts
+
+    def _widened(self, loop, head, last):
+        """What holds at a loop's head at every turn. Facts that change get a token that stands for
+        the name at this head, so that a fixed point is one in its tokens as well."""
+        place, found = (loop.lineno, loop.col_offset), {}
+        for name in head.keys() & last.keys():
+            one, other = head[name], last[name]
+            joined = found[name] = self.tokens.join(one, other)
+            if joined != one and one.is_tensor and other.is_tensor:
+                found[name] = self.tokens.at_head(joined, one, other, (place, name))
+        return found
 
     def do_With(self, node):
+        mode = self.env.get(GRAD_MODE, ANY)
         for item in node.items:
             kind = self.expr(item.context_expr)
+            if not keeps_grad_mode(item.context_expr, self.names):
+                self.enter_grad_mode()
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, ANY if kind.is_tensor else kind, None)
+        inside, seen = self.env.get(GRAD_MODE, ANY), []
+        self.flow.watchers.append(seen)
         self.block(node.body)
+        self.flow.watchers.pop()
+        if not all(swallows_nothing(item.context_expr, self.names) for item in node.items):
+            self.env = self._joined_envs([self.env, *seen])
+        if self.env.get(GRAD_MODE, ANY) == inside:
+            self.env[GRAD_MODE] = mode
+        else:
+            self.enter_grad_mode()
 
     do_AsyncWith = do_With
 
     def do_Try(self, node):
-        before = dict(self.env)
+        seen, handled = [dict(self.env)], []
+        self.flow.watchers += [seen, handled]
         self.block(node.body)
+        self.flow.watchers.remove(seen)
+        caught = self._joined_envs(seen)
         self.block(node.orelse)
         ends = [self.env]
         for handler in node.handlers:
-            self.env = {**before, **({handler.name: ANY} if handler.name else {})}
+            self.env = {**caught, **({handler.name: ANY} if handler.name else {})}
             self.block(handler.body)
             ends.append(self.env)
-        self.env = ends[0]
-        for end in ends[1:]:
-            self.env = {
-                n: self.tokens.join(self.env[n], end[n]) for n in self.env.keys() & end.keys()
-            }
-        self.block(node.finalbody)
+        self.flow.watchers.remove(handled)
+        self.env = self._joined_envs(ends)
+        if node.finalbody:
+            self.env = self._joined_envs([*ends, *handled])
+            self.block(node.finalbody)
 
     do_TryStar = do_Try
 
     def do_Match(self, node):
         self.expr(node.subject)
-        before, ends = dict(self.env), [self.env]
+        bound = {n: ANY for case in node.cases for n in captured_names(case.pattern)}
+        before = {**self.env, **bound}
+        ends = [before]
         for case in node.cases:
-            bound = {n.name: ANY for n in ast.walk(case.pattern) if getattr(n, "name", None)}
-            self.env = {**before, **bound}
+            self.env = dict(before)
+            if case.guard is not None:
+                self.expr(case.guard)
             self.block(case.body)
             ends.append(self.env)
-        for end in ends:
-            self.env = {
-                n: self.tokens.join(self.env[n], end[n]) for n in self.env.keys() & end.keys()
-            }
-
-    def do_Global(self, node):
-        for name in node.names:
-            self.env[name] = ANY
-
-    do_Nonlocal = do_Global
+        self.env = self._joined_envs(ends)
 
     def do_Delete(self, node):
         for target in node.targets:
@@ -406,6 +475,19 @@ class Inference(Calls):
     def do_Assert(self, node):
         self._children(node)
         self._refine(node.test, True)
+
+
+def bound_in(node):
+    """The names that a statement binds."""
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+    } | {n.name for n in ast.walk(node) if isinstance(n, _DEFINITIONS)}
+
+
+def captured_names(pattern):
+    """The names that a pattern of `match` binds."""
+    found = {getattr(n, "name", None) for n in ast.walk(pattern)}
+    return (found | {getattr(n, "rest", None) for n in ast.walk(pattern)}) - {None}
 
 
 def _leaves(body):

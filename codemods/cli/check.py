@@ -3,8 +3,10 @@ that a second run finds nothing to do."""
 
 from dataclasses import dataclass, replace
 
+from ...rewriter.edits.import_places import add_import
+from ...rewriter.edits.intents import realised
 from ...rewriter.edits.source_file import SourceError
-from ...rewriter.edits.spans import Safety, apply, disjoint, import_edit
+from ...rewriter.edits.spans import Safety, apply, disjoint
 from ..analysis.captured_walk import Walk
 from ..analysis.file_context import Context
 from ..rules import RULES
@@ -134,9 +136,9 @@ def apply_fixes(source, fixes):
     """The source with the fixes and the imports that they need; None where the result does not
     parse."""
     modules = sorted({m for f in fixes for m in f.imports})
-    edits = [e for f in fixes for e in f.edits] + [import_edit(source, m) for m in modules]
+    edits = [e for f in fixes for e in f.edits] + [add_import(source, m) for m in modules]
     try:
-        changed = source.with_text(apply(source.text, edits))
+        changed = source.with_text(apply(source.text, realised(source, edits)))
         changed.to_bytes()
     except (SourceError, ValueError):
         return None

@@ -5,9 +5,11 @@ import sys
 from dataclasses import replace
 
 from ... import __version__
+from ...rewriter.catalogue import REASONS
 from ..analysis.findings import ERROR
 from ..hoist.plan import planned
 from ..rules import BY_CODE
+from ..rules.base import without_rule
 from ..trace import trace_facts
 from . import add_noqa, command_line, formats, notebook, runner, side_by_side
 from .settings import SettingsError
@@ -48,13 +50,18 @@ def _main(argv):
 
 
 def _rule(codes):
-    known = [c.upper() for c in codes] or list(BY_CODE)
-    missing = [c for c in known if c not in BY_CODE]
+    known = [c.upper() for c in codes] or list(REASONS)
+    missing = [c for c in known if c not in REASONS]
     if missing:
-        print(f"dynfix: no rule {missing[0]}; the rules are {', '.join(BY_CODE)}", file=sys.stderr)
+        print(f"dynfix: no rule {missing[0]}; the rules are {', '.join(REASONS)}", file=sys.stderr)
         return FAILED
-    print("\n".join(BY_CODE[c].document() for c in known), end="")
+    print("\n".join(_page(c) for c in known), end="")
     return CLEAN
+
+
+def _page(code: str) -> str:
+    """What is known of a code, in Markdown."""
+    return BY_CODE[code].document() if code in BY_CODE else without_rule(REASONS[code])
 
 
 def _show_settings(settings):

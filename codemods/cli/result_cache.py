@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from ...rewriter.edits.spans import Edit, Fix, Safety
+from ...rewriter.edits.spans import Edit, Fix, Intent, Safety
 from ..analysis.findings import Finding
 
 _LIMIT = 20_000
@@ -25,7 +25,7 @@ def to_dict(finding):
 def from_dict(data):
     fix = data["fix"]
     if fix is not None:
-        edits = tuple(Edit(**e) for e in fix["edits"])
+        edits = tuple(Edit(**{**e, "intent": Intent(e["intent"])}) for e in fix["edits"])
         fix = Fix(
             **{
                 **fix,

@@ -4,7 +4,9 @@
 import sys
 from pathlib import Path
 
+from ...rewriter.catalogue import REASONS
 from ..rules import RULES
+from ..rules.base import without_rule
 
 _HEAD = """# Rules
 
@@ -26,7 +28,13 @@ def text():
     rows = "".join(
         f"| [{r.code}](#{_anchor(r)}) | {r.name} | {r.message} | {_fix(r)} |\n" for r in RULES
     )
-    return _HEAD + rows + "\n" + "\n".join(r.document() for r in RULES)
+    others = [reason for reason in REASONS.values() if reason.no_rule]
+    rows += "".join(
+        f"| [{r.code}](#{_anchor(r)}) | {r.name} | {r.message} | reported by the compiler |\n"
+        for r in others
+    )
+    pages = [r.document() for r in RULES] + [without_rule(r) for r in others]
+    return _HEAD + rows + "\n" + "\n".join(pages)
 
 
 def _anchor(rule):

@@ -10,8 +10,9 @@ import copy
 import functools
 from dataclasses import dataclass
 
+from ...rewriter.edits.import_places import after_imports
 from ...rewriter.edits.source_file import Source, SourceError
-from ...rewriter.edits.spans import Edit, Fix, Safety, after_imports, apply
+from ...rewriter.edits.spans import Edit, Fix, Safety, apply
 from ..analysis.findings import Finding
 from ..cli.suppressions import Suppressions
 from . import companion_edits

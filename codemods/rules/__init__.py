@@ -14,13 +14,16 @@ from .data_shapes.masked_write import MaskedWrite
 from .data_shapes.scoped_capture import ScopedCapture
 from .data_shapes.shape_branch import ShapeBranch
 from .data_shapes.size_loop import SizeLoop
+from .draws.draws_and_clocks import Clock, PythonRandom, Seed
 from .dynamic.context_manager import ContextManager
 from .dynamic.dict_attribute import DictAttribute
 from .dynamic.except_branch import ExceptBranch
 from .dynamic.kept_generator import KeptGenerator
+from .dynamic.run_time_code import CopiedTensor, DynamicCode, Introspection, ObjectIdentity
 from .dynamic.set_attribute import SetAttribute
 from .effects.attribute_counter import AttributeCounter
 from .effects.debugger import Debugger
+from .effects.file_access import FileAccess
 from .effects.kept_on_self import KeptOnSelf
 from .effects.logs import Logging
 from .effects.prints import Print
@@ -29,7 +32,9 @@ from .host.host_copy import HostCopy
 from .host.host_read import HostNumber, HostRead, ToList
 from .host.number_buffer import NumberBuffer
 from .host.read_ahead import ReadAhead
+from .host.tensor_as_int import ImplicitInt
 from .host.tensor_text import TensorText
+from .host.truth_function import TruthFunction
 from .libraries.constant_block import ConstantBlock
 from .libraries.constant_helper import ConstantHelper
 from .libraries.custom_op import CustomOp
@@ -37,18 +42,6 @@ from .libraries.foreign import Foreign
 from .libraries.numpy_scalars import NumpyLimits, NumpyScalar
 from .misuse.compile_misuse import CompileInside, Deprecated, Swallowed, WrongMode
 from .misuse.legacy import LegacyVariable, NewLeaf, RecurrentLayer
-from .named_calls import (
-    Clock,
-    DeepCopy,
-    Dynamic,
-    Files,
-    Identity,
-    ImplicitInt,
-    PythonRandom,
-    Seed,
-    Signature,
-    TruthFunction,
-)
 
 RULES = (
     HostRead(),
@@ -76,14 +69,14 @@ RULES = (
     Warn(),
     Debugger(),
     ProgressBar(),
-    Files(),
+    FileAccess(),
     AttributeCounter(),
     KeptOnSelf(),
     SetAttribute(),
-    Dynamic(),
-    Signature(),
-    DeepCopy(),
-    Identity(),
+    DynamicCode(),
+    Introspection(),
+    CopiedTensor(),
+    ObjectIdentity(),
     DictAttribute(),
     KeptGenerator(),
     ContextManager(),

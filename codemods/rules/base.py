@@ -3,25 +3,42 @@
 import ast
 import textwrap
 
+from ...rewriter.catalogue import REASONS, Reason
 from ...rewriter.edits.spans import Safety
 
 _TITLES = {Safety.SAFE: "safe", Safety.UNSAFE: "unsafe"}
 
 
 class Rule:
-    """`check(node, context)` yields findings for a node of a type in `nodes`. `before`/`after`: the
+    """`code`: that of its reason in the catalogue, which has its name, message and help.
+    `check(node, context)` yields findings for a node of a type in `nodes`. `before`/`after`: the
     documented example, which is a test as well (`after` None: reported, not rewritten). `safety`:
     of the fix at its best; None: there is no fix. `shown`: what a traced run of the example shows,
     as (outermost forward, function, read)."""
 
-    code = name = message = help = ""
+    code = ""
     safety: Safety | None = None
-    dynamo: tuple[str, ...] = ()
     nodes: tuple[type[ast.AST], ...] = ()
     whole_file = False
     shown: tuple[tuple[str, str, str], ...] = ()
     before = ""
     after: str | None = None
+
+    @property
+    def reason(self) -> Reason:
+        return REASONS[self.code]
+
+    @property
+    def name(self) -> str:
+        return self.reason.name
+
+    @property
+    def message(self) -> str:
+        return self.reason.message
+
+    @property
+    def help(self) -> str:
+        return self.reason.help
 
     def check(self, node, context):
         raise NotImplementedError(f"{self.code} has no matcher")
@@ -39,13 +56,27 @@ class Rule:
         )
         if self.safety is Safety.UNSAFE:
             safety = "unsafe (`--unsafe-fixes`)"
-        parts = [f"## {self.code} {self.name}", self.message[0].upper() + self.message[1:] + "."]
-        parts += [textwrap.dedent(self.__doc__).strip(), f"Fix: {safety}."]
-        if self.dynamo:
-            parts.append(f"Dynamo: {', '.join(self.dynamo)}.")
+        parts = [heading(self.reason), textwrap.dedent(self.__doc__).strip(), f"Fix: {safety}."]
+        if self.reason.dynamo:
+            parts.append(f"Dynamo: {', '.join(self.reason.dynamo)}.")
         parts += ["Before:", _code(self.before)]
         parts += ["After:", _code(self.after)] if self.after else [f"By hand: {self.help}."]
         return "\n\n".join(parts) + "\n"
+
+
+def heading(reason: Reason) -> str:
+    """The title of a reason's page, and what it says."""
+    return f"## {reason.code} {reason.name}\n\n{reason.message[0].upper()}{reason.message[1:]}."
+
+
+def without_rule(reason: Reason) -> str:
+    """The page of a reason that no rule looks for, in Markdown."""
+    dynamo = [f"Dynamo: {', '.join(reason.dynamo)}."] if reason.dynamo else []
+    why = f"No rule looks for it: {reason.no_rule}."
+    return (
+        "\n\n".join([heading(reason), reason.about, why, *dynamo, f"By hand: {reason.help}."])
+        + "\n"
+    )
 
 
 def _code(text):

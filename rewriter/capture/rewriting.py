@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import live_source
+from ..edits.intents import realised
 from ..edits.source_file import Source, SourceError
-from ..edits.spans import Edit, Fix, Safety, apply
+from ..edits.spans import Edit, Fix, Refusal, Safety, apply
 from ..patterns import masked_write, tensor_if, tensor_ternary
 from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
@@ -25,7 +26,7 @@ from .recorded_oracle import RecordedOracle
 MOST = 64  # looks at one place: a loop of more turns stays a loop
 _ROUNDS = 8
 
-Maker = Callable[[Any, Oracle], Fix | str | None]
+Maker = Callable[[Any, Oracle], Fix | Refusal | str | None]
 # What may stand where a value decides: its code in the catalogue, and the pattern.
 PATTERNS: dict[type, tuple[str, Maker]] = {
     ast.If: ("DYN201", tensor_if.chosen),
@@ -202,7 +203,8 @@ def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | s
         if isinstance(made, str) or made is None:
             why = made or why
             break
-        file, code = file.with_text(apply(file.text, made[0].edits)), made[1] or code
+        edits = realised(file, made[0].edits)
+        file, code = file.with_text(apply(file.text, edits)), made[1] or code
         if not _asks(file, found, line, values):
             return _difference(found.file.text, file.text), code
     return why
@@ -228,7 +230,7 @@ def _first_made(
             if fix.safety is Safety.SAFE and not fix.imports:
                 return fix, code
             fix = fix.why or "torch is not imported at the top of the file"
-        why = fix or why
+        why = (fix.why if isinstance(fix, Refusal) else fix) or why
     return why
 
 

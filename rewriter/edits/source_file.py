@@ -115,6 +115,12 @@ class Source:
         start, end = self.span(node)
         return self.text[start:end]
 
+    def begin(self, node):
+        """Where a statement begins: at its first decorator, if it has one."""
+        start = self.span(node)[0]
+        decorators = getattr(node, "decorator_list", ())
+        return self.text.rindex("@", 0, self.span(decorators[0])[0]) if decorators else start
+
     @property
     def newline(self):
         match = _LINE_END.search(self.text)

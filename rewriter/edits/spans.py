@@ -1,7 +1,7 @@
 """Edits of spans of text: nothing outside a span changes by a byte."""
 
-import ast
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -13,13 +13,39 @@ class Safety(enum.Enum):
     UNSAFE = "unsafe"
 
 
+class Intent(str, enum.Enum):
+    """What an edit means to do with text[start:end]; all but SPLICE are realised by LibCST (see
+    `realise`)."""
+
+    SPLICE = "splice"  # put `text` there, to the byte
+    EXPRESSION = "expression"  # another expression
+    STATEMENTS = "statements"  # other statements, their lines indented already
+    DELETE = "delete"  # one statement less
+    WRAP = "wrap"  # statements under the head of a compound one
+    BEFORE = "before"  # statements, of lines not indented yet, above the one that stands there
+
+
 @dataclass(frozen=True)
 class Edit:
-    """Replace text[start:end] by `text`."""
+    """A change of text[start:end], of which `text` is what comes in."""
 
     start: int
     end: int
     text: str
+    intent: Intent = Intent.SPLICE
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a change cannot be made; it stands where the change would."""
+
+    why: str
+
+
+def hidden(*modules: str) -> Refusal:
+    """The Refusal where a name that a change needs does not stand for its module."""
+    names = " or ".join(f"`{m}`" for m in modules or ("torch",))
+    return Refusal(f"{names} is hidden by another name, or not imported at the top of the file")
 
 
 @dataclass(frozen=True)
@@ -36,13 +62,14 @@ class Fix:
     first: bool = False
 
     @property
-    def span(self):
+    def span(self) -> tuple[int, int]:
         return min(e.start for e in self.edits), max(e.end for e in self.edits)
 
 
-def apply(text, edits):
+def apply(text: str, edits: Iterable[Edit]) -> str:
     """`text` with non-overlapping `edits` made; ValueError where two overlap."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     for edit in sorted(set(edits), key=_order):
         if edit.start < at:
             raise ValueError(f"edits overlap at offset {edit.start}")
@@ -51,100 +78,17 @@ def apply(text, edits):
     return "".join(parts) + text[at:]
 
 
-def _order(edit):
+def _order(edit: Edit) -> tuple[int, int, bool, str]:
     """By place; of insertions at one place, those that begin with an empty line come last."""
     return edit.start, edit.end, edit.text.startswith(("\n", "\r")), edit.text
 
 
-def disjoint(fixes):
+def disjoint(fixes: Iterable[Fix]) -> list[Fix]:
     """The fixes, first come in the file, of which no two spans touch (each kept once)."""
-    kept, end = [], -1
+    kept: list[Fix] = []
+    end = -1
     for fix in sorted(dict.fromkeys(fixes), key=lambda f: f.span):
         if fix.span[0] > end:
             kept.append(fix)
             end = fix.span[1]
     return kept
-
-
-def import_edit(source, module):
-    """The edit that adds `import module` where an import sorter would put it."""
-    line = f"import {module}{source.newline}"
-    plain = [s for s in _header(source.tree) if isinstance(s, ast.Import)]
-    before = [s for s in plain if s.names[0].name < module]
-    if before:
-        return _after(source, before[-1], line)
-    if plain:
-        return _before(source, plain[0], line)
-    named = [s for s in _header(source.tree) if not _is_future(s)]
-    if named:
-        return _before(source, named[0], line)
-    last = _last_fixed(source.tree)
-    if last is not None:
-        return _after(source, last, source.newline + line)
-    return (
-        Edit(0, 0, line + source.newline)
-        if not source.text.startswith("#")
-        else _after_comments(source, line)
-    )
-
-
-def after_imports(source, statement, name):
-    """The edit that puts a statement below the run of imports in which the file's top level first
-    imports a module as `name`; None where it does not."""
-    body = source.tree.body
-    first = next(
-        (i for i, s in enumerate(body) if isinstance(s, ast.Import) and name in _bound(s)), None
-    )
-    if first is None:
-        return None
-    last = first
-    while last + 1 < len(body) and isinstance(body[last + 1], (ast.Import, ast.ImportFrom)):
-        last += 1
-    return _after(source, body[last], f"{source.newline}{statement}{source.newline}")
-
-
-def _bound(statement):
-    return [alias.asname or alias.name.split(".")[0] for alias in statement.names]
-
-
-def _header(tree):
-    return [s for s in tree.body if isinstance(s, (ast.Import, ast.ImportFrom))]
-
-
-def _is_future(statement):
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-
-
-def _last_fixed(tree):
-    """The last statement that an import must follow: the docstring and `from __future__` lines."""
-    last = None
-    for statement in tree.body:
-        docstring = (
-            isinstance(statement, ast.Expr)
-            and isinstance(statement.value, ast.Constant)
-            and last is None
-        )
-        if not docstring and not _is_future(statement):
-            break
-        last = statement
-    return last
-
-
-def _before(source, statement, line):
-    start = source.starts[statement.lineno - 1]
-    return Edit(start, start, line)
-
-
-def _after(source, statement, line):
-    number = statement.end_lineno
-    if number < len(source.starts):
-        return Edit(source.starts[number], source.starts[number], line)
-    return Edit(len(source.text), len(source.text), source.newline + line)
-
-
-def _after_comments(source, line):
-    number = 1
-    while number < len(source.starts) and source.line(number).startswith("#"):
-        number += 1
-    start = source.starts[number - 1]
-    return Edit(start, start, line + source.newline)

@@ -2,7 +2,10 @@
 
 import ast
 
-from ..edits.spans import Edit, Fix, Safety
+from ..edits.intents import replace_expression, replace_statements
+from ..edits.parentheses import Binding, shown
+from ..edits.source_file import Source
+from ..edits.spans import Fix, Refusal, Safety
 from .import_names import Names
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -16,7 +19,7 @@ class FileView:
 
     exact = False
 
-    def __init__(self, source, names: Names) -> None:
+    def __init__(self, source: Source, names: Names) -> None:
         self.source, self.names = source, names
         self.parents, self.functions = {}, {}
         self._taken = {}
@@ -50,8 +53,13 @@ class FileView:
         function = self.function(node)
         key = function.node if function else None
         if key not in self._taken:
-            self._taken[key] = _bound_names(key) if key is not None else set()
+            self._taken[key] = bound_names(key) if key is not None else set()
         return self._taken[key]
+
+    def is_hidden(self, name, node):
+        """Whether the file binds `name` otherwise than by importing: in the function around `node`,
+        or at its top."""
+        return name in self.local_names(node) or name in self.names.bound
 
     def block(self, statement):
         """(the list of statements that holds `statement`, its index)."""
@@ -84,15 +92,48 @@ class FileView:
         hides it, or the file can be loaded without torch."""
         name = self.names.torch()
         if name is None:
-            hidden = "torch" in self.local_names(node) or "torch" in self.names.bound
+            taken = self.names.bound | self.names.shadowed
+            hidden = self._hidden("torch", node) or "torch" in taken
             return None if hidden or not self.names.loads_torch else ("torch", ("torch",))
-        return None if name in self.local_names(node) else (name, ())
+        return None if self._hidden(name, node) else (name, ())
+
+    def _hidden(self, name, node):
+        """Whether the function around `node` binds a name."""
+        return name in self.local_names(node)
+
+    def module(self, name, node):
+        """The imports that a fix must add to use the module `name` by that name at `node`; None
+        where it means something else there."""
+        if self.is_hidden(name, node) or self.names.aliases.get(name, name) != name:
+            return None
+        return () if self.names.top.get(name) == name else (name,)
+
+    def shown(self, node, least=Binding.TEST):
+        """The text of an expression, in parentheses where it cannot stand without them where
+        `least` is asked."""
+        return shown(self.source, node, least)
+
+    def atom(self, node):
+        """The text of an expression as something that `.name`, `[...]` and `(...)` can follow."""
+        return self.shown(node, Binding.ATOM)
+
+    def operand(self, node):
+        """The text of an expression as an operand of any operator: in parentheses unless it is one
+        thing to the eye."""
+        number = isinstance(node, ast.Constant)
+        return self.shown(node, Binding.TEST if number else Binding.ATOM)
 
     def replacement(self, node, text):
-        return Edit(*self.source.span(node), text)
+        """The edit that puts `text` in the place of an expression or a statement, or the
+        Refusal."""
+        if isinstance(node, ast.stmt):
+            return replace_statements(self.source, [node], text)
+        return replace_expression(self.source, node, text)
 
     def fix(self, title, *edits, safety=Safety.SAFE, why="", imports=(), silent=0):
-        return Fix(tuple(edits), title, safety, why, tuple(imports), silent)
+        """The Fix of some edits; the Refusal that one of them is."""
+        refusal = next((e for e in edits if isinstance(e, Refusal)), None)
+        return refusal or Fix(tuple(edits), title, safety, why, tuple(imports), silent)
 
     def lost_comments(self, start, end, kept=()):
         """Comments of text[start:end] that stand outside the spans `kept`."""
@@ -100,7 +141,7 @@ class FileView:
         return [text for at, text in inside if not any(a <= at < b for a, b in kept)]
 
 
-def _bound_names(function):
+def bound_names(function):
     args = function.args
     every = [
         *args.posonlyargs,

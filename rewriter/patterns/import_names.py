@@ -3,6 +3,8 @@ imports."""
 
 import ast
 
+from .name_scopes import module_bindings
+
 
 def dotted(node):
     """The names of `a.b.c` as ["a", "b", "c"], or None where it is no chain of names."""
@@ -43,6 +45,8 @@ class Names:
     def __init__(self, tree, index):
         self.aliases = {}
         self.bound = set()
+        # bound at several places; bound by the module otherwise than by an import
+        self.rebound, self.shadowed = module_bindings(tree, index)
         self.top = {}  # what the module's own body imports, whatever happens
         for node in sorted(index.get(ast.Import, []) + index.get(ast.ImportFrom, []), key=_place):
             if isinstance(node, ast.Import):
@@ -97,8 +101,15 @@ class Names:
             for n, full in self.top.items()
             if full == "torch" or (n == "torch" and full.startswith("torch."))
         ]
-        names = [n for n in names if n not in self.bound and self.aliases.get(n) == "torch"]
+        hidden = self.bound | self.shadowed
+        names = [n for n in names if n not in hidden and self.aliases.get(n) == "torch"]
         return "torch" if "torch" in names else next(iter(names), None)
+
+    @property
+    def torch_rebound(self):
+        """A name that stands for a part of torch and for something else as well, or ""."""
+        parts = (n for n, full in self.aliases.items() if full.split(".")[0] == "torch")
+        return next((n for n in parts if n in self.shadowed), "")
 
     @property
     def loads_torch(self):

@@ -31,7 +31,8 @@ class Kind:
     """`what` it is. A tensor: tokens for dtype, shape and device (equal tokens: surely equal),
     `rank` where known, `low` its least rank, `fresh` if this function made it. `cls`: a module's
     class. `item`: what a container holds (all of one kind). `const`: a literal's value. `param`:
-    the bare parameter it came from. `host`: read from a tensor."""
+    the bare parameter it came from. `host`: read from a tensor. `made`: this function made it, a
+    dense tensor in memory of its own, under the grad mode of that number. `strided`: not sparse."""
 
     what: str
     dtype: int | None = None
@@ -46,6 +47,8 @@ class Kind:
     optional: bool = False
     fresh: bool = False
     host: bool = False
+    made: int | None = None
+    strided: bool = False
 
     @property
     def is_tensor(self):
@@ -60,6 +63,7 @@ class Kind:
 
 
 ANY = Kind(UNKNOWN)
+_STRENGTH = {"bool": 0, "int": 1, "float": 2, "inexact": 2}
 SIMPLE = {
     what: Kind(what)
     for what in (INT, FLOAT, BOOL, STR, NUMBER, SIZE, NONE, LOGGER, NDARRAY, LIST, DICT, FUNCTION)
@@ -73,13 +77,14 @@ def constant(value):
 
 
 class Tokens:
-    """Interned facts: one number for each distinct fact; `category` tells "bool", "int" or "float"
-    of a dtype token."""
+    """Interned facts: one number for each distinct fact; `category` tells "bool", "int", "float" or
+    "inexact" (floating-point or complex) of a dtype token."""
 
     def __init__(self):
         self._numbers = {}
         self._category = {}
         self.bool = self.known("bool", "bool")
+        self.uint8 = self.known("uint8", "int")
         self.int64 = self.known("int64", "int")
         self.default = self.known("default", "float")
         self.scalar_shape = self.of("shape", ())
@@ -96,6 +101,11 @@ class Tokens:
     def some(self, category):
         """A dtype of which only the category is known."""
         return self._remember(self.fresh(), category)
+
+    def of_category(self, token):
+        """A dtype of which only the category of another is known."""
+        category = self.category(token)
+        return self.some(category) if category else self.fresh()
 
     def known(self, name, category):
         token = self.of("dtype", name)
@@ -120,39 +130,49 @@ class Tokens:
         tensor, number = (left, right) if left.is_tensor else (right, left)
         category = self.category(tensor.dtype)
         weak = {BOOL: 0, INT: 1, SIZE: 1, FLOAT: 2}.get(number.what)
-        strong = {"bool": 0, "int": 1, "float": 2}.get(category)
+        strong = _STRENGTH.get(category)
         if weak is None:
             return self.fresh()
         if strong is not None and weak <= strong:
             return tensor.dtype
         if weak == 2:
-            return self._remember(self.of("float of", tensor.dtype), "float")
+            return self.float_of(tensor.dtype)
         return self.int64 if category == "bool" else self.of("promote", tensor.dtype, weak)
 
     def _promote_tensors(self, left, right):
         if left.dtype == right.dtype:
             return left.dtype
+        for one, other in ((left, right), (right, left)):
+            if one.rank == 0 and other.least_rank() > 0 and self._weaker(one, other):
+                return other.dtype
         token = self.of("promote", left.dtype, right.dtype, left.shape, right.shape)
         same = self.category(left.dtype), self.category(right.dtype)
         return self._remember(token, same[0]) if same[0] == same[1] and same[0] else token
 
+    def _weaker(self, one, other):
+        """Whether a scalar tensor leaves the dtype of the other as it is."""
+        ranks = [_STRENGTH.get(self.category(k.dtype)) for k in (one, other)]
+        exact = self.category(one.dtype) != "inexact" or one.dtype == other.dtype
+        return None not in ranks and exact and ranks[0] <= ranks[1]
+
     def _divide(self, left, right):
         parts = [k for k in (left, right) if k.is_tensor]
-        if all(self.category(k.dtype) == "float" for k in parts):
+        if all(self.category(k.dtype) in ("float", "inexact") for k in parts):
             return self.promote(left, right)
-        return self._remember(self.of("div", *(k.dtype for k in parts)), "float")
+        certain = all(self.category(k.dtype) for k in parts)
+        token = self.of("div", *(k.dtype for k in parts))
+        return self._remember(token, "float" if certain else "inexact")
 
     def _remember(self, token, category):
         self._category[token] = category
         return token
 
     def float_of(self, token):
-        """The dtype token of a function that makes floats of integers."""
-        return (
-            token
-            if self.category(token) == "float"
-            else self._remember(self.of("float of", token), "float")
-        )
+        """The dtype token of a function that makes floats of integers; what is complex stays so."""
+        category = self.category(token)
+        if category in ("float", "inexact"):
+            return token
+        return self._remember(self.of("float of", token), "float" if category else "inexact")
 
     def broadcast(self, left, right):
         """(shape token, rank, least rank) of an elementwise operation of two tensors or a tensor
@@ -210,7 +230,21 @@ class Tokens:
             min(left.least_rank(), right.least_rank()),
             optional=left.optional or right.optional,
             fresh=left.fresh and right.fresh,
+            made=left.made if left.made == right.made else None,
+            strided=left.strided and right.strided,
         )
+
+    def at_head(self, joined, one, other, place):
+        """The join of two tensors at a loop's head, with tokens that are the same at every turn."""
+        category = self.category(joined.dtype)
+        facts = {
+            fact: self.of("head", *place, fact, category)
+            for fact in ("dtype", "shape", "device")
+            if getattr(one, fact) != getattr(other, fact)
+        }
+        if "dtype" in facts and category:
+            self._remember(facts["dtype"], category)
+        return replace(joined, **facts)
 
     def _join_dtype(self, left, right):
         same = self.category(left) == self.category(right) and self.category(left)

@@ -3,15 +3,16 @@ y)`."""
 
 import ast
 
-from ..edits.spans import Fix, Safety
+from ..edits.spans import Fix, Refusal, Safety
 from .mask_expressions import OPERATORS, Masked, simple, still
 from .oracle import Oracle
+from .proofs import write_doubt
 from .where_safety import Plain
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
-def chosen(node: ast.Assign | ast.AugAssign, oracle: Oracle) -> Fix | str | None:
+def chosen(node: ast.Assign | ast.AugAssign, oracle: Oracle) -> Fix | Refusal | str | None:
     """The Fix that writes all elements; a string: why there is none; None: nothing is gathered
     under a mask."""
     target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
@@ -140,4 +141,4 @@ class _Write:
             return "the tensors may differ in dtype or device"
         if side is not None and self.context.inference.tokens.category(into.dtype) != "int":
             return "a sum with a number may not fit the tensor's dtype"
-        return ""
+        return write_doubt(self.into, self.node, self.context)

@@ -4,11 +4,12 @@
 import ast
 from dataclasses import dataclass, replace
 
-from ..edits.spans import Edit, Fix, Safety
+from ..edits.spans import Edit, Fix, Refusal, Safety
 from .condition import Condition, condition
 from .kinds import ANY
 from .oracle import Oracle
-from .two_sides import Chooser, written_in_place
+from .proofs import moves
+from .two_sides import Chooser
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Shape:
     last: ast.stmt
 
 
-def chosen(node: ast.If, oracle: Oracle) -> Fix | str | None:
+def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | str | None:
     """The Fix that makes the `if` a choice; a string: why there is none; None: no tensor
     decides it."""
     test = condition(node.test, oracle)
@@ -83,15 +84,10 @@ class _Rewrite:
         return self._build(shape, chosen, indent)
 
     def _choose(self, shape):
-        function = self.context.function(self.node).node
         test = self._once(shape)
         chooser, choices = Chooser(self.context, self.node), []
         for target, first, second in shape.pairs:
-            names = {
-                n.id for side in (first, second) for n in ast.walk(side) if isinstance(n, ast.Name)
-            }
-            mutated = written_in_place(function, names | {target} - {None})
-            choice = chooser.choose(test, first, second, mutated=mutated)
+            choice = chooser.choose(test, first, second, targets={target} - {None})
             if isinstance(choice, str):
                 return choice
             choices.append(choice)
@@ -174,10 +170,8 @@ class _Rewrite:
             if self.context.resolve(call.func) != "torch.finfo" or len(call.args) != 1:
                 return False
             self.doubt = self.doubt or self._finfo(call.args[0])
-        return not any(
-            isinstance(n, (ast.Div, ast.Mod, ast.FloorDiv, ast.Pow))
-            for n in ast.walk(statement.value)
-        )
+        self.doubt = self.doubt or moves(statement, target, self.context)
+        return True
 
     def _finfo(self, dtype):
         tensor = self.context.kind(dtype.value) if isinstance(dtype, ast.Attribute) else ANY

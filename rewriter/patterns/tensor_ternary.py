@@ -2,23 +2,20 @@
 
 import ast
 
-from ..edits.spans import Fix
+from ..edits.spans import Fix, Refusal
 from .condition import condition
 from .oracle import Oracle
-from .two_sides import Chooser, written_in_place
+from .two_sides import Chooser
 
 
-def chosen(node: ast.IfExp, oracle: Oracle) -> Fix | str | None:
+def chosen(node: ast.IfExp, oracle: Oracle) -> Fix | Refusal | str | None:
     """The Fix that makes the expression a choice; a string: why there is none; None: no tensor
     decides it."""
     test = condition(node.test, oracle)
     if test is None or isinstance(test, str):
         return test
-    function = oracle.function(node).node
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    mutated = written_in_place(function, names | _targets(node, oracle))
     choice = Chooser(oracle, node).choose(
-        test, node.body, node.orelse, statement=False, mutated=mutated
+        test, node.body, node.orelse, statement=False, targets=_targets(node, oracle)
     )
     if isinstance(choice, str):
         return choice
@@ -32,5 +29,7 @@ def chosen(node: ast.IfExp, oracle: Oracle) -> Fix | str | None:
 
 
 def _targets(node: ast.IfExp, oracle: Oracle) -> set[str]:
-    targets = getattr(oracle.statement(node), "targets", [])
+    """The names that are bound to the very value of a conditional expression."""
+    parent = oracle.parent(node)
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
     return {t.id for t in targets if isinstance(t, ast.Name)}

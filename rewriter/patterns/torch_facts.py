@@ -66,7 +66,9 @@ BOOL_RESULT = _words(
 INT_RESULT = _words(
     "argmax argmin argsort count_nonzero nonzero bincount searchsorted bucketize multinomial long"
 )
-# Elementwise, the same shape and dtype out as in.
+# Of an unsigned byte tensor these give bytes.
+BYTES_STAY = _words("any all")
+# Elementwise, the same shape out as in, and mostly the same dtype (KEEPS says which, and where).
 SAME = _words(
     """
     abs neg relu clamp clamp_min clamp_max clip detach clone contiguous requires_grad_ dropout round
@@ -85,6 +87,67 @@ SAME_FLOAT = _words(
     mish softplus elu selu celu hardswish hardsigmoid logsigmoid normalize reciprocal atan asin acos
     sinh cosh
     softsign
+    """
+)
+# The dtype stays what it is for every dtype that the operator takes.
+KEEPS = _words(
+    """
+    neg negative positive relu relu_ clone contiguous detach detach_ dropout round floor ceil trunc
+    sign zero_ fill_ zeros_like ones_like empty_like rand_like randn_like full_like flip roll
+    masked_fill masked_fill_ nan_to_num tril triu leaky_relu hardtanh relu6 elu_ add_ sub_ mul_ div_
+    copy_ clamp_ requires_grad_
+    """
+)
+# It stays for numbers that are not bool (`clamp` with bounds of the tensor's own category).
+KEEPS_NUMBERS = KEEPS | _words("abs clamp clamp_min clamp_max clip square")
+# It stays for floating-point numbers; integers, and bool, become int64.
+SUMS_UP = _words("sum prod nansum cumsum cumprod")
+# Floating-point in, floating-point out, and complex numbers are refused.
+REAL_ONLY = _words(
+    """
+    erf softmax log_softmax gelu mish softplus elu selu celu hardswish hardsigmoid logsigmoid
+    leaky_relu
+    """
+)
+# Under autocast, on some device, these are computed in float32 (torch's documentation of `amp`).
+AUTOCAST = _words(
+    """
+    acos asin cosh cumprod cumsum erfinv exp expm1 log log10 log1p log2 log_softmax logsumexp
+    nansum norm normalize pow prod reciprocal rsqrt sinh softmax softmin softplus std sum tan var
+    """
+)
+# These give a dense tensor in memory of its own, whatever they are given.
+MAKES = (SAME | SAME_FLOAT | REDUCTIONS | BOOL_RESULT | INT_RESULT) - _words(
+    """
+    detach contiguous requires_grad_ dropout positive long zero_ fill_ relu_ masked_fill_ elu_ add_
+    sub_ mul_ div_ copy_ clamp_ detach_ tril triu
+    """
+)
+MAKES |= _words(
+    """
+    add sub mul div true_divide multiply subtract maximum minimum matmul mm bmm addmm linear cat
+    stack gather cdist outer conv1d conv2d conv3d layer_norm batch_norm group_norm embedding where
+    cross_entropy mse_loss l1_loss nll_loss binary_cross_entropy binary_cross_entropy_with_logits
+    smooth_l1_loss huber_loss quantile cumprod pow
+    """
+)
+# Sparse tensors are refused, or come out as strided ones.
+STRIDED = _words(
+    """
+    sigmoid exp log softmax log_softmax gelu silu mean max min clamp clip clamp_min clamp_max cumsum
+    flip quantile masked_fill isfinite maximum minimum argmax argmin amax amin linear conv1d conv2d
+    conv3d layer_norm cross_entropy gt lt ge le
+    """
+)
+# In place: the tensor itself comes back.
+RETURNS_ITSELF = _words(
+    "zero_ fill_ relu_ masked_fill_ add_ sub_ mul_ div_ copy_ clamp_ index_add_ scatter_add_"
+)
+# In place, with another dtype, shape or memory afterwards.
+SCRAMBLES = _words(
+    """
+    resize_ resize_as_ set_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_
+    sparse_resize_ sparse_resize_and_clear_ swap_tensors
     """
 )
 BINARY = {
@@ -218,6 +281,21 @@ _RANKED = _words(
     Embedding
     """
 )
+
+
+# They work in their parameters' dtype, a floating-point one, and give a new dense tensor.
+FLOAT_LAYERS = _words(
+    """
+    Linear Bilinear LazyLinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
+    LazyConv1d LazyConv2d LazyConv3d BatchNorm1d BatchNorm2d BatchNorm3d GroupNorm LayerNorm RMSNorm
+    Embedding PReLU
+    """
+)
+# They refuse integers, and give a new dense tensor.
+_REFUSING_LAYERS = _words("GELU SiLU Mish ELU SELU CELU Softplus LogSigmoid Softmax LogSoftmax")
+NEW_LAYERS = FLOAT_LAYERS | _REFUSING_LAYERS | _words("ReLU Sigmoid Tanh LeakyReLU")
+# They give floats, of floats and integers alike; or refuse integers.
+FLOATING_LAYERS = FLOAT_LAYERS | _REFUSING_LAYERS | _words("Hardswish Hardsigmoid")
 
 
 def layer(name):

@@ -5,9 +5,11 @@ import ast
 from dataclasses import dataclass
 
 from ..edits.spans import Edit, Safety, apply
+from .proofs import Proofs, agree
 from .torch_facts import RANDOM
 from .where_safety import Plain
 
+_WORKS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp, ast.Compare)
 _HOST = ("item", "tolist", "numpy", "backward", "cond", "load", "save")
 
 
@@ -33,10 +35,10 @@ class Chooser:
         self.plain = Plain(context)
         self.used = []
 
-    def choose(self, test, first, second, statement=True, mutated=()):
+    def choose(self, test, first, second, statement=True, targets=()):
         """A Choice between the expressions `first` (where `test` holds) and `second`, or a string
-        that says why there is none. `statement`: a prelude may be written. `mutated`: names that
-        something writes in place later."""
+        that says why there is none. `statement`: a prelude may be written. `targets`: the names
+        that are bound to it."""
         found = self.context.torch(self.at)
         if found is None:
             return "`torch` is hidden by a local name, or not imported at the top of the file"
@@ -48,11 +50,11 @@ class Chooser:
         sides = self.plain.side(first), self.plain.side(second)
         choice = None
         if _plain(sides, statement):
-            choice = self._where(test, first, second, sides, found, mutated)
+            choice = self._where(test, first, second, sides, found, targets)
         if choice is None or choice.safety is not Safety.SAFE:
             proved = self.context.proved(first, second)
             if proved is not None:
-                choice = self._where(test, first, second, proved, found, mutated)
+                choice = self._where(test, first, second, proved, found, targets)
         return choice or self._cond(test, first, second, sides, found)
 
     def _not_tensors(self, *nodes):
@@ -64,7 +66,7 @@ class Chooser:
 
     # torch.where
 
-    def _where(self, test, first, second, sides, found, mutated):
+    def _where(self, test, first, second, sides, found, targets):
         self.used = []
         replaced, prelude = self._hoist(sides)
         condition = test.text
@@ -72,7 +74,14 @@ class Chooser:
             condition = self._name("condition", "use_first")
             prelude = [f"{condition} = {test.text}", *prelude]
         condition, lost = self._fit(condition, test.kind, sides, first)
-        doubt = test.doubt or self._disagree(sides) or self._aliases(sides, mutated) or lost
+        doubt = test.doubt or lost or self._reordered(sides, (first, second))
+        if self.context.exact:
+            # Who can tell the tensors apart is seen in what is recorded again (`kept_objects`).
+            doubt = doubt or next((s.doubt for s in sides if s.doubt), "")
+            doubt = doubt or agree(sides, self.plain.tokens)
+        else:
+            proofs = Proofs(self.context, self.at)
+            doubt = doubt or proofs.doubt(sides, (first, second), targets)
         shown = [self._shown(node, replaced) for node in (first, second)]
         text = f"{found[0]}.where({condition}, {shown[0]}, {shown[1]})"
         safety = Safety.UNSAFE if doubt else Safety.SAFE
@@ -103,24 +112,16 @@ class Chooser:
         ]
         return apply(text, inside)
 
-    def _disagree(self, sides):
-        first, second = (s.kind for s in sides)
-        tokens = self.plain.tokens
-        if first.dtype != second.dtype:
-            return "the sides may differ in dtype"
-        if first.shape != second.shape:
-            return "the sides may differ in shape"
-        exact = tokens.category(first.dtype) in ("int", "bool")
-        if not exact and sides[0].leaves != sides[1].leaves:
-            return "a tensor of the side not taken would get a zero gradient where it had none"
-        return ""
-
-    def _aliases(self, sides, mutated):
-        if any(s.bare for s in sides) and mutated:
-            return (
-                f"`{sorted(mutated)[0]}` is written in place, and would no longer be the same"
-                " tensor"
-            )
+    def _reordered(self, sides, nodes):
+        """What a side computes before a call that is made first would be computed after it."""
+        for side, node in zip(sides, nodes, strict=True):
+            inside = {n for call in side.calls for n in ast.walk(call)}
+            last = max(((c.lineno, c.col_offset) for c in side.calls), default=(0, 0))
+            for part in ast.walk(node):
+                works = isinstance(part, _WORKS) and part not in inside
+                if works and (part.end_lineno, part.end_col_offset) <= last:
+                    text = " ".join(self.context.segment(part).split())
+                    return f"`{text}` would be computed after the call, which may change it"
         return ""
 
     def _fit(self, condition, kind, sides, first):
@@ -232,26 +233,3 @@ def _plain(sides, statement):
     common = [ast.dump(c) for c in sides[0].calls] == [ast.dump(c) for c in sides[1].calls]
     unknown = any(s.problem for s in sides) or not common
     return not unknown and (statement or not sides[0].calls)
-
-
-def written_in_place(function, names):
-    """Those of `names` that the function writes in place somewhere."""
-    found = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.AugAssign):
-            found |= _root(node.target)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                found |= _root(target) if isinstance(target, ast.Subscript) else set()
-        elif isinstance(node, ast.Call):
-            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if method.endswith("_") and not method.endswith("__"):
-                found |= _root(node.func.value)
-            found |= {n for k in node.keywords if k.arg == "out" for n in _root(k.value)}
-    return found & set(names)
-
-
-def _root(node):
-    while isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return {node.id} if isinstance(node, ast.Name) else set()

@@ -7,30 +7,35 @@ index or a call of a module is not."""
 
 import ast
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .kinds import Kind, literal
+from .kinds import BOOL, FLOAT, NO_CONST, SIZE, Kind, literal
 
 _TOTAL_METHODS = frozenset(["clone", "neg", "detach", "contiguous", "relu", "float", "double"])
 _TOTAL_FUNCTIONS = frozenset(
     ["torch.zeros_like", "torch.ones_like", "torch.relu", "torch.nn.functional.relu", "torch.clone"]
 )
 _TOTAL_REDUCTIONS = frozenset(["sum", "any", "all"])
+_REAL = frozenset(["relu"])
 _NO_GRAD = frozenset(["detach", "zeros_like", "ones_like"])
-_SMALL = 127
+_SMALL = 127  # every dtype of integers has it
+_LARGEST, _SMALLEST = 65504, 6e-8  # of float16, the narrowest of the floating-point ones
 
 
 @dataclass(frozen=True)
 class Side:
     """One side: its kind, the tensors whose gradient it feeds, the non-plain calls in it (in order
-    of evaluation), and what keeps it from being plain apart from those. `bare`: it is a name, not a
-    new tensor."""
+    of evaluation), and what keeps it from being plain apart from those. `bare`: it may be a tensor
+    that was there before, not a new one. `saved`: autograd keeps it for the backward.
+    `doubt`: what may raise, for numbers that are not known."""
 
     kind: Kind
     leaves: frozenset = frozenset()
     calls: tuple = ()
     problem: str = ""
     bare: bool = False
+    saved: bool = False
+    doubt: str = ""
 
 
 class Plain:
@@ -55,7 +60,7 @@ class Plain:
 
     def _Constant(self, node):
         kind = self.context.kind(node)
-        finite = isinstance(node.value, (int, float)) and math.isfinite(node.value)
+        finite = isinstance(node.value, (int, float)) and abs(node.value) < 2**63
         return Side(kind) if finite else Side(kind, problem=f"{node.value!r} is no finite number")
 
     def _Name(self, node):
@@ -76,29 +81,30 @@ class Plain:
             return self._opaque(node)
         inner = self.side(node.operand)
         problem = inner.problem or self._no_bool(inner)
-        return Side(
-            self._kind(node, ast.Mult(), inner.kind, Kind("int")),
-            inner.leaves,
-            inner.calls,
-            problem,
-        )
+        kind = self._kind(node, ast.Mult(), inner.kind, Kind("int"))
+        return Side(kind, inner.leaves, inner.calls, problem, doubt=inner.doubt)
 
     def _kind(self, node, op, left, right):
-        """The kind of an operation: as seen, or from those of its operands (calls that both sides
-        make are of one kind)."""
+        """The kind of an operation, made where `node` stands: as seen, or from those of its
+        operands (calls that both sides make are of one kind)."""
+        own = self.context.kind(node)
         if self.context.exact:
-            return self.context.kind(node)
-        return self.context.inference.binary(op, left, right)
+            return own
+        kind = self.context.inference.binary(op, left, right)
+        return replace(kind, made=own.made, strided=own.strided)
 
     def _no_bool(self, side):
-        known = not side.kind.is_tensor or self.tokens.category(side.kind.dtype) in ("int", "float")
+        category = self.tokens.category(side.kind.dtype)
+        known = not side.kind.is_tensor or category in ("int", "float", "inexact")
         return "" if known else "a bool tensor cannot be subtracted from or negated"
 
     def _BinOp(self, node):
         left, right = self.side(node.left), self.side(node.right)
         problem = left.problem or right.problem or self._operation(node, left, right)
         kind = self._kind(node, node.op, left.kind, right.kind)
-        return Side(kind, left.leaves | right.leaves, left.calls + right.calls, problem)
+        doubt = left.doubt or right.doubt or self._unfit(node, left, right)
+        leaves, calls = left.leaves | right.leaves, left.calls + right.calls
+        return Side(kind, leaves, calls, problem, doubt=doubt)
 
     def _operation(self, node, left, right):
         """What may go wrong in `left op right`."""
@@ -125,7 +131,8 @@ class Plain:
     def _finite(self, node, zero=True):
         value = literal(node)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number and math.isfinite(value) and (zero or value != 0)
+        within = number and (_SMALLEST <= abs(value) <= _LARGEST or (zero and value == 0))
+        return within and math.isfinite(value)
 
     def _sum(self, node, left, right):
         if left.kind.is_tensor and right.kind.is_tensor:
@@ -134,19 +141,23 @@ class Plain:
                 return self._why(node, "adds tensors that may not fit each other")
         elif not all(s.kind.is_tensor or s.kind.is_number for s in (left, right)):
             return self._why(node, "has an operand of unknown type")
-        elif not self._fits(node, left, right):
-            return self._why(node, "may not fit the tensor's dtype")
         return (self._no_bool(left) or self._no_bool(right)) if isinstance(node.op, ast.Sub) else ""
 
+    def _unfit(self, node, left, right):
+        numbers = [s for s in (left, right) if s.kind.is_number]
+        if len(numbers) == 1 and not self._fits(node, left, right):
+            return self._why(node, "may not fit the tensor's dtype")
+        return ""
+
     def _fits(self, node, left, right):
-        """A Python number beside a tensor: any beside floats, small literals beside what may be
-        integers."""
-        tensor, number = (left, node.right) if left.kind.is_tensor else (right, node.left)
-        value = literal(number)
+        """A Python number beside a tensor: any float or literal beside floats, small literals
+        beside what may be integers. An int that is not known may be too large for every dtype."""
+        tensor, number = (left, right) if left.kind.is_tensor else (right, left)
+        value = literal(node.right if left.kind.is_tensor else node.left)
         small = isinstance(value, (int, float)) and abs(value) <= _SMALL
-        return (
-            small or self.tokens.category(tensor.kind.dtype) == "float" or not tensor.kind.is_tensor
-        )
+        real = self.tokens.category(tensor.kind.dtype) in ("float", "inexact")
+        given = number.kind.what in (FLOAT, SIZE, BOOL) and not number.kind.optional
+        return small or (real and (given or value is not NO_CONST)) or not tensor.kind.is_tensor
 
     def _Compare(self, node):
         """A condition has no gradient; its parts must not raise."""
@@ -190,40 +201,91 @@ class Plain:
         if where is not None:
             return where
         inner = self._total_call(node)
+        bare = kind.made is None
         if inner is not None and not inner.problem:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            return Side(kind, frozenset() if name in _NO_GRAD else inner.leaves, inner.calls)
+            leaves = frozenset() if name in _NO_GRAD else inner.leaves
+            doubt = inner.doubt or self._loose_bounds(node)
+            return Side(kind, leaves, inner.calls, "", bare, name in _REAL, doubt)
         if not kind.is_tensor:
             return self._opaque(node)
         text = ast.dump(node)
-        return Side(self._calls.setdefault(text, kind), frozenset([text]), (node,))
+        known = self._calls.setdefault(text, kind)
+        return Side(known, frozenset([text]), (node,), bare=bare)
 
     def _clamped(self, node):
-        """The tensor of `t.clamp(a, b)` or `torch.clamp(t, min=a, max=b)` with bounds that are
-        Python numbers; else None."""
+        """(the tensor, bounds) of `t.clamp(a, b)` or `torch.clamp(t, min=a, max=b)` where bounds
+        are numbers; else (None, [])."""
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("clamp", "clip"):
-            return None
+            return None, []
         method = self.context.kind(node.func.value).is_tensor
+        tensor = node.func.value if method else (node.args[0] if node.args else None)
         bounds = [*node.args[0 if method else 1 :], *(k.value for k in node.keywords)]
-        if not all(
-            self.context.kind(b).is_number and not self.context.kind(b).host for b in bounds
-        ):
-            return None
-        return node.func.value if method else (node.args[0] if node.args else None)
+        kinds = [self.context.kind(b) for b in bounds]
+        numbers = bool(bounds) and all(k.is_number and not k.host for k in kinds)
+        return (tensor, bounds) if tensor is not None and numbers else (None, [])
+
+    def _loose_bounds(self, node):
+        """Why the bounds of a clamp may not fit the tensor's dtype."""
+        tensor, bounds = self._clamped(node)
+        fit = all(self._bound(b, tensor) for b in bounds)
+        return "" if fit else self._why(node, "has a bound that its dtype may not have")
+
+    def _bound(self, node, tensor):
+        """Whether a bound is a number that the tensor's dtype has."""
+        value, category = literal(node), self.tokens.category(self.context.kind(tensor).dtype)
+        if type(value) is int and category == "int":
+            return abs(value) <= _SMALL
+        if type(value) in (int, float) and category == "float":
+            return abs(value) <= _LARGEST
+        return category == "float" and self._of_finfo(node, tensor)
+
+    def _of_finfo(self, node, tensor):
+        """Whether a bound is the largest number of the tensor's own dtype, or somewhat less."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self._of_finfo(node.operand, tensor)
+        if isinstance(node, ast.Name):
+            value = self._bound_once(node)
+            return value is not None and self._of_finfo(value, tensor)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            less = literal(node.right)
+            known = isinstance(less, (int, float)) and 0 <= less <= _LARGEST
+            return known and self._of_finfo(node.left, tensor)
+        limits = isinstance(node, ast.Attribute) and node.attr == "max" and node.value
+        asked = isinstance(limits, ast.Call) and len(limits.args) == 1 and limits.args[0]
+        if not isinstance(asked, ast.Attribute) or asked.attr != "dtype":
+            return False
+        same = self.context.kind(asked.value).dtype == self.context.kind(tensor).dtype
+        return same and self.context.resolve(limits.func) == "torch.finfo"
+
+    def _bound_once(self, name):
+        """What the one assignment to a name in the function gives it; None where there are more."""
+        every = ast.walk(self.context.function(name).node)
+        stores = [n for n in every if isinstance(n, ast.Name) and n.id == name.id]
+        stores = [n for n in stores if not isinstance(n.ctx, ast.Load)]
+        parent = self.context.parent(stores[0]) if len(stores) == 1 else None
+        return parent.value if isinstance(parent, ast.Assign) else None
 
     def _total_call(self, node):
-        clamped = self._clamped(node)
+        clamped, _ = self._clamped(node)
         if clamped is not None:
             return self.side(clamped)
         if node.keywords or not isinstance(node.func, ast.Attribute):
             return None
-        method = self.context.kind(node.func.value).is_tensor and not node.args
-        if method and node.func.attr in _TOTAL_REDUCTIONS:
-            inner = self.side(node.func.value)
-            return inner if self.tokens.category(inner.kind.dtype) else None
-        method = method and node.func.attr in _TOTAL_METHODS
-        if method:
-            return self.side(node.func.value)
-        if (self.context.resolve(node.func) or "") in _TOTAL_FUNCTIONS and len(node.args) == 1:
-            return self.side(node.args[0])
-        return None
+        name, method = node.func.attr, self.context.kind(node.func.value).is_tensor
+        inner = node.func.value if method and not node.args else None
+        full = self.context.resolve(node.func) or ""
+        if full in _TOTAL_FUNCTIONS and len(node.args) == 1:
+            inner = node.args[0]
+        elif name not in _TOTAL_METHODS | _TOTAL_REDUCTIONS:
+            inner = None
+        return self.side(inner) if inner is not None and self._takes(name, inner) else None
+
+    def _takes(self, name, inner):
+        """Whether an operator takes a tensor of that dtype."""
+        category = self.tokens.category(self.context.kind(inner).dtype)
+        if name in _REAL:
+            return category in ("int", "float")
+        if name == "neg":
+            return category in ("int", "float", "inexact")
+        return bool(category) or name not in _TOTAL_REDUCTIONS

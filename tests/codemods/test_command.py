@@ -283,8 +283,12 @@ def loaded(*argv):
     return set(run.stderr.splitlines())
 
 
-@pytest.mark.parametrize("argv", [("--version",), ("--check", "safe.py"), ("safe.py",)])
+@pytest.mark.parametrize("argv", [("--version",), ("--check", "safe.py"), ("clean.py",)])
 def test_the_command_loads_neither_torch_nor_libcst_nor_rich(folder, argv):
     names = loaded(*argv)
     assert "dynfix.codemods.cli.check" in names
     assert not names & {"torch", "libcst", "rich", "multiprocessing", "numpy"}
+
+
+def test_a_fix_that_is_made_loads_libcst(folder):
+    assert loaded("safe.py") & {"torch", "libcst", "rich", "numpy"} == {"libcst"}

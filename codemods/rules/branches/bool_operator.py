@@ -22,14 +22,8 @@ class BoolOperator(Rule):
     A tensor in the last place alone (`flag and t`) is not asked.
     """
 
-    code, name, message = (
-        "DYN211",
-        "bool-operator",
-        "`and`, `or` or `not` reads a tensor's value on the host",
-    )
-    help = "use torch.logical_and, torch.logical_or or torch.logical_not"
+    code = "DYN211"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170", "GB0033")
     nodes = (ast.BoolOp, ast.UnaryOp)
     before = """
 import torch

@@ -6,7 +6,6 @@ from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
-from ..misuse.legacy import operand
 
 _SHOWN = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
 
@@ -19,14 +18,8 @@ class ChainedComparison(Rule):
     but both are computed, so the fix is unsafe.
     """
 
-    code, name, message = (
-        "DYN203",
-        "chained-comparison",
-        "a chained comparison reads a tensor's value on the host",
-    )
-    help = "join two comparisons with torch.logical_and"
+    code = "DYN203"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170",)
     nodes = (ast.Compare,)
     before = """
 import torch
@@ -78,14 +71,8 @@ class TensorAssert(Rule):
     unsafe, for a RuntimeError is raised (on a GPU: later).
     """
 
-    code, name, message = (
-        "DYN206",
-        "tensor-assert",
-        "an assertion reads a tensor's value on the host",
-    )
-    help = "use a constant text, or check outside the compiled code"
+    code = "DYN206"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170",)
     nodes = (ast.Assert,)
     before = """
 import torch
@@ -146,10 +133,8 @@ class BuiltinOnTensor(Rule):
     tensor.
     """
 
-    code, name, message = "DYN207", "builtin-on-tensor", "a builtin compares tensors on the host"
-    help = "use the tensor operator of that name"
+    code = "DYN207"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170",)
     nodes = (ast.Call,)
     before = """
 import torch
@@ -187,7 +172,7 @@ def step(x: torch.Tensor):
             and len(kinds) == 1
             and (in_test(node, context) or kinds[0].rank == 1)
         ):
-            shown = f"{operand(node.args[0], context)}.{name}()"
+            shown = f"{context.atom(node.args[0])}.{name}()"
         elif name in ("max", "min") and len(kinds) == 2:
             shown = self._extreme(node, name, kinds, found[0], context)
         else:

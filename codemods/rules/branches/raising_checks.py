@@ -31,10 +31,8 @@ class RaiseIf(Rule):
     unsafe.
     """
 
-    code, name, message = "DYN208", "raise-on-tensor", "an exception depends on a tensor's value"
-    help = "use torch._assert_async, or check outside the compiled code"
+    code = "DYN208"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170",)
     nodes = (ast.If,)
     before = """
 import torch
@@ -104,10 +102,8 @@ class RuntimeCheck(Rule):
     compiled code does not check, so the fix is unsafe.
     """
 
-    code, name, message = "DYN209", "runtime-check", "a check reads a tensor's value on the host"
-    help = "check outside the compiled code, or only when not torch.compiler.is_compiling()"
+    code = "DYN209"
     safety = Safety.UNSAFE
-    dynamo = ("GB0124",)
     nodes = (ast.Expr,)
     before = """
 import torch

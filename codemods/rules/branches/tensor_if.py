@@ -20,10 +20,8 @@ class TensorIf(Rule):
     unsafe.
     """
 
-    code, name, message = "DYN201", "tensor-if", "the branch depends on a tensor's value"
-    help = "use torch.where or torch.cond, or read the value outside the compiled code"
+    code = "DYN201"
     safety = Safety.SAFE
-    dynamo = ("GB0170",)
     nodes = (ast.If,)
     before = """
 import torch

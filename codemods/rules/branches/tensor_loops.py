@@ -4,6 +4,7 @@ import ast
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import NO_CONST, literal
+from ....rewriter.patterns.proofs import sees_names
 from ...analysis.findings import NOTE
 from ..base import Rule
 
@@ -16,12 +17,7 @@ class Accumulate(Rule):
     note that it costs no graph break.
     """
 
-    code, name, message = (
-        "DYN210",
-        "accumulating-loop",
-        "a Python loop adds to a tensor step by step",
-    )
-    help = "it is unrolled into one graph: nothing breaks, but the graph grows with the range"
+    code = "DYN210"
     safety = Safety.SAFE
     nodes = (ast.For,)
     before = """
@@ -51,7 +47,7 @@ def step(x: torch.Tensor):
         if numbers is None or target is None or not context.kind(target).is_tensor:
             return
         kind, tokens = context.kind(target), context.inference.tokens
-        used = _loaded_after(node, context)
+        used = _loaded_after(node, context) or sees_names(context.function(node).node)
         exact = tokens.category(kind.dtype) == "int" and sum(numbers) <= 127 and numbers
         if not exact or used or node.orelse:
             kept = (
@@ -123,12 +119,7 @@ class TensorFor(Rule):
     one step. Reported as a note.
     """
 
-    code, name, message = (
-        "DYN205",
-        "tensor-for",
-        "a loop over a tensor is unrolled, one turn for each element",
-    )
-    help = "work on the whole tensor at once, or use torch.func.vmap"
+    code = "DYN205"
     nodes = (ast.For,)
     before = """
 import torch

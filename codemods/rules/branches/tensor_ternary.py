@@ -14,14 +14,8 @@ class TensorTernary(Rule):
     unsafe.
     """
 
-    code, name, message = (
-        "DYN202",
-        "tensor-ternary",
-        "the conditional expression depends on a tensor's value",
-    )
-    help = "use torch.where or torch.cond"
+    code = "DYN202"
     safety = Safety.SAFE
-    dynamo = ("GB0170",)
     nodes = (ast.IfExp,)
     before = """
 import torch
@@ -29,7 +23,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    y = torch.relu(x).float()
+    y = torch.sigmoid(x)
     return y * 2 if y.mean() > 0.25 else y
 """
     after = """
@@ -38,7 +32,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    y = torch.relu(x).float()
+    y = torch.sigmoid(x)
     return torch.where(y.mean() > 0.25, y * 2, y)
 """
 

@@ -18,14 +18,8 @@ class TensorWhile(Rule):
     rewritten: unsafe, for a changing shape or dtype raises there.
     """
 
-    code, name, message = (
-        "DYN204",
-        "tensor-while",
-        "the loop's condition depends on a tensor's value",
-    )
-    help = "use torch.while_loop, or a fixed number of turns with a mask"
+    code = "DYN204"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170", "GB7000")
     nodes = (ast.While,)
     before = """
 import torch

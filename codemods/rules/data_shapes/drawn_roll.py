@@ -17,14 +17,8 @@ class DrawnRoll(Rule):
     to the same places.
     """
 
-    code, name, message = (
-        "DYN507",
-        "drawn-roll",
-        "`torch.roll` is given a number that Python's `random` draws",
-    )
-    help = "pick the positions (torch.arange(n) - shift) % n with index_select"
+    code = "DYN507"
     safety = Safety.SAFE
-    dynamo = ("GB0124",)
     nodes = (ast.Call,)
     before = """
 import random

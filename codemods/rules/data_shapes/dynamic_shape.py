@@ -23,10 +23,8 @@ class DynamicShape(Rule):
     round in another order.
     """
 
-    code, name, message = "DYN501", "dynamic-shape", "the result's shape depends on data"
-    help = "work on the full tensor with torch.where or a mask"
+    code = "DYN501"
     safety = Safety.UNSAFE
-    dynamo = ("GB0036",)
     nodes = (ast.Call, ast.Subscript)
     before = """
 import torch
@@ -112,17 +110,8 @@ class MissingSize(Rule):
     value is larger, and where bincount raises (bools, floats, a tensor of no axis) it counts.
     """
 
-    code, name, message = (
-        "DYN503",
-        "missing-size",
-        "without its size named, the result's shape depends on data",
-    )
-    help = (
-        "name the size: output_size= for repeat_interleave, num_classes= for one_hot; count into"
-        " zeros for bincount"
-    )
+    code = "DYN503"
     safety = Safety.UNSAFE
-    dynamo = ("GB0036", "GB0246")
     nodes = (ast.Call,)
     before = """
 import torch

@@ -15,10 +15,8 @@ class InPlaceView(Rule):
     their shape: unsafe.
     """
 
-    code, name, message = "DYN505", "in-place-view", "an input's shape is changed in place"
-    help = "use the method without the underscore, and its result"
+    code = "DYN505"
     safety = Safety.UNSAFE
-    dynamo = ("GB0148",)
     nodes = (ast.Call,)
     before = """
 import torch
@@ -56,6 +54,7 @@ def step(x: torch.Tensor):
         parent = context.parent(node)
         if isinstance(parent, ast.Expr):
             shown = f"{func.value.id} = {shown}"
+            node = parent
         elif not _rebinds(parent, func.value.id):
             yield context.finding(self, node, kept="its value goes elsewhere as well")
             return

@@ -19,14 +19,8 @@ class MaskedWrite(Rule):
     place (`y[mask] += rows`) is put in its places first, by `masked_scatter`: unsafe as well.
     """
 
-    code, name, message = (
-        "DYN504",
-        "masked-write",
-        "a masked write gathers as many elements as the mask has",
-    )
-    help = "write y[...] = torch.where(mask, x, y)"
+    code = "DYN504"
     safety = Safety.SAFE
-    dynamo = ("GB0036",)
     nodes = (ast.Assign, ast.AugAssign)
     before = """
 import torch

@@ -3,7 +3,8 @@
 import ast
 import os
 
-from ....rewriter.edits.spans import Edit, Safety, after_imports
+from ....rewriter.edits.import_places import after_imports
+from ....rewriter.edits.spans import Edit, Safety
 from ...trace.reads_left import Text, stands
 from ..base import Rule
 
@@ -46,17 +47,8 @@ class ScopedCapture(Rule):
     internals.
     """
 
-    code, name, message = (
-        "DYN506",
-        "scoped-capture",
-        "numbers or shapes that depend on data break this forward's graph",
-    )
-    help = (
-        "compile it with torch._dynamo.config.capture_scalar_outputs and"
-        " capture_dynamic_output_shape_ops"
-    )
+    code = "DYN506"
     safety = Safety.UNSAFE
-    dynamo = ("GB0033", "GB0036", "GB0124")
     shown = (("Model.forward", "Model.forward", "x[x > x.mean()]"),)
     before = """
 import torch

@@ -15,15 +15,7 @@ class ShapeBranch(Rule):
     unsafe, for its test may raise.
     """
 
-    code, name, message = (
-        "DYN502",
-        "shape-branch",
-        "the branch compares a size with a number: each side is a graph of its own",
-    )
-    help = (
-        "choose at construction, or mark the dimension with torch._dynamo.mark_dynamic /"
-        " dynamic=True"
-    )
+    code = "DYN502"
     safety = Safety.UNSAFE
     nodes = (ast.If,)
     before = """

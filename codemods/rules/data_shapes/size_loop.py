@@ -50,12 +50,7 @@ class SizeLoop(Rule):
     write in place would spoil it. Other loops are noted.
     """
 
-    code, name, message = (
-        "DYN508",
-        "size-loop",
-        "a loop as long as an axis is unrolled: a new graph for each size",
-    )
-    help = "work on the whole axis at once, or use torch.func.vmap"
+    code = "DYN508"
     safety = Safety.UNSAFE
     nodes = (ast.For, ast.Call)
     before = """

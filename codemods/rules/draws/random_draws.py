@@ -27,9 +27,7 @@ def only_for_training(call, context):
     uses = _loads(statement.targets[0].id, function.node)
     if not uses or not all(_behind(use, training, context) for use in uses):
         return None
-    text = (
-        f"{context.segment(call)} if {training} or not {found[0]}.compiler.is_compiling() else 0.0"
-    )
+    text = f"{context.shown(call)} if {training} or not {found[0]}.compiler.is_compiling() else 0.0"
     edit = context.replacement(call, text)
     return context.fix(
         "draw only where it is used", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1]

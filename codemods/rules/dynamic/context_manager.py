@@ -2,12 +2,11 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.kinds import literal
 from ...analysis.prior_bindings import held
 from ..base import Rule
 
-_OUTSIDE = "enter it around the compiled call"
 _AROUND = frozenset(
     [
         "torch.random.fork_rng",
@@ -67,10 +66,8 @@ class ContextManager(Rule):
     traced: unsafe, for the original warns that it is deprecated.
     """
 
-    code, name, message = "DYN408", "context-manager", "a context manager that cannot be traced"
-    help = _OUTSIDE
+    code = "DYN408"
     safety = Safety.UNSAFE
-    dynamo = ("GB0142", "GB0008", "GB0208", "GB0262", "GB0007")
     nodes = (ast.With,)
     before = """
 import contextlib
@@ -115,26 +112,23 @@ def step(x: torch.Tensor):
         elif lost or name == _SDP:
             shown = f"`{name}`" if name else "a lock"
             built = self._eager(item, lost, context) if lost else self._successor(item, context)
-            fix, kept = (None, built) if isinstance(built, str) else (built, "")
-            yield context.finding(
-                self, manager, f"{shown} cannot be entered in a graph", fix=fix, kept=kept
-            )
+            yield context.finding(self, manager, f"{shown} cannot be entered in a graph", fix=built)
 
     def _eager(self, item, why, context):
-        """The Fix that enters it only when not compiling, or why there is none."""
-        found, own = context.torch(item.context_expr), _contextlib(item.context_expr, context)
+        """The Fix that enters it only when not compiling, or the Refusal."""
+        found = context.torch(item.context_expr)
+        own = context.module("contextlib", item.context_expr)
         if item.optional_vars is not None:
-            return "what it gives is used"
+            return Refusal("what it gives is used")
         if _used(item.context_expr, context):
-            return "captured code uses the lock in another way, too, which may need it to be held"
-        if found is None or own is None:
-            return (
-                "`torch` or `contextlib` is hidden by another name, or not imported at the top of"
-                " the file"
+            return Refusal(
+                "captured code uses the lock in another way, too, which may need it to be held"
             )
-        choice = f"{own[0]}.nullcontext() if {found[0]}.compiler.is_compiling() else "
-        edit = context.replacement(item.context_expr, choice + context.segment(item.context_expr))
-        imports = (*found[1], *own[1])
+        if found is None or own is None:
+            return hidden("torch", "contextlib")
+        choice = f"contextlib.nullcontext() if {found[0]}.compiler.is_compiling() else "
+        edit = context.replacement(item.context_expr, choice + context.shown(item.context_expr))
+        imports = (*found[1], *own)
         return context.fix(
             "enter it in eager only", edit, safety=Safety.UNSAFE, why=why, imports=imports
         )
@@ -144,9 +138,9 @@ def step(x: torch.Tensor):
         call = item.context_expr
         found, chosen = context.torch(call), _backends(call)
         if item.optional_vars is not None:
-            return "what it gives is used"
+            return Refusal("what it gives is used")
         if found is None or chosen is None:
-            return "its arguments are computed, or `torch` is hidden by a local name"
+            return hidden() if found is None else Refusal("its arguments are computed")
         module = f"{found[0]}.nn.attention"
         listed = ", ".join(f"{module}.SDPBackend.{b}" for b in chosen)
         edit = context.replacement(call, f"{module}.sdpa_kernel([{listed}])")
@@ -194,17 +188,6 @@ def _is_device(node, name, context):
         and context.kind(node.value).is_tensor
     )
     return own or name == "torch.device"
-
-
-def _contextlib(node, context):
-    """(the name of contextlib, imports that a fix must add), or None where another name hides
-    it."""
-    name, names = "contextlib", context.names
-    if name in context.local_names(node) or name in names.bound:
-        return None
-    if names.top.get(name) == name:
-        return name, ()
-    return (name, (name,)) if name not in names.aliases else None
 
 
 def _backends(call):

@@ -14,14 +14,8 @@ class DictAttribute(Rule):
     = dict.__setitem__` as well, so that it can have none.
     """
 
-    code, name, message = (
-        "DYN406",
-        "dict-attribute",
-        "an attribute is looked up among a dict's items",
-    )
-    help = 'look it up as an item, config["width"]'
+    code = "DYN406"
     safety = Safety.SAFE
-    dynamo = ("GB0256",)
     nodes = (ast.Attribute,)
     before = """
 import torch
@@ -74,7 +68,7 @@ class Model(nn.Module):
         spec, _, names = kind.cls.partition(":")
         if node.attr in names.split(","):
             return
-        base = context.segment(node.value)
+        base = context.atom(node.value)
         shown = (
             f'{base}["{node.attr}"]'
             if spec.endswith("__getitem__")

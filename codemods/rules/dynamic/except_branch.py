@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ..base import Rule
 
 _CAUGHT = frozenset(["RuntimeError", "Exception", "BaseException"])
@@ -18,14 +18,8 @@ class ExceptBranch(Rule):
     one is possible, else a copy, with the same errors (`grad_fn` may go by another name).
     """
 
-    code, name, message = (
-        "DYN409",
-        "except-branch",
-        "the exception of a tensor operator is not caught in compiled code",
-    )
-    help = "ask for what would fail before (shapes, strides, dtypes), with an `if`"
+    code = "DYN409"
     safety = Safety.SAFE
-    dynamo = ("GB4315",)
     nodes = (ast.Try, ast.With)
     before = """
 import torch
@@ -59,8 +53,7 @@ def step(x: torch.Tensor):
         if handler is None or _raises(handler.body) or not _fails(node.body, context):
             return
         built = _reshaped(node, handler, context)
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        yield context.finding(self, node.body[0], fix=fix, kept=kept)
+        yield context.finding(self, node.body[0], fix=built)
 
 
 def _names(node, context):
@@ -137,17 +130,17 @@ def _inverts(call, context):
 
 
 def _reshaped(node, handler, context):
-    """The Fix that calls reshape alone, or why there is none."""
+    """The Fix that calls reshape alone, or the Refusal."""
     first, second = (_single(body) for body in (node.body, handler.body))
     pair = first and second and first[0] == second[0] and _same_call(first[1], second[1])
     only = len(node.handlers) == 1 and not node.orelse and not node.finalbody and not handler.name
     caught = handler.type is None or bool(_names(handler.type, context) & _CAUGHT)
     if not pair or not only or not caught:
-        return "only `view`, and else `reshape` with the same sizes, is known to be one operator"
+        return Refusal(
+            "only `view`, and else `reshape` with the same sizes, is known to be one operator"
+        )
     if not all(_size(a, context) for a in first[1].args):
-        return "the arguments are not known to be sizes: `view` takes a dtype as well"
-    if context.lost_comments(*context.source.span(node)):
-        return "comments would be lost"
+        return Refusal("the arguments are not known to be sizes: `view` takes a dtype as well")
     edit = context.replacement(node, context.segment(handler.body[0]))
     return context.fix("use reshape alone", edit)
 

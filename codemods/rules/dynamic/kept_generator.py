@@ -19,13 +19,7 @@ class KeptGenerator(Rule):
     Iterators that compiled code makes and uses itself are fine.
     """
 
-    code, name, message = (
-        "DYN407",
-        "generator",
-        "an iterator from outside is advanced in compiled code",
-    )
-    help = "advance it outside the compiled code, and pass the value in"
-    dynamo = ("GB4347", "GB0811", "GB0253", "GB0003")
+    code = "DYN407"
     nodes = (ast.Call, ast.For, ast.comprehension, ast.Yield, ast.YieldFrom)
     before = """
 import torch

@@ -2,6 +2,7 @@
 
 import ast
 import keyword
+import unicodedata
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import STR
@@ -15,10 +16,8 @@ class SetAttribute(Rule):
     A name that is truly computed is only reported.
     """
 
-    code, name, message = "DYN401", "setattr", "an attribute is set by name"
-    help = "assign to the attribute, or keep such values in a dict"
+    code = "DYN401"
     safety = Safety.SAFE
-    dynamo = ("GB0254", "GB0467")
     nodes = (ast.Expr,)
     before = """
 import torch
@@ -59,7 +58,7 @@ class Model(nn.Module):
         text = context.kind(name).const
         if context.kind(name).what != STR or not isinstance(text, str):
             yield context.finding(self, node, kept="the name is computed")
-        elif not text.isidentifier() or keyword.iskeyword(text) or text.startswith("__"):
+        elif not _plain(text):
             yield context.finding(self, node, kept=f"{text!r} is no plain attribute name")
         elif not isinstance(owner, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
             yield context.finding(self, node, kept="the owner is no name or attribute")
@@ -67,9 +66,7 @@ class Model(nn.Module):
             yield context.finding(self, node, fix=self._fix(node, owner, text, value, context))
 
     def _fix(self, node, owner, name, value, context):
-        shown = context.segment(value)
-        shown = f"({shown})" if value.end_lineno > value.lineno else shown
-        edit = context.replacement(node, f"{context.segment(owner)}.{name} = {shown}")
+        edit = context.replacement(node, f"{context.atom(owner)}.{name} = {context.shown(value)}")
         simple = all(
             isinstance(n, (ast.Name, ast.Attribute, ast.Constant, ast.Load))
             for n in ast.walk(owner)
@@ -81,3 +78,10 @@ class Model(nn.Module):
             safety=Safety.SAFE if simple else Safety.UNSAFE,
             why="" if simple else why,
         )
+
+
+def _plain(text):
+    """Whether `owner.text` names the attribute `text`: Python normalizes and mangles names in
+    source, and `setattr` does not."""
+    same = unicodedata.normalize("NFKC", text) == text
+    return same and text.isidentifier() and not keyword.iskeyword(text) and text[:2] != "__"

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ...analysis.growing_attributes import attributes, counted
 from ..base import Rule
 from .grown import guard_each
@@ -30,15 +30,7 @@ class AttributeCounter(Rule):
     graph, at the price of their being no constants anywhere else.
     """
 
-    code, name, message = (
-        "DYN307",
-        "attribute-counter",
-        "a number of the module changes at every call, which compiles again for each value",
-    )
-    help = (
-        "count outside the compiled code, or in a buffer with `add_(1)`, or set"
-        " torch._dynamo.config.allow_unspec_int_on_nn_module"
-    )
+    code = "DYN307"
     safety = Safety.UNSAFE
     nodes = (ast.Module,)
     whole_file = True
@@ -76,9 +68,7 @@ class Model(nn.Module):
             if not attribute.reset and _integers(attribute, context):
                 built = _Counter(attribute, context).fix
                 for growth in attribute.growths:
-                    made = built(growth)
-                    fix, why = (None, made) if isinstance(made, str) else (made, "")
-                    yield context.finding(self, growth.node, fix=fix, kept=why)
+                    yield context.finding(self, growth.node, fix=built(growth))
 
 
 def _integers(attribute, context):
@@ -106,25 +96,23 @@ class _Counter:
         return use.captured and isinstance(node, ast.Expr) and mute(node, self.context)
 
     def fix(self, growth):
-        """The Fix for one place where it is counted, or why there is none."""
+        """The Fix for one place where it is counted, or the Refusal."""
         if not self.reads and not self.attribute.named:
             return guard_each(self.attribute.growths, _GUARDED.format(self.attr), self.context)[
                 growth
             ]
         if self.attribute.named:
-            return self.attribute.read_by()
+            return Refusal(self.attribute.read_by())
         return self._buffer()
 
     def _buffer(self):
         found, why = self.context.torch(self.attribute.growths[0].node), self._unfit()
         if why:
-            return why
+            return Refusal(why)
         edits = found and self._stores(found[0])
         if not edits:
-            return f"`{self.attr}` is not plainly stored, once, in `__init__`"
+            return Refusal(f"`{self.attr}` is not plainly stored, once, in `__init__`")
         edits += self._grown()
-        if any(self.context.lost_comments(e.start, e.end) for e in edits):
-            return "a comment stands in a statement that would change"
         why = _BUFFER.format(self.attr) + (_FOREIGN if self.attribute.foreign() else "")
         return self.context.fix(
             "count in a buffer", *edits, safety=Safety.UNSAFE, why=why, imports=found[1]
@@ -159,7 +147,7 @@ class _Counter:
 
     def _stores(self, torch):
         """The edits of the places that store a number; none where one of them is not plain."""
-        edits, made = [], 0
+        edits, made, registered = [], 0, 0
         for use in (u for u in self.attribute.uses if u.what == "store"):
             statement, own = self.attribute.parents[use.node], use.function.self_name
             if (
@@ -173,6 +161,7 @@ class _Counter:
             value = self.context.segment(statement.value)
             if use.function.name == "__init__":
                 made += _below_super(statement, use.function.node)
+                registered += 1
                 text = (
                     f'{own}.register_buffer("{self.attr}", {torch}.tensor({value}),'
                     " persistent=False)"
@@ -182,7 +171,7 @@ class _Counter:
             else:
                 return []
             edits.append(self.context.replacement(statement, text))
-        return edits if made == len([e for e in edits if "register_buffer" in e.text]) == 1 else []
+        return edits if made == registered == 1 else []
 
     def _grown(self):
         """Autograd, or who read it, may hold the old value: a new tensor instead of a write into
@@ -191,12 +180,9 @@ class _Counter:
         return [self.context.replacement(n, self._plainly(n)) for n in nodes]
 
     def _plainly(self, node):
-        target, value = (self.context.segment(n) for n in (node.target, node.value))
+        target, value = self.context.segment(node.target), self.context.operand(node.value)
         sign = "+" if isinstance(node.op, ast.Add) else "-"
-        simple = isinstance(
-            node.value, (ast.Constant, ast.Name, ast.Attribute, ast.Call, ast.Subscript)
-        )
-        return f"{target} = {target} {sign} {value if simple else f'({value})'}"
+        return f"{target} = {target} {sign} {value}"
 
 
 def _below_super(statement, init):

@@ -2,7 +2,8 @@
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.intents import delete_statement
+from ....rewriter.edits.spans import Safety
 from ..base import Rule
 
 _STOPS = frozenset(
@@ -22,10 +23,8 @@ class Debugger(Rule):
     no longer stops there, it is unsafe.
     """
 
-    code, name, message = "DYN304", "debugger", "a debugger stop in compiled code"
-    help = "remove it, or use torch._dynamo's comptime.breakpoint()"
+    code = "DYN304"
     safety = Safety.UNSAFE
-    dynamo = ("GB0059",)
     nodes = (ast.Expr,)
     before = """
 import torch
@@ -48,22 +47,8 @@ def step(x: torch.Tensor):
     def check(self, node, context):
         call = node.value
         if isinstance(call, ast.Call) and context.resolve(call.func) in _STOPS:
-            edit = remove(node, context)
+            edit = delete_statement(context.source, node)
             why = "eager no longer stops here"
             yield context.finding(
                 self, node, fix=context.fix("remove it", edit, safety=Safety.UNSAFE, why=why)
             )
-
-
-def remove(statement, context):
-    """The edit that takes a statement out: its whole line where it stands alone, `pass` where the
-    block would be empty."""
-    source = context.source
-    start, end = source.span(statement)
-    alone = source.indent_of(statement) is not None and source.line(statement.end_lineno).endswith(
-        source.text[start:end][-8:]
-    )
-    block, _ = context.block(statement)
-    if len(block) == 1 or not alone or statement.end_lineno >= len(source.starts):
-        return Edit(start, end, "pass")
-    return Edit(source.starts[statement.lineno - 1], source.starts[statement.end_lineno], "")

@@ -1,26 +1,26 @@
 """Statements that make one attribute of a module grow: put under the guard all together, or not at
 all."""
 
-from ....rewriter.edits.spans import Fix, Safety
+from ....rewriter.edits.spans import Fix, Refusal, Safety
 from .guarded import guard, quiet
 
-_COMPUTED = (
+_COMPUTED = Refusal(
     "what is added is computed there, and not by reading alone: leaving it out could change the"
     " result"
 )
 
 
 def guard_each(growths, why, context):
-    """growth -> the Fix that guards each of the statements, or why that one, or another one, cannot
-    be."""
+    """growth -> the Fix that guards each of the statements, or the Refusal of that one or of
+    another."""
     built = {g: _guarded(g, context) for g in growths}
-    if not any(isinstance(b, str) for b in built.values()):
+    if not any(isinstance(b, Refusal) for b in built.values()):
         return dict.fromkeys(growths, _joined(list(built.values()), why))
-    other = (
+    other = Refusal(
         f"`{growths[0].attr}` grows at another place, too, which has no fix: compiled code would"
         " keep a part"
     )
-    return {g: b if isinstance(b, str) else other for g, b in built.items()}
+    return {g: b if isinstance(b, Refusal) else other for g, b in built.items()}
 
 
 def _guarded(growth, context):

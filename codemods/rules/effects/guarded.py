@@ -3,7 +3,8 @@ them under torch.compile."""
 
 import ast
 
-from ....rewriter.edits.spans import Edit
+from ....rewriter.edits.intents import wrap
+from ....rewriter.edits.spans import hidden
 from ....rewriter.patterns.condition import condition
 
 _LOG_METHODS = frozenset(
@@ -150,52 +151,11 @@ def run_of(statement, context, accept):
 
 
 def guard(run, context, silent=None):
-    """The Fix that puts a run of statements under `if not torch.compiler.is_compiling():`, or why
-    there is none."""
-    source, found = context.source, context.torch(run[0])
+    """The Fix that puts a run of statements under `if not torch.compiler.is_compiling():`, or the
+    Refusal."""
+    found = context.torch(run[0])
     if found is None:
-        return "`torch` is hidden by a local name, or not imported at the top of the file"
-    head = f"if not {found[0]}.compiler.is_compiling():"
+        return hidden()
     silent = sum(count_calls(s, context) for s in run) if silent is None else silent
-    indent = source.indent_of(run[0])
-    if indent is None:
-        edit = _after_colon(run, context, head)
-        if edit is None:
-            return "the statement shares its line with others"
-    else:
-        edit = _block(run, context, head, indent)
-        if edit is None:
-            return "a string over several lines, or a shared line, stands in the way of indenting"
+    edit = wrap(context.source, run, f"if not {found[0]}.compiler.is_compiling():")
     return context.fix("run it in eager only", edit, imports=found[1], silent=silent)
-
-
-def _block(run, context, head, indent):
-    source, unit = context.source, context.source.indent_unit()
-    start, end = source.starts[run[0].lineno - 1], source.span(run[-1])[1]
-    rest = source.line(run[-1].end_lineno)[
-        source.column(run[-1].end_lineno, run[-1].end_col_offset) - 1 :
-    ]
-    if rest.strip() and not rest.strip().startswith("#"):
-        return None
-    if source.has_long_string(start, end) or any(source.indent_of(s) != indent for s in run):
-        return None
-    stops = [s for s in source.starts if start < s < end]
-    lines = [source.text[a:b] for a, b in zip([start, *stops], [*stops, end], strict=True)]
-    body = "".join(unit + line if line.strip() else line for line in lines)
-    return Edit(start, end, f"{indent}{head}{source.newline}{body}")
-
-
-def _after_colon(run, context, head):
-    """`if a: print(x)` on one line: the print moves to lines of its own."""
-    source, parent = context.source, context.parent(run[0])
-    outer = source.indent_of(parent) if isinstance(parent, ast.stmt) else None
-    one = (
-        len(run) == 1 and len(context.block(run[0])[0]) == 1 and run[0].lineno == run[0].end_lineno
-    )
-    if outer is None or not one:
-        return None
-    start, end = source.span(run[0])
-    colon = source.text.rindex(":", 0, start) + 1
-    unit, newline = source.indent_unit(), source.newline
-    text = f"{newline}{outer}{unit}{head}{newline}{outer}{unit}{unit}{source.text[start:end]}"
-    return Edit(colon, end, text) if not source.text[colon:start].strip() else None

@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ...analysis.growing_attributes import attributes, kept
 from ..base import Rule
 from .grown import guard_each
@@ -21,15 +21,7 @@ class KeptOnSelf(Rule):
     matter.
     """
 
-    code, name, message = (
-        "DYN308",
-        "kept-on-self",
-        "a list of the module grows at every call, which compiles again for each length",
-    )
-    help = (
-        "return the value and collect it outside the compiled code, or keep only the last one in an"
-        " attribute"
-    )
+    code = "DYN308"
     safety = Safety.UNSAFE
     nodes = (ast.Module,)
     whole_file = True
@@ -72,9 +64,9 @@ class Model(nn.Module):
                 continue
             guards = guard_each(growths, _WHY.format(attribute.attr), context)
             for growth in growths:
-                built = attribute.read_by() or guards[growth]
-                fix, why = (None, built) if isinstance(built, str) else (built, "")
-                yield context.finding(self, growth.node, fix=fix, kept=why)
+                read = attribute.read_by()
+                built = Refusal(read) if read else guards[growth]
+                yield context.finding(self, growth.node, fix=built)
 
 
 def _fits(growth, stores, context):

@@ -24,10 +24,8 @@ class Logging(Rule):
     calls that fall silent are counted.
     """
 
-    code, name, message = "DYN302", "logging", "logging in compiled code"
-    help = "log outside the compiled code, or only when not torch.compiler.is_compiling()"
+    code = "DYN302"
     safety = Safety.SAFE
-    dynamo = ("GB0291",)
     nodes = (ast.Expr,)
     before = """
 import logging

@@ -24,10 +24,8 @@ class Print(Rule):
     arguments do more than read (a store, an unknown call) is left alone.
     """
 
-    code, name, message = "DYN301", "print", "print in compiled code"
-    help = "print outside the compiled code, or only when not torch.compiler.is_compiling()"
+    code = "DYN301"
     safety = Safety.SAFE
-    dynamo = ("GB0059",)
     nodes = (ast.Expr, ast.If)
     before = """
 import torch
@@ -76,8 +74,7 @@ def tell(rule, node, context, accept):
     if _is_elif(top, context):
         return context.finding(rule, node, kept="the guard would stand in an `elif`")
     built = guard(run_of(top, context, accept), context)
-    fix, kept = (None, built) if isinstance(built, str) else (built, "")
-    return context.finding(rule, node, fix=fix, kept=kept)
+    return context.finding(rule, node, fix=built)
 
 
 def _is_elif(node, context):

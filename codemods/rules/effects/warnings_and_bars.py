@@ -3,9 +3,9 @@
 import ast
 from dataclasses import replace
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Fix, Safety
 from ..base import Rule
-from ..named_calls import CallRule
+from ..call_rule import CallRule
 from .guarded import guard, quiet
 
 _FILTERS = ("warnings.simplefilter", "warnings.filterwarnings", "warnings.resetwarnings")
@@ -24,10 +24,8 @@ class Warn(Rule):
     the filter may make errors of warnings.
     """
 
-    code, name, message = "DYN303", "warning", "a warning in compiled code"
-    help = "warn outside the compiled code, or only when not torch.compiler.is_compiling()"
+    code = "DYN303"
     safety = Safety.SAFE
-    dynamo = ("GB0059",)
     nodes = (ast.Expr,)
     before = """
 import warnings
@@ -66,10 +64,9 @@ def step(x: torch.Tensor):
             )
             return
         built = guard([node], context, silent=int(name == "warnings.warn"))
-        fix, kept = (None, built) if isinstance(built, str) else (built, "")
-        if fix and name in _FILTERS and not _tells(call):
-            fix = replace(
-                fix,
+        if isinstance(built, Fix) and name in _FILTERS and not _tells(call):
+            built = replace(
+                built,
                 safety=Safety.UNSAFE,
                 why="a warning may be an error here, which compiled code does not raise",
             )
@@ -78,7 +75,7 @@ def step(x: torch.Tensor):
             if name == "warnings.warn"
             else "a filter of warnings is set in compiled code"
         )
-        yield context.finding(self, node, message, fix=fix, kept=kept)
+        yield context.finding(self, node, message, fix=built)
 
 
 def _tells(call):
@@ -103,9 +100,7 @@ class ProgressBar(CallRule):
     Iterate over the plain iterable in compiled code, and show progress outside it.
     """
 
-    code, name, message = "DYN305", "progress-bar", "a progress bar in compiled code"
-    help = "iterate over the plain iterable, and show progress outside the compiled code"
-    dynamo = ("GB0059",)
+    code = "DYN305"
     names = _BARS
     before = """
 import torch

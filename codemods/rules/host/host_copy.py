@@ -56,12 +56,8 @@ class HostCopy(Rule):
     the tensor's device becomes torch. Both are unsafe.
     """
 
-    code, name, message = "DYN104", "host-copy", _COPY
-    help = (
-        "compute with torch, on the tensor's device, or make the function a torch.library.custom_op"
-    )
+    code = "DYN104"
     safety = Safety.UNSAFE
-    dynamo = ("GB0033", "GB0109", "GB0294")
     nodes = (ast.Module,)
     whole_file = True
     before = """

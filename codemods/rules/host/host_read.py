@@ -35,10 +35,8 @@ class HostRead(Rule):
     computation that goes on with the tensor in the tensor's own precision.
     """
 
-    code, name, message = "DYN101", "item", "`.item()` reads a tensor's value on the host"
-    help = "keep it a tensor, or read it outside the compiled code"
+    code = "DYN101"
     safety = Safety.UNSAFE
-    dynamo = ("GB0124",)
     nodes = (ast.Call,)
     before = """
 import torch
@@ -218,14 +216,8 @@ class HostNumber(Rule):
     only kept, the tensor can stay one: unsafe, for the type changes.
     """
 
-    code, name, message = (
-        "DYN102",
-        "host-number",
-        "`float()`, `int()` or `bool()` reads a tensor's value on the host",
-    )
-    help = "keep it a tensor, or read it outside the compiled code"
+    code = "DYN102"
     safety = Safety.UNSAFE
-    dynamo = ("GB0124",)
     nodes = (ast.Call,)
     before = """
 import torch
@@ -302,9 +294,7 @@ class ToList(Rule):
     numbers becomes `list(range(a, b))`: unsafe, for `arange` raises where `b` is less than `a`.
     """
 
-    code, name, message = "DYN103", "tolist", "`.tolist()` reads a tensor on the host"
-    help = "index with the tensor itself, or read the list before the compiled code and pass it in"
-    dynamo = ("GB0033",)
+    code = "DYN103"
     nodes = (ast.Call,)
     before = """
 import torch

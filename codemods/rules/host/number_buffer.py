@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Edit, Safety
 from ...analysis.integer_buffers import Buffers, Method
 from ...cli.suppressions import Suppressions
 from ..base import Rule
@@ -21,14 +21,8 @@ class NumberBuffer(Rule):
     numbers. Only for buffers that no state dict holds.
     """
 
-    code, name, message = (
-        "DYN107",
-        "number-buffer",
-        "a buffer that holds a Python int is used as a number",
-    )
-    help = "keep the int as an attribute of its own"
+    code = "DYN107"
     safety = Safety.UNSAFE
-    dynamo = ("GB0033",)
     nodes = (ast.Module,)
     whole_file = True
     before = """
@@ -84,12 +78,14 @@ class Pad(nn.Module):
         if not any(m.feeds for m in chosen):
             return
         edits = [*buffers.edits, *(e for m in chosen for e in m.edits)]
-        rounds = any(e.text.startswith("math.") for e in edits)
+        rounds = any(e.text.startswith("math.") for e in edits if isinstance(e, Edit))
         imports = ("math",) if rounds and context.names.aliases.get("math") != "math" else ()
         fix = context.fix(
             "compute with the numbers", *edits, safety=Safety.UNSAFE, why=_WHY, imports=imports
         )
-        yield from self._told(_statements(cls.node, edits, context), fix, context)
+        yield from self._told(
+            _statements(cls.node, [e for e in edits if isinstance(e, Edit)], context), fix, context
+        )
 
     def _told(self, statements, fix, context):
         """Every statement that the fix changes is reported; one that is told to stay keeps all of

@@ -20,14 +20,8 @@ class ReadAhead(Rule):
     is what one run showed.
     """
 
-    code, name, message = (
-        "DYN110",
-        "read-ahead",
-        "what is read here depends on inputs alone, yet is read inside the graph",
-    )
-    help = "read it before the compiled call, and hand it in"
+    code = "DYN110"
     safety = Safety.UNSAFE
-    dynamo = ("GB0033", "GB0036", "GB0124")
     nodes = (ast.Module,)
     whole_file = True
     shown = (("Model.forward", "Model.forward", "sizes.tolist()"),)

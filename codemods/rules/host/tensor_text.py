@@ -36,10 +36,8 @@ class TensorText(Rule):
     is read under `if not torch.compiler.is_compiling():` alone is made under it, too.
     """
 
-    code, name, message = "DYN108", "tensor-text", _BREAKS
-    help = "make the text outside the compiled code, or with an f-string that is only kept"
+    code = "DYN108"
     safety = Safety.SAFE
-    dynamo = ("GB0059", "GB0569", "GB9648")
     nodes = (ast.Call, ast.BinOp, ast.JoinedStr)
     before = """
 import torch

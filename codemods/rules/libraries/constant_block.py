@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety, apply
+from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
 from ...analysis.constancy import Constancy
 from ..base import Rule
 from .constant_helper import Body
@@ -21,14 +21,8 @@ class ConstantBlock(Rule):
     called or attributes are read, which no guard watches.
     """
 
-    code, name, message = (
-        "DYN605",
-        "constant-block",
-        "a tensor is made of sizes alone, in a way that breaks the graph",
-    )
-    help = "make it in a function marked with torch.compiler.assume_constant_result"
+    code = "DYN605"
     safety = Safety.SAFE
-    dynamo = ("GB0036", "GB0033")
     nodes = (ast.Module,)
     whole_file = True
     before = """
@@ -72,8 +66,7 @@ def off_diagonal(x: torch.Tensor):
             stretch = _Stretch(block, at, function, context)
             if stretch.worth:
                 built = stretch.fix(given)
-                fix, kept = (None, built) if isinstance(built, str) else (built, "")
-                yield context.finding(self, stretch.run[0], fix=fix, kept=kept)
+                yield context.finding(self, stretch.run[0], fix=built)
             at += max(1, stretch.length)
 
 
@@ -210,17 +203,17 @@ class _Stretch:
     # The fix
 
     def fix(self, given):
-        """The Fix, or why there is none; `given`: names of functions that other fixes add."""
+        """The Fix, or the Refusal; `given`: names of functions that other fixes add."""
         context, source = self.context, self.context.source
         found, half = context.torch(self.run[0]), self._half_bound()
         start, end = source.span(self.run[0])[0], source.span(self.run[-1])[1]
         if found is None:
-            return "`torch` is hidden by a local name, or not imported at the top of the file"
+            return hidden()
         if half:
-            return f"`{half}` is bound on one path alone"
+            return Refusal(f"`{half}` is bound on one path alone")
         alone = all(source.indent_of(s) is not None for s in self.run)
         if not alone or source.has_long_string(start, end) or self._tail().strip():
-            return "the statements share their lines with others"
+            return Refusal("the statements share their lines with others")
         name, parameters = self._name(given), self._parameters()
         edits = (
             Edit(start, end, self._call(name, parameters)),

@@ -2,7 +2,8 @@
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.intents import insert_before
+from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ....rewriter.patterns.torch_facts import RANDOM
 from ...analysis.constancy import number_by_default, several, sized
 from ..base import Rule
@@ -36,17 +37,8 @@ class ConstantHelper(Rule):
     Unsafe: compiled calls then share one tensor, so that a write into it would stay.
     """
 
-    code, name, message = (
-        "DYN604",
-        "constant-helper",
-        "a constant tensor is made with NumPy in compiled code",
-    )
-    help = (
-        "make it when the model is made, or mark the function with"
-        " torch.compiler.assume_constant_result"
-    )
+    code = "DYN604"
     safety = Safety.UNSAFE
-    dynamo = ("GB0007", "GB0008")
     nodes = (ast.Module,)
     whole_file = True
     before = """
@@ -104,12 +96,10 @@ def step(x: torch.Tensor):
             return
         found, kept = context.torch(function.node), _not_fixed(calls, context)
         if found is None or kept:
-            yield context.finding(self, calls[0], kept=kept or "`torch` is hidden by another name")
+            yield context.finding(self, calls[0], fix=Refusal(kept) if kept else hidden())
             return
-        start = context.source.span(function.node)[0]
-        edit = Edit(
-            start, start, f"@{found[0]}.compiler.assume_constant_result{context.source.newline}"
-        )
+        decorator = f"@{found[0]}.compiler.assume_constant_result"
+        edit = insert_before(context.source, function.node, decorator)
         why = "compiled calls share one tensor: a write into it would stay"
         edits = edit, *(e for call in calls for e in _at_call(call, context))
         fix = context.fix(

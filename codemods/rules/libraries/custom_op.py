@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import PurePath
 
+from ....rewriter.edits.intents import insert_before
+from ....rewriter.edits.signatures import annotate_parameter, annotate_result
 from ....rewriter.edits.spans import Edit, Safety
 from ....rewriter.patterns.kinds import ANY, constant
 from ...analysis.numpy_flow import IN_TORCH, LIBRARIES, Flow, InTorch, Unknown
@@ -27,10 +29,8 @@ class CustomOp(Rule):
     as before.
     """
 
-    code, name, message = "DYN606", "custom-op", "a function works on a tensor outside torch"
-    help = "make it a torch.library.custom_op with a register_fake function"
+    code = "DYN606"
     safety = Safety.UNSAFE
-    dynamo = ("GB0059", "GB0007")
     nodes = (ast.Module,)
     whole_file = True
     before = """
@@ -232,35 +232,24 @@ class _Operator:
         return f"{space if not space[0].isdigit() else '_' + space}::{self.function.name}"
 
     def _head(self, torch):
-        start = self.context.source.span(self.node)[0]
-        newline = self.context.source.newline
-        yield Edit(
-            start,
-            start,
-            f'@{torch}.library.custom_op("{self._operator_name}", mutates_args=()){newline}',
-        )
+        decorator = f'@{torch}.library.custom_op("{self._operator_name}", mutates_args=())'
+        yield insert_before(self.context.source, self.node, decorator)
 
     def _annotations(self, torch):
         source = self.context.source
         for arg in self.args:
             if arg.annotation is None:
-                text, end = self._type(arg).replace("torch.", f"{torch}."), source.span(arg)[1]
-                default = self.defaults.get(arg.arg)
-                upto = end if default is None else source.span(default)[0]
-                yield Edit(end, upto, f": {text}" + (" = " if default is not None else ""))
+                text = self._type(arg).replace("torch.", f"{torch}.")
+                yield annotate_parameter(source, arg, arg.arg in self.defaults, text)
         if self.node.returns is None:
-            ends = [source.span(n)[1] for n in (*self.args, *self.defaults.values())]
-            at = re.compile(r"[,\s]*\)").match(source.text, max(ends))
-            if at is None:
-                raise Unknown("a comment stands among its parameters")
-            yield Edit(at.end(), at.end(), f" -> {torch}.Tensor")
+            yield annotate_result(source, self.node, f"{torch}.Tensor")
 
     def _result(self, torch, result):
         """The fake function below; the returned value made contiguous where that is not sure."""
         source, last = self.context.source, self.node.body[-1]
         if not result.c_order:
             yield self.context.replacement(
-                last.value, _method_of(last.value, self.context.segment(last.value), "contiguous")
+                last.value, f"{self.context.atom(last.value)}.contiguous()"
             )
         line = self.node.end_lineno
         end = source.starts[line - 1] + len(source.line(line))
@@ -284,7 +273,7 @@ class _Operator:
             if args.kwonlyargs and arg is args.kwonlyargs[0]:
                 yield "*"
             default = self.defaults.get(arg.arg)
-            yield arg.arg if default is None else f"{arg.arg}={self.context.segment(default)}"
+            yield arg.arg if default is None else f"{arg.arg}={self.context.shown(default)}"
 
     def _dtype(self, result, torch):
         how, what = result.dtype
@@ -303,10 +292,7 @@ class _Operator:
         for call in calls:
             values = (self._argument(call, name) for name in self.tensors)
             for value in (v for v in values if v is not None and not _is_detached(v)):
-                start, end = self.context.source.span(value)
-                simple = isinstance(value, _SIMPLE)
-                yield from () if simple else [Edit(start, start, "(")]
-                yield Edit(end, end, ".detach()" if simple else ").detach()")
+                yield self.context.replacement(value, f"{self.context.atom(value)}.detach()")
 
     def advice(self):
         name = self.function.name
@@ -324,7 +310,3 @@ def _is_detached(node):
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "detach"
     )
-
-
-def _method_of(node, text, name):
-    return f"{text}.{name}()" if isinstance(node, _SIMPLE) else f"({text}).{name}()"

@@ -49,16 +49,7 @@ class Foreign(Rule):
     mark it with `torch.compiler.allow_in_graph`.
     """
 
-    code, name, message = (
-        "DYN601",
-        "foreign-call",
-        "a tensor goes into a library that cannot be traced",
-    )
-    help = (
-        "wrap it with torch.library.custom_op (with register_fake), or call it outside the compiled"
-        " code"
-    )
-    dynamo = ("GB0059", "GB0007")
+    code = "DYN601"
     nodes = (ast.Call,)
     before = """
 import json

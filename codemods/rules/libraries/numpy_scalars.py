@@ -2,7 +2,7 @@
 
 import ast
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Safety, hidden
 from ....rewriter.patterns.import_names import dotted
 from ..base import Rule
 
@@ -32,10 +32,8 @@ class NumpyScalar(Rule):
     nan.
     """
 
-    code, name, message = "DYN602", "numpy-scalar", "a NumPy scalar is a tensor to Dynamo"
-    help = "make it a Python number: .item(), or the math module"
+    code = "DYN602"
     safety = Safety.UNSAFE
-    dynamo = ("GB0170", "GB0033")
     nodes = (ast.Module,)
     whole_file = True
     before = """
@@ -78,7 +76,7 @@ class Model(nn.Module):
         used = {n.attr for f in captured for n in ast.walk(f.node) if isinstance(n, ast.Attribute)}
         loaded = {n.id for f in captured for n in ast.walk(f.node) if isinstance(n, ast.Name)}
         for call in self._made_outside(node, context, used, loaded):
-            edit = context.replacement(call, f"{context.segment(call)}.item()")
+            edit = context.replacement(call, f"{context.atom(call)}.item()")
             yield self._told(call, edit, "use .item()", "the number's type changes", (), context)
         for function in captured:
             yield from self._inside(function, context)
@@ -106,15 +104,14 @@ class Model(nn.Module):
                 continue
             if wanted == "prod" and not _is_shape(call.args[0], context):
                 continue
-            hidden = "math" in context.local_names(call) | context.names.bound
-            if hidden or context.names.aliases.get("math", "math") != "math":
-                yield context.finding(self, call, kept="`math` is hidden by another name")
+            imports = context.module("math", call)
+            if imports is None:
+                yield context.finding(self, call, fix=hidden("math"))
                 continue
             edit = context.replacement(
-                call, f"math.{wanted}({', '.join(context.segment(a) for a in call.args)})"
+                call, f"math.{wanted}({', '.join(context.shown(a) for a in call.args)})"
             )
             why = "the number's type changes, and math raises where NumPy gives nan"
-            imports = () if context.names.aliases.get("math") == "math" else ("math",)
             yield self._told(call, edit, f"use math.{wanted}", why, imports, context)
 
     def _told(self, call, edit, title, why, imports, context):
@@ -194,10 +191,8 @@ class NumpyLimits(Rule):
     leaving torch. NumPy has no bfloat16, for which the original raises: unsafe.
     """
 
-    code, name, message = "DYN603", "numpy-finfo", "a dtype's limits are asked of NumPy"
-    help = "use torch.finfo"
+    code = "DYN603"
     safety = Safety.UNSAFE
-    dynamo = ("GB0149",)
     nodes = (ast.Attribute,)
     before = """
 import numpy

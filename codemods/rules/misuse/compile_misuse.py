@@ -17,8 +17,7 @@ class CompileInside(Rule):
     Compile once, where the model is made.
     """
 
-    code, name, message = "DYN901", "compile-inside", "torch.compile is called again and again"
-    help = "compile once, where the model is made"
+    code = "DYN901"
     nodes = (ast.For, ast.While, ast.FunctionDef)
     whole_file = True
     before = """
@@ -60,8 +59,7 @@ class WrongMode(Rule):
     right where only one mode is near: unsafe, for the original raises.
     """
 
-    code, name, message = "DYN902", "wrong-mode", "torch.compile has no such mode"
-    help = f"the modes are {', '.join(_MODES)}"
+    code = "DYN902"
     safety = Safety.UNSAFE
     nodes = (ast.Call,)
     whole_file = True
@@ -108,12 +106,7 @@ class Swallowed(Rule):
     may raise, or drop `fullgraph`.
     """
 
-    code, name, message = (
-        "DYN903",
-        "swallowed-fullgraph",
-        "an error of fullgraph=True is caught and hidden",
-    )
-    help = "catch what the code itself may raise, or leave out fullgraph=True"
+    code = "DYN903"
     nodes = (ast.Try,)
     whole_file = True
     before = """
@@ -159,12 +152,7 @@ class Deprecated(Rule):
     safe where the call has no arguments that changed.
     """
 
-    code, name, message = (
-        "DYN904",
-        "deprecated-dynamo",
-        "a private name that has a public successor",
-    )
-    help = "use torch.compiler"
+    code = "DYN904"
     safety = Safety.SAFE
     nodes = (ast.Attribute,)
     whole_file = True

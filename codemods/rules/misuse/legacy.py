@@ -3,7 +3,8 @@ new leaves."""
 
 import ast
 
-from ....rewriter.edits.spans import Edit, Safety, after_imports
+from ....rewriter.edits.import_places import after_imports
+from ....rewriter.edits.spans import Edit, Safety
 from ..base import Rule
 
 VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
@@ -17,10 +18,8 @@ class LegacyVariable(Rule):
     the graph; `.detach()` is an operator. Safe where the argument is surely a tensor.
     """
 
-    code, name, message = "DYN905", "legacy-variable", "`Variable(...)` cannot be traced"
-    help = "use .detach(), which does the same"
+    code = "DYN905"
     safety = Safety.SAFE
-    dynamo = ("GB0007",)
     nodes = (ast.Call,)
     before = """
 import torch
@@ -52,7 +51,7 @@ def step(x: torch.Tensor):
         if kind.what not in ("tensor", "unknown"):
             yield context.finding(self, node, kept="its argument is no tensor")
             return
-        edit = context.replacement(node, f"{operand(inner, context)}.detach()")
+        edit = context.replacement(node, f"{context.atom(inner)}.detach()")
         sure = kind.is_tensor and not kind.optional
         why = "" if sure else "where its argument is no tensor, another exception is raised"
         safety = Safety.SAFE if sure else Safety.UNSAFE
@@ -69,13 +68,6 @@ def _says_no_gradient(keyword):
     )
 
 
-def operand(node, context):
-    """The source of `node` as something that `.name` can follow."""
-    text = context.segment(node)
-    simple = isinstance(node, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
-    return text if simple else f"({text})"
-
-
 class RecurrentLayer(Rule):
     """
     Dynamo breaks the graph at every `nn.LSTM`, `nn.GRU` and `nn.RNN` unless
@@ -84,14 +76,8 @@ class RecurrentLayer(Rule):
     break more often with it, so a file that packs any is left alone.
     """
 
-    code, name, message = (
-        "DYN906",
-        "recurrent-layer",
-        "Dynamo breaks at recurrent layers by default",
-    )
-    help = "set torch._dynamo.config.allow_rnn = True"
+    code = "DYN906"
     safety = Safety.UNSAFE
-    dynamo = ("GB0014",)
     nodes = (ast.Attribute,)
     before = """
 import torch
@@ -185,10 +171,8 @@ class NewLeaf(Rule):
     in other words.
     """
 
-    code, name, message = "DYN907", "new-leaf", "a tensor is made with requires_grad"
-    help = "use .requires_grad_() on the new tensor"
+    code = "DYN907"
     safety = Safety.SAFE
-    dynamo = ("GB0225",)
     nodes = (ast.Call,)
     before = """
 import torch

@@ -1,0 +1,177 @@
+"""What an operator of torch gives: dtype, shape, and whether the tensor is a new one."""
+
+import ast
+from dataclasses import replace
+
+from ...rewriter.patterns import torch_facts as tables
+from ...rewriter.patterns.kinds import (
+    ANY,
+    BOOL,
+    FLOAT,
+    INT,
+    LIST,
+    NDARRAY,
+    NUMBER,
+    SIMPLE,
+    SIZE,
+    TENSOR,
+    TENSORS,
+    Kind,
+)
+from .infer_expressions import Expressions
+
+_LETTERS = {"I": INT, "F": FLOAT, "B": BOOL, "N": NUMBER, "S": SIZE}
+
+
+class Operators(Expressions):
+    """Methods of tensors, and functions of torch that act as they do."""
+
+    def _method(self, node, base, name):
+        """A method of a tensor."""
+        if name == "item":
+            what = {"bool": BOOL, "int": INT, "float": FLOAT}.get(
+                self.tokens.category(base.dtype), NUMBER
+            )
+            return Kind(what, host=True)
+        if name == "tolist":
+            return Kind(
+                LIST if base.rank != 0 else NUMBER,
+                host=True,
+                item=Kind(NUMBER, host=True) if base.rank == 1 else None,
+            )
+        if name == "numpy":
+            return Kind(NDARRAY, host=True)
+        if name == "size":
+            return SIMPLE[SIZE] if node.args or node.keywords else Kind(SIZE, cls="shape")
+        if name in ("numel", "dim", "nelement", "ndimension"):
+            return SIMPLE[SIZE if name in ("numel", "nelement") else INT]
+        letters = tables.METHOD.get(name)
+        if letters is None:
+            return ANY
+        return self.result(name, letters.rstrip("!"), base, node.args, node)
+
+    def result(self, name, letters, base, args, node):
+        """What the operation `name` on the tensor `base` gives; `args` are the others."""
+        if not set(letters) & set("TU"):
+            return SIMPLE[_LETTERS[letters]] if letters in _LETTERS else ANY
+        if letters == "U" or (set(letters) == set("TU") and self._gives_pair(name, args, node)):
+            return Kind(TENSORS)
+        named = {k.arg for k in node.keywords}
+        if base.is_tensor and name in tables.RETURNS_ITSELF:
+            return replace(base, optional=False)
+        if not base.is_tensor:
+            whole = name in tables.REDUCTIONS and not args and not named
+            kind = self.tokens.tensor(fresh=True, rank=0 if whole else None)
+        else:
+            kind = self._shaped(name, base, args, node)
+        makes = name in tables.MAKES and not {"out", "inplace", None} & named
+        if name in tables.CASTS:
+            makes = self.tokens.category(base.dtype) not in (None, tables.CASTS[name][1])
+        if not kind.is_tensor or not makes:
+            return replace(kind, made=None)
+        taken = [k for k in (base, *map(self.kind, args)) if k.is_tensor]
+        dense = all(k.strided for k in taken) and bool(taken)
+        return self.new(kind, strided=dense or name in tables.STRIDED)
+
+    def _gives_pair(self, name, args, node):
+        if name in tables.ALWAYS_PAIR:
+            return True
+        named = any(
+            k.arg in ("dim", "return_inverse", "return_counts", "return_indices")
+            for k in node.keywords
+        )
+        return named or (
+            name in tables.PAIR_WITH_DIM and bool(args) and not self.kind(args[0]).is_tensor
+        )
+
+    def _shaped(self, name, base, args, node):
+        tokens, fresh = self.tokens, not name.endswith("_") or base.fresh
+        if name in ("size",) or name.endswith("__"):
+            return ANY
+        if name in tables.REDUCTIONS:
+            return self._reduced(name, base, args, node)
+        if name in tables.CASTS:
+            return replace(
+                base, dtype=tokens.known(*tables.CASTS[name]), fresh=False, optional=False
+            )
+        typed = any(k.arg == "dtype" for k in node.keywords)
+        if name in tables.SAME:
+            alias = name in ("detach", "contiguous", "requires_grad_", "relu_", "clamp_", "dropout")
+            dtype = tokens.fresh() if typed else self._kept_dtype(name, base, args, node)
+            return replace(base, dtype=dtype, fresh=fresh and not alias, optional=False)
+        if name in tables.SAME_FLOAT and not typed:
+            return replace(base, dtype=self._float_dtype(name, base), fresh=True, optional=False)
+        if name in tables.BINARY and args and len(args) == 1 and not node.keywords:
+            return self.binary(_OPERATORS[tables.BINARY[name]], base, self.kind(args[0]))
+        if name in tables.BOOL_RESULT:
+            return self._truth_table(base, args)
+        dtype = tokens.int64 if name in tables.INT_RESULT else None
+        kind = replace(tokens.tensor(fresh=True), device=base.device)
+        return replace(kind, dtype=dtype) if dtype else kind
+
+    def _truth_table(self, base, args):
+        other = self.kind(args[0]) if args else SIMPLE[INT]
+        shape, rank, low = self.tokens.broadcast(base, other)
+        return Kind(TENSOR, self.tokens.bool, shape, base.device, rank, low, fresh=True)
+
+    def _reduced(self, name, base, args, node):
+        """A reduction: to a scalar where no axis is named."""
+        tokens = self.tokens
+        norm = name == "norm" and all(k.arg == "p" for k in node.keywords) and len(args) <= 1
+        whole = (not args and not node.keywords) or norm
+        pairwise = name in ("max", "min") and args and self.kind(args[0]).is_tensor
+        if pairwise:
+            return self.binary(ast.Add(), base, self.kind(args[0]))
+        dtype = self._reduced_dtype(name, base)
+        kind = replace(
+            tokens.tensor(rank=0 if whole else None, fresh=True), device=base.device, dtype=dtype
+        )
+        return kind
+
+    def _kept_dtype(self, name, base, args, node):
+        """The dtype of an operator of SAME: mostly the tensor's own."""
+        tokens, category = self.tokens, self.tokens.category(base.dtype)
+        if name in tables.SUMS_UP:
+            return self._summed_dtype(name, base)
+        numbers = name in tables.KEEPS_NUMBERS and category in ("int", "float")
+        if name.startswith("cl") and name != "clone":
+            bounds = [self.kind(n) for n in (*args, *(k.value for k in node.keywords))]
+            whole = all(b.what in (INT, BOOL, SIZE, "none") and not b.optional for b in bounds)
+            real = all(b.is_number or b.what == "none" for b in bounds)
+            numbers = (category == "int" and whole) or (category == "float" and real)
+        return base.dtype if name in tables.KEEPS or numbers else tokens.fresh()
+
+    def _float_dtype(self, name, base):
+        """The dtype of an operator that makes floats; of its own choice under autocast."""
+        tokens, category = self.tokens, self.tokens.category(base.dtype)
+        if name in tables.REAL_ONLY and category in (None, "inexact"):
+            return tokens.some("float")
+        token = tokens.float_of(base.dtype)
+        return tokens.of_category(token) if name in tables.AUTOCAST else token
+
+    def _summed_dtype(self, name, base):
+        category = self.tokens.category(base.dtype)
+        if category in ("int", "bool"):
+            return self.tokens.int64
+        return self.tokens.of_category(base.dtype)
+
+    def _reduced_dtype(self, name, base):
+        tokens = self.tokens
+        category = tokens.category(base.dtype)
+        if name in tables.BYTES_STAY:
+            other = category in ("bool", "float", "inexact") or base.dtype == tokens.int64
+            return tokens.bool if other else tokens.fresh()
+        if name in tables.BOOL_RESULT:
+            return tokens.bool
+        if name in tables.INT_RESULT:
+            return tokens.int64
+        if name in tables.SUMS_UP:
+            return self._summed_dtype(name, base)
+        if name in ("max", "min", "amax", "amin", "median", "nanmedian"):
+            return base.dtype
+        if category == "float":
+            return tokens.some("float") if name in tables.AUTOCAST else base.dtype
+        return tokens.some("inexact")
+
+
+_OPERATORS = {"+": ast.Add(), "-": ast.Sub(), "*": ast.Mult(), "/": ast.Div()}

@@ -1,0 +1,119 @@
+"""DYN701, DYN703, DYN704: random numbers from outside torch, clocks, seeds."""
+
+import ast
+from dataclasses import replace
+
+from ....rewriter.edits.spans import Fix, Safety
+from ..call_rule import CallRule
+from ..effects.guarded import guard
+from .random_draws import only_for_training, settled
+
+
+class PythonRandom(CallRule):
+    """
+    Python's and NumPy's generators cannot be drawn from inside a graph, and a number drawn while
+    tracing would be the same at every call. Draw with torch (`torch.rand`, `torch.randint`), on the
+    device, or draw outside and pass the number in. A number that only training looks at
+    (`self.training and p < self.layerdrop`) is not drawn where compiled code does not train:
+    unsafe, for later draws of NumPy's generator give other numbers than in eager.
+    """
+
+    code = "DYN701"
+    safety = Safety.UNSAFE
+    prefixes = ("random.", "numpy.random.")
+    before = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        p = np.random.uniform(0, 1)
+        return x if self.training and p < 0.1 else torch.relu(x)
+"""
+    after = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        p = np.random.uniform(0, 1) if self.training or not torch.compiler.is_compiling() else 0.0
+        return x if self.training and p < 0.1 else torch.relu(x)
+"""
+
+    def applies(self, node, context):
+        return not settled(node, context)
+
+    def fix(self, node, context):
+        drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
+        return only_for_training(node, context) if drawn else None
+
+
+class Clock(CallRule):
+    """
+    Reading the clock breaks the graph, and measures nothing inside one: kernels run later than the
+    Python code that launches them. Measure around the compiled call. A `time.sleep(...)` by itself
+    can be kept for eager alone: unsafe, for the compiled code does not wait.
+    """
+
+    code = "DYN703"
+    names = frozenset(
+        [
+            "time.time",
+            "time.perf_counter",
+            "time.monotonic",
+            "time.process_time",
+            "time.time_ns",
+            "time.perf_counter_ns",
+            "time.sleep",
+        ]
+    )
+    before = """
+import time
+
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    started = time.time()
+    return torch.relu(x), time.time() - started
+"""
+
+    def fix(self, node, context):
+        statement = context.parent(node)
+        if context.resolve(node.func) != "time.sleep" or not isinstance(statement, ast.Expr):
+            return None
+        built = guard([statement], context)
+        why = "the compiled code does not wait"
+        return replace(built, safety=Safety.UNSAFE, why=why) if isinstance(built, Fix) else built
+
+
+class Seed(CallRule):
+    """
+    Setting the generator's seed is a side effect on global state that a graph cannot hold: it
+    breaks there. Seed before the compiled code.
+    """
+
+    code = "DYN704"
+    names = frozenset(
+        [
+            "torch.manual_seed",
+            "torch.seed",
+            "torch.random.manual_seed",
+            "torch.cuda.manual_seed",
+            "torch.cuda.manual_seed_all",
+        ]
+    )
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    torch.manual_seed(0)
+    return x + torch.rand(1)
+"""

@@ -1,0 +1,35 @@
+"""DYN106: a Python bool made of tensors."""
+
+import ast
+
+from ..call_rule import CallRule
+from .host_read import told
+
+
+class TruthFunction(CallRule):
+    """
+    `torch.equal`, `torch.allclose` and `torch.is_nonzero` give a Python bool: the tensors are read
+    on the host. `(a == b).all()` and `torch.isclose(a, b).all()` give a tensor, and `torch.where`
+    takes it.
+    """
+
+    code = "DYN106"
+    names = frozenset(["torch.equal", "torch.allclose", "torch.is_nonzero"])
+    methods = frozenset(["equal", "allclose", "is_nonzero"])
+    before = """
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor, y: torch.Tensor):
+    if torch.equal(x, y):
+        return x
+    return x + y
+"""
+
+    def check(self, node, context):
+        method = isinstance(node.func, ast.Attribute) and node.func.attr in self.methods
+        if not method or not context.kind(node.func.value).is_tensor:
+            yield from super().check(node, context)
+        elif not told(node, context):
+            yield context.finding(self, node, f"{self.message}: `.{node.func.attr}()`")

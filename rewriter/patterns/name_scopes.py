@@ -1,0 +1,67 @@
+"""Which names of a function other code may bind as well, and which are bound once."""
+
+import ast
+from collections import Counter
+from dataclasses import dataclass
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Rebindings:
+    """`shared`: declared global or nonlocal here, or nonlocal in a function within: anything may
+    bind them at any time. `once`: bound at one place. `bound`: local names, parameters left out."""
+
+    shared: frozenset
+    once: frozenset
+    bound: frozenset
+
+
+def rebindings(function):
+    """The Rebindings of a function's names."""
+    stores, shared = Counter(), set()
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared.update(node.names)
+        stores.update(_bound(node) if node is not function else ())
+    args = function.args
+    every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+    parameters = [a.arg for a in [*every, *filter(None, (args.vararg, args.kwarg))]]
+    local = frozenset(stores) - shared
+    stores.update(parameters)
+    once = frozenset(n for n, count in stores.items() if count == 1) - shared
+    return Rebindings(frozenset(shared), once, local)
+
+
+def _bound(node):
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return [node.id]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [(a.asname or a.name).split(".")[0] for a in node.names]
+    if isinstance(node, (*_NAMED, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+        return [node.name]
+    return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest else []
+
+
+def module_bindings(tree, index):
+    """(names of the module that are bound at more than one place, or by some function; those that
+    are bound otherwise than by an import)."""
+    declared = {name for node in index.get(ast.Global, ()) for name in node.names}
+    stores, others = Counter(), set(declared)
+    for node in _own(tree):
+        names = _bound(node)
+        stores.update(names)
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            others.update(names)
+    return declared | {name for name, count in stores.items() if count > 1}, others
+
+
+def _own(tree):
+    """The nodes of a module that stand in no function or class; those themselves included."""
+    todo = list(tree.body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (*_SCOPES, ast.ClassDef)):
+            todo += ast.iter_child_nodes(node)

@@ -1,0 +1,222 @@
+"""Whether a branch on a tensor's value may become `torch.where`: every condition, in one place.
+
+Eager computes one side and binds it; `torch.where` computes both and gives a new tensor. Nobody can
+tell the difference where:
+
+- sides: both may run. Neither raises, writes or draws, and the backward of the one not taken is an
+  exact zero (`where_safety`);
+- dtype, shape, device: they agree;
+- layout: none is sparse, which `torch.where` refuses, and none has gaps, which it closes: a tensor
+  that an operator of this function made is dense;
+- gradients: both feed the same tensors. A side that is a tensor made before the branch has the
+  gradient history of then: it was made under the grad mode of now;
+- identity: such a side *is* that tensor in eager and a copy of it afterwards. Nothing else holds
+  it, or nobody writes into it, compares it, or looks at what is told of the tensor and not of its
+  values, from then on;
+- text: nobody shows the result, which would name its `grad_fn`.
+
+What is not looked at: hooks and patches from outside, subclasses of Tensor (nested tensors among
+them), callers in other files that show or write into what is returned."""
+
+import ast
+
+from .value_uses import ESCAPE, LOOK, TEXT, UNKNOWN, WRITE, ValueUses
+
+_DOUBTS = {
+    WRITE: "`{name}` is written in place, and would no longer be the same tensor",
+    LOOK: "`{text}` looks at which tensor `{name}` is, and it would be another",
+    UNKNOWN: "`{text}` may write into `{name}` or keep it, which would be another tensor",
+}
+_SHOWN = "`{text}` shows a tensor, whose text would name another grad_fn"
+
+
+class Proofs:
+    """The conditions at one place: `at` is the `if` or the conditional expression."""
+
+    def __init__(self, context, at):
+        self.context, self.at = context, at
+        self.tokens = context.inference.tokens
+        self.function = context.function(at).node
+        self.uses = ValueUses(context, self.function)
+
+    def doubt(self, sides, nodes, targets):
+        """Why a choice between two sides may be felt; "" where that is proved not to be so. `nodes`
+        are their expressions, `targets` the names that the statement binds to it."""
+        rebound = self.context.names.torch_rebound
+        return (
+            (rebound and f"`{rebound}` is bound to something else as well")
+            or next((s.doubt for s in sides if s.doubt), "")
+            or agree(sides, self.tokens)
+            or self._history(sides, nodes)
+            or self._layout(sides, nodes)
+            or self._felt(sides, nodes, targets)
+        )
+
+    def _exact(self, kind):
+        return self.tokens.category(kind.dtype) in ("int", "bool")
+
+    def _layout(self, sides, nodes):
+        for side, node in zip(sides, nodes, strict=True):
+            if not side.kind.strided:
+                return f"`{self._text(node)}` may be sparse, which torch.where refuses"
+        return ""
+
+    def _history(self, sides, nodes):
+        """A tensor made before, here, under this very grad mode."""
+        mode = self.context.grad_mode(self.at)
+        for side, node in zip(sides, nodes, strict=True):
+            made = side.kind.made
+            if not side.bare:
+                continue
+            if made is None:
+                return (
+                    f"`{self._text(node)}` is a tensor from elsewhere: it would be a copy,"
+                    " without its gradient under no_grad"
+                )
+            if not self._exact(side.kind) and (mode is None or made != mode):
+                return f"`{self._text(node)}` was made under another grad mode"
+        return ""
+
+    # Who could tell
+
+    def _felt(self, sides, nodes, targets):
+        bare = {n.id for s, n in zip(sides, nodes, strict=True) if s.bare for n in _names(n)}
+        names = self.uses.together(bare | set(targets))
+        found = [e for e in self.uses.events(names) if not self._within(e)]
+        if isinstance(self.at, ast.IfExp):
+            found += self.uses.flow(self.at, self._text(self.at))
+        shown = "" if self._exact(sides[0].kind) else self._shows(found)
+        saved = any(s.saved for s in sides)
+        if any(s.bare for s in sides):
+            return shown or self._identity(found) or self._outside(found, (WRITE, LOOK), sides)
+        wrong = [e for e in found if e.what == WRITE and saved and self._after(e)]
+        return shown or self._first(wrong) or self._outside(found, (), sides)
+
+    def _within(self, event):
+        """An event inside the choice itself: its parts are looked at as sides."""
+        return any(event.node is n for n in ast.walk(self.at))
+
+    def _after(self, event):
+        return event.node is self.at or self.uses.after(event, self.at)
+
+    def _shows(self, events):
+        shown = [e for e in events if e.what == TEXT and self._after(e)]
+        return _SHOWN.format(text=self._text(shown[0].node)) if shown else ""
+
+    def _first(self, events):
+        for event in events:
+            return _DOUBTS[event.what].format(name=event.name, text=self._text(event.node))
+        return ""
+
+    def _identity(self, events):
+        leaf = [e for e in events if e.what == LOOK]
+        later = [e for e in events if e.what in (WRITE, UNKNOWN) and self._after(e)]
+        return self._first(leaf) or self._first(later) or self._held(events)
+
+    def _held(self, events):
+        """Two holders could tell whether they hold one tensor."""
+        kept = [e for e in events if e.what in (ESCAPE, UNKNOWN)]
+        before = [e for e in kept if not self._after(e)]
+        later = [e for e in kept if self._after(e)]
+        turns = self.uses.loops(self.at)
+        again = [e for e in later if turns and not isinstance(e.node, ast.Return)]
+        if (before and later) or len({e.name for e in later}) > 1 or again:
+            name = (before or again or later)[0].name
+            return f"`{name}` is kept elsewhere as well, and would be another tensor there"
+        return ""
+
+    def _outside(self, events, forbidden, sides):
+        """What callers in the same file do with what the function gives back."""
+        if not self._given_back(events):
+            return ""
+        wrong = {*forbidden, *(() if self._exact(sides[0].kind) else (TEXT,))}
+        for caller, call in self.context.callers(self.function):
+            uses = ValueUses(self.context, caller)
+            found = uses.flow(call, self._text(call)) + uses.events(_bound_to(call, uses))
+            for event in (e for e in found if e.what in wrong):
+                reason = "writes into" if event.what == WRITE else "looks at"
+                reason = "shows" if event.what == TEXT else reason
+                return f"a caller {reason} what the function gives back: `{self._text(event.node)}`"
+        return ""
+
+    def _given_back(self, events):
+        own = isinstance(self.at, ast.If) and any(
+            isinstance(n, ast.Return) for n in ast.walk(self.at)
+        )
+        return own or any(
+            isinstance(e.node, (ast.Return, ast.Yield, ast.YieldFrom)) for e in events
+        )
+
+    def _text(self, node):
+        return " ".join(self.context.segment(node).split())
+
+
+def agree(sides, tokens):
+    """Why the sides may differ in what every tensor has, or in who gets gradients."""
+    first, second = (s.kind for s in sides)
+    if first.dtype != second.dtype:
+        return "the sides may differ in dtype"
+    if first.shape != second.shape:
+        return "the sides may differ in shape"
+    if tokens.category(first.dtype) not in ("int", "bool") and sides[0].leaves != sides[1].leaves:
+        return "a tensor of the side not taken would get a zero gradient where it had none"
+    return ""
+
+
+def _names(node):
+    return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+
+
+def _bound_to(call, uses):
+    """The names that stand for what a call gives."""
+    parent = uses.parents.get(call)
+    if isinstance(parent, ast.Assign):
+        names = {n.id for t in parent.targets for n in _names(t)}
+        return uses.together(names)
+    return set()
+
+
+def write_doubt(into, at, context):
+    """Why writing all elements of the tensor that `into` names, by a statement `at`, may be felt
+    where eager writes some of them."""
+    if context.kind(into).made is None:
+        return "a tensor from elsewhere may have elements that share memory"
+    proofs = Proofs(context, at)
+    names = proofs.uses.together({n.id for n in _names(into)})
+    return proofs._shows(proofs.uses.events(names))
+
+
+def moves(statement, target, context):
+    """Whether a statement that binds a number may run where it did not: nobody else sees the name,
+    and it cannot raise. A string tells why not."""
+    function = context.function(statement).node
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Global, ast.Nonlocal)) and target in node.names:
+            return f"`{target}` is a name of the code around"
+    seen = sees_names(function)
+    if seen:
+        return f"`{seen}` sees the function's names"
+    return "" if _total_number(statement.value, context) else "the number's expression may raise"
+
+
+def sees_names(function):
+    """The builtin by which a function looks at its own names, or ""."""
+    for node in ast.walk(function):
+        looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if looks and node.func.id in ("locals", "vars", "dir", "eval", "exec"):
+            return node.func.id
+    return ""
+
+
+def _total_number(node, context):
+    """Whether a number's expression surely gives one: constants, and what is known to be a number,
+    joined by `+`, `-` and `*`."""
+    if isinstance(node, ast.BinOp):
+        known = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult))
+        return known and all(_total_number(n, context) for n in (node.left, node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        return _total_number(node.operand, context)
+    kind = context.kind(node)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+        return kind.is_number  # of finfo, whose dtype is asked for apart
+    return isinstance(node, (ast.Constant, ast.Name)) and kind.is_number and not kind.optional

@@ -1,0 +1,408 @@
+"""What a function does with the tensors behind some names: who else holds them, who writes into
+them, who shows or compares them.
+
+Names that may stand for one tensor, a view of it or a container with it are taken together, without
+regard to order; what happens to them is an Event, at its place in the text."""
+
+import ast
+from dataclasses import dataclass
+
+from . import torch_facts as tables
+from .kinds import DICT, LIST, LOGGER, MODULE, NONE, PYTHON_NUMBERS, STR, TENSORS, TUPLE
+
+WRITE, TEXT, LOOK, ESCAPE, UNKNOWN = "write", "text", "look", "escape", "unknown"
+_DEEPEST = 3
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_HOLDERS = (ast.Tuple, ast.List, ast.Starred, ast.NamedExpr, ast.keyword)
+_VIEW_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
+_PLAIN_ATTRIBUTES = frozenset(
+    """
+    shape dtype device ndim layout requires_grad is_cuda is_cpu is_sparse is_floating_point
+    is_complex itemsize nbytes is_meta is_mps is_xpu is_quantized is_nested
+    """.split()
+)
+_LOOKS = frozenset(
+    """
+    retain_grad register_hook requires_grad_ data_ptr storage untyped_storage storage_offset
+    is_set_to numpy __array__ register_post_accumulate_grad_hook backward pin_memory is_pinned
+    share_memory_ is_shared __cuda_array_interface__ __dlpack__ apply_ map_ as_subclass
+    """.split()
+)
+_READS = frozenset("len float int bool isinstance issubclass type range complex callable".split())
+_TEXTS = frozenset("print str repr format ascii".split())
+_HANDS_ON = frozenset("zip enumerate list tuple reversed iter next dict sorted set".split())
+_NUMBERLIKE = frozenset("sum max min abs round divmod pow all any".split())
+_KEEPERS = frozenset("append extend insert add update setdefault appendleft".split())
+
+
+@dataclass(frozen=True)
+class Event:
+    what: str
+    node: ast.AST
+    name: str
+
+
+class ValueUses:
+    """The uses in one function; `tree` is the whole file's."""
+
+    def __init__(self, context, function, depth=0):
+        self.context, self.function, self.depth = context, function, depth
+        self.parents = context.whole_parents()
+        self.inside = list(ast.walk(function))
+
+    # Which names stand for one tensor
+
+    def together(self, seeds):
+        """All names that may stand for, or hold, what one of `seeds` stands for."""
+        links = list(self._links())
+        found, before = set(seeds), set()
+        while found != before:
+            before = set(found)
+            for names in links:
+                if names & found:
+                    found |= names
+        return found
+
+    def _links(self):
+        for node in self.inside:
+            for targets, value in _bindings(node):
+                names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+                plain = {t.id for t in targets if isinstance(t, ast.Name)}
+                stored = [t for t in targets if not isinstance(t, ast.Name)]
+                held = self.carried(value)
+                kept = plain | {n for t in stored for n in self._container(t)} if held else set()
+                kept |= names if held and all(isinstance(t, _HOLDERS) for t in stored) else set()
+                if kept and held:
+                    yield kept | held
+            if isinstance(node, ast.Call) and _method(node) in _KEEPERS:
+                held = set().union(*(self.carried(a) for a in node.args), set())
+                owner = node.func.value
+                if held and isinstance(owner, ast.Name) and self._local(owner.id):
+                    yield {owner.id} | held
+
+    def _container(self, target):
+        """The local name of a container into which `target` stores."""
+        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+            tensor = self.context.kind(target.value).is_tensor
+            return {target.value.id} if not tensor and self._local(target.value.id) else set()
+        return set()
+
+    def _local(self, name):
+        stores = (n for n in self.inside if isinstance(n, ast.Name) and n.id == name)
+        return any(isinstance(n.ctx, ast.Store) for n in stores)
+
+    def carried(self, node):
+        """Names whose tensor the value of an expression may be, share memory with, or hold."""
+        kind = self.context.kind(node)
+        if kind.what in PYTHON_NUMBERS or kind.what in (STR, NONE) or self.new(node):
+            return set()
+        if isinstance(node, ast.Name):
+            return {node.id}
+        if isinstance(node, (ast.Constant, ast.JoinedStr, ast.Compare)):
+            return set()
+        if isinstance(node, ast.BinOp) and kind.is_tensor:
+            return set()
+        if isinstance(node, ast.Call):
+            parts = [*node.args, *(k.value for k in node.keywords)]
+            parts += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            return set().union(*map(self.carried, parts), set())
+        return set().union(*(self.carried(c) for c in _expressions(node)), set())
+
+    def new(self, node):
+        """Whether an expression surely gives a tensor that nothing else holds."""
+        made = self.context.kind(node).made is not None
+        if isinstance(node, ast.Call):
+            name = _method(node) or getattr(node.func, "id", "")
+            return made and not name.endswith("_")
+        return made and isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare))
+
+    # What happens to them
+
+    def events(self, names):
+        """The Events of all that stands for, or holds, what `names` stand for."""
+        found = []
+        for node in self.inside:
+            if isinstance(node, ast.Name) and node.id in names:
+                found += [Event(what, at, node.id) for what, at in self._of(node)]
+            elif isinstance(node, (ast.Global, ast.Nonlocal)) and names & set(node.names):
+                found.append(Event(UNKNOWN, node, node.names[0]))
+        return found
+
+    def flow(self, node, name=""):
+        """The Events of an expression's own value."""
+        return [Event(what, at, name) for what, at in self._climb(node)]
+
+    def _of(self, name):
+        if self._scope(name) is not self.function:
+            return [(UNKNOWN, name)] if not self._comprehended(name) else self._climb(name)
+        if isinstance(name.ctx, ast.Load):
+            return self._climb(name)
+        parent = self.parents.get(name)
+        if isinstance(parent, ast.AugAssign) and parent.target is name:
+            number = self.context.kind(name).is_number
+            return [] if number else [(WRITE, name)]
+        return []
+
+    def _scope(self, node):
+        while node is not None and node is not self.function:
+            node = self.parents.get(node)
+            if isinstance(node, (*_SCOPES, ast.ClassDef)):
+                return node
+        return node
+
+    def _comprehended(self, node):
+        return self._scope(node) is self.function
+
+    def _climb(self, node):
+        """What becomes of a value, from the expression that has it to where it goes."""
+        parent = self.parents.get(node)
+        handler = getattr(self, f"_in_{type(parent).__name__}", None)
+        if handler is not None:
+            return handler(parent, node)
+        if isinstance(parent, (*_HOLDERS, *_COMPREHENSIONS)):
+            return self._climb(parent)
+        if isinstance(parent, (ast.Expr, ast.If, ast.While, ast.Slice, ast.Delete, ast.For)):
+            return []
+        if isinstance(parent, (ast.comprehension, ast.AsyncFor)):
+            return []
+        return [(UNKNOWN, node)]
+
+    def _in_Attribute(self, parent, node):
+        call = self.parents.get(parent)
+        if isinstance(call, ast.Call) and call.func is parent:
+            return self._received(call, parent.attr, node)
+        if not isinstance(parent.ctx, ast.Load):
+            return [(WRITE if parent.attr == "data" else LOOK, parent)]
+        if parent.attr in _PLAIN_ATTRIBUTES:
+            return []
+        kind = self.context.kind(node)
+        if parent.attr in _VIEW_ATTRIBUTES or not (kind.is_tensor or kind.what == "unknown"):
+            return self._climb(parent)
+        return [(LOOK, parent)]
+
+    def _received(self, call, name, receiver):
+        """A method of the value is called."""
+        kind = self.context.kind(receiver)
+        if name in _LOOKS:
+            return [(LOOK, call)]
+        if name.endswith("_") and not name.endswith("__"):
+            return [(WRITE, call), *self._climb(call)]
+        if kind.what in (LIST, DICT, TUPLE, TENSORS):
+            return [] if name in _KEEPERS else self._climb(call)
+        if self.context.kind(call).is_number or self.new(call):
+            return []
+        if name in ("__str__", "__repr__", "__format__"):
+            return [(TEXT, call)]
+        if name in tables.METHOD:
+            plain = name in ("item", "tolist", "dim", "size", "numel", "is_contiguous", "stride")
+            return [] if plain else self._climb(call)
+        return [(UNKNOWN, call)]
+
+    def _in_Subscript(self, parent, node):
+        if parent.slice is node:
+            return []
+        if isinstance(parent.ctx, ast.Load):
+            return [] if self.context.kind(parent).is_number else self._climb(parent)
+        container = self.context.kind(node).what in (LIST, DICT, TUPLE, TENSORS)
+        grows = isinstance(self.parents.get(parent), ast.AugAssign)
+        return [] if container and not grows else [(WRITE, parent)]
+
+    def _in_AugAssign(self, parent, node):
+        return [(WRITE, parent)] if parent.target is node else []
+
+    def _in_Assign(self, parent, node):
+        stored = [t for t in parent.targets if not isinstance(t, (ast.Name, ast.Tuple, ast.List))]
+        escapes = [t for t in stored if not self._container(t) and not self._copied(t)]
+        return [(ESCAPE, parent)] if escapes else []
+
+    def _copied(self, target):
+        """`t[i] = value` of a tensor copies the value."""
+        return isinstance(target, ast.Subscript) and self.context.kind(target.value).is_tensor
+
+    def _in_AnnAssign(self, parent, node):
+        return [] if isinstance(parent.target, ast.Name) else [(ESCAPE, parent)]
+
+    def _in_Return(self, parent, node):
+        return [(ESCAPE, parent)]
+
+    _in_Yield = _in_YieldFrom = _in_Return
+
+    def _in_Compare(self, parent, node):
+        parts = [parent.left, *parent.comparators]
+        other = all(isinstance(p, ast.Constant) for p in parts if p is not node)
+        same = any(isinstance(o, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for o in parent.ops)
+        return [(LOOK, parent)] if same and not other else []
+
+    def _in_BinOp(self, parent, node):
+        left = self.context.kind(parent.left)
+        if isinstance(parent.op, ast.Mod) and (
+            left.what == STR or isinstance(parent.left, (ast.Constant, ast.JoinedStr))
+        ):
+            return [(TEXT, parent)]
+        return [] if self.context.kind(parent).is_tensor else self._climb(parent)
+
+    def _in_BoolOp(self, parent, node):
+        return self._climb(parent)
+
+    def _in_UnaryOp(self, parent, node):
+        return self._climb(parent) if isinstance(parent.op, ast.UAdd) else []
+
+    def _in_IfExp(self, parent, node):
+        return [] if parent.test is node else self._climb(parent)
+
+    def _in_FormattedValue(self, parent, node):
+        number = self.context.kind(node).rank == 0 and parent.conversion == -1
+        return [] if number else [(TEXT, parent)]
+
+    def _in_Assert(self, parent, node):
+        return [] if parent.test is node else [(TEXT, parent)]
+
+    def _in_Set(self, parent, node):
+        return [(LOOK, parent)]
+
+    def _in_Dict(self, parent, node):
+        return [(LOOK, parent)] if node in parent.keys else self._climb(parent)
+
+    def _in_DictComp(self, parent, node):
+        return [(LOOK, parent)] if node is parent.key else self._climb(parent)
+
+    def _in_keyword(self, parent, node):
+        if parent.arg == "out":
+            return [(WRITE, parent), *self._climb(parent)]
+        return self._climb(parent)
+
+    # Calls
+
+    def _in_Call(self, call, node):
+        name = _method(call) or getattr(call.func, "id", "")
+        if _in_place(call, name):
+            return [(WRITE, call), *self._climb(call)]
+        full = self.context.resolve(call.func) or ""
+        if full.startswith("torch."):
+            return self._torch(call, full, name)
+        if isinstance(call.func, ast.Name) and full == name:
+            return self._builtin(call, node, name)
+        return self._other_call(call, node, name, full)
+
+    def _torch(self, call, full, name):
+        if self.context.kind(call).is_number or self.new(call):
+            return []
+        known = name in tables.FUNCTION or name in tables.FUNCTIONAL_
+        return self._climb(call) if known and "autograd" not in full else [(UNKNOWN, call)]
+
+    def _builtin(self, call, node, name):
+        if name in _READS:
+            return []
+        if name in _TEXTS:
+            number = name == "format" and self.context.kind(node).rank == 0
+            return [] if number else [(TEXT, call)]
+        if name in ("id", "hash"):
+            return [(LOOK, call)]
+        return self._climb(call) if name in _HANDS_ON | _NUMBERLIKE else [(UNKNOWN, call)]
+
+    def _other_call(self, call, node, name, full):
+        owner = getattr(call.func, "value", None)
+        if owner is not None and self.context.kind(owner).is_tensor and name in tables.METHOD:
+            return [(UNKNOWN, call)] if name in tables.SCRAMBLES else self._given(call)
+        if full.startswith(("logging.", "warnings.")) or (
+            owner is not None and self.context.kind(owner).what == LOGGER
+        ):
+            return [(TEXT, call)]
+        if name in _KEEPERS and owner is not None:
+            kept = isinstance(owner, ast.Name) and self._local(owner.id)
+            return [] if kept else [(ESCAPE, call)]
+        module = self.context.kind(call.func)
+        if module.what == MODULE:
+            return self._layer(call, module)
+        return self._followed(call, node)
+
+    def _given(self, call):
+        return [] if self.new(call) else self._climb(call)
+
+    def _layer(self, call, module):
+        last = (module.cls or "").rpartition(".")[2]
+        known = (module.cls or "").startswith("torch.nn.") and tables.layer(last)
+        if not known or known[0] == "container" or last == "Sequential":
+            return [(UNKNOWN, call)]
+        if module.const is True:
+            return [(WRITE, call), *self._climb(call)]
+        return self._given(call)
+
+    def _followed(self, call, node):
+        """A function of the same file: what it does with its parameter."""
+        found = self.context.called(call)
+        name = found and _parameter(found, call, node)
+        if not name or self.depth >= _DEEPEST:
+            return [(UNKNOWN, call)]
+        uses = ValueUses(self.context, found.node, self.depth + 1)
+        inner = uses.events(uses.together({name}))
+        back = any(e.what == ESCAPE and isinstance(e.node, ast.Return) for e in inner)
+        kept = [(e.what, call) for e in inner if not isinstance(e.node, ast.Return)]
+        return [*kept, *(self._climb(call) if back else [])]
+
+    # When
+
+    def loops(self, node):
+        """The loops around `node` within the function."""
+        found = set()
+        while node is not None and node is not self.function:
+            node = self.parents.get(node)
+            if isinstance(node, _LOOPS):
+                found.add(node)
+        return found
+
+    def after(self, event, branch):
+        """Whether an event may come after a branch."""
+        place = (event.node.lineno, event.node.col_offset)
+        later = place >= (branch.end_lineno, branch.end_col_offset)
+        return later or bool(self.loops(branch) & self.loops(event.node))
+
+
+def _bindings(node):
+    """The (targets, value) of a statement or expression that binds."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield [target], node.value
+    elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value:
+        yield [node.target], node.value
+    elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+        yield [node.target], node.iter
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield [node.optional_vars], node.context_expr
+    elif isinstance(node, ast.Match):
+        names = {getattr(n, "name", None) for c in node.cases for n in ast.walk(c.pattern)}
+        yield [ast.Name(n, ast.Store()) for n in names - {None}], node.subject
+
+
+def _expressions(node):
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, (ast.comprehension, ast.keyword, ast.arguments)):
+            yield from _expressions(child)
+
+
+def _method(call):
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _in_place(call, name):
+    """Whether a call by its name, or by `inplace=`, writes into what it is given."""
+    kept = [k for k in call.keywords if k.arg in ("inplace", None)]
+    true = any(not (isinstance(k.value, ast.Constant) and k.value.value is False) for k in kept)
+    return true or (name.endswith("_") and not name.endswith("__"))
+
+
+def _parameter(function, call, node):
+    """The name of the parameter that an argument goes to; None where that is not plain."""
+    if any(isinstance(a, ast.Starred) for a in call.args):
+        return None
+    args = function.node.args
+    names = [a.arg for a in [*args.posonlyargs, *args.args]]
+    names = names[1:] if function.self_name else names
+    if node in call.args:
+        at = call.args.index(node)
+        return names[at] if at < len(names) else None
+    return None
