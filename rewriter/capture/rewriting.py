@@ -22,6 +22,7 @@ from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
 from .places import place_of
 from .recorded_oracle import RecordedOracle
+from .user_frames import function_frame
 
 MOST = 64  # looks at one place: a loop of more turns stays a loop
 _ROUNDS = 8
@@ -120,9 +121,11 @@ class Rewritings:
         return [found for found in every if any(found.edits.values())]
 
     def _meet(self, frame: types.FrameType | None) -> str:
-        frame = self._function_frame(frame)
-        if frame is None:
-            return "no function is at work"
+        if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
+            return "torch's own code decides"
+        frame = function_frame(frame, self._is_rewritten)
+        if frame is None or f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
+            return "no function of the user's decides"
         found = self._file_of(frame.f_locals["__df"].fn)
         if isinstance(found, str):
             return found
@@ -150,21 +153,6 @@ class Rewritings:
             found.edits[line] = None
             return "another change stands in the way"
         return ""
-
-    def _function_frame(self, frame: types.FrameType | None) -> types.FrameType | None:
-        """The innermost frame of a rewritten function, past the lambdas that its operands became;
-        None where torch's own code decides."""
-        if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
-            return None
-        while frame is not None:
-            operators = self._is_rewritten(frame.f_code) and frame.f_locals.get("__df")
-            if operators:
-                code = operators.fn.__code__
-                same = frame.f_code.co_firstlineno == code.co_firstlineno
-                if same and frame.f_code.co_name == code.co_name:
-                    return frame
-            frame = frame.f_back
-        return None
 
     def _file_of(self, function: types.FunctionType) -> "Found | str":
         code = function.__code__

@@ -455,3 +455,41 @@ def test_numbers_made_of_constants_decide_nothing(written):
     assert ran == [(1, [])] and not recordings[0].sites
     body = "z = torch.zeros(2)\nz[0] = x.sum()\nreturn x * 2 if z.sum() > 0 else x * 3"
     _, recordings = compared(written(body)[0], (ONES, NEGATIVE), grad=False)
+
+
+RAISING = {
+    "assert": 'assert (x > -1).all() and (x < 9).all(), f"{x.min()}"\nreturn x * 2',
+    "if": "y = x * 2\nif y.sum() < 0:\n    print('low')\n    raise ValueError('negative')\nreturn y + 1",
+    "torch's own": "return torch.distributions.Normal(x, x).log_prob(x * 2)",
+}
+
+
+@pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
+def test_a_check_that_only_raises_does_not_cut_the_graph(body, written, capsys):
+    eager, compiled, backend, _ = both(written(body)[0])
+    for number, x in enumerate((ONES, ONES * 2, NEGATIVE, ONES)):
+        told = []
+        before = backend.calls
+        for model in (eager, compiled):
+            try:
+                told.append(model(x))
+            except (ValueError, AssertionError) as error:
+                told.append((type(error), str(error)))
+            told.append(capsys.readouterr().out)
+        torch.testing.assert_close(*told[::2]) if x is not NEGATIVE else None
+        assert told[1] == told[3] and str(told[0]) == str(told[2])
+        assert number == 0 or backend.calls - before == 1
+    assert not any(recording.sites for recording in compiled._dynfix_entry.recordings)
+
+
+def test_type_names_and_arrays_of_constants_decide_nothing(written):
+    body = """
+        if x.type() == "torch.FloatTensor":
+            x = x + 1
+        low = torch.tensor(3, dtype=x.dtype).numpy()
+        return x * float(low)
+        """
+    ran, recordings = compared(written(body)[0], (ONES, NEGATIVE), grad=False)
+    assert ran == [(1, [])] and not recordings[0].sites
+    body = "t = torch.zeros(3, 4)\nt.numpy()[0] = 5\nreturn x + t"
+    compared(written(body)[0], (ONES, NEGATIVE, ONES), grad=False)
