@@ -40,6 +40,7 @@ _PUBLIC = {
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
         ),
         "rewriter.config": "config",
+        "rewriter.warmup": "warm_up",
         "runtime.backends": "list_backends register_backend",
         "runtime.options": "list_mode_options list_options",
         "runtime.errors": (
@@ -76,7 +77,13 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _PUBLIC:
-        return getattr(_import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        try:
+            return getattr(_import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            message = f"dynfix.{name} needs PyTorch: pip install 'dynfix[torch]'"
+            raise ModuleNotFoundError(message, name="torch") from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -6,13 +6,16 @@ from math import prod
 from . import sizes
 from .ir import (
     AxisRewriter,
+    Indirect,
     Nest,
     Reduced,
     Store,
+    Value,
     atoms,
     indices_of,
     nest_loads,
     store_values,
+    walk,
 )
 from .poly import Size, divided, hint
 from .sizes import Atom, Axis, FloorDiv, Index, Mod
@@ -39,6 +42,12 @@ def all_indices(nest: Nest) -> Iterator[Index]:
         yield from (atom.base for atom in atoms(index) if isinstance(atom, FloorDiv | Mod))
 
 
+def axes_of(value: Value) -> frozenset[Axis]:
+    """Axes that the value depends on, those that a `Reduced` folds over included."""
+    indices = [index for below in walk(value) for index in indices_of(below)]
+    return frozenset(a for index in indices for a in atoms(index) if isinstance(a, Axis))
+
+
 def canonical(nest: Nest) -> Nest:
     """Axes in the order of memory, sizes of one dropped, neighbours merged where every index allows
     it."""
@@ -52,7 +61,7 @@ def order(nest: Nest) -> Nest:
     axes = nest.axes
     space = sorted(
         (a for a in axes[:count] if a.size != 1),
-        key=lambda a: -abs(hint(sizes.coefficient(nest.stores[0].index, a))),
+        key=lambda a: -_store_stride(nest.stores[0].index, a),
     )
     inner = [a for a in axes[count:] if a.size != 1]
     if not _has_positions(nest):
@@ -67,6 +76,19 @@ def order(nest: Nest) -> Nest:
         return sizes.atom_index(Axis(places[axis], axis.size)) if axis in places else sizes.ZERO
 
     return rebuild(nest, [a.size for a in space], [a.size for a in inner], rewrite)
+
+
+def _store_stride(index: Index, axis: Axis) -> int:
+    """How far apart the axis stores, or the axis that its positions from memory are on."""
+    direct = abs(hint(sizes.coefficient(index, axis)))
+    if direct:
+        return direct
+    factors = (
+        abs(hint(factor))
+        for atom, factor in index.terms
+        if isinstance(atom, Indirect) and axis in axes_of(atom.value)
+    )
+    return max(factors, default=0)
 
 
 def _has_positions(nest: Nest) -> bool:

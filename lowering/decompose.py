@@ -54,6 +54,7 @@ _KEEP = (
     aten.linear_backward,
     aten.index_add,
     aten.index_copy,
+    aten.select_scatter,
     aten.upsample_bilinear2d,
     aten.upsample_bicubic2d,
     aten.grid_sampler_2d,

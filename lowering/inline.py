@@ -38,7 +38,7 @@ MOST_LOADS = 14
 def inline(unit: Unit) -> Unit:
     """Every inlinable producer substituted into its readers, in one pass over the items."""
     readers = _readers(unit)
-    pinned = unit.outputs_buffers() | unit.extern_buffers()
+    pinned = unit.outputs_buffers() | unit.extern_buffers() | unit.given_buffers()
     writers = Counter(
         store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores
     )

@@ -29,7 +29,7 @@ shared `space`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -163,6 +163,7 @@ class Indirect(Atom):
 
     value: Value
     bound: Size
+    certain: bool = False  # known to lie in [0, bound): not checked
 
     @property
     def text(self) -> str:
@@ -172,12 +173,15 @@ class Indirect(Atom):
         return 0, sizes.last(self.bound)
 
     def replace(self, rewrite: Callable[[Atom], Index]) -> Index:
-        return sizes.atom_index(Indirect(rewrite_axes(self.value, rewrite), self.bound))
+        return sizes.atom_index(
+            Indirect(rewrite_axes(self.value, rewrite), self.bound, self.certain)
+        )
 
 
 @node
 class Store(Node):
-    """`combine` None overwrites; "sum" adds atomically to what is there."""
+    """`combine` None overwrites; "sum", "prod", "max", "min" fold into what is there. Points of a
+    nest that store at one place do so in the order of the axes."""
 
     buffer: Buffer
     index: Index
@@ -286,6 +290,23 @@ def accesses(nest: Nest) -> Iterator[Load | Store]:
     yield from nest.stores
 
 
+def holds_positions(indices: Iterable[Index]) -> bool:
+    """Whether one of the indices has a position from memory, which may be out of range."""
+    return any(isinstance(atom, Indirect) for index in indices for atom in atoms(index))
+
+
+def has_positions(nest: Nest) -> bool:
+    values = (index for value in store_values(nest) for index in indices_of(value))
+    return scatters(nest) or holds_positions(values)
+
+
+def scatters(nest: Nest) -> bool:
+    """Whether points of the nest may store at the same place."""
+    return holds_positions(store.index for store in nest.stores) or any(
+        store.combine is not None for store in nest.stores
+    )
+
+
 def rebuild(
     value: Value, visit: Callable[[Value], Value], index: Callable[[Index], Index]
 ) -> Value:
@@ -317,7 +338,7 @@ def map_indirect(index: Index, visit: Callable[[Value], Value]) -> Index:
 
 def _map_atom(atom: Atom, visit: Callable[[Value], Value]) -> Index:
     if isinstance(atom, Indirect):
-        return sizes.atom_index(Indirect(visit(atom.value), atom.bound))
+        return sizes.atom_index(Indirect(visit(atom.value), atom.bound, atom.certain))
     if isinstance(atom, sizes.FloorDiv):
         return sizes.floordiv(map_indirect(atom.base, visit), atom.divisor)
     if isinstance(atom, sizes.Mod):
@@ -335,7 +356,7 @@ def _at_hint(atom: Atom) -> Index:
     if isinstance(atom, Axis):
         return sizes.atom_index(Axis(atom.number, poly.hint(atom.size)))
     if isinstance(atom, Indirect):
-        return sizes.atom_index(Indirect(atom.value, poly.hint(atom.bound)))
+        return sizes.atom_index(Indirect(atom.value, poly.hint(atom.bound), atom.certain))
     if isinstance(atom, sizes.FloorDiv):
         return sizes.floordiv(at_hints(atom.base), poly.hint(atom.divisor))
     assert isinstance(atom, sizes.Mod)

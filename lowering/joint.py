@@ -1,21 +1,72 @@
 """From a torch-level graph to a callable: the one module that touches torch's private
 AOTAutograd."""
 
+import contextlib
 import inspect
+import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._functorch import aot_autograd
+from torch._functorch._aot_autograd import graph_capture_wrappers
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule
 
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
+from ..runtime.pacing import in_background
+from .channels_last import prefer_channels_last
+from .constant_masks import drop_constant_masks
 from .decompose import decompositions
 from .pipeline import compile_unit
 
-_EXPECTED = ("fw_compiler", "bw_compiler", "inference_compiler", "partition_fn", "decompositions")
+_preserve_rng_state = aot_autograd.preserve_rng_state
+
+
+def _keep_generators() -> Any:
+    """Tracing draws nothing; putting the generators back would, beside a thread that draws, give
+    that thread its numbers again."""
+    return contextlib.nullcontext() if in_background() else _preserve_rng_state()
+
+
+aot_autograd.preserve_rng_state = _keep_generators
+
+
+class _Warnings(types.ModuleType):
+    """The module `warnings` for AOTAutograd's tracing, whose filters belong to the whole process: a
+    background thread leaves them alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(warnings, name)
+
+    @staticmethod
+    def catch_warnings(*args: Any, **kwargs: Any) -> Any:
+        return (
+            contextlib.nullcontext()
+            if in_background()
+            else warnings.catch_warnings(*args, **kwargs)
+        )
+
+    @staticmethod
+    def filterwarnings(*args: Any, **kwargs: Any) -> None:
+        if not in_background():
+            warnings.filterwarnings(*args, **kwargs)
+
+
+graph_capture_wrappers.warnings = _Warnings("warnings")
+
+# What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
+REWRITES = (drop_constant_masks, prefer_channels_last)
+_EXPECTED = (
+    "fw_compiler",
+    "bw_compiler",
+    "inference_compiler",
+    "partition_fn",
+    "decompositions",
+    "keep_inference_input_mutations",
+)
 
 
 def check_torch() -> None:
@@ -45,6 +96,8 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         return boxed(lambda graph, inputs: compile_unit(graph, kind, options))
 
+    for rewrite in REWRITES:
+        gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(gm)
     compiled = aot_autograd.aot_module_simplified(
         tupled,
@@ -54,6 +107,7 @@ def compile_graph(
         inference_compiler=compiler("inference"),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions(),
+        keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
     )
     return (lambda *args: compiled(*args)[0]) if single else compiled
 

@@ -24,6 +24,7 @@ from .ir import (
     group_variables,
     indices_of,
     nest_loads,
+    scatters,
     show,
     store_values,
     walk,
@@ -33,6 +34,7 @@ from .poly import Size, Var, hint, hints
 from .sizes import Axis, Index
 from .symint import Given
 
+COMBINES = (None, "sum", "prod", "max", "min")
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -48,6 +50,8 @@ def check(groups: Iterable[Group], stage: str) -> None:
 
 
 def group_problems(group: Group) -> Iterator[str]:
+    if len(group.nests) > 1 and any(map(scatters, group.nests)):
+        yield "a nest whose points may store at one place shares a kernel"
     stored: set[Buffer] = set()
     for nest in group.nests:
         if nest.space != group.space:
@@ -81,7 +85,7 @@ def nest_problems(nest: Nest) -> Iterator[str]:
 def _store_problems(nest: Nest, store: Store) -> Iterator[str]:
     if store.value.dtype != store.buffer.dtype:
         yield f"{store.buffer.name} of {store.buffer.dtype} is given {store.value.dtype}"
-    if store.combine not in (None, "sum"):
+    if store.combine not in COMBINES:
         yield f"unknown combine {store.combine!r}"
     if store.buffer.scope == "global":
         yield from _bound_problems(store.buffer, store.index, nest)

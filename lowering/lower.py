@@ -7,12 +7,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..runtime.errors import LoweringError
-from . import lower_index, lower_pointwise, lower_reduction
+from . import lower_index, lower_pointwise, lower_reduction, lower_scatter
 from .ir import Buffer
+from .lower_writes import Write, write_back
 from .lowering_context import Context
 from .poly import is_known
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols
+from .targets.aligned_products import aligned_form
 from .unit import ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
 
 aten = torch.ops.aten
@@ -20,17 +22,21 @@ TABLES = (
     lower_pointwise,
     lower_reduction,
     lower_index,
+    lower_scatter,
 )  # imported for the lowerings that they register
 _VIEWS = frozenset(
     {aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default}
 )
 
 
-def lower_graph(gm: GraphModule, name: str, symbolic_loops: bool = True) -> Unit:
+def lower_graph(
+    gm: GraphModule, name: str, symbolic_loops: bool = True, ordered: bool = True
+) -> Unit:
     """The unit of a functional core-ATen graph whose nodes carry fake values in `meta["val"]`.
-    symbolic_loops: whether the target's kernels can have sizes that only a call knows; else such
-    nodes are extern calls."""
-    lowering = GraphLowering(gm, name, symbolic_loops)
+    symbolic_loops: whether the target's kernels can have sizes that only a call knows; ordered:
+    whether they can store at positions from memory, one after the other; else such nodes are extern
+    calls."""
+    lowering = GraphLowering(gm, name, symbolic_loops, ordered)
     for node in gm.graph.nodes:
         lowering.visit(node)
     return lowering.unit()
@@ -50,17 +56,18 @@ def origin(node: Node) -> str:
 
 
 class GraphLowering:
-    def __init__(self, gm: GraphModule, name: str, symbolic_loops: bool) -> None:
+    def __init__(self, gm: GraphModule, name: str, symbolic_loops: bool, ordered: bool) -> None:
         self.gm, self.name, self.symbolic_loops = gm, name, symbolic_loops
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.symbols = Symbols(
             [(f"arg{k}", node.meta.get("val")) for k, node in enumerate(placeholders)]
         )
-        self.ctx = Context(self.symbols)
+        self.ctx = Context(self.symbols, ordered)
         self.values: dict[Node, Any] = {}
         self.inputs: list[Any] = []
         self.outputs: tuple[Any, ...] = ()
         self.constants: dict[Buffer, torch.Tensor] = {}
+        self.writes: list[Write] = []
 
     def unit(self) -> Unit:
         ctx = self.ctx
@@ -123,7 +130,8 @@ class GraphLowering:
         return Ref(buffer, shape, strides)
 
     def visit_output(self, node: Node) -> None:
-        self.outputs = tuple(self.resolve(arg) for arg in node.args[0])  # type: ignore[union-attr]
+        outputs = tuple(self.resolve(arg) for arg in node.args[0])  # type: ignore[union-attr]
+        self.outputs = write_back(self.ctx, self.writes, outputs)
 
     def resolve(self, arg: Any) -> Any:
         """An fx argument with nodes replaced by what they were lowered to."""
@@ -149,6 +157,9 @@ class GraphLowering:
         if getattr(target, "__name__", "") == "getitem" and isinstance(source, tuple):
             self.values[node] = source[node.args[1]]  # type: ignore[index]
             return
+        if target is aten.copy_.default:
+            self._write(node)
+            return
         made = self._number(node)
         if made is None:
             made = (
@@ -157,6 +168,15 @@ class GraphLowering:
                 or self._extern(node, target)
             )
         self.values[node] = made
+
+    def _write(self, node: Node) -> None:
+        """AOTAutograd's copy of a new value to an input, which comes after everything else."""
+        target, source = self.resolve(node.args[:2])
+        static = self.symbolic_loops or self._is_static(node)
+        self.writes.append(
+            Write(target, source, self.ctx.origin, static and self._one_device(node))
+        )
+        self.values[node] = source
 
     def _number(self, node: Node) -> Any:
         """The size that the node computes: nothing needs to run for it."""
@@ -247,6 +267,7 @@ class GraphLowering:
             result.alias_info is not None for result in schema.returns
         )
         result = self._extern_result(node.meta.get("val"))
+        target = aligned_form(node) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
         return result
 

@@ -187,10 +187,9 @@ def _arange(
     value = ctx.value_of(node)
     if node.target is torch.ops.prims.iota.default:
         first, step = kwargs["start"], kwargs["step"]
-    if (
-        any(not isinstance(number, Size) for number in (first, step))
-        or value.dtype.is_floating_point
-    ):
+    if value.dtype.is_floating_point:
+        first, step = _whole(first, step, value)
+    if any(not isinstance(number, Size) for number in (first, step)):
         raise Unsupported("arange of floating point numbers")
 
     def body(at: tuple[Index, ...]) -> Value:
@@ -201,13 +200,26 @@ def _arange(
     return ctx.pointwise(node, body)
 
 
+def _whole(first: Any, step: Any, value: torch.Tensor) -> tuple[Any, Any]:
+    """Start and step of a floating point `arange` as ints, where every element is a whole number
+    that the type holds exactly: then the order of arithmetic does not matter."""
+    most = 2 / torch.finfo(value.dtype).eps
+    count = value.shape[0]
+    numbers = isinstance(first, int | float) and isinstance(step, int | float)
+    if not numbers or not isinstance(count, int) or int(first) != first or int(step) != step:
+        raise Unsupported("arange of broken numbers")
+    if max(abs(first), abs(first + step * count)) > most:
+        raise Unsupported("arange beyond what its type counts")
+    return int(first), int(step)
+
+
 def indirect(position: Value, bound: Size) -> Index:
     if not at_least(bound, 1):
         raise Unsupported("picking from what may be nothing")
     return sizes.atom_index(Indirect(cast(position, LONG), bound))
 
 
-def _from_end(position: Value, bound: Size) -> Index:
+def from_end(position: Value, bound: Size) -> Index:
     """A position of `x[i]`, where a negative one counts from the end."""
     given = cast(position, LONG)
     counted = op("add", given, const(bound, LONG))
@@ -244,8 +256,7 @@ def _gather(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) 
     return ctx.pointwise(node, body)
 
 
-@lowers(aten.scatter.value)
-def _scatter_one(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
+def scatter_compared(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
     """One position along `dim` for each row, as in the gradient of a loss over classes: a
     comparison where it is read."""
     dim %= max(len(x.shape), 1)
@@ -295,7 +306,7 @@ def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
         source = []
         for d, size in enumerate(x.shape):
             index = ids[d] if d < len(ids) else None
-            source.append(plain.pop(0) if index is None else _from_end(index.load(picks), size))
+            source.append(plain.pop(0) if index is None else from_end(index.load(picks), size))
         return x.load(source)
 
     return ctx.pointwise(node, body)

@@ -281,7 +281,8 @@ def _copy(ctx: Context, node: Any, x: Ref, *args: Any, **kwargs: Any) -> Ref:
 def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool = False) -> Ref:
     if ctx.device_of(x) != ctx.device_of(source):
         raise Unsupported("copy between devices")
-    return ctx.pointwise(node, lambda at: cast(source.load(at), x.dtype))
+    target = ctx.compact_result(ctx.value_of(node))
+    return ctx.fill(target, lambda at: cast(source.load(at), x.dtype))
 
 
 @lowers(

@@ -15,13 +15,16 @@ from .unit import Item, Layout, Ref, extent, is_dense
 from .value_builders import cast, const
 
 Body = Callable[[tuple[Index, ...]], Value]
+Places = Callable[[tuple[Index, ...]], tuple[Index, ...]]
 
 
 class Context:
     """Collects the items and buffers of one unit while its graph is lowered."""
 
-    def __init__(self, symbols: Symbols) -> None:
-        self.symbols = symbols
+    def __init__(self, symbols: Symbols, ordered: bool = True) -> None:
+        """ordered: whether the target runs the points of a nest that meet in one place in
+        order."""
+        self.symbols, self.ordered = symbols, ordered
         self.items: list[Item] = []
         self.layouts: dict[Buffer, Layout] = {}
         self.origin = ""
@@ -48,6 +51,17 @@ class Context:
         return Ref(
             self.buffer("buf", value.dtype, Layout(shape, strides, value.device)), shape, strides
         )
+
+    def compact_result(self, value: torch.Tensor) -> Ref:
+        """As `result`; for a tensor that leaves gaps one without, its axes in the same order."""
+        shape, strides = self.symbols.shape(value), self.symbols.strides(value)
+        if 0 in shape or value.dtype.is_complex or is_dense(shape, strides):
+            return self.result(value)
+        order = sorted(range(len(shape)), key=lambda d: (-hint(strides[d]), d))
+        steps = sizes.contiguous_strides([shape[d] for d in order])
+        dense = tuple(steps[order.index(d)] for d in range(len(shape)))
+        buffer = self.buffer("buf", value.dtype, Layout(shape, dense, value.device))
+        return Ref(buffer, shape, dense)
 
     def temporary(self, shape: Sequence[Size], dtype: torch.dtype, device: torch.device) -> Ref:
         sizes_ = tuple(shape)
@@ -91,6 +105,27 @@ class Context:
         at = tuple(sizes.atom_index(axis) for axis in sizes.make_axes(target.shape))
         store = Store(target.buffer, target.index(at), body(at))
         self.add(Nest(target.shape, (), (store,), (self.origin,)))
+        return target
+
+    def scatter(
+        self,
+        target: Ref,
+        shape: Sequence[Size],
+        body: Body,
+        places: Places,
+        combine: str | None = None,
+    ) -> Ref:
+        """A nest over `shape` that stores `body(coordinates)` at `places(coordinates)` of
+        `target`."""
+        if not self.ordered:
+            raise Unsupported("stores at positions from memory")
+        if 0 in shape:
+            return target
+        at = tuple(sizes.atom_index(axis) for axis in sizes.make_axes(tuple(shape)))
+        store = Store(
+            target.buffer, target.index(places(at)), cast(body(at), target.dtype), combine
+        )
+        self.add(Nest(tuple(shape), (), (store,), (self.origin,)))
         return target
 
     def pointwise(self, node: Any, body: Body) -> Ref:

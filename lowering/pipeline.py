@@ -7,24 +7,27 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ..runtime.cudagraphs import GraphedProgram
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
+from ..runtime.pacing import checkpoint
 from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality, storage
+from .in_place import in_place
 from .inline import inline
-from .ir import Group, Nest
+from .ir import Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Unknown
 from .program_steps import Target, emit
 from .schedule import schedule, schedule_unfused
 from .simplify import simplify
 from .sink import sink
-from .storage import given_buffers
+from .storage import given_buffers, touched, written
 from .targets.cpp_build import CppTarget
 from .targets.extern import placeable
 from .targets.triton_build import TritonTarget
-from .unit import Unit, leaves
+from .unit import ExternCall, Item, Ref, Unit, leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +46,17 @@ STAGES = (
     Stage(
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers
+    Stage("in_place", in_place),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
 )
 
 
-def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
+def compile_unit(graph: GraphModule, name: str, options: Options) -> Program | GraphedProgram:
     """The program of a functional core-ATen graph. Raises LoweringError or BuildError."""
     if options.target == "triton" or _on_gpu(graph):
-        return _compile(graph, name, options, symbolic_loops=False)
+        return _compile(graph, name, options, symbolic_loops=False, ordered=False)
     try:
-        return _compile(graph, name, options, symbolic_loops=True)
+        return _compile(graph, name, options)
     except Unknown as question:
         log.info(
             "%s: loops over sizes that only a call knows are left to the library: %s",
@@ -62,10 +66,17 @@ def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
         return _compile(graph, name, options, symbolic_loops=False)
 
 
-def _compile(graph: GraphModule, name: str, options: Options, symbolic_loops: bool) -> Program:
-    unit = lower_graph(graph, name, symbolic_loops)
+def _compile(
+    graph: GraphModule,
+    name: str,
+    options: Options,
+    symbolic_loops: bool = True,
+    ordered: bool = True,
+) -> Program | GraphedProgram:
+    unit = lower_graph(graph, name, symbolic_loops, ordered)
     _check(unit, "lower", options)
     for stage in STAGES:
+        checkpoint()
         run = stage.run if options.fusion or not stage.fusion else stage.unfused
         if run is not None:
             unit = run(unit)
@@ -78,13 +89,40 @@ def _on_gpu(graph: GraphModule) -> bool:
     return any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in values)
 
 
-def finish(unit: Unit, target: Target, options: Options) -> Program:
+def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedProgram:
     """Storage, kernels, program."""
     planned = storage.plan(unit, target.arena, placeable(unit))
     if options.verify_ir and (found := storage.overlaps(unit, planned)):
         raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
     groups = [item for item in unit.items if isinstance(item, Group)]
-    return emit(unit, planned, target.build(unit, groups))
+    program = emit(unit, planned, target.build(unit, groups))
+    device = _graph_device(unit) if options.cudagraphs else None
+    if device is None:
+        return program
+    changed = {buffer for item in unit.items for buffer in written(item)}
+    places = [
+        k for k, ref in enumerate(unit.inputs) if isinstance(ref, Ref) and ref.buffer in changed
+    ]
+    return GraphedProgram(program, device, frozenset(places))
+
+
+def _graph_device(unit: Unit) -> torch.device | None:
+    """The GPU that everything in the unit runs on; None, and a line that says why, if there are
+    several devices."""
+    read = {buffer for item in unit.items for buffer in _read(item)} - unit.constants.keys()
+    written_to = {b for item in unit.items if isinstance(item, Group) for b in touched(item)}
+    devices = {unit.layouts[buffer].device for buffer in read | written_to}
+    if len(devices) == 1 and next(iter(devices)).type == "cuda":
+        (device,) = devices
+        return device if device.index is not None else torch.device("cuda", 0)
+    if any(device.type == "cuda" for device in devices):
+        names = ", ".join(sorted(map(str, devices)))
+        log.warning("%s runs without a CUDA graph: it works on %s", unit.name, names)
+    return None
+
+
+def _read(item: Item) -> Iterator[Buffer]:
+    return item.reads() if isinstance(item, ExternCall) else iter(touched(item))
 
 
 def target_of(unit: Unit, options: Options) -> Target:

@@ -23,7 +23,9 @@ from .ir import (
     Value,
     accesses,
     atoms,
+    has_positions,
     nest_loads,
+    scatters,
 )
 from .poly import Size, at_least, hint
 from .sizes import Axis, Index
@@ -55,9 +57,13 @@ class _Open:
     def space(self) -> tuple[Size, ...]:
         return self.nests[0].space
 
+    def reads(self) -> set[Buffer]:
+        if self.extern is not None:
+            return set(self.extern.reads())
+        return {load.buffer for nest in self.nests for load in nest_loads(nest)}
+
     def buffers(self) -> set[Buffer]:
-        reads = {load.buffer for nest in self.nests for load in nest_loads(nest)}
-        return reads | self.written()
+        return self.reads() | self.written()
 
     def written(self) -> set[Buffer]:
         return {store.buffer for nest in self.nests for store in nest.stores}
@@ -68,6 +74,9 @@ class _Scheduler:
         self.unit = unit
         self.places: list[_Open] = []
         self.writer: dict[Buffer, int] = {}
+        self.reader: dict[Buffer, int] = {}
+        self.given = unit.given_buffers()
+        self.last_raising = -1  # the last place that may raise: inputs are written after it
 
     def run(self, fuse: bool) -> Unit:
         for item in self.unit.items:
@@ -79,7 +88,8 @@ class _Scheduler:
 
     def _merge_groups(self) -> None:
         """Once more, with whole groups: nests that met too late for the first pass."""
-        places, self.places, self.writer = self.places, [], {}
+        places, self.places, self.writer, self.reader = self.places, [], {}, {}
+        self.last_raising = -1
         for place in places:
             self._place(place, fuse=True)
 
@@ -93,12 +103,19 @@ class _Scheduler:
             self.places.append(place)
         for buffer in place.extern.writes() if place.extern else place.written():
             self.writer[buffer] = max(where, self.writer.get(buffer, 0))
+        for buffer in place.reads() & self.given:
+            self.reader[buffer] = max(where, self.reader.get(buffer, 0))
+        if place.extern or any(map(has_positions, place.nests)):
+            self.last_raising = max(where, self.last_raising)
 
     def _join(self, newcomer: _Open) -> int | None:
         """The place of a group that took the newcomer's nests in."""
-        touched = newcomer.buffers()
-        reads = {load.buffer for nest in newcomer.nests for load in nest_loads(nest)}
+        touched, reads = newcomer.buffers(), newcomer.reads()
         earliest = max((self.writer.get(buffer, 0) for buffer in touched), default=0)
+        overwritten = newcomer.written() & self.given
+        if overwritten:
+            readers = [self.reader.get(buffer, 0) for buffer in overwritten]
+            earliest = max(earliest, self.last_raising + 1, *readers)
         for where in range(len(self.places) - 1, max(earliest, len(self.places) - WINDOW) - 1, -1):
             place = self.places[where]
             if place.nests and reads & place.buffers() and self._try(place, newcomer):
@@ -131,6 +148,8 @@ def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
         map(gains_divisions, (*first, *second), made)
     ):  # at every element, in the innermost loop
         return None
+    if any(map(scatters, made)):
+        return None
     return made if all(_row_local(one, two) for one in before for two in after) else None
 
 
@@ -161,14 +180,19 @@ def _pays(space: tuple[Size, ...], nests: list[Nest]) -> bool:
 
 def _row_local(first: Nest, second: Nest) -> bool:
     """Whether whatever `second` reads of `first`'s results was stored at the same point of
-    space."""
+    space, and what it overwrites was read there."""
     for store in first.stores:
         for load in nest_loads(second):
             if load.buffer is store.buffer and not _same_row(store, load, first, second):
                 return False
         if any(other.buffer is store.buffer for other in second.stores):
             return False
-    return True
+    return all(
+        _same_row(store, load, second, first)
+        for store in second.stores
+        for load in nest_loads(first)
+        if load.buffer is store.buffer
+    )
 
 
 def _same_row(store: Store, load: Load, first: Nest, second: Nest) -> bool:
@@ -209,7 +233,7 @@ def _locals_found(unit: Unit) -> Unit:
     for place, item in enumerate(unit.items):
         for buffer in _touched(item):
             users.setdefault(buffer, set()).add(place)
-    pinned = unit.outputs_buffers() | unit.extern_buffers() | frozenset(unit.constants)
+    pinned = unit.outputs_buffers() | unit.extern_buffers() | unit.given_buffers()
     items = [
         _localise(item, {b for b in _touched(item) if len(users[b]) == 1 and b not in pinned})
         if isinstance(item, Group)

@@ -18,7 +18,7 @@ def simplify(unit: Unit) -> Unit:
 def drop_dead(unit: Unit) -> list[Item]:
     """Items without nests whose results are never read. Extern calls stay, for they may have
     effects, but lose such results."""
-    wanted = set(_names(unit.outputs))
+    wanted = {*_names(unit.outputs), *unit.given_buffers()}
     kept: list[Item] = []
     for item in reversed(unit.items):
         if isinstance(item, ExternCall):

@@ -79,7 +79,7 @@ def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Stor
 
 def given_buffers(unit: Unit) -> set[Buffer]:
     """Inputs and constants: not ours to allocate."""
-    return {ref.buffer for ref in unit.inputs if hasattr(ref, "buffer")} | set(unit.constants)
+    return unit.given_buffers()
 
 
 def lifetimes(unit: Unit) -> tuple[dict[Buffer, int], dict[Buffer, int]]:

@@ -46,6 +46,9 @@ class Ref:
     def load(self, coordinates: Sequence[Index], mask: Value | None = None) -> Load:
         return Load(self.buffer, self.index(coordinates), mask)
 
+    def over(self, buffer: Buffer) -> "Ref":
+        return dataclasses.replace(self, buffer=buffer)
+
 
 @dataclasses.dataclass(frozen=True)
 class Symbol:
@@ -71,6 +74,13 @@ class ExternCall:
 
     def writes(self) -> Iterator[Buffer]:
         return (ref.buffer for ref in leaves(self.result) if isinstance(ref, Ref))
+
+    def replace(self, change: Callable[[Ref], Ref]) -> "ExternCall":
+        """The call with its tensors changed."""
+        args, kwargs, result = (
+            mapped(tree, change) for tree in (self.args, self.kwargs, self.result)
+        )
+        return dataclasses.replace(self, args=args, kwargs=kwargs, result=result)
 
 
 Item = Nest | Group | ExternCall
@@ -101,6 +111,10 @@ class Unit:
     def replace(self, **changes: Any) -> "Unit":
         return dataclasses.replace(self, **changes)
 
+    def given_buffers(self) -> set[Buffer]:
+        """Inputs and constants."""
+        return {ref.buffer for ref in self.inputs if isinstance(ref, Ref)} | set(self.constants)
+
     def outputs_buffers(self) -> frozenset[Buffer]:
         return frozenset(ref.buffer for ref in leaves(self.outputs) if isinstance(ref, Ref))
 
@@ -119,6 +133,15 @@ def leaves(tree: Any) -> Iterator[Any]:
             yield from leaves(item)
     else:
         yield tree
+
+
+def mapped(tree: Any, change: Callable[[Ref], Ref]) -> Any:
+    """The tree with its tensors changed."""
+    if isinstance(tree, list | tuple):
+        return type(tree)(mapped(item, change) for item in tree)
+    if isinstance(tree, dict):
+        return {key: mapped(item, change) for key, item in tree.items()}
+    return change(tree) if isinstance(tree, Ref) else tree
 
 
 def extent(shape: Shape, strides: Shape) -> Size:

@@ -44,8 +44,8 @@ _ALL = (
     Reason(
         "DYN000",
         "explicit-break",
-        "graph_break() was called",
-        "remove the call",
+        "a graph break was asked for",
+        "remove the call of graph_break(), or the disable() of the function",
         ("GB0025",),
         no_rule="the call says what it means",
         about=(
@@ -57,12 +57,14 @@ _ALL = (
         "DYN001",
         "unsupported",
         "the recorder does not understand this",
-        "it runs in eager; please report it",
+        "the statement runs as it is, between two graphs: move it out of the compiled code, or "
+        "write it with what is captured",
         no_rule="what the recorder lacks is its own limit, and not the fault of a text",
         about=(
             "While the first call is recorded, something happened that cannot be made again at a "
             "later call: the detail in parentheses says what. Nothing is wrong with the result: "
-            "the call went on in eager, and so do later ones. docs/limits.md lists what is known."
+            "the statement runs as it is, between what is captured before and after it. "
+            "docs/limits.md lists what is known."
         ),
     ),
     Reason(

@@ -46,6 +46,15 @@ class Config:
         with self._lock:
             self.__dict__["_base"] = {**self._base, **changes}
 
+    def __repr__(self) -> str:
+        """Every option with its value now, those that differ from the default marked."""
+        values = {name: getattr(self, name) for name in _NAMES}
+        lines = [
+            f"    {name}={value!r},{'' if value == getattr(_DEFAULTS, name) else '  # changed'}"
+            for name, value in values.items()
+        ]
+        return "\n".join(["dynfix.config(", *lines, ")"])
+
     def __dir__(self) -> list[str]:
         return [*_NAMES, "options", "patch"]
 
@@ -116,6 +125,11 @@ def make_options(
     """
     if mode is not None and options is not None:
         raise OptionError("either mode or options can be given, not both")
+    if options is not None and not isinstance(options, Mapping):
+        raise OptionError(
+            f"options must be a dict of names and values, not a {type(options).__name__}:"
+            f" {options!r:.60}"
+        )
     record = config.options()
     record = record.replace(
         fullgraph=record.fullgraph or fullgraph,

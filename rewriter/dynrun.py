@@ -1,4 +1,5 @@
-"""The command `dynrun script.py [args]`: run an unchanged script with its models compiled.
+"""The command `dynrun script.py [args]`: run an unchanged script with its models compiled; also
+`-m module`, `-c code` and `-` (standard input), as python has them, and `python -m dynfix.run`.
 
 Calls of outermost `nn.Module`s, and functions given to `torch.compile`, go through
 `dynfix.compile`. Everything else is as under `python`: `sys.argv`, `__main__`, `sys.path[0]`, the
@@ -10,17 +11,20 @@ import argparse
 import atexit
 import builtins
 import io
+import linecache
 import os
 import runpy
 import sys
 import types
 from collections.abc import Callable, Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import BuiltinImporter, SourceFileLoader
 from typing import Any
 
 from .. import __version__
 from ..runtime.errors import OptionError
+from ..runtime.pacing import SHARE
 from . import emit_source
+from . import worker_launch as launch
 from .intercept import install
 from .session import Session
 from .tracebacks import without_own_frames
@@ -29,7 +33,7 @@ from .tracebacks import without_own_frames
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dynrun",
-        usage="dynrun [options] script.py [args]\n       dynrun [options] -m module [args]",
+        usage="dynrun [options] [script.py | -m module | -c code | -] [args]",
         description="Run an unchanged PyTorch script with its models captured and compiled.",
         allow_abbrev=False,
     )
@@ -55,7 +59,15 @@ def _parser() -> argparse.ArgumentParser:
         "--eager-calls",
         type=int,
         metavar="N",
-        help="eager calls of a module before it is compiled (1; --explain: 0)",
+        help="compile a module at once after N eager calls (--explain: 0), not beside the script"
+        " where it pays",
+    )
+    add(
+        "--overhead",
+        type=float,
+        default=100 * SHARE,
+        metavar="PERCENT",
+        help="how much of the run compiling may cost before it pays (%(default)g)",
     )
     add(
         "--emit-source",
@@ -67,6 +79,17 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print at exit, to stderr, what was captured and where it broke",
     )
+    add(
+        "--nproc-per-node",
+        metavar="N",
+        help="start N processes of the script through torchrun's launcher (or gpu, cpu, auto)",
+    )
+    add(
+        "--summary",
+        action=argparse.BooleanOptionalAction,
+        help="say at the end, on stderr, what was compiled (default: only on a terminal)",
+    )
+    add("-q", "--quiet", action="store_true", help="no summary")
     add("--disable", action="store_true", help="run the script as it is")
     add("--version", action="version", version=f"dynrun {__version__}")
     return parser
@@ -78,7 +101,7 @@ def _split(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[s
         name for action in parser._actions if action.nargs is None for name in action.option_strings
     }
     at = 0
-    while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "-"):
+    while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "-c", "-"):
         at += 2 if argv[at] in takes_value else 1
     return list(argv[:at]), list(argv[at:])
 
@@ -89,20 +112,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     own, script = _split(sys.argv[1:] if argv is None else argv, parser)
     arguments = parser.parse_args(own)
-    if not script or script == ["-m"]:
+    if not script or script in (["-m"], ["-c"]):
         parser.error("no script given")
     try:
         session = _session(arguments)
     except OptionError as error:
         parser.error(str(error))
+    if arguments.nproc_per_node is not None:
+        script = launch.standalone(arguments.nproc_per_node, script)
+    if launch.is_launcher(script):
+        launch.let_workers_use(own)
     if arguments.emit_source:
         emit_source.install(arguments.emit_source)
     if not arguments.disable:
-        default = 0 if arguments.explain else 1
-        install(session, default if arguments.eager_calls is None else arguments.eager_calls)
-    _run_as_python_does(
-        lambda: _run_module(script[1:]) if script[0] == "-m" else _run_script(script)
-    )
+        if arguments.eager_calls is None and not arguments.explain:
+            session.compile_beside(arguments.overhead / 100)
+        install(session, arguments.eager_calls or 0)
+    runs = {"-m": _run_module, "-c": _run_code, "-": _run_stdin}
+    if script[0] in runs:
+        _run_as_python_does(lambda: runs[script[0]](script[1:]))
+    else:
+        _run_as_python_does(lambda: _run_script(script))
     return 0
 
 
@@ -112,6 +142,11 @@ def _session(arguments: argparse.Namespace) -> Session:
     session = Session(arguments.explain, **{name: getattr(arguments, name) for name in names})
     if arguments.explain:
         atexit.register(session.print_report)
+    elif not arguments.quiet and not arguments.disable:
+        wanted = arguments.summary
+        if wanted or (wanted is None and sys.stderr is not None and sys.stderr.isatty()):
+            session.keep = True
+            atexit.register(session.print_summary)
     return session
 
 
@@ -152,6 +187,24 @@ def _compiled_script(path: str) -> types.CodeType:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
+
+
+def _run_code(argv: list[str]) -> None:
+    sys.argv[:] = ["-c", *argv[1:]]
+    _run_text(argv[0], "<string>")
+
+
+def _run_stdin(argv: list[str]) -> None:
+    sys.argv[:] = ["-", *argv]
+    _run_text(sys.stdin.read(), "<stdin>")
+
+
+def _run_text(text: str, name: str) -> None:
+    """Code without a file. Its lines are kept, so that its functions have a source to rewrite."""
+    sys.path[0] = ""
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    code = compile(text, name, "exec", dont_inherit=True)
+    exec(code, _new_main(__loader__=BuiltinImporter))
 
 
 def _run_module(argv: list[str]) -> None:

@@ -159,7 +159,7 @@ def _finished(code: CodeType, spelt: str) -> CodeType:
 
 def _convert(found: live_source.Source) -> str:
     # LibCST takes 0.2 s to import, and is needed only when the cache has no answer.
-    return import_module(".constructs.driver", __package__).convert(found)
+    return load().convert(found)
 
 
 def _remember(code: CodeType) -> None:
@@ -169,3 +169,8 @@ def _remember(code: CodeType) -> None:
     for const in code.co_consts:
         if isinstance(const, CodeType) and const.co_flags & 0x1:  # CO_OPTIMIZED: not a class body
             _remember(const)
+
+
+def load() -> Any:
+    """The converters, and with them LibCST, which takes 0.2 s to load."""
+    return import_module(".constructs.driver", __package__)

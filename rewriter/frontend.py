@@ -1,6 +1,7 @@
 """From a call with new guards to a compiled entry: the stage list, and the object that a compiled
 function is."""
 
+import functools
 import threading
 import time
 import types
@@ -9,16 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
+from ..lowering.double_backward import Differentiable
+from ..lowering.fakes import PacedFakeMode
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileLimitError
 from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
 from ..runtime.options import Options
 from . import catalogue, emit
+from .background import Background
 from .capture import current, places
 from .capture.moving import Moving
 from .capture.recording import Recording, finish
@@ -30,7 +33,9 @@ from .capture.trace import Recorder
 from .forms import call_ops, known_calls
 from .forms.operators import Forms
 from .live_source import NotRewritable
+from .outline import pieces
 from .rerecord import Changed, checked
+from .switchover import State, Switchover
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -71,16 +76,26 @@ class CompiledFunction:
     sites and no segments.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        family: "pieces.Family | None" = None,
+        depth: int = 0,
+    ) -> None:
         self.fn, self.options = fn, options
+        self._family, self._depth = family, depth
+        self._opened: Callable[..., Any] | None = None
         self.recordings: list[Recording | Failed] = []
+        self.background: Background | None = None  # who builds, if not the call itself
+        self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
+        self.switchovers: list[Switchover] = []
         self._stays_eager = False
         self._failures = 0
         self._limit_told = False
         self._moving = Moving()
         self._due: list[tuple[GuardSet, Changed]] = []
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
-        _tell_missing(options)
         _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,18 +105,39 @@ class CompiledFunction:
                 catalogue.OPAQUE_CALL, "a compiled function is called by code that is not rewritten"
             )
         if self._stays_eager and not self._dispatcher.entries:
-            return self.fn(*args, **kwargs)
-        if self._due:
-            changed = self._changed_for(args, kwargs)
-            if changed is not None:
-                return self._record(args, kwargs, changed)
+            return self._uncaptured(args, kwargs)
+        if current.family() is None:
+            return self._served(args, kwargs)
+        before = current.open_family(None)
+        try:
+            return self._served(args, kwargs)
+        finally:
+            current.open_family(before)
+
+    def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By an entry, or by a recording; anew where patterns changed the functions for such a
+        call."""
+        changed = self._changed_for(args, kwargs) if self._due else None
+        if changed is not None:
+            return self._record(args, kwargs, changed)
         return self._dispatcher(args, kwargs)
+
+    def _uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In eager; in parts, if the function could be cut where it breaks."""
+        return (self._opened or self.fn)(*args, **kwargs)
+
+    def is_eager(self) -> bool:
+        """Whether eager serves every call, and no recording is to come."""
+        entries = self._dispatcher.entries
+        tried = all(getattr(entry, "state", None) is State.EAGER for entry in entries)
+        return tried and self._opened is None and (self._stays_eager or bool(entries))
 
     def reset(self) -> None:
         """Forget every recording."""
         self._dispatcher.clear()
         self.recordings.clear()
         self._stays_eager, self._failures, self._limit_told = False, 0, False
+        self._opened = None
         self._moving.clear()
         self._due.clear()
 
@@ -119,16 +155,21 @@ class CompiledFunction:
     ) -> Any:
         """Serve the call in eager while recording it; at its end, compile. `changed`: functions
         that patterns rewrote, after an earlier recording."""
+        if self._stays_eager:
+            return self._uncaptured(args, kwargs)
         if (
-            self._stays_eager
+            (self.background is not None and not self.background.may_record())
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
         ):
             return self.fn(*args, **kwargs)
+        start = time.perf_counter()
         try:
             return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
+            if self.background is not None:
+                self.background.recorded(time.perf_counter() - start)
 
     def _at_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if len(self._dispatcher.entries) < self.options.recompile_limit:
@@ -153,7 +194,7 @@ class CompiledFunction:
         start = time.perf_counter()
         self._note_moving(args, kwargs)
         ambient, generators = GuardState.now(), Generators()
-        recorder = self._recorder(changed)
+        recorder = self._recorder(changed, args)
         try:
             result = self._run(recorder, args, kwargs)
         except Exception as error:
@@ -176,11 +217,12 @@ class CompiledFunction:
             self._compile(recording)
         return result
 
-    def _recorder(self, changed: Changed | None) -> Recorder:
-        if changed is None:
-            return Recorder(self.options, Rewriter, self._moving)
-        recorder = Recorder(self.options, changed.rewriter(Rewriter), self._moving)
-        recorder.rewritings = None
+    def _recorder(self, changed: Changed | None, args: tuple[Any, ...]) -> Recorder:
+        rewriter = Rewriter if changed is None else changed.rewriter(Rewriter)
+        recorder = Recorder(self.options, rewriter, self._moving)
+        recorder.home = places.definition_of(self.fn, args)
+        if changed is not None:
+            recorder.rewritings = None
         return recorder
 
     def _bettered(
@@ -224,7 +266,7 @@ class CompiledFunction:
     ) -> Recording | None:
         """The call once more, with the changed functions; None where that gives no better
         recording."""
-        recorder = self._recorder(changed)
+        recorder = self._recorder(changed, args)
         try:
             other = self._run(recorder, args, kwargs)
             second = self._finished(recorder, other, args, kwargs, ambient)
@@ -267,7 +309,10 @@ class CompiledFunction:
     def _note_moving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Numbers and sizes that an entry took for constants and that are others now: the next
         recording traces them."""
-        for failure in self._dispatcher.explain_miss(args, kwargs):
+        failures = self._dispatcher.explain_miss(args, kwargs)
+        if self._dispatcher.entries:
+            self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
+        for failure in failures:
             self._moving.note_number(failure.guard)
         self._moving.left = self.options.recompile_limit - len(self._dispatcher.entries)
         for recording in self._captured():
@@ -290,6 +335,8 @@ class CompiledFunction:
                 if recorder.active
                 else None
             )
+        except GraphBreakError:  # under fullgraph=True
+            raise
         except Exception as error:
             self._internal(error, "finishing the recording")
             return None
@@ -302,30 +349,96 @@ class CompiledFunction:
 
     def _failed(self, recorder: Recorder) -> None:
         """This call ran in eager. The next may be recordable (lazy initialisation); after a few the
-        function stays eager."""
+        function is cut where the recording ended."""
         self._failures += 1
         sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
         self.recordings.append(Failed(sites))
+        kept = FAILURES_KEPT if self._family is None else 1
         if recorder.stopped is not None:
-            name = getattr(self.fn, "__qualname__", repr(self.fn))
-            report.warn_once(
-                "stopped",
-                f"{name} runs in eager: {recorder.stopped}",
-                f"{recorder.stopped.file}:{recorder.stopped.line}",
-            )
-        self._stays_eager = self._failures >= FAILURES_KEPT
+            self._tell(recorder.stopped)
+        if self._failures >= kept and not self._stays_eager:
+            self._cut(recorder.stopped_at)
+
+    def _tell(self, site: catalogue.Site) -> None:
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        report.warn_once("stopped", f"{name} is not one graph: {site}", f"{site.file}:{site.line}")
+
+    def _cut(self, stopped_at: tuple[places.Reached, ...]) -> None:
+        """From now on the function runs in parts."""
+        family = self._family or pieces.Family(self._member, CompiledFunction)
+        family.note(stopped_at)
+        self.cut_at(pieces.line_in(self.fn, stopped_at), family)
+
+    def _member(
+        self, fn: Callable[..., Any], family: "pieces.Family", depth: int
+    ) -> "CompiledFunction":
+        """A part, or a callee. A part in a loop meets every layer: it may have more variants."""
+        options = self.options.replace(recompile_limit=4 * self.options.recompile_limit)
+        member = CompiledFunction(fn, options, family, depth)
+        member.background = self.background
+        return member
+
+    def cut_at(self, line: int | None, family: "pieces.Family") -> None:
+        """Run in parts, cut at `line`, or in halves where it is not known."""
+        self._stays_eager = True
+        try:
+            self._opened = pieces.opened(self.fn, line, family, self._depth)
+        except Exception as error:
+            self._internal(error, "cutting the function")
 
     def _compile(self, recording: Recording) -> None:
+        if self.background is not None:
+            self._compile_beside(recording, self.background)
+            return
+        self.recordings.append(recording)
+        entry = self._entry(recording)
+        if entry is not None:
+            self._dispatcher.add(entry)
+
+    def _compile_beside(self, recording: Recording, background: Background) -> None:
+        """Eager serves the calls of this recording until it is compiled, and after, if it is
+        faster."""
+        self.recordings.append(recording)
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        switchover = Switchover(recording, self.fn, background, name)
+        self.switchovers.append(switchover)
+        self._dispatcher.add(switchover)
+
+        def build() -> None:
+            entry = self._entry(recording)
+            if entry is None:
+                switchover.give_up()
+            else:
+                switchover.ready(entry)
+
+        background.build(build)
+
+    def _entry(self, recording: Recording) -> Entry | None:
+        """The recording with its compiled segments; None, and a message, if that failed."""
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
         except Exception as error:
             self._internal(error, "compiling")
-            self.recordings.append(Failed(recording.sites))
-            return
+            self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
+            return None
         recording.compile_times["backend"] = time.perf_counter() - start
-        self.recordings.append(recording)
-        self._dispatcher.add(Entry(recording, programs, self.fn))
+        entry = Entry(recording, programs, self.fn)
+        for program in programs:
+            inner = program.program if isinstance(program, _Foreign) else program
+            if isinstance(inner, Differentiable):
+                inner.when_seen = functools.partial(self._double_backward, entry)
+        return entry
+
+    def _double_backward(self, entry: Entry) -> None:
+        """A gradient through this entry is differentiated: from now on its calls run in eager."""
+        entry.stays_eager = True
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        report.warn_once(
+            "double-backward",
+            f"{name} runs in eager where its gradients are differentiated (create_graph=True)",
+            name,
+        )
 
     def _programs(self, recording: Recording) -> tuple[Callable[..., Any], ...]:
         """The compiled segments. A recording whose sizes cannot be symbols stands for one size."""
@@ -343,7 +456,7 @@ class CompiledFunction:
     def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
         recording.outcomes = tuple(symbols.analyse(recording.segments, recording.outcomes))
         for other in self._captured():
-            if recording.reads_same(other):
+            if other is not recording and recording.reads_same(other):
                 symbols.check_against(other.segments, recording.segments)
         programs = tuple(
             compile_segment(segment, self.options, symbols.examples(number, segment))
@@ -357,20 +470,14 @@ class CompiledFunction:
         if self.options.strict:
             raise error
         self._stays_eager = True
+        if self.options.fullgraph:
+            raise GraphBreakError(f"fullgraph=True, but {doing} failed: {error}") from error
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.log.debug("%s of %s failed", doing, name, exc_info=error)
         report.warn_once(
             "internal",
             f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}",
             name,
-        )
-
-
-def _tell_missing(options: Options) -> None:
-    """What was asked for and is not there is said, once."""
-    if options.cudagraphs:
-        report.warn_once(
-            "cudagraphs", "CUDA graphs are not used yet: kernels are launched one by one"
         )
 
 
@@ -395,12 +502,13 @@ def compile_segment(
     if segment.eager or not segment.ops:
         return segment.module
     if example_inputs is None:
-        with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
+        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
             example_inputs = [meta.fake() for meta in segment.metas]
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
-    if options.backend != "native" and options.backend != "aot_eager":
+    if options.backend == "eager":
         return _Foreign(program)
-    return program
+    program = Differentiable(program, segment.module, segment.random)
+    return program if options.backend in ("native", "aot_eager") else _Foreign(program)
 
 
 class _Foreign:
@@ -410,10 +518,10 @@ class _Foreign:
     may_write_first = True
 
     def __init__(self, program: Callable[..., Any]) -> None:
-        self._program = program
+        self.program = program
 
     def __call__(self, *tensors: Any) -> Any:
-        return self._program(*tensors)
+        return self.program(*tensors)
 
 
 def _eager_backend(

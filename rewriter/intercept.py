@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -24,6 +25,7 @@ from .capture import current
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
+LOOKED_AT = 64  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
 WRAPPERS = (
     "torch.nn.parallel.",
@@ -78,9 +80,11 @@ class Known:
     def __init__(self, module: Any) -> None:
         self.ref = weakref.ref(module)
         self.signatures: list[Any] = []
-        self.entry: Callable[..., Any] | None = None
+        self.entry: Any = None
         self.excluded = False
         self.used = 0
+        self.calls = 0
+        self.seconds = 0.0
 
     def is_due(self, signature: Any, eager_calls: int) -> bool:
         """Whether to compile now: this signature was seen often enough, or many different ones
@@ -121,8 +125,10 @@ class ModuleCalls:
         return self._somebody_elses() or type(module).__module__.startswith(WRAPPERS)
 
     def _call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        entry = self._entry(module, args, kwargs)
+        known = self._find(module)
+        entry = self._entry(known, module, args, kwargs)
         self._thread.busy = True
+        start = time.perf_counter()
         try:
             return (
                 module._call_impl(*args, **kwargs)
@@ -131,17 +137,28 @@ class ModuleCalls:
             )
         finally:
             self._thread.busy = False
+            known.calls += 1
+            known.seconds += time.perf_counter() - start
 
-    def _entry(self, module: Any, args: Any, kwargs: Any) -> Callable[..., Any] | None:
+    def _entry(
+        self, known: "Known", module: Any, args: Any, kwargs: Any
+    ) -> Callable[..., Any] | None:
         """The compiled call, or None: this one runs eager, with everything inside it."""
-        known = self._find(module)
         if known.excluded or isinstance(module, self._captured_already):
             return None
-        if known.entry is None and known.is_due(
-            self._signature(module, args, kwargs), self._eager_calls
-        ):
-            known.entry = self._session.compile(module)._dynfix_entry
+        if known.entry is None and self._is_due(known, module, args, kwargs):
+            compiled = self._session.compile(module)._dynfix_entry
+            compiled.background = self._session.background
+            known.entry = compiled
+        elif known.entry is not None and known.calls % LOOKED_AT == 0 and known.entry.is_eager():
+            known.excluded = True
         return known.entry
+
+    def _is_due(self, known: "Known", module: Any, args: Any, kwargs: Any) -> bool:
+        background = self._session.background
+        if background is not None:
+            return background.wants(known.calls, known.seconds)
+        return known.is_due(self._signature(module, args, kwargs), self._eager_calls)
 
     def _find(self, module: Any) -> Known:
         known = self._known.get(id(module))
@@ -206,6 +223,8 @@ def torch_compile(
         if model is None:
             return functools.partial(compile, **arguments)
         if not _is_known(arguments.get("backend")):
+            if session.background is not None:
+                session.background.give_up()  # Dynamo takes another thread's tracing for its own
             return original(model, **arguments)
         compiled = session.compile(model, **_translated(arguments))
         if hasattr(compiled, "_orig_mod"):

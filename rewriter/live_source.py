@@ -17,6 +17,7 @@ import linecache
 import re
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 
@@ -79,10 +80,22 @@ class Source:
         return NotRewritable(reason, self.file, self.first_line)
 
 
+_made: "weakref.WeakValueDictionary[int, CodeType]" = weakref.WeakValueDictionary()
+_texts: dict[int, Source] = {}
+
+
+def remember(code: CodeType, source: Source) -> None:
+    """`code` was compiled from `source`, a text that stands in no file."""
+    _made[id(code)], _texts[id(code)] = code, source
+    weakref.finalize(code, _texts.pop, id(code), None)
+
+
 def find(fn: FunctionType) -> Source:
     """The source of `fn`. Raises `NotRewritable` when there is none, or when it is not the source
     of the live code."""
     code = fn.__code__
+    if _made.get(id(code)) is code:
+        return _texts[id(code)]
     if code.co_flags & _ASYNC:
         raise NotRewritable(
             "asynchronous functions are not rewritten", code.co_filename, code.co_firstlineno

@@ -1,15 +1,22 @@
 """One run of `dynrun`: the arguments that everything is compiled with, and what was captured, for
 the report."""
 
+import io
+import os
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 from .. import (
     # the package's lazy table: `public("compile")` loads torch and the compiler
     __getattr__ as public,
 )
+from ..runtime.pacing import SHARE, Account
+from . import summary
+from .background import Background
 from .config import make_options
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep + "rewriter"
 
 
 class Session:
@@ -19,7 +26,14 @@ class Session:
     def __init__(self, keep: bool = False, **arguments: Any) -> None:
         self.keep, self.arguments = keep, arguments
         self.captured: list[tuple[str, Any]] = []
+        self.background: Background | None = None
         make_options(**arguments)
+
+    def compile_beside(self, share: float = SHARE) -> None:
+        """From now on modules are compiled beside the calls that eager serves, and only where that
+        pays. `share` of the run may be lost by that."""
+        self.background = Background(_load_compiler, Account(share=share))
+        self.background.start()
 
     def compile(self, model: Any, **changes: Any) -> Any:
         """`dynfix.compile(model)` with the command line's arguments, except for `changes`."""
@@ -31,24 +45,55 @@ class Session:
 
     def print_report(self, file: TextIO | None = None) -> None:
         """What was captured, and each place where it broke."""
+        summary.say(summary.report(self.captured), file)
+
+    def print_summary(self, file: TextIO | None = None) -> None:
+        """A few lines at the end of a run."""
+        import rich.console
+
+        text = io.StringIO()
         out = file or sys.stderr
-        called = [(name, entry.recordings) for name, entry in self.captured if entry.recordings]
-        print(f"dynrun: {len(called)} captured", file=out)
-        for name, recordings in called:
-            print("\n".join(_lines(name, recordings)), file=out)
+        console = rich.console.Console(
+            file=text, force_terminal=out.isatty(), highlight=False, soft_wrap=True
+        )
+        console.print(summary.summary(self.captured, self.background))
+        summary.say(text.getvalue(), file)
 
 
-def _lines(name: str, recordings: Any) -> Iterator[str]:
-    graphs = sum(len(recording.segments) for recording in recordings)
-    sites = [site for recording in recordings for site in recording.sites]
-    yield f"  {name}: {len(recordings)} recorded, {graphs} graphs, {len(sites)} breaks"
-    for site in sites:
-        yield "    " + str(site).replace("\n", "\n    ")
-    for change in dict.fromkeys(c for recording in recordings for c in recording.rewritten):
-        yield f"    {change.file}:{change.line}: {change.code} rewritten"
-        yield from (f"      - {line}" for line in change.before.splitlines())
-        yield from (f"      + {line}" for line in change.after.splitlines())
+def _load_compiler() -> None:
+    public("compile")
+    warm_up: Any = public("warm_up")
+    warm_up()
 
 
 def _name(model: Any) -> str:
-    return getattr(model, "__qualname__", type(model).__qualname__)
+    """The qualified name of what is compiled, where it is defined and, of a module, where it is
+    called."""
+    code = getattr(getattr(type(model), "forward", model), "__code__", None)
+    name = getattr(model, "__qualname__", type(model).__qualname__)
+    module = getattr(model, "__module__", "")
+    places = [] if code is None or _is_library(code.co_filename) else [_place(code)]
+    caller = _caller()
+    if not hasattr(model, "__code__") and caller:
+        places.append(f"called at {caller}")
+    shown = name if module == "__main__" or module.startswith("torch.") else f"{module}.{name}"
+    return f"{shown} ({', '.join(places)})" if places else shown
+
+
+def _place(code: Any) -> str:
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _caller() -> str:
+    """The line of the user's that is running."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if not _is_library(frame.f_code.co_filename):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _is_library(file: str) -> bool:
+    parts = Path(file).parts
+    return file.startswith("<frozen") or "torch" in parts or file.startswith(_OWN)

@@ -5,6 +5,7 @@ Flags are those of strict IEEE arithmetic: never -ffast-math, which flushes deno
 process that loads the library.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.machinery
@@ -14,6 +15,8 @@ import os
 import platform
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -105,11 +108,55 @@ def isa() -> str:
     return " ".join((platform.machine(), libc, *sorted(seen.values())))
 
 
+class _Gentle(threading.local):
+    on = False
+
+
+_gentle = _Gentle()
+_running: set[subprocess.Popen[str]] = set()
+
+
+def be_gentle() -> None:
+    """From now on compilers of this thread run at low priority, and `end_compilers` ends them."""
+    _gentle.on = True
+
+
+def end_compilers() -> None:
+    """End the compilers that `be_gentle` threads wait for."""
+    for process in list(_running):
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """A compiler driver and the programs that it started: a session of their own."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LC_ALL": "C"}
+    if _gentle.on and (nice := shutil.which("nice")):
+        return _run_gently([nice, "-n", "19", *command], environment)
     return subprocess.run(
         command, capture_output=True, text=True, env=environment, timeout=900, check=False
     )
+
+
+def _run_gently(
+    command: list[str], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    piped = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=piped, stderr=piped, text=True, env=environment, start_new_session=True
+    ) as process:
+        _running.add(process)
+        try:
+            out, error = process.communicate(timeout=900)
+        finally:
+            _running.discard(process)
+            if process.poll() is None:
+                _end(process)
+    return subprocess.CompletedProcess(command, process.returncode, out, error)
 
 
 def _first_errors(stderr: str, count: int = 6) -> str:

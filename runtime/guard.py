@@ -37,6 +37,7 @@ from .paths import (
     Kwarg,
     Obj,
     Path,
+    Stored,
     TypeOf,
 )
 from .tensor_meta import TensorMeta
@@ -64,6 +65,7 @@ __all__ = [
     "Missing",
     "Obj",
     "Path",
+    "Stored",
     "Tensor",
     "TensorMeta",
     "TypeIs",

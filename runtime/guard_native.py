@@ -35,6 +35,7 @@ _STEPS: dict[type, int] = {
     paths.InstDict: 4,
     paths.Item: 5,
     paths.DictKey: 6,
+    paths.Stored: 6,  # native code serves dicts alone, and no subclass: Python reads these
     paths.Cell: 7,
     paths.TypeOf: 8,
 }

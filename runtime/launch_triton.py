@@ -46,6 +46,11 @@ class TritonKernel:
     programs: int
     warps: int
 
+    @property
+    def checks(self) -> bool:
+        """Whether the kernel stops at a position out of range."""
+        return "tl.device_assert" in self.text
+
 
 @dataclasses.dataclass(frozen=True)
 class TritonGroup:
@@ -100,7 +105,8 @@ def load_source(text: str, name: str) -> ModuleType:
 # ---- building
 
 
-_OPTIONS = {"enable_reflect_ftz": False}  # libdevice keeps denormals, as eager's functions do
+# libdevice keeps denormals, as eager's functions do; integers wrap as in eager.
+_OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False}
 
 
 def build(kernel: TritonKernel, function: Any, target: Any = None, aligned: bool = True) -> Any:
@@ -118,9 +124,8 @@ def build(kernel: TritonKernel, function: Any, target: Any = None, aligned: bool
         attrs=attributes,
     )
     try:
-        return triton.compile(
-            source, target=target, options={"num_warps": kernel.warps, **_OPTIONS}
-        )
+        options = {"num_warps": kernel.warps, "debug": kernel.checks, **_OPTIONS}
+        return triton.compile(source, target=target, options=options)
     except Exception as error:
         raise BuildError(f"Triton could not build {kernel.name}: {error}\n{kernel.text}") from error
 

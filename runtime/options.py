@@ -75,8 +75,9 @@ def list_mode_options(mode: str | None = None) -> dict[str, Any]:
     """Options that each mode sets, or those of `mode`. Raises OptionError for an unknown mode."""
     if mode is None:
         return {name: dict(changes) for name, changes in _MODES.items()}
-    if mode not in _MODES:
-        raise OptionError(f"unknown mode {mode!r}: use one of {', '.join(_MODES)}")
+    if not isinstance(mode, str) or mode not in _MODES:
+        own = " (it is Inductor's: backend='inductor' takes it)" if mode in ("lite",) else ""
+        raise OptionError(f"unknown mode {mode!r}{own}: use one of {', '.join(_MODES)}")
     return dict(_MODES[mode])
 
 

@@ -207,6 +207,18 @@ class Item(Path):
         return base[self.arg]
 
 
+class Stored(Path):
+    """`dict.__getitem__(base, key)`: what a dict of a class with its own `__getitem__` holds."""
+
+    __slots__ = ()
+
+    def _spell(self) -> str:
+        return f"dict.__getitem__({self.base.source}, {self.arg!r})"  # type: ignore[union-attr]
+
+    def fetch(self, base: Any) -> Any:
+        return dict.__getitem__(base, self.arg)
+
+
 class DictKey(Path):
     """`list(base)[index]`, for dict keys that are objects."""
 

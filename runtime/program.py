@@ -3,7 +3,8 @@
 import dataclasses
 import itertools
 import linecache
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -156,10 +157,27 @@ def _empty(shape: Ints, strides: Ints, dtype: torch.dtype) -> torch.Tensor:
 # Without the dispatcher, in half the time. An alias has a version counter of its own: it must not
 # be written or returned.
 _fast = torch._C._dynamo.guards
-FAST = {
+FAST: dict[str, Callable[..., Any]] = {
     "alias": getattr(_fast, "_reinterpret_tensor", _alias),
     "empty_cpu": getattr(_fast, "_empty_strided_cpu", _empty),
 }
+
+
+_profiler_enabled = torch._C._autograd._profiler_enabled
+
+
+def _with_name(launch: Callable[..., None], name: str) -> Callable[..., None]:
+    def named(*args: Any) -> None:
+        with torch.profiler.record_function(name):
+            launch(*args)
+
+    return named
+
+
+def _lines(origins: Iterable[str]) -> list[str]:
+    """`model.py:41` for `/home/me/model.py:41: y = x.relu()`, each once, three at most."""
+    found = (re.search(r"([^/\\:]+:\d+)", origin) for origin in origins)
+    return list(dict.fromkeys(match.group(1) for match in found if match))[:3]
 
 
 class Program:
@@ -199,9 +217,30 @@ class Program:
         )
         exec(compile(self.source, file, "exec"), self.namespace)
         self._run: Callable[[list[Any]], list[Any]] = self.namespace["call"]
+        self._file = file
+        self._watched: Callable[[list[Any]], list[Any]] | None = None
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        if _profiler_enabled():
+            return self._named_run()(args)
         return self._run(args)
+
+    def _named_run(self) -> Callable[[list[Any]], list[Any]]:
+        """The same code with a name around each kernel, for torch's profiler: `dynfix::` with the
+        kernel's name and the user's lines that it computes."""
+        if self._watched is None:
+            names = {
+                id(step.launch): f"dynfix::{' '.join((step.name, *_lines(step.origins)))}"
+                for step in self.steps
+                if isinstance(step, Kernel)
+            }
+            namespace = {
+                name: _with_name(value, names[id(value)]) if id(value) in names else value
+                for name, value in self.namespace.items()
+            }
+            exec(compile(self.source, self._file, "exec"), namespace)
+            self._watched = namespace["call"]
+        return self._watched
 
 
 class _Writer:

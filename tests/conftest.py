@@ -33,9 +33,9 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(items):
-    if any("gpu" in item.keywords for item in items) and not _has_cuda():
+    if any(item.get_closest_marker("gpu") is not None for item in items) and not _has_cuda():
         for item in items:
-            if "gpu" in item.keywords:
+            if item.get_closest_marker("gpu") is not None:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 

@@ -3,10 +3,10 @@
 import ast
 
 from ...rewriter.edits.spans import Refusal
-from ...rewriter.patterns.file_view import FUNCTIONS, FileView, bound_names
+from ...rewriter.patterns.file_view import FUNCTIONS, FileView
 from ...rewriter.patterns.import_names import Names, by_type
 from ...rewriter.patterns.kinds import ANY
-from ...rewriter.patterns.name_scopes import rebindings
+from ...rewriter.patterns.proofs import Proofs
 from ..trace.trace_facts import qualified
 from .definitions import Program
 from .findings import ERROR, Finding
@@ -45,6 +45,10 @@ class Context(FileView):
 
     def runs(self, name, value):
         """Inference knows the name by its statement."""
+
+    def doubt(self, at, sides, nodes, targets):
+        """Why a choice at `at` may be felt, as the text shows it."""
+        return Proofs(self, at).doubt(sides, nodes, targets)
 
     # What a proof asks
 
@@ -95,16 +99,6 @@ class Context(FileView):
             yield around, call
 
     # Making findings
-
-    def _hidden(self, name, node):
-        """Whether a function around `node` binds a name, by an import too."""
-        function = self.function(node)
-        while function is not None:
-            bound = rebindings(function.node)
-            if name in bound_names(function.node) | bound.bound | bound.shared:
-                return True
-            function = function.outer
-        return False
 
     def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):
         """`fix`: a Fix, the Refusal that stands in its place, or None."""

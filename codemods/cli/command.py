@@ -36,7 +36,12 @@ def main(argv=None):
 def _main(argv):
     if argv[:1] == ["rule"] and not os.path.exists("rule"):
         return _rule(argv[1:])
-    options = command_line.parser(__version__).parse_args(argv)
+    parser = command_line.parser(__version__)
+    options = parser.parse_args(argv)
+    if command_line.writes_nowhere(options):
+        parser.print_help()
+        print("\ndynfix: no PATH given; `dynfix .` fixes this folder", file=sys.stderr)
+        return FAILED
     if options.explain:
         return _rule([options.explain])
     settings = command_line.settings(options)

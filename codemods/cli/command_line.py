@@ -31,13 +31,22 @@ def parser(version):
         ),
     )
     top.add_argument(
-        "paths", nargs="*", metavar="PATH", help="files and folders (default .), - for stdin"
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="files and folders, - for stdin; . if nothing is changed",
     )
     top.add_argument("--version", action="version", version=f"dynfix {version}")
     _modes(top.add_argument_group("what is done"))
     _rules(top.add_argument_group("which rules and files"))
     _output(top.add_argument_group("output"))
     return top
+
+
+def writes_nowhere(options):
+    """Whether files would be changed, and none are named: the folder at hand may not be meant."""
+    reads = options.check or options.diff or options.explain or options.show_settings
+    return not (options.paths or reads or options.verify)
 
 
 def _modes(group):

@@ -23,15 +23,19 @@ from ..ir import (
     accesses,
     group_variables,
     nest_loads,
+    scatters,
     store_values,
 )
 from ..poly import Var, hint, is_known
-from ..sizes import coefficient
+from ..sizes import Axis, coefficient
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
-from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, library_calls
+from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, element_type, library_calls
+from .cpp_positions import with_positions
 from .cpp_rows import kept_rows, uses_rows
+from .cpp_scatter import scatter
+from .cpp_tiles import TilePrinter, find_tiles
 
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
 # integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
@@ -51,7 +55,7 @@ class Kernel:
 
 
 def print_kernel(group: Group) -> Kernel:
-    return GroupPrinter(without_divisions(group), group_variables(group)).print()
+    return GroupPrinter(with_positions(without_divisions(group)), group_variables(group)).print()
 
 
 def library_source(
@@ -59,7 +63,9 @@ def library_source(
 ) -> str:
     """The source of one library."""
     folds = [_template("rows.h")] if any(uses_rows(group.nests) for group in groups) else []
-    parts = [_template("prelude.h"), *folds, *_declarations(groups, vector_math)]
+    kernels = list(kernels)
+    tiles = [_template("tiles.h")] if any("op_transpose" in k.source for k in kernels) else []
+    parts = [_template("prelude.h"), *folds, *tiles, *_declarations(groups, vector_math)]
     return "\n\n".join([*parts, *(kernel.source for kernel in kernels)]) + "\n"
 
 
@@ -129,7 +135,7 @@ class GroupPrinter:
         lines.open(f'extern "C" int64_t {self.group.name}(void **p, int64_t threads)')
         for number, buffer in enumerate(self.buffers):
             constness = "" if buffer in self.written else "const "
-            kind = constness + ("uint8_t" if buffer.dtype == torch.bool else TYPES[buffer.dtype])
+            kind = constness + element_type(buffer)
             lines.add(f"{kind} *__restrict__ {buffer.name} = ({kind} *)p[{number}];")
         for number, var in enumerate(self.variables, len(self.buffers)):
             lines.add(f"const int64_t {var.name} = (int64_t)p[{number}];")
@@ -142,7 +148,9 @@ class GroupPrinter:
     def _body(self) -> None:
         if 0 in self.group.space:
             return
-        if not self.group.space:
+        if scatters(self.group.nests[0]):  # such a nest is a group by itself
+            scatter(self.group.nests[0], self.nests, self.lines, self.big)
+        elif not self.group.space:
             self._point()
         elif all(not nest.inner and not nest.is_reduction for nest in self.group.nests):
             self._flat()
@@ -194,6 +202,10 @@ class GroupPrinter:
     def _flat(self) -> None:
         """Pointwise only: one vector loop over the last axis."""
         axes = self.group.nests[0].axes
+        tiles = find_tiles(self.group)
+        if tiles is not None:
+            self._blocks(TilePrinter(self.lines, tiles), axes)
+            return
         if len(axes) > 1:
             self._parallel(len(axes) - 1)
             for axis in axes[:-1]:
@@ -204,6 +216,35 @@ class GroupPrinter:
             self._parallel(1, simd=True)
         self.lines.open(loop(axes[-1]))
         self._point()
+        self.lines.close(len(axes))
+
+    def _blocks(self, printer: TilePrinter, axes: tuple[Axis, ...]) -> None:
+        """Pointwise, with accesses across the last axis."""
+        tiles, nests = printer.tiles, self.nests
+        self._parallel(len(axes))
+        for axis in axes:
+            if axis in (tiles.across, tiles.along):
+                printer.open(axis)
+            else:
+                self.lines.open(loop(axis))
+        nests.divide(self.group.nests, set(axes) - {tiles.across, tiles.along})
+        printer.ends()
+        printer.declare()
+        index = nests.expressions().index
+        printer.turn_in(index)
+        nests.elements = {
+            load: f"({printer.element(load)} != 0)"
+            if load.dtype == torch.bool
+            else printer.element(load)
+            for load in tiles.loads
+        }
+        nests.targets = {store: printer.element(store) for store in tiles.stores}
+        printer.loop(tiles.across)
+        nests.simd_of(self.group.nests)
+        printer.loop(tiles.along)
+        self._point()
+        self.lines.close(2)
+        printer.turn_out(index)
         self.lines.close(len(axes))
 
     def _rows(self) -> None:

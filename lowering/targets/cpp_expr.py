@@ -123,7 +123,9 @@ class ExpressionPrinter:
         """Notes positions out of range. In a statement of its own: GCC 12 miscompiles a `simd`
         reduction variable that is handed to a function by reference (it reads beyond the stack)."""
         for atom in atoms(index):
-            if isinstance(atom, Indirect) and (atom, mask) not in self.checked:
+            if not isinstance(atom, Indirect) or atom.certain:
+                continue
+            if (atom, mask) not in self.checked:
                 self.checked.add((atom, mask))
                 outside = f"is_outside({self(atom.value)}, {atom.bound})"
                 self.lines.add(f"bad |= {outside if mask is None else f'({mask} & {outside})'};")
@@ -143,7 +145,8 @@ class ExpressionPrinter:
         if isinstance(atom, Mod):
             return self._divided(atom.base, "%", atom.divisor)
         assert isinstance(atom, Indirect)
-        return f"inside({self(atom.value)}, {atom.bound})"
+        value = self(atom.value)
+        return value if atom.certain else f"inside({value}, {atom.bound})"
 
     def _divided(self, base: Index, sign: str, divisor: Size) -> str:
         """Division of 32 bits where the operand fits: several times faster than of 64. A negative

@@ -123,12 +123,14 @@ class NestPrinter:
         self._accumulators = 0
         self.divisions: dict[Atom, str] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
+        self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead
+        self.targets: dict[Store, str] = {}  # and stores that write one
 
     def local(self, buffer: Buffer) -> str:
         return buffer.name + self.lane
 
     def expressions(self) -> ExpressionPrinter:
-        return ExpressionPrinter(self.lines, self.local, divisions=self.divisions)
+        return ExpressionPrinter(self.lines, self.local, self.elements, self.divisions)
 
     def divide(self, nests: Sequence[Nest], axes: Container[Axis]) -> None:
         """Slow divisions of these axes alone, done once: a vector loop inside could not do them."""
@@ -159,13 +161,12 @@ class NestPrinter:
 
     def store(self, store: Store, printer: ExpressionPrinter) -> None:
         value = printer(store.value)
-        if store.buffer.scope == "local":
+        if store in self.targets:
+            self.lines.add(f"{self.targets[store]} = {value};")
+        elif store.buffer.scope == "local":
             self.lines.add(f"{self.local(store.buffer)} = {value};")
-        elif store.combine is None:
-            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] = {value};")
         else:
-            self.lines.add("#pragma omp atomic")
-            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] += {value};")
+            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] = {value};")
 
     def _hoist(self, nest: Nest, roots: Sequence[Value], printer: ExpressionPrinter) -> None:
         """Print what does not depend on inner axes before their loops."""
@@ -399,7 +400,8 @@ def loop(axis: Axis) -> str:
 def has_indirect(nest: Nest) -> bool:
     indices = [store.index for store in nest.stores]
     indices += [index for value in store_values(nest) for index in indices_of(value)]
-    return any(isinstance(atom, Indirect) for index in indices for atom in atoms(index))
+    found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Indirect))
+    return any(not atom.certain for atom in found)
 
 
 def work(nest: Nest) -> int:

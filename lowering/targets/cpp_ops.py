@@ -5,6 +5,8 @@ import math
 
 import torch
 
+from ..ir import Buffer
+
 TYPES = {
     torch.float32: "float",
     torch.float64: "double",
@@ -17,6 +19,12 @@ TYPES = {
     torch.uint8: "uint8_t",
     torch.bool: "bool",
 }
+
+
+def element_type(buffer: Buffer) -> str:
+    """What memory holds: bytes for bools, of which GCC does not vectorise loads."""
+    return "uint8_t" if buffer.dtype == torch.bool else TYPES[buffer.dtype]
+
 
 # {f}: "f" for float, nothing for double
 FLOAT = {

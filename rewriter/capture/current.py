@@ -6,6 +6,7 @@ from typing import Any
 
 class _State(threading.local):
     recorder: Any = None
+    family: Any = None
 
 
 _state = _State()
@@ -19,4 +20,15 @@ def recorder() -> Any:
 def install(recorder: Any) -> Any:
     """Make `recorder` the active one; returns the one before."""
     before, _state.recorder = _state.recorder, recorder
+    return before
+
+
+def family() -> Any:
+    """What compiles the callees of a function that runs in parts on this thread, or None."""
+    return _state.family
+
+
+def open_family(family: Any) -> Any:
+    """Compile callees by `family` from now on; returns the one before."""
+    before, _state.family = _state.family, family
     return before

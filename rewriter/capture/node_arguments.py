@@ -42,6 +42,8 @@ def as_nodes(rec: Any, obj: Any) -> Any:
         obj, int | float | complex | str
     ):  # numpy's numbers, IntEnum, a user's subclass: torch takes the value
         return _exact(obj)
+    if type(obj).__module__ == "numpy" and hasattr(obj, "item") and obj.ndim == 0:
+        return obj.item()  # a number of NumPy's own
     return rec.stop_here(
         catalogue.UNSUPPORTED, f"a {type(obj).__name__} is an argument of a tensor operator"
     )

@@ -123,6 +123,10 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return True
     if name == "where":
         return len(args) + len(kwargs) == 1
+    if name == "one_hot":
+        return kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1
+    if name == "tensor_split":
+        return any(isinstance(part, torch.Tensor) for part in (*args[1:], *kwargs.values()))
     if name == "repeat_interleave":
         return _tensor_repeats(args, kwargs) and kwargs.get("output_size") is None
     if name in ("__getitem__", "index"):
@@ -131,6 +135,59 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             for part in (args[1] if isinstance(args[1], tuple | list) else (args[1],))
         )
     return False
+
+
+# Where the sizes stand in the arguments of operators that take a tensor for a number there.
+_SIZES_AT = {
+    **dict.fromkeys(
+        "arange range eye tril_indices triu_indices randperm zeros ones empty rand randn".split(),
+        slice(None),
+    ),
+    **dict.fromkeys(
+        "view reshape expand repeat tile narrow unfold new_zeros new_ones new_empty split chunk"
+        " unflatten as_strided".split(),
+        slice(1, None),
+    ),
+    "full": slice(0, 1),
+    "pad": slice(1, 2),
+    "new_full": slice(1, 2),
+}
+_SIZE_NAMES = frozenset(
+    "start end step n m row col size shape pad length split_size chunks".split()
+)
+
+
+def with_numbers(
+    name: str, args: Any, kwargs: Any, number: Callable[[torch.Tensor], Any]
+) -> tuple[Any, Any]:
+    """The arguments with `number(t)` for each tensor `t` that stands for a size."""
+    if name in _OPERATORS:
+        return (args[0], _with_numbers_in_slices(args[1], number), *args[2:]), kwargs
+    where = _SIZES_AT.get(name)
+    if where is None:
+        return args, kwargs
+    changed = list(args)
+    changed[where] = [_numbered(part, number) for part in args[where]]
+    named = {
+        key: _numbered(part, number) if key in _SIZE_NAMES else part for key, part in kwargs.items()
+    }
+    return tuple(changed), named
+
+
+def _with_numbers_in_slices(index: Any, number: Callable[[torch.Tensor], Any]) -> Any:
+    if type(index) is tuple:
+        return tuple(_with_numbers_in_slices(part, number) for part in index)
+    if type(index) is slice:
+        return slice(*(_numbered(end, number) for end in (index.start, index.stop, index.step)))
+    return index
+
+
+def _numbered(part: Any, number: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(part, torch.Tensor):
+        return number(part)
+    if type(part) in (list, tuple) and any(isinstance(each, torch.Tensor) for each in part):
+        return type(part)(_numbered(each, number) for each in part)
+    return part
 
 
 def _tensor_repeats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,9 +1,13 @@
 """Which line of the user's code is running."""
 
+import dataclasses
 import linecache
 import os
 import types
 from collections.abc import Callable
+from typing import Any
+
+import torch
 
 _is_rewritten: list[Callable[[types.CodeType], bool]] = []
 
@@ -26,6 +30,42 @@ def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
                 return _with_text(*here)
         frame = frame.f_back
     return _with_text(*(inner or ("<unknown>", 0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """The `line` that a rewritten function got to; it is known by its file and first line, and by
+    the identity of the module that it is a method of (0: of none)."""
+
+    file: str
+    first_line: int
+    owner: int
+    line: int
+
+
+def reached_lines(frame: types.FrameType | None) -> tuple[Reached, ...]:
+    """Where each function of the rewritten code that runs has got to, the innermost first."""
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        if _is_rewritten and _is_rewritten[0](code):
+            owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            known = id(owner) if isinstance(owner, torch.nn.Module) else 0
+            found.append(Reached(code.co_filename, code.co_firstlineno, known, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def definition_of(fn: Any, args: tuple[Any, ...]) -> tuple[str, int, str]:
+    """File, line and text of where a function is defined; of a module's `forward`, where a module
+    is what is called."""
+    ours = getattr(fn, "__module__", "") or ""
+    if ours.endswith(".module_class") and args and isinstance(args[0], torch.nn.Module):
+        fn = getattr(type(args[0]).forward, "__wrapped__", type(args[0]).forward)
+    code = getattr(fn, "__code__", None)
+    return (
+        ("<unknown>", 0, "") if code is None else _with_text(code.co_filename, code.co_firstlineno)
+    )
 
 
 def _with_text(file: str, line: int) -> tuple[str, int, str]:

@@ -6,10 +6,12 @@ import datetime
 import decimal
 import enum
 import functools
+import inspect
 import operator
 import pathlib
 import re
 import types
+import typing
 import uuid
 import zoneinfo
 from collections import OrderedDict, defaultdict
@@ -36,6 +38,7 @@ from ...runtime.guard import (
     Members,
     Obj,
     Path,
+    Stored,
     TypeIs,
 )
 from .scalars import plain
@@ -93,6 +96,16 @@ BY_VALUE = (
     *_NUMPY,
 )
 BY_PARTS = (functools.partial, slice)
+# Nobody writes to these; what they hold is guarded with them.
+FROZEN = (
+    inspect.Signature,
+    inspect.Parameter,
+    types.UnionType,
+    type(typing.Optional[int]),  # noqa: UP045
+    type(typing.List[int]),  # noqa: UP006
+    typing.TypeVar,
+    typing.ForwardRef,
+)
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 CONTENT_LIMIT = 20_000
@@ -128,6 +141,13 @@ _HEAP_TYPE = 1 << 9
 
 def _slots(cls: type) -> list[str]:
     return [name for name in copyreg._slotnames(cls) if isinstance(name, str)]  # type: ignore[attr-defined]
+
+
+def item_path(obj: Any, path: Path, key: Any) -> Path:
+    """The path of what the mapping `obj` holds at `key`, whatever its class's `__getitem__`
+    gives."""
+    own = isinstance(obj, dict) and isinstance(type(obj).__getitem__, types.FunctionType)
+    return Stored(path, key) if own else Item(path, key)
 
 
 class Provenance:
@@ -225,12 +245,14 @@ class Provenance:
         if path is None or id(obj) in self._read or _is_followed(obj):
             return
         self._read.add(id(obj))
+        if isinstance(obj, FROZEN):
+            return self.guard(path, Is(obj))
         self.touch(obj)
         held = self._before.get(id(obj), obj)
         if isinstance(held, SEQUENCES):
             self._sequence(held, path)
         elif isinstance(held, MAPPINGS):
-            self._mapping(held, path)
+            self._mapping(obj, held, path)
         elif isinstance(held, set | frozenset):
             self.guard(path, Members(tuple(held)))
         elif isinstance(held, BY_VALUE):
@@ -247,6 +269,8 @@ class Provenance:
         if path is None or id(obj) in self._deep or _is_followed(obj):
             return None
         self._deep.add(id(obj))
+        if isinstance(obj, FROZEN):
+            return self.structure(obj)
         if _has_structure(obj):
             self.structure(obj)
             for part in (
@@ -290,10 +314,10 @@ class Provenance:
         for index, value in enumerate(values):
             self._fixed(value, Item(path, index))
 
-    def _mapping(self, held: Any, path: Path) -> None:
+    def _mapping(self, obj: Any, held: Any, path: Path) -> None:
         self.keys(held, path)
         for key, value in dict(held).items():
-            self._fixed(value, Item(path, key))
+            self._fixed(value, item_path(obj, path, key))
 
     def keys(self, held: Any, path: Path) -> None:
         """Which keys a mapping has is about to be relied upon."""

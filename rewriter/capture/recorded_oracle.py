@@ -25,6 +25,7 @@ class _Function:
     """The function that the recording stands in."""
 
     node: ast.AST
+    outer: "_Function | None" = None
 
 
 @dataclass
@@ -156,6 +157,17 @@ class RecordedOracle(FileView):
         leaves = self.values.leaves(value) if value.requires_grad else frozenset()
         bare = isinstance(node, (ast.Name, ast.Attribute))
         return Side(self.kind(node), leaves, bare=bare)
+
+    def doubt(self, at: ast.AST, sides: tuple[Side, Side], nodes: Any, targets: set[str]) -> str:
+        """Why the values chosen may differ from eager's. Whether anyone can tell a new tensor from
+        the one that eager keeps is asked of the second recording (`kept_objects`)."""
+        first, second = (side.kind for side in sides)
+        if first.dtype != second.dtype or first.shape != second.shape:
+            return "the sides differ in dtype or shape"
+        exact = self.inference.tokens.category(first.dtype) in ("int", "bool")
+        if not exact and sides[0].leaves != sides[1].leaves:
+            return "a tensor of the side not taken would get a zero gradient where it had none"
+        return next((side.doubt for side in sides if side.doubt), "")
 
     def total(self, *nodes: ast.expr) -> bool:
         """Whether evaluating all of `nodes` is certain to change nothing."""

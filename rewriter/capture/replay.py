@@ -68,6 +68,7 @@ class Entry:
         self.recording, self.programs, self.eager = recording, programs, eager
         self.guards = recording.guard_set
         self.hits = 0
+        self.stays_eager = False
         self._random = any(segment.random for segment in recording.segments)
         self._devices = tuple(
             {
@@ -91,6 +92,8 @@ class Entry:
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result, or MISS when an outcome is one that this recording has not seen;
         nothing was done to the outside then."""
+        if self.stays_eager:
+            return self.eager(*args, **kwargs)
         if any(
             inputs[a] is not inputs[b] for a, b in self.recording.aliases
         ) or not self._sizes_hold(inputs):

@@ -12,7 +12,7 @@ from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from .. import catalogue
 from . import current
-from .places import place_of
+from .places import Reached, place_of, reached_lines
 from .rewriting import Rewritings
 
 
@@ -30,7 +30,9 @@ class StoppableMode(TorchFunctionMode):
         self.options, self.rewriter = options, rewriter
         self.active = True
         self.stopped: catalogue.Site | None = None
+        self.stopped_at: tuple[Reached, ...] = ()
         self.failure: GraphBreakError | None = None
+        self.home: tuple[str, int, str] = ("<unknown>", 0, "")
         self.sites: list[catalogue.Site] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.identity_asked = False
@@ -93,6 +95,7 @@ class StoppableMode(TorchFunctionMode):
         if current.recorder() is self:
             current.install(None)
         self.stopped = self.site(reason, detail)
+        self.stopped_at = reached_lines(sys._getframe(1))
         self._refuse(self.stopped)
 
     def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
@@ -103,7 +106,9 @@ class StoppableMode(TorchFunctionMode):
         try:
             place = self.place()
         except Exception:  # a place that cannot be told must not hide why the recording ended
-            place = ("<unknown>", 0, "")
+            place = self.home
+        if place[1] == 0:  # the call is over, or was never in code of the user's
+            place = self.home
         return catalogue.Site(reason, *place, detail)
 
     def decided(self, reason: catalogue.Reason, detail: str) -> None:

@@ -5,7 +5,6 @@ backends compile, and, with what compiling asked of the sizes, the condition und
 recording stands for a call. torch's ShapeEnv keeps the expressions and the relations.
 """
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,10 +12,10 @@ import torch
 import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
+from ...lowering.fakes import PacedFakeMode, without_warnings
 from ...runtime.guard import TensorMeta
 from ...runtime.replay.recipes import Recipe
 from .segments import Segment
@@ -38,7 +37,7 @@ class Symbols:
     def __init__(self, dynamic: dict[int, frozenset[int]], numbers: dict[int, int]) -> None:
         self.dynamic = {**dynamic, **dict.fromkeys(numbers, frozenset({ITSELF}))}
         self.env = ShapeEnv()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
+        self.mode = PacedFakeMode(allow_non_fake_inputs=True, shape_env=self.env)
         self._symbols: dict[tuple[int, int], Any] = {}
         self._made: dict[tuple[int, int], Any] = {}
         self._shapes: dict[int, tuple[Any, Any]] = {}
@@ -56,7 +55,7 @@ class Symbols:
         Inconsistent, and what torch raises for an operator that symbols cannot pass."""
         results: list[Any] = []
         with (
-            warnings.catch_warnings(action="ignore"),
+            without_warnings(),
             torch.inference_mode(False),
             self.mode,
             torch.no_grad(),

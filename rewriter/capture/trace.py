@@ -65,12 +65,28 @@ class Recorder(ReadRecorder):
             return self.host_read(func, name, args, kwargs)
         if name == "numpy" and constant_values.are(self, args):
             return constant_values.as_array(self, func, args, kwargs)
+        if name == "requires_grad_" and self._needs_no_change(args, kwargs):
+            return func(*args, **kwargs)
         if name in opsets.UNRECORDABLE:
             self.stop_here(catalogue.UNSUPPORTED, name)
+        args, kwargs = opsets.with_numbers(name, args, kwargs, self._number)
         self.give_form(args)
         if scalar_forms.fits(name, args, kwargs) and scalars.live_in(self, args[1]):
             return self._with_scalar(func, name, args)
         return self.operate(func, name, *self.settled(args, kwargs))
+
+    def _number(self, tensor: torch.Tensor) -> Any:
+        """The value of a tensor that stands for a size, read on the host."""
+        try:
+            return self.host_read(torch.Tensor.item, "item", (tensor,), {})
+        finally:
+            current.install(None)
+
+    def _needs_no_change(self, args: Any, kwargs: Any) -> bool:
+        """Whether `requires_grad_` asks for what the tensor has; guarded with its input."""
+        wanted = kwargs.get("requires_grad", args[1] if len(args) > 1 else True)
+        self.value(args[0])
+        return type(wanted) is bool and args[0].requires_grad == wanted
 
     def _with_scalar(self, func: Any, name: str, args: Any) -> Any:
         """A tensor and a traced scalar: the call runs with the number, the graph gets it as a

@@ -94,6 +94,11 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
         return value
     if rec.rewriter.made_in_call(obj):
         return value
+    if isinstance(value, types.MethodType) and isinstance(obj, type):  # bound anew at each read
+        bound = Attr(Obj(obj, obj.__qualname__), name)
+        rec.known.guard(Attr(bound, "__func__"), Is(value.__func__))
+        rec.known.guard(Attr(bound, "__self__"), Is(value.__self__))
+        return value
     return rec.known.loaded(value, Attr(Obj(obj, getattr(obj, "__name__", "?")), name))
 
 

@@ -2,8 +2,10 @@
 recording what it does in Python."""
 
 import builtins
+import collections
 import functools
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -272,8 +274,34 @@ def _hash(rec: Recorder, obj: Any) -> int:
 
 
 def _vars(rec: Recorder, *args: Any) -> Any:
+    if len(args) == 1:
+        return attribute_ops.load(rec, args[0], "__dict__")
     rec.stop(catalogue.UNSUPPORTED, "vars()")
     return vars(*args)
+
+
+def _from_keys(cls: Any) -> Callable[..., Any]:
+    def run(rec: Recorder, iterable: Any, *value: Any) -> Any:
+        return cls.fromkeys(settle_in(list(iteration.over(rec, iterable))), *value)
+
+    return run
+
+
+def _count_elements(rec: Recorder, mapping: Any, iterable: Any) -> None:
+    """What `Counter.update` has C code do."""
+    for element in iteration.over(rec, iterable):
+        items.store(rec, mapping, element, rec.call(mapping.get, (element, 0), {}) + 1)
+
+
+def _new_tuple(rec: Recorder, cls: Any, *iterable: Any) -> Any:
+    """`tuple.__new__`, by which named tuples are made."""
+    return tuple.__new__(cls, *(tuple(iteration.over(rec, part)) for part in iterable))
+
+
+def _exc_info(rec: Recorder) -> Any:
+    if sys.exc_info() != (None, None, None):
+        rec.stop(catalogue.UNSUPPORTED, "sys.exc_info() while an exception is handled")
+    return sys.exc_info()
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
@@ -313,4 +341,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.id: _id,
     builtins.hash: _hash,
     builtins.vars: _vars,
+    dict.fromkeys: _from_keys(dict),
+    collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
+    tuple.__new__: _new_tuple,
+    sys.exc_info: _exc_info,
+    collections._count_elements: _count_elements,  # type: ignore[attr-defined]
 }

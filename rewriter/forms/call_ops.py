@@ -12,7 +12,6 @@ import torch
 
 from ...runtime.guard import Is, Item, Keys, Length
 from .. import catalogue
-from ..capture import current
 from ..capture.nested import plain_in, settle_in
 from ..capture.provenance import Unguardable, is_constant
 from ..capture.scalars import TRACED
@@ -23,11 +22,15 @@ from . import (
     checkpoints,
     containers,
     contextmanagers,
+    custom_functions,
     host_calls,
     items,
     iteration,
+    legacy_tensors,
     log_calls,
     modules,
+    number_calls,
+    script_functions,
     slots,
 )
 from .known_calls import (
@@ -269,6 +272,7 @@ def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     that the mode does not see as one call gets plain numbers: C code below it would take traced
     ones without asking."""
     items.guard_arguments(rec, args, kwargs)
+    kwargs = number_calls.with_dtype(rec, function, args, kwargs)
     if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
         args, kwargs = settle_in(args), settle_in(kwargs)
     return function(*args, **kwargs)
@@ -281,26 +285,6 @@ def _overridable() -> frozenset[Any]:
 
 def _is_seen_whole(function: types.FunctionType) -> bool:
     return function in _overridable() or _is_ours(function)
-
-
-def _autograd_function(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`Function.apply`: one node, run as it is."""
-    before = current.install(None)
-    try:
-        with torch._C.DisableTorchFunction():
-            return rec.opaque(function, args, kwargs)
-    finally:
-        if rec.active:
-            current.install(before)
-
-
-def _is_apply(function: Any) -> bool:
-    owner = getattr(function, "__self__", None)
-    return (
-        isinstance(owner, type)
-        and issubclass(owner, torch.autograd.Function)
-        and getattr(function, "__name__", "") == "apply"
-    )
 
 
 # -- the rest
@@ -416,7 +400,7 @@ def _is_disabled(function: Any) -> bool:
 
 def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`allow_in_graph`: one node that runs the function itself."""
-    return _autograd_function(rec, function, args, kwargs)
+    return custom_functions.as_node(rec, function, args, kwargs)
 
 
 HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
@@ -433,13 +417,17 @@ HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Recorder, Any, Args, Kwar
     (lambda f: _is_hashable_in(f, builtin_calls.HANDLERS), builtin_calls.call),
     (modules.is_entry, modules.call_entry),
     (_is_ours, _torch),
-    (_is_apply, _autograd_function),
+    (custom_functions.is_apply, custom_functions.call),
+    (script_functions.takes, script_functions.call),
+    (legacy_tensors.takes, legacy_tensors.call),
     (contextmanagers.takes, contextmanagers.make),
     (host_calls.takes, _host),
     (lambda f: isinstance(f, types.MethodType), _method),
     (_is_torch, _torch),
     (slots.takes, slots.call_slot),
     (_is_pure_python, _pure),
+    (number_calls.takes, number_calls.call),
+    (iteration.is_generator_method, iteration.call_generator_method),
     (containers.takes, containers.call_method),
     (lambda f: isinstance(f, types.FunctionType), _python),
     (lambda f: type(f) is functools.partial, _partial),

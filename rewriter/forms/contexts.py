@@ -11,11 +11,7 @@ from ..capture.trace import Recorder
 from .lookup import python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
-_HARMLESS = (
-    contextlib.nullcontext,
-    torch.profiler.record_function,
-    torch.autograd.profiler.record_function,
-)
+_LABELS = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 
 
 def enter(rec: Recorder, manager: Any) -> Any:
@@ -24,8 +20,10 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return manager
     if isinstance(manager, torch.autocast):
         return _Autocast(rec, manager)
-    if isinstance(manager, _HARMLESS):
+    if isinstance(manager, contextlib.nullcontext):
         return manager
+    if isinstance(manager, _LABELS):
+        return _Unseen(rec, manager)
     if python_method(rec, manager, "__enter__") and python_method(rec, manager, "__exit__"):
         return _Rewritten(rec, manager)
     rec.stop(catalogue.UNSUPPORTED, f"the context manager {type(manager).__name__}")
@@ -65,6 +63,21 @@ class _Autocast:
             )
             self._rec.open_contexts -= 1
         return result
+
+
+class _Unseen:
+    """A label for the profiler: entered, and no part of the graph."""
+
+    def __init__(self, rec: Recorder, manager: Any) -> None:
+        self._rec, self._manager = rec, manager
+
+    def __enter__(self) -> Any:
+        with self._rec.paused():
+            return self._manager.__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        with self._rec.paused():
+            return self._manager.__exit__(*error)
 
 
 class _Rewritten:

@@ -10,7 +10,7 @@ from .. import catalogue
 from ..capture import scalars
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
-from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant
+from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant, item_path
 from ..capture.trace import Recorder
 from .lookup import python_method
 
@@ -53,7 +53,8 @@ def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
         lacks(rec, obj)
         return _missing(rec, obj, key)
     path = rec.known.path_of(obj)
-    return obj[key] if path is None else rec.known.loaded(obj[key], Item(path, key))
+    value = dict.__getitem__(obj, key) if isinstance(obj, dict) else obj[key]
+    return value if path is None else rec.known.loaded(value, item_path(obj, path, key))
 
 
 def _missing(rec: Recorder, obj: Any, key: Any) -> Any:

@@ -68,6 +68,18 @@ def _iterator(rec: Recorder, iterator: Any) -> Any:
     return iterator
 
 
+def is_generator_method(function: Any) -> bool:
+    """`send`, `throw` or `close` of a generator."""
+    return type(getattr(function, "__self__", None)) is types.GeneratorType
+
+
+def call_generator_method(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    _iterator(rec, function.__self__)
+    return function(*args, **kwargs)
+
+
 def advance(rec: Recorder, iterator: Any, *default: Any) -> Any:
     """`next(iterator)`."""
     method = python_method(rec, iterator, "__next__")

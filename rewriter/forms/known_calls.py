@@ -98,6 +98,8 @@ PURE: set[Any] = {
     types.SimpleNamespace,
     types.MethodType,
     copy.copy,
+    itertools.tee,
+    itertools.compress,
     os.fspath,
     os.path.join,
     os.path.basename,

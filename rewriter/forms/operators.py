@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..capture.current import recorder
+from ..capture.current import family, recorder
 from ..capture.scalars import plain
 from . import (
     attribute_ops,
@@ -20,6 +20,7 @@ from . import (
     items,
     iteration,
     name_ops,
+    open_calls,
     texts,
 )
 
@@ -73,10 +74,12 @@ _COMPARE = {
 
 
 def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call after a recording has ended: numbers that it traced are plain to whoever asks."""
+    """A call after a recording has ended: numbers that it traced are plain to whoever asks. In a
+    function that runs in parts, the callee is compiled."""
     if fn is type and len(args) == 1:
         args = (plain(args[0]),)
-    return fn(*args, **kwargs)
+    opened = family()
+    return fn(*args, **kwargs) if opened is None else open_calls.call(opened, fn, args, kwargs)
 
 
 class Target:

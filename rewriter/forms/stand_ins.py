@@ -108,7 +108,12 @@ def _environment_item(self: Any, key: Any) -> Any:
     return value.decode(_ENCODING, "surrogateescape")
 
 
+def _getenv(key: Any, default: Any = None) -> Any:
+    return os.environ.get(key, default)
+
+
 STAND_INS: dict[Any, Any] = {
+    os.getenv: _getenv,
     type(os.environ).__getitem__: _environment_item,
     abc.Mapping.__contains__: _contains_key,
     abc.Mapping.get: _get,

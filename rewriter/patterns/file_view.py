@@ -4,9 +4,9 @@ import ast
 
 from ..edits.intents import replace_expression, replace_statements
 from ..edits.parentheses import Binding, shown
-from ..edits.source_file import Source
 from ..edits.spans import Fix, Refusal, Safety
 from .import_names import Names
+from .name_scopes import rebindings
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 BLOCKS = ("body", "orelse", "finalbody")
@@ -19,7 +19,7 @@ class FileView:
 
     exact = False
 
-    def __init__(self, source: Source, names: Names) -> None:
+    def __init__(self, source, names: Names) -> None:
         self.source, self.names = source, names
         self.parents, self.functions = {}, {}
         self._taken = {}
@@ -53,7 +53,7 @@ class FileView:
         function = self.function(node)
         key = function.node if function else None
         if key not in self._taken:
-            self._taken[key] = bound_names(key) if key is not None else set()
+            self._taken[key] = _bound_names(key) if key is not None else set()
         return self._taken[key]
 
     def is_hidden(self, name, node):
@@ -98,8 +98,14 @@ class FileView:
         return None if self._hidden(name, node) else (name, ())
 
     def _hidden(self, name, node):
-        """Whether the function around `node` binds a name."""
-        return name in self.local_names(node)
+        """Whether a function around `node` binds a name, by an import too."""
+        function = self.function(node)
+        while function is not None:
+            bound = rebindings(function.node)
+            if name in _bound_names(function.node) | bound.bound | bound.shared:
+                return True
+            function = function.outer
+        return False
 
     def module(self, name, node):
         """The imports that a fix must add to use the module `name` by that name at `node`; None
@@ -141,7 +147,7 @@ class FileView:
         return [text for at, text in inside if not any(a <= at < b for a, b in kept)]
 
 
-def bound_names(function):
+def _bound_names(function):
     args = function.args
     every = [
         *args.posonlyargs,

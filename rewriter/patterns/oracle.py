@@ -56,6 +56,11 @@ class Oracle(Protocol):
         eager does. None: not known."""
         ...
 
+    def doubt(self, at: ast.AST, sides: tuple[Any, Any], nodes: Any, targets: set[str]) -> str:
+        """Why a choice at `at` between two `where_safety.Side`s, of the expressions `nodes`, bound
+        to the names `targets`, may be felt; "" where it is proved not to be."""
+        ...
+
     def total(self, *nodes: ast.expr) -> bool:
         """Whether evaluating expressions that eager might skip is certain to change nothing."""
         ...

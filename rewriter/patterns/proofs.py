@@ -46,7 +46,7 @@ class Proofs:
         return (
             (rebound and f"`{rebound}` is bound to something else as well")
             or next((s.doubt for s in sides if s.doubt), "")
-            or agree(sides, self.tokens)
+            or self._agree(sides)
             or self._history(sides, nodes)
             or self._layout(sides, nodes)
             or self._felt(sides, nodes, targets)
@@ -54,6 +54,16 @@ class Proofs:
 
     def _exact(self, kind):
         return self.tokens.category(kind.dtype) in ("int", "bool")
+
+    def _agree(self, sides):
+        first, second = (s.kind for s in sides)
+        if first.dtype != second.dtype:
+            return "the sides may differ in dtype"
+        if first.shape != second.shape:
+            return "the sides may differ in shape"
+        if not self._exact(first) and sides[0].leaves != sides[1].leaves:
+            return "a tensor of the side not taken would get a zero gradient where it had none"
+        return ""
 
     def _layout(self, sides, nodes):
         for side, node in zip(sides, nodes, strict=True):
@@ -149,18 +159,6 @@ class Proofs:
 
     def _text(self, node):
         return " ".join(self.context.segment(node).split())
-
-
-def agree(sides, tokens):
-    """Why the sides may differ in what every tensor has, or in who gets gradients."""
-    first, second = (s.kind for s in sides)
-    if first.dtype != second.dtype:
-        return "the sides may differ in dtype"
-    if first.shape != second.shape:
-        return "the sides may differ in shape"
-    if tokens.category(first.dtype) not in ("int", "bool") and sides[0].leaves != sides[1].leaves:
-        return "a tensor of the side not taken would get a zero gradient where it had none"
-    return ""
 
 
 def _names(node):

@@ -5,7 +5,6 @@ import ast
 from dataclasses import dataclass
 
 from ..edits.spans import Edit, Safety, apply
-from .proofs import Proofs, agree
 from .torch_facts import RANDOM
 from .where_safety import Plain
 
@@ -75,13 +74,7 @@ class Chooser:
             prelude = [f"{condition} = {test.text}", *prelude]
         condition, lost = self._fit(condition, test.kind, sides, first)
         doubt = test.doubt or lost or self._reordered(sides, (first, second))
-        if self.context.exact:
-            # Who can tell the tensors apart is seen in what is recorded again (`kept_objects`).
-            doubt = doubt or next((s.doubt for s in sides if s.doubt), "")
-            doubt = doubt or agree(sides, self.plain.tokens)
-        else:
-            proofs = Proofs(self.context, self.at)
-            doubt = doubt or proofs.doubt(sides, (first, second), targets)
+        doubt = doubt or self.context.doubt(self.at, sides, (first, second), targets)
         shown = [self._shown(node, replaced) for node in (first, second)]
         text = f"{found[0]}.where({condition}, {shown[0]}, {shown[1]})"
         safety = Safety.UNSAFE if doubt else Safety.SAFE

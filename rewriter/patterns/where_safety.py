@@ -82,16 +82,20 @@ class Plain:
         inner = self.side(node.operand)
         problem = inner.problem or self._no_bool(inner)
         kind = self._kind(node, ast.Mult(), inner.kind, Kind("int"))
+        kind = self._made(kind, node)
         return Side(kind, inner.leaves, inner.calls, problem, doubt=inner.doubt)
 
-    def _kind(self, node, op, left, right):
-        """The kind of an operation, made where `node` stands: as seen, or from those of its
-        operands (calls that both sides make are of one kind)."""
+    def _made(self, kind, node):
+        """`kind` as a tensor made where `node` stands."""
         own = self.context.kind(node)
-        if self.context.exact:
-            return own
-        kind = self.context.inference.binary(op, left, right)
         return replace(kind, made=own.made, strided=own.strided)
+
+    def _kind(self, node, op, left, right):
+        """The kind of an operation: as seen, or from those of its operands (calls that both sides
+        make are of one kind)."""
+        if self.context.exact:
+            return self.context.kind(node)
+        return self.context.inference.binary(op, left, right)
 
     def _no_bool(self, side):
         category = self.tokens.category(side.kind.dtype)
@@ -101,7 +105,7 @@ class Plain:
     def _BinOp(self, node):
         left, right = self.side(node.left), self.side(node.right)
         problem = left.problem or right.problem or self._operation(node, left, right)
-        kind = self._kind(node, node.op, left.kind, right.kind)
+        kind = self._made(self._kind(node, node.op, left.kind, right.kind), node)
         doubt = left.doubt or right.doubt or self._unfit(node, left, right)
         leaves, calls = left.leaves | right.leaves, left.calls + right.calls
         return Side(kind, leaves, calls, problem, doubt=doubt)

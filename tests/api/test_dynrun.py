@@ -9,6 +9,7 @@ import textwrap
 import zipfile
 
 import pytest
+from dynfix.rewriter import worker_launch
 
 DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
@@ -197,3 +198,61 @@ def test_own_options_before_the_script_only(tmp_path):
 def test_explain_without_torch(tmp_path):
     (tmp_path / "s.py").write_text("print('ran')")
     assert dynrun(["--explain", "s.py"], tmp_path) == (0, "ran\n", "dynrun: 0 captured\n")
+
+
+def test_code_on_the_command_line(tmp_path):
+    text = "import sys; print(sys.argv, sys.path[0], __name__, '__file__' in globals())"
+    for code in (text, text + "\ndef f():\n  raise ValueError(3)\nf()", "x = = 2"):
+        arguments = ["-c", code, "-q", "--version"]
+        assert dynrun(arguments, tmp_path) == run(arguments, tmp_path)
+
+
+def test_a_script_from_standard_input(tmp_path):
+    text = "import sys, inspect\ndef f(): return 1\nprint(sys.argv, sys.path[0], f())\n1/0"
+    assert dynrun(["-", "-x"], tmp_path, input=text) == run(["-", "-x"], tmp_path, input=text)
+
+
+def test_python_dash_m_dynfix_run(tmp_path):
+    (tmp_path / "s.py").write_text("import sys; print(sys.argv, sys.path[0])")
+    assert run(["-m", "dynfix.run", "s.py", "-x"], tmp_path) == run(["s.py", "-x"], tmp_path)
+
+
+def test_dynfix_run_loads_no_torch(tmp_path):
+    code = "import dynfix.run, sys; print('torch' in sys.modules, 'libcst' in sys.modules)"
+    assert run(["-c", code], tmp_path)[1] == "False False\n"
+
+
+def test_python_dash_m_dynfix(tmp_path):
+    status, out, _ = run(["-m", "dynfix", "--version"], tmp_path)
+    assert (status, out.split()[0]) == (0, "dynfix")
+
+
+def test_summary_without_torch(tmp_path):
+    (tmp_path / "s.py").write_text("print('ran')")
+    status, out, error = dynrun(["--summary", "s.py"], tmp_path)
+    assert (status, out) == (0, "ran\n")
+    assert error.startswith("dynrun: 0 functions, 0 graphs, 0 breaks, 0 recompiles, 0.0 s of")
+    assert dynrun(["--summary", "-q", "s.py"], tmp_path) == (0, "ran\n", "")
+
+
+def test_workers_of_a_launcher_run_under_dynrun(tmp_path, monkeypatch):
+    """What torchrun's launcher is told, without torchrun."""
+    monkeypatch.setenv("PYTHON_EXEC", "python")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    worker_launch.let_workers_use(["--nproc-per-node", "2", "--summary", "--backend=eager"])
+    (tmp_path / "w.py").write_text("import sys; print(sys.argv, sys.stdout.write_through)")
+    for flags in ([], ["-u"]):
+        command = [os.environ["PYTHON_EXEC"], *flags, "w.py", "-u"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout == f"['w.py', '-u'] {bool(flags)}\n", done.stderr
+        assert done.stderr.startswith("dynrun: 0 functions")
+
+
+def test_which_runs_start_workers():
+    assert worker_launch.is_launcher(["-m", "torch.distributed.run", "s.py"])
+    assert worker_launch.is_launcher(["/opt/bin/torchrun", "s.py"])
+    assert not worker_launch.is_launcher(["-m", "pkg.train"])
+    assert not worker_launch.is_launcher(["train.py"])
+    assert worker_launch.standalone("2", ["-m", "pkg"]) == [
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pkg",
+    ]  # fmt: skip

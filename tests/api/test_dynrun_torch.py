@@ -89,8 +89,10 @@ def test_explain_and_emit_source(script, tmp_path):
     error, _ = script(TRAINING)("--backend", "eager", "--explain", "--emit-source", "out")
     lines = error.splitlines()
     assert lines[0] == "dynrun: 2 captured"
-    assert lines[1].startswith("  Net: ") and "0 breaks" in lines[1]
-    assert lines[2].startswith("  MSELoss: ")
+    assert lines[1].startswith("  Net (script.py:9, called at script.py:14): ")
+    assert "0 breaks" in lines[1]
+    (loss,) = (line for line in lines if "MSELoss" in line)
+    assert loss.startswith("  MSELoss (called at script.py:14): ")
     (text,) = [file.read_text() for file in (tmp_path / "out").glob("__main__.Net.forward.*.py")]
     assert "script.py:" in text.splitlines()[0] and "__df.call(" in text
 
@@ -125,7 +127,7 @@ def test_torch_compile_in_the_script_is_ours(tmp_path):
     ), error
     assert (
         "dynrun: 5 captured" in error
-        and "  f: 1 recorded, 1 graphs, 0 breaks" in error.splitlines()
+        and "  f (script.py:3): 1 recorded, 1 graphs, 0 breaks" in error.splitlines()
     )
     assert "options of torch.compile are Inductor's own" in error
 

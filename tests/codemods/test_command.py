@@ -292,3 +292,14 @@ def test_the_command_loads_neither_torch_nor_libcst_nor_rich(folder, argv):
 
 def test_a_fix_that_is_made_loads_libcst(folder):
     assert loaded("safe.py") & {"torch", "libcst", "rich", "numpy"} == {"libcst"}
+
+
+def test_without_a_path_nothing_is_changed(tmp_path, monkeypatch):
+    text = "import torch\nclass N(torch.nn.Module):\n    def forward(self, x):\n        print(x)\n"
+    (tmp_path / "model.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for options in ((), ("--unsafe-fixes",), ("--add-noqa",)):
+        code, out, err = support.command(*options)
+        assert code == 2 and out.startswith("usage: dynfix") and "no PATH given" in err
+    assert support.command("--check")[0] == 1
+    assert (tmp_path / "model.py").read_text() == text

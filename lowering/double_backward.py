@@ -1,0 +1,257 @@
+"""Gradients of gradients of a compiled segment.
+
+AOTAutograd's backward cannot be differentiated. Here a backward under `create_graph=True` runs the
+segment's own graph again, in eager, on the inputs of its call, and differentiates that; every other
+backward is AOTAutograd's.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
+
+
+class Differentiable:
+    """A compiled segment with a second derivative. `module`: its torch-level graph; `random`:
+    whether it draws random numbers. `when_seen` is called once a gradient is asked to be
+    differentiable. `writes`, the positions of the inputs that it writes, is known after the first
+    call: batch norm writes its statistics where no recorder sees it."""
+
+    when_seen: Callable[[], None] | None = None
+
+    def __init__(
+        self, program: Callable[..., Any], module: torch.fx.GraphModule, random: bool
+    ) -> None:
+        self.program, self.module, self.random = program, module, random
+        self.writes: tuple[int, ...] | None = None
+        self._way: tuple[int, ...] | None = None
+
+    def __call__(self, *tensors: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.program(*tensors)
+        call = Call(self, tensors)
+        result = self.program(*tensors)
+        if self.writes is None:
+            self.writes = call.written(tensors)
+        node = self._node(result)
+        if node is not None:
+            call.settle()
+            node.dynfix_call = call
+        return result
+
+    def _node(self, result: Any) -> Any:
+        """AOTAutograd's node behind the results, found by the way that led to it the first time."""
+        if self._way is not None:
+            node = _follow(result, self._way)
+            if node is not None:
+                return node
+        self._way = _way(result)
+        node = None if self._way is None else _follow(result, self._way)
+        if node is not None:
+            _patch(node._forward_cls)
+        return node
+
+
+class Call:
+    """What one call needs to be made again."""
+
+    __slots__ = ("autocast", "cuda", "owner", "rng", "tensors", "versions")
+
+    def __init__(self, owner: Differentiable, tensors: tuple[Any, ...]) -> None:
+        self.owner = owner
+        self.versions = [_version(tensor) for tensor in tensors]
+        self.tensors = tensors
+        copied = range(len(tensors)) if owner.writes is None else owner.writes
+        if copied:
+            self.tensors = tuple(_copy(t) if i in copied else t for i, t in enumerate(tensors))
+        self.rng = torch.random.get_rng_state() if owner.random else None
+        self.cuda = _cuda_state(tensors) if owner.random else None
+        self.autocast = _autocasts() if torch._C._is_any_autocast_enabled() else ()
+
+    def written(self, tensors: tuple[Any, ...]) -> tuple[int, ...]:
+        """Positions of the inputs that the call wrote, which had been copied all. Forgets the other
+        copies."""
+        found = tuple(i for i, tensor in enumerate(tensors) if _changed(tensor, self.versions[i]))
+        self.tensors = tuple(
+            self.tensors[i] if i in found else tensor for i, tensor in enumerate(tensors)
+        )
+        return found
+
+    def settle(self) -> None:
+        """The call is over: its own writes count no longer."""
+        if self.owner.writes:
+            self.versions = [_version(tensor) for tensor in self.tensors]
+
+    def unfit(self) -> bool:
+        """Whether an input is no longer what it was."""
+        return any(map(_changed, self.tensors, self.versions))
+
+    def again(self) -> tuple[list[Any], Any]:
+        """The inputs, each a leaf-like view of its own, and the results of the graph on them."""
+        inputs = [
+            tensor.clone() if position in (self.owner.writes or ()) else _view(tensor)
+            for position, tensor in enumerate(self.tensors)
+        ]
+        with torch.enable_grad(), _generators(self.rng, self.cuda), contextlib.ExitStack() as stack:
+            for make in self.autocast:
+                stack.enter_context(make())
+            fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
+            results = self.owner.module(*fed)
+        return inputs, (fed, results)
+
+
+def _view(tensor: Any) -> Any:
+    return tensor.view_as(tensor) if isinstance(tensor, torch.Tensor) else tensor
+
+
+def _copy(tensor: Any) -> Any:
+    """A copy of what will be written; None for what is too large, or has a history of its own."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    if tensor.requires_grad or tensor.numel() > KEPT_NUMEL:
+        return None
+    return tensor.detach().clone()
+
+
+def _version(tensor: Any) -> int:
+    known = isinstance(tensor, torch.Tensor) and not tensor.is_inference()
+    return tensor._version if known else -1
+
+
+def _changed(tensor: Any, version: int) -> bool:
+    return tensor is None or _version(tensor) != version
+
+
+def _cuda_state(tensors: tuple[Any, ...]) -> Any:
+    device = next((t.device for t in tensors if isinstance(t, torch.Tensor) and t.is_cuda), None)
+    return None if device is None else (device, torch.cuda.get_rng_state(device))
+
+
+def _autocasts() -> tuple[Callable[[], Any], ...]:
+    """Makers of the autocast contexts that are in force."""
+    return tuple(
+        functools.partial(torch.autocast, kind, torch.get_autocast_dtype(kind))
+        for kind in ("cpu", "cuda")
+        if torch.is_autocast_enabled(kind)
+    )
+
+
+@contextlib.contextmanager
+def _generators(rng: Any, cuda: Any) -> Iterator[None]:
+    """The random generators as they were, and back."""
+    if rng is None:
+        yield
+        return
+    now = torch.random.get_rng_state()
+    torch.random.set_rng_state(rng)
+    if cuda is not None:
+        device, state = cuda
+        cuda_now = torch.cuda.get_rng_state(device)
+        torch.cuda.set_rng_state(state, device)
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(now)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda_now, device)
+
+
+def _way(result: Any) -> tuple[int, ...] | None:
+    """Which output, then how many steps back, the first node of AOTAutograd is."""
+    for index, out in enumerate(_outputs(result)):
+        node, steps = getattr(out, "grad_fn", None), 0
+        while node is not None and steps < 4:
+            if _is_compiled(node):
+                return (index, steps)
+            node = node.next_functions[0][0] if node.next_functions else None
+            steps += 1
+    return None
+
+
+def _follow(result: Any, way: tuple[int, ...]) -> Any:
+    index, steps = way
+    node = getattr(_outputs(result)[index], "grad_fn", None)
+    for _ in range(steps):
+        if node is None or not node.next_functions:
+            return None
+        node = node.next_functions[0][0]
+    return node if _is_compiled(node) else None
+
+
+def _outputs(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, tuple | list) else (result,)
+
+
+def _is_compiled(node: Any) -> bool:
+    return hasattr(getattr(node, "_forward_cls", None), "compiled_fw")
+
+
+def _patch(cls: Any) -> None:
+    """Give AOTAutograd's function of one segment a backward that can be differentiated."""
+    if "dynfix_plain_backward" in vars(cls):
+        return
+    cls.dynfix_plain_backward = cls.__dict__["backward"]
+    cls.backward = staticmethod(_backward)
+
+
+def _backward(ctx: Any, *grads: Any) -> Any:
+    plain = ctx._forward_cls.dynfix_plain_backward
+    call = getattr(ctx, "dynfix_call", None)
+    if torch.is_grad_enabled() and call is not None:
+        _seen(call.owner)
+        if not call.unfit():
+            given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else grads
+            return _through_eager(ctx, call, given)
+    elif call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
+        ctx.dynfix_call = None
+    return plain(ctx, *grads)
+
+
+def _seen(owner: Differentiable) -> None:
+    if owner.when_seen is not None:
+        owner.when_seen()
+
+
+def _through_eager(ctx: Any, call: Call, grads: Sequence[Any]) -> tuple[Any, ...]:
+    inputs, (fed, results) = call.again()
+    targets = _targets(ctx._forward_cls.metadata, fed, _outputs(results))
+    pairs = [
+        (target, grad)
+        for target, grad in zip(targets, grads, strict=False)
+        if grad is not None and isinstance(target, torch.Tensor) and target.requires_grad
+    ]
+    wanted = [
+        i
+        for i, tensor in enumerate(inputs)
+        if i < len(ctx.needs_input_grad)
+        and ctx.needs_input_grad[i]
+        and isinstance(tensor, torch.Tensor)
+        and tensor.requires_grad
+    ]
+    found: dict[int, Any] = {}
+    if pairs and wanted:
+        outs, given = zip(*pairs, strict=True)
+        asked = [inputs[i] for i in wanted]
+        found = dict(
+            zip(
+                wanted,
+                torch.autograd.grad(outs, asked, given, create_graph=True, allow_unused=True),
+                strict=True,
+            )
+        )
+    return tuple(found.get(i) for i in range(len(ctx.needs_input_grad)))
+
+
+def _targets(metadata: Any, fed: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """What AOTAutograd's function gives, in its order: written inputs, results, and the tensors
+    that several results are views of."""
+    bases: dict[int, Any] = {}
+    for info, result in zip(metadata.output_info, results, strict=False):
+        if info.base_idx is not None and "intermediate" in info.output_type.name:
+            bases.setdefault(info.base_idx, getattr(result, "_base", None))
+    written = [fed[index] for index in metadata.mutated_inp_runtime_indices]
+    return [*written, *results, *(bases.get(k) for k in range(metadata.num_intermediate_bases))]

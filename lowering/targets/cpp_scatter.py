@@ -1,0 +1,67 @@
+"""C++ of a nest that stores at positions from memory, or folds into what is there: its points may
+meet in one place, so that they run in the order of the axes and give the same at every call."""
+
+from collections.abc import Sequence
+
+from ..ir import Nest, Store
+from ..sizes import Axis, coefficient
+from .cpp_expr import ExpressionPrinter, Lines
+from .cpp_nest import COMBINE, NestPrinter, has_indirect, loop
+from .cpp_ops import TYPES
+
+
+def scatter(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
+    """Loops over the whole nest. Points that differ on an axis which the index adds as it is never
+    meet: threads share such axes, and the last one runs in vectors if it is one."""
+    axes, threads = nest.axes, 0
+    while parallel and threads < len(axes) and _is_apart(nest, axes[threads]):
+        threads += 1
+    clause = " reduction(|:bad)" if has_indirect(nest) else ""
+    divided = parallel and not threads and bool(axes) and _is_apart(nest, axes[-1])
+    if threads or divided:
+        collapse = f" collapse({threads})" if threads > 1 else ""
+        lines.add(
+            "#pragma omp parallel for num_threads(threads) if(parallel : threads > 1)"
+            f" schedule(static){collapse}{clause}"
+        )
+    if divided:
+        _open_part(lines, axes[-1])
+    _loops(nest, axes, nests, lines, divided)
+    lines.close(len(axes) + divided)
+
+
+def _is_apart(nest: Nest, axis: Axis) -> bool:
+    return all(coefficient(store.index, axis) != 0 for store in nest.stores)
+
+
+def _open_part(lines: Lines, last: Axis) -> None:
+    """Each thread runs through everything for its own part of the last axis."""
+    lines.open("for (int64_t part = 0; part < threads; ++part)")
+    lines.add(f"const int64_t low = {last.size} * part / threads;")
+    lines.add(f"const int64_t high = {last.size} * (part + 1) / threads;")
+
+
+def _loops(
+    nest: Nest, axes: Sequence[Axis], nests: NestPrinter, lines: Lines, divided: bool
+) -> None:
+    for axis in axes[:-1]:
+        lines.open(loop(axis))
+    if axes:
+        last = axes[-1]
+        if _is_apart(nest, last):
+            nests.simd(nest)
+        limits = ("low", "high") if divided else ("0", f"{last.size}")
+        text = last.text
+        lines.open(f"for (int64_t {text} = {limits[0]}; {text} < {limits[1]}; ++{text})")
+    printer = nests.expressions()
+    for store in nest.stores:
+        _store(store, printer, lines)
+
+
+def _store(store: Store, printer: ExpressionPrinter, lines: Lines) -> None:
+    value = printer(store.value)
+    place = f"{store.buffer.name}[{printer.index(store.index)}]"
+    if store.combine is None:
+        lines.add(f"{place} = {value};")
+    else:
+        lines.add(COMBINE[store.combine].format(place, value, t=TYPES[store.buffer.dtype]))

@@ -1,0 +1,83 @@
+// Transposition of small blocks in vector registers: log2(n) rounds that interleave row i with row i + n / 2.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLE 1
+#endif
+#endif
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+
+#ifdef HAS_SHUFFLE
+template <int n> struct Zip;
+template <> struct Zip<2> {
+  template <typename V> INLINE V low(V a, V b) { return __builtin_shufflevector(a, b, 0, 2); }
+  template <typename V> INLINE V high(V a, V b) { return __builtin_shufflevector(a, b, 1, 3); }
+};
+template <> struct Zip<4> {
+  template <typename V> INLINE V low(V a, V b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+  template <typename V> INLINE V high(V a, V b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+};
+template <> struct Zip<8> {
+  template <typename V> INLINE V low(V a, V b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+  template <typename V> INLINE V high(V a, V b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+};
+template <> struct Zip<16> {
+  template <typename V> INLINE V low(V a, V b) {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  }
+  template <typename V> INLINE V high(V a, V b) {
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+};
+
+// A block of n x n, n at most 16.
+template <typename T> struct Block {
+  static const int fitting = VECTOR_BYTES / sizeof(T);
+  static const int n = fitting < 16 ? fitting : 16;
+  typedef T V __attribute__((vector_size(n * sizeof(T))));
+
+  INLINE void zip(V *into, const V *from) {
+#pragma GCC unroll 8
+    for (int i = 0; i < n / 2; ++i) {
+      into[2 * i] = Zip<n>::low(from[i], from[i + n / 2]);
+      into[2 * i + 1] = Zip<n>::high(from[i], from[i + n / 2]);
+    }
+  }
+  INLINE void transpose(T *to, int64_t to_step, const T *from, int64_t from_step) {
+    V a[n], b[n];
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) __builtin_memcpy(&a[i], from + i * from_step, sizeof(V));
+    zip(b, a);
+    if (n > 2) zip(a, b);
+    if (n > 4) zip(b, a);
+    if (n > 8) zip(a, b);
+    const bool in_a = n == 4 || n == 16;
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) __builtin_memcpy(to + i * to_step, in_a ? &a[i] : &b[i], sizeof(V));
+  }
+};
+#endif
+
+// to[c * to_step + r] = from[r * from_step + c]
+template <typename T>
+INLINE void op_transpose(T *__restrict__ to, int64_t to_step, const T *__restrict__ from, int64_t from_step, int64_t rows,
+                         int64_t columns) {
+  int64_t r = 0;
+#ifdef HAS_SHUFFLE
+  const int n = Block<T>::n;
+  for (; r + n <= rows; r += n) {
+    int64_t c = 0;
+    for (; c + n <= columns; c += n)
+      Block<T>::transpose(to + c * to_step + r, to_step, from + r * from_step + c, from_step);
+    for (; c < columns; ++c)
+      for (int64_t k = r; k < r + n; ++k) to[c * to_step + k] = from[k * from_step + c];
+  }
+#endif
+  for (; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) to[c * to_step + r] = from[r * from_step + c];
+}

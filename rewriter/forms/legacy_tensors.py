@@ -1,0 +1,51 @@
+"""`torch.LongTensor([1, 2])` and its like: the constructors of old, as the functions that say the
+same."""
+
+from typing import Any
+
+import torch
+
+from .. import catalogue
+from ..capture.nested import plain_in, settle_in
+from ..capture.trace import Recorder
+
+_DTYPES: dict[Any, torch.dtype] = {
+    torch.FloatTensor: torch.float32,
+    torch.DoubleTensor: torch.float64,
+    torch.HalfTensor: torch.float16,
+    torch.LongTensor: torch.int64,
+    torch.IntTensor: torch.int32,
+    torch.ShortTensor: torch.int16,
+    torch.CharTensor: torch.int8,
+    torch.ByteTensor: torch.uint8,
+    torch.BoolTensor: torch.bool,
+}
+
+
+def takes(function: Any) -> bool:
+    return isinstance(function, type(torch.LongTensor)) or function is torch.Tensor
+
+
+def call(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dtype = torch.get_default_dtype() if cls is torch.Tensor else _DTYPES.get(cls)
+    given = settle_in(args)
+    if dtype is None or kwargs or torch.get_default_device().type != "cpu":
+        return _unknown(rec, cls, args, kwargs)
+    if all(type(size) is int for size in given):
+        return torch.empty(given or (0,), dtype=dtype)
+    if len(given) == 1 and type(given[0]) is torch.Size:
+        return torch.empty(given[0], dtype=dtype)
+    if len(given) == 1 and type(given[0]) in (list, tuple) and _fits(given[0], dtype):
+        return torch.tensor(given[0], dtype=dtype)
+    return _unknown(rec, cls, args, kwargs)
+
+
+def _fits(value: Any, dtype: torch.dtype) -> bool:
+    if type(value) in (list, tuple):
+        return all(_fits(part, dtype) for part in value)
+    return type(value) is int or (type(value) is float and dtype.is_floating_point)
+
+
+def _unknown(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rec.stop(catalogue.OPAQUE_CALL, f"torch.{cls.__name__} of {[type(a).__name__ for a in args]}")
+    return cls(*plain_in(args), **plain_in(kwargs))

@@ -1,0 +1,409 @@
+"""The text of a function that breaks, cut: runs of statements become functions of their own (parts,
+which are captured), what breaks stays between them, and the rest of the function calls them.
+
+Every line of a part keeps its number in the user's file. A run of statements can be a part when the
+names that it reads are bound for certain before it, and those that it binds and that are read
+elsewhere are bound for certain after it; a statement that cannot be in a part runs as it is.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from .bound_names import (
+    Flow,
+    Names,
+    Unbound,
+    all_loads,
+    all_stores,
+    is_torch_context,
+    loads,
+    names,
+    own_nodes,
+    stores,
+)
+
+PREFIX = "_dynfix_part_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A function made of statements: `text` starts at line `first_line` of the user's file; it
+    takes the variables `given`."""
+
+    text: str
+    first_line: int
+    given: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """`text`: the function with calls of parts in the place of their statements."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is known of the function: `local` names; `shared` ones, which functions made in it close
+    over and that are bound more than once; `outer`, declared global or nonlocal; `functions` and
+    classes made in it."""
+
+    name: str
+    local: Names
+    shared: Names
+    outer: Names
+    functions: Names
+    first_parameter: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """Statements that become a part."""
+
+    body: tuple[ast.stmt, ...]
+    given: tuple[str, ...]
+    back: tuple[str, ...]
+    falls: bool
+    returns: bool
+
+
+def plan(text: str, node: ast.FunctionDef, first_line: int, line: int | None) -> Plan | None:
+    """Cut the function `node` (whose `text` starts at `first_line`) at the statement on `line`; in
+    halves where `line` is not known. None where there is nothing to cut."""
+    facts = _facts(node)
+    if facts is None:
+        return None
+    cutter = _Cutter(text.splitlines(keepends=True), first_line, facts, node, line)
+    cutter.split(node.body, _parameters(node), False)
+    return cutter.plan() if cutter.regions else None
+
+
+def _parameters(node: ast.FunctionDef) -> Names:
+    args = node.args
+    several = (args.vararg, args.kwarg)
+    every = [*args.posonlyargs, *args.args, *args.kwonlyargs, *(arg for arg in several if arg)]
+    return frozenset(arg.arg for arg in every)
+
+
+_LOOKS_AROUND = frozenset("locals vars dir eval exec globals _getframe currentframe stack".split())
+
+
+def _facts(node: ast.FunctionDef) -> Facts | None:
+    """None for what cannot be cut: generators, and functions that look at their own variables."""
+    inside = [below for stmt in node.body for below in own_nodes(stmt)]
+    if any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in inside):
+        return None
+    every = [below for stmt in node.body for below in ast.walk(stmt)]
+    if any(getattr(n, "id", getattr(n, "attr", None)) in _LOOKS_AROUND for n in every):
+        return None
+    outer = frozenset(
+        name for n in inside if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names
+    )
+    parameters = _parameters(node)
+    local = (parameters | all_stores(node.body)) - outer
+    if any(name.startswith("__") and not name.endswith("__") for name in local):
+        return None  # names that a class mangles
+    first = next((arg.arg for arg in (*node.args.posonlyargs, *node.args.args)), None)
+    shared, functions = _shared(node, local, parameters), _functions(inside)
+    return Facts(node.name, local, shared, outer, functions, first)
+
+
+def _functions(nodes: list[ast.AST]) -> Names:
+    """Names that are bound to functions and classes made here."""
+    found = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            found.update(name for target in node.targets for name in stores(target))
+    return frozenset(found)
+
+
+def _shared(node: ast.FunctionDef, local: Names, parameters: Names) -> Names:
+    """Locals that nested functions close over and that are bound more than once: a part would give
+    them another variable."""
+    closed: set[str] = set()
+    times: dict[str, int] = dict.fromkeys(parameters, 1)
+    for below in (inner for stmt in node.body for inner in ast.walk(stmt)):
+        if isinstance(below, _CLOSES):
+            closed.update(names(loads(below)) & local)
+        if isinstance(below, ast.Nonlocal):
+            times.update(dict.fromkeys(below.names, 2))  # bound there, too
+            closed.update(below.names)
+    for stmt in node.body:
+        for name in stores(stmt):
+            times[name] = times.get(name, 0) + 1 + _in_loop(stmt)
+    return frozenset(name for name in closed if times.get(name, 0) > 1)
+
+
+_CLOSES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
+
+
+def _in_loop(stmt: ast.stmt) -> int:
+    return int(any(isinstance(n, ast.For | ast.While) for n in own_nodes(stmt)))
+
+
+class _Cutter:
+    def __init__(
+        self,
+        lines: list[str],
+        first_line: int,
+        facts: Facts,
+        node: ast.FunctionDef,
+        line: int | None,
+    ) -> None:
+        self.lines, self.first_line, self.facts, self.node = lines, first_line, facts, node
+        self.line = line
+        self.flow = Flow(facts.local)
+        self.regions: list[Region] = []
+
+    # -- which statements
+
+    def split(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> None:
+        """Parts before and after the statement that breaks; halves where none is known."""
+        at = [i for i, stmt in enumerate(body) if self._holds(stmt)]
+        if at:
+            cuts = [
+                (body[: at[0]], False),
+                (body[at[0] : at[-1] + 1], True),
+                (body[at[-1] + 1 :], False),
+            ]
+        elif len(body) > 1:
+            middle = len(body) // 2
+            cuts = [(body[:middle], False), (body[middle:], False)]
+        else:
+            cuts = [(body, True)]
+        now: Names | None = bound
+        for some, opened in cuts:
+            if now is not None:
+                now = (self._open if opened else self._group)(some, now, loop)
+
+    def _holds(self, stmt: ast.stmt) -> bool:
+        return self.line is not None and _first(stmt) <= self.line <= _last(stmt)
+
+    def _group(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> Names | None:
+        """Parts of as many statements as can be; names bound after them."""
+        now: Names | None = bound
+        run: list[ast.stmt] = []
+        start = bound
+        for stmt in body:
+            if now is None:
+                break
+            if self._region([*run, stmt], start, loop) is None:
+                self._close(run, start, loop)
+                run, start = [], now
+                if self._region([stmt], now, loop) is None:
+                    now = self._open([stmt], now, loop)
+                    start = now if now is not None else bound
+                    continue
+            run.append(stmt)
+            now = self._bound_after([stmt], now)
+        self._close(run, start, loop)
+        return now
+
+    def _close(self, run: list[ast.stmt], bound: Names, loop: bool) -> None:
+        region = self._region(run, bound, loop) if run else None
+        if region is not None and any(isinstance(n, _WORK) for s in run for n in own_nodes(s)):
+            self.regions.append(region)
+
+    def _open(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> Names | None:
+        """Statements that run as they are; what is inside compound ones may be parts."""
+        now: Names | None = bound
+        for stmt in body:
+            if now is not None:
+                self._inside(stmt, now, loop)
+                now = self._bound_after([stmt], now)
+        return now
+
+    def _inside(self, stmt: ast.stmt, bound: Names, loop: bool) -> None:
+        match stmt:
+            case ast.If():
+                self._block(stmt.body, bound, loop)
+                if self._is_elif(stmt):
+                    self._inside(stmt.orelse[0], bound, loop)
+                else:
+                    self._block(stmt.orelse, bound, loop)
+            case ast.For():
+                self._block(stmt.body, bound | names(stores(stmt.target)), True)
+            case ast.While():
+                self._block(stmt.body, bound, True)
+            case ast.With() if is_torch_context(stmt):
+                own = [item.optional_vars for item in stmt.items if item.optional_vars is not None]
+                self._block(stmt.body, bound | names(n for v in own for n in stores(v)), loop)
+
+    def _is_elif(self, stmt: ast.If) -> bool:
+        return (
+            len(stmt.orelse) == 1
+            and isinstance(stmt.orelse[0], ast.If)
+            and self._line(stmt.orelse[0].lineno).lstrip().startswith("elif")
+        )
+
+    def _block(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> None:
+        if any(map(self._holds, body)):
+            self.split(body, bound, loop)
+        elif body:
+            self._group(body, bound, loop)
+
+    def _bound_after(self, body: Sequence[ast.stmt], bound: Names) -> Names | None:
+        try:
+            return self.flow.through(body, bound)
+        except Unbound:  # it would raise there, or not get there
+            return bound
+
+    # -- whether they can be a part
+
+    def _region(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> Region | None:
+        bodies = tuple(body)
+        written, read = all_stores(bodies), all_loads(bodies)
+        if not self._can_move(bodies, written, read):
+            return None
+        try:
+            after = self.flow.through(bodies, bound)
+        except Unbound:
+            return None
+        back = self._read_elsewhere(bodies, written, read, loop)
+        certain = after if after is not None else back
+        if (back - certain) - bound:
+            return None
+        given = (read & bound & self.facts.local) | (back - certain)
+        if given & self.facts.functions:
+            return None  # made anew at each call: no recording would stand for the next one
+        returns = any(isinstance(n, ast.Return) for s in bodies for n in own_nodes(s))
+        if after is not None and returns and _first(bodies[0]) == _last(bodies[-1]):
+            return None  # the call of such a part takes two lines
+        return Region(
+            bodies, self._ordered(given, read), tuple(sorted(back)), after is not None, returns
+        )
+
+    def _can_move(self, body: tuple[ast.stmt, ...], written: Names, read: Names) -> bool:
+        if not self._own_lines(body) or (written & self.facts.outer):
+            return False
+        if (written | read) & self.facts.shared or _leaves_loop(body):
+            return False
+        kinds = {type(n) for stmt in body for n in own_nodes(stmt)}
+        if kinds & {ast.Global, ast.Nonlocal, ast.Delete, ast.NamedExpr}:
+            return False
+        return "super" not in read or self.facts.first_parameter is not None
+
+    def _own_lines(self, body: tuple[ast.stmt, ...]) -> bool:
+        """Whether the statements share no line with others."""
+        first, last = _first(body[0]), body[-1]
+        before = self._line(first).encode()[: body[0].col_offset]
+        after = self._line(_last(last)).encode()[last.end_col_offset or 0 :].strip()
+        indent = body[0].col_offset
+        return not before.strip() and (not after or after.startswith(b"#")) and indent > 0
+
+    def _read_elsewhere(
+        self, body: tuple[ast.stmt, ...], written: Names, read: Names, loop: bool
+    ) -> Names:
+        """Names bound here that other statements read, or that a loop brings back."""
+        inside = {id(n) for stmt in body for n in ast.walk(stmt)}
+        others: set[str] = set(read) if loop else set()
+        for node in ast.walk(self.node):
+            if (
+                id(node) not in inside
+                and isinstance(node, ast.Name)
+                and (not isinstance(node.ctx, ast.Store) or self._augments(node))
+            ):
+                others.add(node.id)
+        return written & others & self.facts.local
+
+    def _augments(self, name: ast.Name) -> bool:
+        return any(isinstance(n, ast.AugAssign) and n.target is name for n in ast.walk(self.node))
+
+    def _ordered(self, given: Names, read: Names) -> tuple[str, ...]:
+        """Parameters; `super()` asks for the function's own first one."""
+        first = self.facts.first_parameter
+        if "super" in read and first is not None:
+            return (first, *sorted(given - {first}))
+        return tuple(sorted(given))
+
+    # -- the texts
+
+    def _line(self, number: int) -> str:
+        return self.lines[number - self.first_line]
+
+    def plan(self) -> Plan:
+        lines = list(self.lines)
+        parts = tuple(self._part(region) for region in self.regions)
+        for index, region in enumerate(self.regions):
+            indent = self._indent(region)
+            first, last = _first(region.body[0]), _last(region.body[-1])
+            calls = list(self._calls(region, f"{PREFIX}{index}({', '.join(region.given)})"))
+            for number in range(first, last + 1):
+                text = indent + calls.pop(0) if calls else ""
+                lines[number - self.first_line] = text + "\n"
+        return Plan("".join(lines), parts)
+
+    def _indent(self, region: Region) -> str:
+        return self._line(_first(region.body[0]))[: region.body[0].col_offset]
+
+    def _calls(self, region: Region, call: str) -> Iterator[str]:
+        """What stands in the driver: one line, or two where the part may or may not return."""
+        back = "".join(f"{name}, " for name in region.back)
+        if not region.falls:
+            yield f"return {call}"
+        elif not region.returns:
+            yield f"({back}) = {call}" if back else call
+        else:
+            yield f"if ({PREFIX}result := {call})[0]: return {PREFIX}result[1]"
+            yield f"else: ({back}) = {PREFIX}result[1]" if back else "else: pass"
+
+    def _part(self, region: Region) -> Part:
+        first, last = _first(region.body[0]), _last(region.body[-1])
+        lines = [self._line(number) for number in range(first, last + 1)]
+        if not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        indent = self._indent(region)
+        back = "(" + "".join(f"{name}, " for name in region.back) + ")"
+        if region.falls and region.returns:
+            self._mark_returns(region, lines, first)
+            back = f"(False, {back})"
+        ending = f"{indent}return {back}\n" if region.falls else ""
+        given = ", ".join(region.given)
+        header = f"{indent[:-1]}def {self.facts.name}({given}):\n"
+        return Part(header + "".join(lines) + ending, first - 1, region.given)
+
+    def _mark_returns(self, region: Region, lines: list[str], first: int) -> None:
+        """`return v` inside a part that may also fall through: `return (True, v)`."""
+        found = [n for s in region.body for n in own_nodes(s) if isinstance(n, ast.Return)]
+        for node in sorted(found, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+            if node.value is None:
+                _insert(lines, node.end_lineno, node.end_col_offset, first, " (True, None)")
+            else:
+                _insert(lines, node.end_lineno, node.end_col_offset, first, "))")
+                _insert(lines, node.lineno, node.col_offset + len("return"), first, " (True, (")
+
+
+_WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Subscript, ast.UnaryOp)
+
+
+def _insert(lines: list[str], line: int | None, column: int | None, first: int, text: str) -> None:
+    at = (line or first) - first
+    raw = lines[at].encode()
+    lines[at] = (raw[:column] + text.encode() + raw[column:]).decode()
+
+
+def _first(stmt: ast.stmt) -> int:
+    """The line where a statement begins, its decorators included."""
+    decorators = getattr(stmt, "decorator_list", ())
+    return min([stmt.lineno, *(node.lineno for node in decorators)])
+
+
+def _last(stmt: ast.stmt) -> int:
+    return stmt.end_lineno or stmt.lineno
+
+
+def _leaves_loop(body: tuple[ast.stmt, ...]) -> bool:
+    """Whether a `break` or `continue` belongs to a loop around the statements."""
+    return any(map(_leaves, body))
+
+
+def _leaves(node: ast.AST) -> bool:
+    if isinstance(node, ast.Break | ast.Continue):
+        return True
+    if isinstance(node, ast.For | ast.While):
+        return any(map(_leaves, node.orelse))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return False
+    return any(map(_leaves, ast.iter_child_nodes(node)))

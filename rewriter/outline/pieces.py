@@ -1,0 +1,168 @@
+"""A function that breaks, as it runs from then on: its parts are compiled functions, what is
+between them runs as it is, and the functions and modules that it calls are compiled."""
+
+import ast
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import emit, live_source
+from ..capture import current
+from ..capture.places import Reached
+from ..forms import open_calls
+from ..forms.operators import Forms
+from ..live_source import NotRewritable, Source
+from .partition import PREFIX, Part, Plan, plan
+
+MOST_PIECES = 256
+DEEPEST = 24  # parts in parts
+Compile = Callable[[Callable[..., Any], "Family", int], Callable[..., Any]]
+
+
+class Family:
+    """The compiled functions that one compiled function was taken apart into. `compile` makes
+    one."""
+
+    def __init__(self, compile: Compile, kind: type) -> None:
+        self._compile, self.kind = compile, kind
+        self._functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._modules: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self.members: list[Any] = []
+        self._breaks: dict[tuple[str, int, int], int] = {}
+
+    def note(self, stopped_at: tuple[Reached, ...]) -> None:
+        """Functions where a recording ended: they are cut there when they are first called."""
+        for place in stopped_at:
+            self._breaks[place.file, place.first_line, place.owner] = place.line
+
+    def part(self, fn: types.FunctionType, depth: int = 0) -> Callable[..., Any]:
+        """`fn`, compiled; as it is, once there are too many. `depth`: in how many parts it
+        stands."""
+        if len(self.members) >= MOST_PIECES:
+            return fn
+        made = self._compile(fn, self, depth)
+        self.members.append(made)
+        return made
+
+    def callee(self, fn: types.FunctionType, owner: Any) -> Callable[..., Any]:
+        """The compiled function that stands for `fn`, one for each module that it is a method
+        of."""
+        with self._lock:
+            known = self._functions
+            if isinstance(owner, torch.nn.Module):
+                known = self._modules.setdefault(owner, {})  # type: ignore[assignment]
+            if fn not in known:
+                known[fn] = self.part(fn)
+                self._cut_where_it_breaks(known[fn], fn.__code__, owner)
+            return known[fn]  # type: ignore[no-any-return]
+
+    def _cut_where_it_breaks(self, made: Any, code: types.CodeType, owner: Any) -> None:
+        known = id(owner) if isinstance(owner, torch.nn.Module) else 0
+        line = self._breaks.get((code.co_filename, code.co_firstlineno, known))
+        if line is not None and isinstance(made, self.kind):
+            made.cut_at(line, self)
+
+
+def line_in(fn: Any, stopped_at: tuple[Reached, ...]) -> int | None:
+    """The line of `fn` itself that the recording had got to, in its outermost call."""
+    code = getattr(fn, "__code__", None)
+    lines = [
+        place.line
+        for place in stopped_at
+        if code is not None
+        and (place.file, place.first_line) == (code.co_filename, code.co_firstlineno)
+    ]
+    return lines[-1] if lines else None
+
+
+def opened(fn: Any, line: int | None, family: Family, depth: int = 0) -> Callable[..., Any] | None:
+    """`fn` cut at `line` (None: in halves), to be called in its place; None where it can only run
+    as it is."""
+    if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & _NOT_PLAIN:
+        return None
+    try:
+        whole = fn if depth >= DEEPEST else _driver(fn, line, family, depth + 1)
+        driver = emit.rewrite(whole, Forms)
+    except NotRewritable:
+        return None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = current.open_family(family)
+        try:
+            return driver(*args, **kwargs)
+        finally:
+            current.open_family(before)
+
+    return run
+
+
+_NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines
+
+
+def _driver(
+    fn: types.FunctionType, line: int | None, family: Family, depth: int
+) -> types.FunctionType:
+    """The function with calls of compiled parts; the function itself if there are none."""
+    source = live_source.find(fn)
+    cut = None if source.is_lambda else _plan(source, line)
+    if cut is None:
+        return fn
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    for index, part in enumerate(cut.parts):
+        made = family.part(_function(_part_source(source, part), fn, cells), depth)
+        cells[f"{PREFIX}{index}"] = types.CellType(made)
+    free = (*source.free, *(name for name in cells if name.startswith(PREFIX)))
+    driver = _function(_replaced(source, cut.text, source.first_line, free), fn, cells)
+    driver.__defaults__, driver.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__
+    return driver
+
+
+def _plan(source: Source, line: int | None) -> Plan | None:
+    tree = ast.parse(live_source.padded(source, source.text))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    node = next((node for node in nodes if node.name == source.name), None)
+    return None if node is None else plan(source.text, node, source.first_line, line)
+
+
+def _part_source(source: Source, part: Part) -> Source:
+    return _replaced(source, part.text, part.first_line, source.free)
+
+
+def _replaced(source: Source, text: str, first_line: int, free: tuple[str, ...]) -> Source:
+    return Source(
+        text=text,
+        file=source.file,
+        first_line=first_line,
+        name=source.name,
+        is_lambda=False,
+        free=free,
+        containers=source.containers,
+        flags=source.flags,
+        imported=source.imported,
+    )
+
+
+def _function(
+    source: Source, fn: types.FunctionType, cells: dict[str, types.CellType]
+) -> types.FunctionType:
+    """The function of a text made from that of `fn`, with the same globals and cells."""
+    try:
+        tree = ast.parse(live_source.padded(source, source.text))
+        code = live_source.compile_inner(source, tree)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise source.error(f"a part of it does not compile: {error}") from error
+    if code is None:
+        raise source.error("a part of it was not found")
+    live_source.remember(code, source)
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = types.FunctionType(code, fn.__globals__, fn.__name__, None, closure)
+    made.__qualname__, made.__module__ = fn.__qualname__, fn.__module__
+    return made
+
+
+open_calls.use(lambda fn: emit.rewrite(fn, Forms))

@@ -1,0 +1,114 @@
+"""What one run of `dynrun` did, in words: for `--explain`, and for the summary at the end."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+_OWN_PLACE = re.compile(r" \([^()]*rewriter/module_class\.py:\d+\)")
+SHOWN = 12  # breaks, and reasons to record again, that a summary shows
+
+
+def rank_prefix() -> str:
+    """`[rank 3] ` in a process that torchrun started."""
+    rank = os.environ.get("RANK")
+    return f"[rank {rank}] " if rank is not None and "WORLD_SIZE" in os.environ else ""
+
+
+def say(text: str, file: Any = None) -> None:
+    """Every line with the rank's prefix, in one write, so that processes do not interleave."""
+    prefix = rank_prefix()
+    out = file or sys.stderr
+    out.write("".join(f"{prefix}{line}\n" for line in text.splitlines()))
+    out.flush()
+
+
+def report(captured: list[tuple[str, Any]]) -> str:
+    """Of every function: recordings, graphs, breaks with their places."""
+    called = [(name, entry) for name, entry in captured if entry.recordings]
+    lines = [f"dynrun: {len(called)} captured"]
+    for name, entry in called:
+        lines += _recorded(name, entry)
+    return "\n".join(lines)
+
+
+def _recorded(name: str, entry: Any) -> Iterator[str]:
+    sites = _sites(entry)
+    graphs = sum(len(recording.segments) for recording in entry.recordings)
+    yield f"  {name}: {len(entry.recordings)} recorded, {graphs} graphs, {len(sites)} breaks"
+    for site in sites:
+        yield "    " + str(site).replace("\n", "\n    ")
+    for change in dict.fromkeys(c for r in entry.recordings for c in r.rewritten):
+        yield f"    {change.file}:{change.line}: {change.code} rewritten"
+        yield from (f"      - {line}" for line in change.before.splitlines())
+        yield from (f"      + {line}" for line in change.after.splitlines())
+    for why in entry.recompiles:
+        yield f"    recorded again: {_users(why)}"
+
+
+def summary(captured: list[tuple[str, Any]], background: Any) -> str:
+    """The last words on a terminal, with rich's markup."""
+    entries = [(name, entry) for name, entry in captured if entry.recordings]
+    graphs = sum(len(r.segments) for _, e in entries for r in e.recordings)
+    sites = list(
+        {(s.file, s.line, s.reason.code): s for _, e in entries for s in _sites(e)}.values()
+    )
+    seconds = sum(sum(r.compile_times.values()) for _, e in entries for r in e.recordings)
+    again = [(name, _users(why)) for name, entry in entries for why in entry.recompiles]
+    lines = [
+        f"[bold]dynrun[/bold]: {_count(len(entries), 'function')},"
+        f" {_count(graphs, 'graph')}, {_count(len(sites), 'break')},"
+        f" {_count(len(again), 'recompile')}, {seconds:.1f} s of compiling"
+    ]
+    if not entries and background is not None:
+        lines[0] += ": the run was too short, or too light, for compiling to pay"
+    for name, entry in entries:
+        lines += [f"  {_escaped(name)}: {state}" for state in _states(entry)]
+    lines += [_break(site) for site in sites[:SHOWN]]
+    lines += [f"  recompiled {_escaped(name)}: {_escaped(why)}" for name, why in again[:SHOWN]]
+    left = max(0, len(sites) - SHOWN) + max(0, len(again) - SHOWN)
+    return "\n".join([*lines, *([f"  and {left} more (--explain shows all)"] if left else [])])
+
+
+def _states(entry: Any) -> Iterator[str]:
+    """One line for each recording that was timed, built or dropped."""
+    for tried in entry.switchovers:
+        state, eager, compiled = tried.state.name, tried.eager_seconds, tried.compiled_seconds
+        if tried.trials and state == "EAGER":
+            yield f"eager was as fast ({_ms(eager)} against {_ms(compiled)} compiled)"
+        elif tried.trials:
+            yield f"[green]{_ms(compiled)}[/green] a call, {_ms(eager)} in eager"
+        elif state == "EAGER":
+            yield "could not be compiled: eager"
+        else:
+            yield "eager: its kernels were not ready, or not timed, before the end"
+
+
+def _break(site: Any) -> str:
+    rule = site.reason.code
+    place = f"{os.path.relpath(site.file) if os.path.isabs(site.file) else site.file}:{site.line}"
+    return f"  [yellow]{_escaped(place)}[/yellow] {rule} {_escaped(site.reason.summary)}: " + (
+        f"{_escaped(site.reason.hint)} (`dynfix rule {rule}`)"
+    )
+
+
+def _users(why: str) -> str:
+    """Without places in this package: the call of a module is a function of ours."""
+    return _OWN_PLACE.sub("", why)
+
+
+def _sites(entry: Any) -> list[Any]:
+    return [site for recording in entry.recordings for site in recording.sites]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,199 @@
+"""One recording of a function whose compiled form has to earn its place.
+
+Eager serves its calls while it is built. Then a few calls of both kinds are timed in turn, with
+their backward; the compiled form stays where it was faster, and is timed once more later.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+import torch
+
+from ..runtime import report
+from ..runtime.dispatch import MISS
+from .capture.replay import Entry
+
+TIMED = 6  # calls of each kind in a trial
+AGAIN = 60  # compiled calls, after which the second and last trial is held
+FASTER = 0.97  # of eager's time: what is not below this is no gain at first
+AS_FAST = 1.0  # of eager's time: what is not below this in the second trial goes back
+
+
+class State(Enum):
+    """What serves the calls of one recording."""
+
+    WAITING = "waits for its kernels"
+    TRIAL = "is timed"
+    COMPILED = "compiled"
+    EAGER = "eager"
+
+
+class Judge(Protocol):
+    """Who keeps the account of time."""
+
+    def quiet(self) -> bool:
+        """Whether a timing means something now: nothing is built."""
+        ...
+
+    def gained(self, seconds: float) -> None:
+        """A call took that much less than it would have in eager (or more: negative)."""
+        ...
+
+
+class Switchover:
+    """An entry of a dispatcher around `recording`, which gets its compiled `entry` later."""
+
+    def __init__(
+        self, recording: Any, eager: Callable[..., Any], judge: Judge, name: str = ""
+    ) -> None:
+        self.recording, self.eager, self.judge = recording, eager, judge
+        self.name = name
+        self.general = False
+        self.state = State.WAITING
+        self.entry: Entry | None = None
+        self.trials = 0
+        self.compiled_calls = 0
+        self.eager_seconds = self.compiled_seconds = 0.0
+        self._times: dict[bool, list[Sample]] = {}
+        self._warm = 0
+
+    @property
+    def guards(self) -> Any:
+        """The recording's, which may lose its symbolic sizes while it is compiled."""
+        return self.recording.guard_set
+
+    def ready(self, entry: Entry) -> None:
+        """The kernels are there: the trial begins with the next call."""
+        self.general = entry.general
+        self._times = {True: [], False: []}
+        self._warm = 2
+        self.entry = entry
+        self.state = State.TRIAL
+
+    def give_up(self) -> None:
+        """Eager serves every later call; what was built is dropped."""
+        self.state, self.entry = State.EAGER, None
+
+    def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `Entry.run`."""
+        entry = self.entry
+        if self.state is State.COMPILED and entry is not None:
+            return self._compiled(entry, inputs, args, kwargs)
+        if self.state is State.TRIAL and entry is not None and self.judge.quiet():
+            return self._tried(entry, inputs, args, kwargs)
+        return self.eager(*args, **kwargs)
+
+    def _compiled(
+        self, entry: Entry, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self.compiled_calls += 1
+        if self.compiled_calls == AGAIN and self.trials == 1:
+            self.ready(entry)
+        self.judge.gained(self.eager_seconds - self.compiled_seconds)
+        return entry.run(inputs, args, kwargs)
+
+    def _tried(
+        self, entry: Entry, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if entry.stays_eager:
+            self.give_up()
+            return self.eager(*args, **kwargs)
+        if self._warm:
+            self._warm -= 1
+            return entry.run(inputs, args, kwargs)
+        taken = {kind: len(samples) for kind, samples in self._times.items()}
+        if min(taken.values()) >= TIMED:
+            self._decide()
+            return self.run(inputs, args, kwargs)
+        compiled = _next_kind(taken)
+        sample = Sample(any(isinstance(v, torch.Tensor) and v.is_cuda for v in inputs))
+        result = entry.run(inputs, args, kwargs) if compiled else self.eager(*args, **kwargs)
+        if result is not MISS:
+            sample.forward(result)
+            self._times[compiled].append(sample)
+        return result
+
+    def _decide(self) -> None:
+        self.trials += 1
+        differentiated = any(s.differentiated for samples in self._times.values() for s in samples)
+        eager, compiled = (_typical(self._times[kind]) for kind in (False, True))
+        self.eager_seconds, self.compiled_seconds = eager, compiled
+        for sample in self._times[True]:
+            self.judge.gained(eager - sample.seconds)
+        self._times = {}
+        limit = FASTER if self.trials == 1 else AS_FAST
+        if differentiated or compiled > limit * eager:
+            self.give_up()
+        else:
+            self.state = State.COMPILED
+        report.log.debug(
+            "%s: eager %.3f ms, compiled %.3f ms: %s",
+            self.name,
+            1e3 * eager,
+            1e3 * compiled,
+            self.state.value,
+        )
+
+
+def _next_kind(taken: Mapping[bool, int]) -> bool:
+    """Eager, compiled, compiled, eager, …: neither kind profits from its place."""
+    return (taken[True] + taken[False]) % 4 in (1, 2)
+
+
+def _typical(samples: "list[Sample]") -> float:
+    """The mean of the faster half: what other processes do only ever adds."""
+    return statistics.fmean(sorted(sample.seconds for sample in samples)[: TIMED // 2])
+
+
+class Sample:
+    """The time of one call: its forward, and its share of a backward pass: from the moment when the
+    first result's gradient is there to the end of the pass."""
+
+    def __init__(self, on_gpu: bool) -> None:
+        self.differentiated = False
+        self.seconds = 0.0
+        self._on_gpu = on_gpu
+        self._start = self._now()
+
+    def forward(self, result: Any) -> None:
+        """The call gave `result`."""
+        self.seconds = self._now() - self._start
+        node = _first_node(result)
+        if node is not None:
+            self._handle = node.register_prehook(self._backward_begins)
+
+    def _now(self) -> float:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def _backward_begins(self, grads: Any) -> None:
+        self._handle.remove()
+        self.differentiated |= torch.is_grad_enabled()
+        self._start = self._now()
+        torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+
+    def _backward_ends(self) -> None:
+        self.seconds += self._now() - self._start
+
+
+def _first_node(result: Any, depth: int = 3) -> Any:
+    """The autograd node of the first tensor in a result that has one."""
+    if isinstance(result, torch.Tensor):
+        return result.grad_fn
+    parts = (
+        result.values()
+        if isinstance(result, Mapping)
+        else result
+        if isinstance(result, tuple | list)
+        else ()
+    )
+    if depth:
+        for part in list(parts)[:8]:
+            node = _first_node(part, depth - 1)
+            if node is not None:
+                return node
+    return None

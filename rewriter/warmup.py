@@ -1,0 +1,26 @@
+"""What the first compilation of a process loads and makes once, done ahead of it."""
+
+import torch
+from torch.fx import Graph, GraphModule
+
+from ..lowering import joint
+from ..lowering.fakes import PacedFakeMode
+from ..runtime.options import Options
+from . import emit
+
+
+def warm_up() -> None:
+    """Load the source rewriter, and take one tiny graph with a backward through every stage."""
+    emit.load()
+    with torch.inference_mode(False), torch.enable_grad():
+        with PacedFakeMode(allow_non_fake_inputs=True):
+            example = torch.empty(4, requires_grad=True)
+        joint.compile_graph(_graph(), [example], Options())
+
+
+def _graph() -> GraphModule:
+    graph = Graph()
+    given = graph.placeholder("x")
+    product = graph.call_function(torch.mul, (given, given))
+    graph.output((graph.call_method("sum", (product,)),))
+    return GraphModule({}, graph)

@@ -1,0 +1,291 @@
+"""CUDA graphs of programs: the kernels of a call are captured once and replayed with one launch.
+
+A *lane* is one captured graph with the memory of its results. A result is handed out as a new
+tensor over that memory, and a lane is replayed only when nobody holds one of its results any more;
+while somebody does, another lane is used, the last of which hands out copies. So a result that is
+kept is never overwritten, and keeping one is never an error.
+
+Inputs that stay where they are (parameters, activations that another lane saved) are read by
+address, which every call compares; the others are copied into memory of the lane. Random numbers
+follow the device's generator, whose state a replay advances as the kernels would
+(`torch.cuda.CUDAGraph`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from .program import FAST, Program
+from .report import log
+
+_LANES = 3  # for one set of sizes; the last hands out copies
+_SIZES = 8  # sets of sizes that get graphs of their own
+_SMALL = 1 << 20  # bytes up to which a result that callers keep is copied at every call
+_CAPTURES = 16  # lanes captured in all for one set of sizes before it stays as it is
+# How often an input has to be found elsewhere before it is copied into the lane: activations that a
+# forward saved move while its own lanes are chosen, and are large.
+_MISSES = {"backward": 3}
+
+
+class GraphedProgram:
+    """`program` on one GPU: its first call for a set of sizes runs as it is, a later one captures.
+
+    Calls that cannot be captured (a tensor of the host among the inputs, a stream that captures
+    already, an operator that waits for the device) run as they are; the reason is logged once.
+    writes: the inputs that the program writes to.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, program: Program, device: torch.device, writes: frozenset[int]) -> None:
+        self.program, self.device, self.writes = program, device, writes
+        self.name, self.source = program.name, program.source
+        self._lock = threading.Lock()
+        self._variants: dict[tuple[Any, ...], _Variant] = {}
+        self._refused = ""
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self._refused or not self._on_device(args) or not self._lock.acquire(blocking=False):
+            return self.program(args)
+        try:
+            variant = self._variant(args)
+            return self.program(args) if variant is None else variant(args)
+        except _NotCapturable as error:
+            self._refused = str(error)
+            log.warning("%s runs without a CUDA graph: %s", self.name, error)
+            return self.program(args)
+        finally:
+            self._lock.release()
+
+    def _on_device(self, args: Sequence[Any]) -> bool:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        return (
+            all(tensor.device == self.device for tensor in tensors)
+            and torch.cuda.current_device() == self.device.index
+            and not torch.cuda.is_current_stream_capturing()
+        )
+
+    def _variant(self, args: Sequence[Any]) -> _Variant | None:
+        """What serves calls of these sizes on this stream; None for the first, which warms up."""
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        key = (stream, *(arg for arg in args if not isinstance(arg, torch.Tensor)))
+        found = self._variants.get(key)
+        if found is None and len(self._variants) < _SIZES:
+            self._variants[key] = _Variant(self.program, self.device, args, self.writes)
+        return found
+
+
+class _NotCapturable(Exception):
+    """Why a program cannot be captured."""
+
+
+def _addresses(args: Sequence[Any]) -> list[int]:
+    return [arg.data_ptr() if isinstance(arg, torch.Tensor) else 0 for arg in args]
+
+
+class _Variant:
+    """The lanes for one set of sizes."""
+
+    def __init__(
+        self,
+        program: Program,
+        device: torch.device,
+        args: Sequence[Any],
+        writes: frozenset[int],
+    ) -> None:
+        self.program, self.device, self.writes = program, device, writes
+        self.lanes: list[_Lane] = []
+        self.copied_results: set[int] = set()
+        self.captures = 0
+        self._seen = _addresses(args)
+        self._misses = [0] * len(args)
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        addresses = _addresses(args)
+        lane = self._free_lane(addresses)
+        if lane is None:
+            self._note_moves(addresses)
+            lane = self._capture(args, addresses)
+        return lane.replay(args, self.copied_results, self.writes)
+
+    def _free_lane(self, addresses: list[int]) -> _Lane | None:
+        for lane in self.lanes:
+            if not lane.reads_at(addresses):
+                continue
+            held = lane.held()
+            if not held:
+                return lane
+            self.copied_results.update(k for k in held if lane.size_of(k) <= _SMALL)
+        return None
+
+    def _note_moves(self, addresses: list[int]) -> None:
+        for k, (before, now) in enumerate(zip(self._seen, addresses, strict=True)):
+            self._misses[k] += before != now
+        self._seen = addresses
+
+    def _capture(self, args: list[Any], addresses: list[int]) -> _Lane:
+        """A new lane; an input that has moved before is copied into it."""
+        if len(self.lanes) == _LANES:
+            stale = [lane for lane in self.lanes if not lane.reads_at(addresses)]
+            self.lanes.remove((stale or self.lanes)[0])
+        self.captures += 1
+        if self.captures > _CAPTURES:
+            raise _NotCapturable("its inputs are elsewhere at every call")
+        last = len(self.lanes) == _LANES - 1
+        copied = frozenset(k for k, arg in enumerate(args) if self._moves(k, arg))
+        lane = _Lane(self.program, self.device, args, copied, copies=last)
+        self.lanes.append(lane)
+        return lane
+
+    def _moves(self, k: int, arg: Any) -> bool:
+        limit = 1 + isinstance(arg, torch.nn.Parameter)
+        return isinstance(arg, torch.Tensor) and self._misses[k] >= _MISSES.get(
+            self.program.name, limit
+        )
+
+
+Maker = Callable[[Sequence[Any]], Any]
+
+
+class _Lane:
+    """One captured graph. copied: the inputs that have memory here; copies: every result is handed
+    out as a copy."""
+
+    def __init__(
+        self,
+        program: Program,
+        device: torch.device,
+        args: Sequence[Any],
+        copied: frozenset[int],
+        copies: bool,
+    ) -> None:
+        self.copied, self.copies = sorted(copied), copies
+        self.inputs = {k: _like(args[k]) for k in self.copied}
+        given = [self.inputs.get(k, arg) for k, arg in enumerate(args)]
+        self.fixed = [
+            (k, arg.data_ptr())
+            for k, arg in enumerate(args)
+            if isinstance(arg, torch.Tensor) and k not in copied
+        ]
+        self.graph, results = _captured(program, device, given)
+        self.own: dict[int, torch.Tensor] = {}
+        known = [*enumerate(given)]
+        constants = [v for v in program.namespace.values() if isinstance(v, torch.Tensor)]
+        self.makers = [self._maker(k, made, known, constants) for k, made in enumerate(results)]
+        self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
+        del results, given, known
+        self.counts = {k: _uses(storage) for k, storage in self.storages.items()}
+
+    def _maker(
+        self,
+        number: int,
+        made: Any,
+        inputs: Sequence[tuple[int, Any]],
+        constants: Sequence[torch.Tensor],
+    ) -> Maker:
+        """How a later call gets the result: from its own argument, or from memory of this lane."""
+        if not isinstance(made, torch.Tensor) or any(made is constant for constant in constants):
+            return lambda args: made
+        storage = made.untyped_storage()._cdata
+        for k, given in inputs:
+            if given is made:
+                return itemgetter(k)
+            if isinstance(given, torch.Tensor) and given.untyped_storage()._cdata == storage:
+                shape, strides = made.shape, made.stride()
+                moved = int(made.storage_offset()) - int(given.storage_offset())
+                return partial(_view_of, k, shape, strides, moved)
+        self.own[number] = made
+        alias = partial(FAST["alias"], made, tuple(made.shape), made.stride(), 0)
+        return lambda args: alias()
+
+    def reads_at(self, addresses: Sequence[int]) -> bool:
+        return all(addresses[k] == address for k, address in self.fixed)
+
+    def held(self) -> list[int]:
+        """Results that somebody still holds."""
+        return [k for k, s in self.storages.items() if _uses(s) > self.counts[k]]
+
+    def size_of(self, result: int) -> int:
+        return self.storages[result].nbytes()
+
+    def replay(
+        self, args: list[Any], copied_results: set[int], writes: frozenset[int]
+    ) -> list[Any]:
+        with torch.no_grad():
+            for k in self.copied:
+                _dense(self.inputs[k]).copy_(_dense(args[k]))
+            self.graph.replay()
+            for k in writes.intersection(self.copied):
+                _dense(args[k]).copy_(_dense(self.inputs[k]))
+            made = [maker(args) for maker in self.makers]
+            for k in self.own if self.copies else copied_results & self.own.keys():
+                made[k] = made[k].clone()
+        args.clear()
+        return made
+
+
+def _view_of(
+    k: int, shape: Sequence[int], strides: Sequence[int], moved: int, args: Sequence[Any]
+) -> torch.Tensor:
+    """A view of argument k, `moved` elements after its first."""
+    return torch.as_strided(args[k], shape, strides, args[k].storage_offset() + moved)
+
+
+def _uses(storage: torch.UntypedStorage) -> int:
+    return int(torch._C._storage_Use_Count(storage._cdata))
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without the repetitions of `expand`."""
+    return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory for an input, with its strides and content."""
+    with torch.no_grad():
+        made = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+        if torch._debug_has_internal_overlap(_dense(made)) == 1:
+            raise _NotCapturable("an input's elements share memory")
+        _dense(made).copy_(_dense(tensor))
+        return made
+
+
+_streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
+
+
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream to capture on: one for each that replays, since the library keeps workspaces for
+    each of its streams, and graphs that replay at once must not share them."""
+    key = device, torch._C._cuda_getCurrentRawStream(device.index)
+    if key not in _streams:
+        _streams[key] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _streams[key]
+
+
+def _captured(
+    program: Program, device: torch.device, given: Sequence[Any]
+) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
+    """The graph of one run on `given`, and its results, which nothing has computed yet. Raises
+    _NotCapturable."""
+    graph, stream = torch.cuda.CUDAGraph(), _capture_stream(device)
+    torch.cuda.synchronize(device)
+    try:
+        with torch.cuda.stream(stream):
+            # what other threads do meanwhile must not end the capture
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                results = program(list(given))
+            finally:
+                graph.capture_end()
+    except Exception as error:
+        torch.cuda.synchronize(device)
+        raise _NotCapturable(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+    return graph, results

@@ -1,0 +1,251 @@
+"""Work beside the user's, at the user's cost: a worker thread that takes at most a share of the
+run.
+
+Python has one interpreter lock, so a thread that compiles slows the thread that it serves. How much
+is measured: by how much the rest of the process, in a slice of work, fell behind the pace that it
+keeps while the worker rests. While the loss so far is more than `SHARE` of the run, it rests.
+Nothing here knows torch.
+"""
+
+import contextlib
+import ctypes
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import build
+from .report import log
+
+SHARE = 0.04  # of the time since the start may be lost
+SLICE = 0.005  # seconds of work between two looks at the clock
+REST = 0.02  # seconds of one rest
+LOOK = 60  # slices of work between two rests, at least
+IDLE = 0.3  # a process that falls below this part of its pace waits, for us or for something else
+
+_STARTED = time.perf_counter()
+
+
+class Stopped(BaseException):
+    """Ends the worker's work when the process ends. Nothing catches it by accident."""
+
+
+class Account:
+    """What was lost and gained against a run that compiles nothing, in seconds."""
+
+    def __init__(self, started: float = _STARTED, share: float = SHARE) -> None:
+        self.started, self.share = started, share
+        self.lost = 0.0
+        self.gained = 0.0
+
+    def allows(self, seconds: float = 0.0) -> bool:
+        """Whether `seconds` more may be lost now."""
+        elapsed = time.perf_counter() - self.started
+        return self.lost + seconds <= self.share * elapsed + self.gained / 2
+
+
+class Pace:
+    """How fast the rest of the process runs: seconds of processor time for each second."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self.mark()
+
+    def mark(self) -> None:
+        """A stretch begins."""
+        self._wall, self._cpu, self._own = time.perf_counter(), _others_cpu(), time.thread_time()
+
+    def stretch(self) -> tuple[float, float]:
+        """Seconds since the mark, and the rate in them."""
+        wall = time.perf_counter() - self._wall
+        return wall, (_others_cpu() - self._cpu) / wall if wall > 0 else 0.0
+
+    def rested(self) -> bool:
+        """Take the stretch for one without the worker. Whether the process waits for something."""
+        _, rate = self.stretch()
+        waits = self.rate > 0 and rate < IDLE * self.rate
+        if not waits:
+            self.rate = rate if self.rate == 0 else 0.7 * self.rate + 0.3 * rate
+        return waits
+
+    def lost(self) -> float:
+        """Seconds by which the process fell behind in a stretch of work, no more than the work
+        itself took. Negative where it was ahead, so that what other processes do evens out."""
+        wall, rate = self.stretch()
+        own = time.thread_time() - self._own
+        return min(own, wall * max(-1.0, 1.0 - rate / self.rate)) if self.rate > 0 else own
+
+
+def _others_cpu() -> float:
+    return time.process_time() - time.thread_time()
+
+
+class Worker:
+    """One daemon thread that does jobs in order. A job's errors end the job alone."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.busy = False
+        self.seconds = 0.0
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopping = False
+        self._pace = Pace()
+        self._thread: threading.Thread | None = None
+        self._working = threading.Lock()  # not held while it rests: then the process may fork
+        self._fork_waits = False
+        self._slices = 0
+        self.importing = False
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Do `job` later. `busy` is True until no job is left."""
+        self.busy = True
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dynfix", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End at once: the job at hand is given up, compilers that run for it are ended."""
+        self._stopping = True
+        thread = self._thread
+        if thread is None or not thread.is_alive() or thread is threading.current_thread():
+            return
+        build.end_compilers()
+        self._jobs.put(_nothing)
+        sys.unraisablehook = _without_stops(sys.unraisablehook)
+        raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        if not self.importing:
+            raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
+        thread.join(timeout=2.0)  # C++ frames must not be cut off by the interpreter's end
+
+    def before_fork(self) -> None:
+        """Waits for a place where no lock is held that a child would find locked for ever."""
+        if not self.is_current():
+            self._fork_waits = True
+            self._working.acquire()
+
+    def after_fork(self, child: bool = False) -> None:
+        """The process has forked; a child has no worker."""
+        if self.is_current():
+            return
+        self._fork_waits = False
+        self._working.release()
+        if child:
+            self._stopping, self._thread, self.busy = True, None, True
+
+    def is_current(self) -> bool:
+        """Whether the calling thread is this worker."""
+        return threading.current_thread() is self._thread
+
+    def checkpoint(self) -> None:
+        """Called by the work every few milliseconds: counts what it cost and rests if need be."""
+        if self._stopping:
+            raise Stopped
+        if self._fork_waits and not self.importing:
+            self._working.release()
+            while self._fork_waits:
+                time.sleep(0.001)
+            self._working.acquire()
+        if time.perf_counter() - self._pace._wall >= SLICE:
+            self._settle()
+            self._rest()
+
+    def _run(self) -> None:
+        with contextlib.suppress(Stopped):
+            self._work()
+
+    def _work(self) -> None:
+        build.be_gentle()
+        _current.worker = self
+        self._first_look()
+        while not self._stopping:
+            job = self._jobs.get()
+            start = time.perf_counter()
+            self._pace.mark()
+            with self._working:
+                self._do(job)
+            self.seconds += time.perf_counter() - start
+            self.busy = not self._jobs.empty()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+            self._settle()
+        except Stopped:
+            pass
+        except BaseException as error:  # even a SystemExit of some import must not reach the user
+            log.debug("background work failed", exc_info=error)
+
+    def _first_look(self) -> None:
+        self._pace.mark()
+        time.sleep(2 * REST)
+        self._pace.rested()
+
+    def _settle(self) -> None:
+        self.account.lost = max(0.0, self.account.lost + self._pace.lost())
+        self._slices += 1
+        self._pace.mark()
+
+    def _rest(self) -> None:
+        """Rest while nothing more may be lost; now and then also to see the pace without us."""
+        while (self._slices % LOOK == 0 or not self.account.allows()) and not self._stopping:
+            self._slices += 1
+            time.sleep(REST)
+            waits = self._pace.rested()
+            self._pace.mark()
+            if waits:
+                return
+
+
+def _without_stops(show: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """A hook that says nothing of a Stopped that met a callback of the interpreter."""
+
+    def unraisable(what: Any) -> None:
+        if not isinstance(what.exc_value, Stopped):
+            show(what)
+
+    return unraisable
+
+
+def _nothing() -> None:
+    """The last job: wakes a worker that waits for one."""
+
+
+class _Current(threading.local):
+    worker: Worker | None = None
+
+
+_current = _Current()
+
+
+def checkpoint() -> None:
+    """A place where background work may rest. Nothing on every other thread."""
+    worker = _current.worker
+    if worker is not None:
+        worker.checkpoint()
+
+
+def in_background() -> bool:
+    """Whether this is a worker's thread."""
+    return _current.worker is not None
+
+
+class RestingFinder:
+    """A checkpoint before each import of a worker: first in `sys.meta_path` while it imports."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        checkpoint()
+
+    def __enter__(self) -> None:
+        self.worker.importing = True
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def __exit__(self, *error: object) -> None:
+        self.worker.importing = False
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]

@@ -1,0 +1,130 @@
+"""Gradients of gradients through what was compiled: eager's values, one message, then eager."""
+
+import warnings
+
+import dynfix
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    dynfix.reset()
+
+
+class Views(nn.Module):
+    """Two results that are views of one intermediate, and a written buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(5, 8)
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x):
+        y = torch.tanh(self.inner(x) + self.seen)
+        self.seen += y.detach().mean(0)
+        return y[:, :4], y[:, 4:]
+
+
+NETS = {
+    "plain": lambda: nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)),
+    "statistics and dropout": lambda: nn.Sequential(
+        nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)
+    ),
+    "views": Views,
+}
+
+
+def twice(net):
+    torch.manual_seed(0)
+    return net()
+
+
+def penalty(net, call, x):
+    """The penalty of WGAN-GP; its value and the gradients of the parameters."""
+    x = x.clone().requires_grad_()
+    out = call(x)
+    out = torch.cat(out, 1) if isinstance(out, tuple) else out
+    (grad,) = torch.autograd.grad(out, x, torch.ones_like(out), create_graph=True)
+    value = ((grad.norm(dim=1) - 1) ** 2).mean() + out.mean()
+    net.zero_grad()
+    value.backward()
+    return [value.detach(), *(p.grad.clone() for p in net.parameters()), *net.buffers()]
+
+
+def step(net, call, x):
+    out = call(x.clone().requires_grad_())
+    out = torch.cat(out, 1) if isinstance(out, tuple) else out
+    net.zero_grad()
+    out.square().mean().backward()
+    return [p.grad.clone() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("name", NETS)
+def test_penalty_after_plain_steps_is_eagers(name, backend):
+    """The compiled entry has served ordinary backwards before the first differentiated one."""
+    eager, net = twice(NETS[name]), twice(NETS[name])
+    compiled = dynfix.compile(net, backend=backend)
+    for turn in range(6):
+        x = torch.randn(6, 5)
+        state = torch.get_rng_state()
+        run = step if turn < 3 else penalty
+        wanted = run(eager, eager, x)
+        after = torch.get_rng_state()
+        torch.set_rng_state(state)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = run(net, compiled, x)
+        assert torch.equal(torch.get_rng_state(), after)
+        for a, b in zip(wanted, found, strict=True):
+            torch.testing.assert_close(b, a)
+        texts = [str(w.message) for w in said if "create_graph" in str(w.message)]
+        assert len(texts) == (turn == 3), turn
+
+
+def test_second_derivative_of_a_function():
+    @dynfix.compile
+    def f(x, y):
+        return (x * y).sin().sum()
+
+    for _ in range(3):
+        x = torch.randn(4, requires_grad=True)
+        y = (x * 2).exp()  # an input that is made of another one
+        (first,) = torch.autograd.grad(f(x, y), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        y = (x * 2).exp()
+        (wanted,) = torch.autograd.grad((x * y).sin().sum(), x, create_graph=True)
+        torch.testing.assert_close(first, wanted)
+        torch.testing.assert_close(second, torch.autograd.grad(wanted.sum(), x)[0])
+
+
+def test_an_input_written_in_between_is_an_error_as_in_eager():
+    f = dynfix.compile(lambda x: (x * x * x).sum(), backend="aot_eager")
+    x = torch.randn(4, requires_grad=True)
+    f(x)
+    out = f(x)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError):
+        (grad,) = torch.autograd.grad(out, x, create_graph=True)
+        grad.sum().backward()
+
+
+def test_inputs_are_not_kept_after_the_backward():
+    import gc
+    import weakref
+
+    f = dynfix.compile(lambda x: (x + 1).sum(), backend="aot_eager")
+    for _ in range(2):
+        x = torch.randn(4, requires_grad=True)
+        out = f(x * 2)
+    x = torch.randn(4, requires_grad=True)
+    middle = x * 2
+    out = f(middle)
+    ref = weakref.ref(middle)
+    out.backward()
+    del middle
+    gc.collect()
+    assert ref() is None and out.requires_grad

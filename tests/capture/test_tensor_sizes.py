@@ -1,0 +1,38 @@
+"""A tensor where an operator takes a size: the size is read on the host and guarded, so that other
+data is another recording and no graph has a shape of old."""
+
+import pytest
+import torch
+from helpers import same, tensor
+
+X = tensor(1, 2, 3)
+NUMBERS = [torch.tensor(n) for n in ([2, 3, 3], [2, 3, 3], [1, 4, 1], [3, 4, 3], [2, 2, 1])]
+
+
+def written(x, n):
+    y = torch.zeros(3, 4)
+    y[:, n[0] :] = 1
+    return y.sum() + x
+
+
+PROGRAMS = {
+    "arange": lambda x, n: torch.arange(n.max()).sum() + x,
+    "arange with start": lambda x, n: torch.arange(0, n.max(), 1).float() * x.sum(),
+    "zeros": lambda x, n: torch.zeros(n[0], 2).sum() + x + torch.ones((n[1],)).sum(),
+    "new_zeros": lambda x, n: x.new_zeros(n[0]).sum() + x.expand(n[0], 3),
+    "repeat": lambda x, n: x.repeat(n[0]),
+    "narrow": lambda x, n: torch.arange(6).narrow(0, 0, n[0]) + x.sum(),
+    "slice": lambda x, n: x[: n[0]] * 2,
+    "full": lambda x, n: torch.full((n[0],), 2.0).sum() + x,
+    "tensor_split": lambda x, n: torch.tensor_split(torch.arange(6.0), n)[1].sum() + x,
+    "pad": lambda x, n: torch.nn.functional.pad(x, (0, n[0])),
+    "one_hot": lambda x, n: torch.nn.functional.one_hot(n).float().sum() + x,
+    "written": written,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_size(name, backend):
+    tolerance = None if backend == "eager" else (1e-5, 1e-6)
+    same(lambda: PROGRAMS[name], *[(X, n) for n in NUMBERS], backend=backend, tolerance=tolerance)

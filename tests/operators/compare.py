@@ -1,0 +1,181 @@
+"""One operator's samples, compiled and in eager: values, types, layouts, aliases, mutations,
+gradients."""
+
+import dataclasses
+import warnings
+
+import dynfix
+import torch
+from dynfix.runtime import report
+from torch.utils._pytree import tree_flatten, tree_map
+
+CALLS = 3
+LEEWAY = {torch.bfloat16: 1e-2, torch.float16: 1e-3, torch.float32: 1e-6, torch.float64: 1e-14}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """differences: what is not as in eager. eager: why nothing was compiled, if so."""
+
+    differences: list
+    eager: str = ""
+
+
+def copied(tree):
+    """The arguments again, their tensors as leaves in the same layout."""
+
+    def copy(leaf):
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        made = leaf.detach().clone()
+        if leaf.layout == torch.strided and made.stride() != leaf.stride():
+            made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
+            made.copy_(leaf.detach())
+        return made.requires_grad_(leaf.requires_grad)
+
+    return tree_map(copy, tree)
+
+
+def tensors(tree):
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def run(function, args, seed, gradients):
+    """(result, gradients, arguments afterwards) or the exception."""
+    torch.manual_seed(seed)
+    try:
+        result = function(*args)
+        grads = _gradients(result, args) if gradients else []
+    except Exception as error:
+        return error
+    return result, grads, tensors(args)
+
+
+def _gradients(result, args):
+    used = [t for t in tensors(result) if t.requires_grad]
+    wanted = [t for t in tensors(args) if t.requires_grad]
+    if not used or not wanted:
+        return []
+    generator = torch.Generator().manual_seed(7)
+    seeds = [torch.randn(t.shape, generator=generator).to(t.dtype) for t in used]
+    return list(torch.autograd.grad(used, wanted, seeds, allow_unused=True))
+
+
+def compare(function, args, gradients, dynamic=None):
+    """`function(*args)` compiled against itself, `CALLS` times with fresh arguments."""
+    report.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = dynfix.compile(function, dynamic=dynamic)
+        found = []
+        for turn in range(CALLS):
+            ours, theirs = copied(args), copied(args)
+            one = run(compiled, ours, turn, gradients)
+            two = run(function, theirs, turn, gradients)
+            found += [f"call {turn}: {text}" for text in differences(one, two, ours, theirs)]
+            if found or isinstance(two, Exception):
+                break
+    if found:
+        exact = run(function, tree_map(_doubled, copied(args)), turn, gradients)
+        found = [] if _no_worse(one, two, exact) else found
+    return Outcome(found, _eager(compiled, caught, isinstance(two, Exception)))
+
+
+def _eager(compiled, caught, raises):
+    """Why no later call was served by a Program."""
+    texts = [str(w.message) for w in caught if "runs in eager" in str(w.message)]
+    hits = sum(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
+    if texts or hits or raises:
+        return " ".join(texts[0].split())[:300] if texts else ""
+    return "no Program served a call"
+
+
+def _doubled(leaf):
+    if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+        return leaf.detach().double().requires_grad_(leaf.requires_grad)
+    return leaf
+
+
+def differences(one, two, ours, theirs):
+    if isinstance(one, Exception) or isinstance(two, Exception):
+        if type(one) is not type(two):
+            yield f"{_shown(one)} instead of {_shown(two)}"
+        return
+    for label, a, b in zip(("result", "gradient", "argument"), one, two, strict=True):
+        yield from _tree_differences(label, a, b)
+    if _shared(one[0], ours) != _shared(two[0], theirs):
+        yield f"aliases {_shared(one[0], ours)} instead of {_shared(two[0], theirs)}"
+
+
+def _shown(value):
+    if isinstance(value, Exception):
+        return f"{type(value).__name__}: {str(value)[:150]}"
+    return "a result"
+
+
+def _shared(result, args):
+    """For each result the first argument or earlier result whose memory it shares."""
+    seen = tensors(args)
+    found = []
+    for tensor in tensors(result):
+        place = next((n for n, other in enumerate(seen) if _same_memory(tensor, other)), None)
+        found.append(place)
+        seen.append(tensor)
+    return found
+
+
+def _same_memory(a, b):
+    if a.layout != torch.strided or b.layout != torch.strided:
+        return False
+    pointer = a.untyped_storage().data_ptr()
+    return pointer != 0 and pointer == b.untyped_storage().data_ptr()
+
+
+def _tree_differences(label, a, b):
+    (flat, spec), (other, other_spec) = tree_flatten(a), tree_flatten(b)
+    if spec != other_spec:
+        yield f"{label} of structure {spec} instead of {other_spec}"
+        return
+    for number, (x, y) in enumerate(zip(flat, other, strict=True)):
+        where = f"{label} {number}"
+        if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+            yield from (f"{where}: {text}" for text in _tensor_differences(x, y))
+        elif type(x) is not type(y) or not (x == y or x != x):
+            yield f"{where}: {x!r} instead of {y!r}"
+
+
+def _tensor_differences(x, y):
+    for name in ("dtype", "shape", "layout", "device", "requires_grad"):
+        if getattr(x, name) != getattr(y, name):
+            yield f"{name} {getattr(x, name)} instead of {getattr(y, name)}"
+            return
+    if x.layout == torch.strided and x.numel() > 1 and x.stride() != y.stride():
+        steps = zip(x.shape, x.stride(), y.stride(), strict=True)
+        if any(size != 1 and a != b for size, a, b in steps):
+            yield f"strides {x.stride()} instead of {y.stride()}"
+    try:
+        torch.testing.assert_close(x, y, equal_nan=True)
+    except AssertionError as error:
+        yield " ".join(str(error).split())[:200]
+
+
+def _no_worse(one, two, exact):
+    """Whether all that differs are values, none further from the float64 ones than twice
+    eager's."""
+    if any(isinstance(run_, Exception) for run_ in (one, two, exact)):
+        return False
+    for ours, theirs, ideal in zip(*(tensors(run_) for run_ in (one, two, exact)), strict=False):
+        alike = (ours.dtype, ours.shape, ours.requires_grad, ours.layout)
+        if alike != (theirs.dtype, theirs.shape, theirs.requires_grad, theirs.layout):
+            return False
+        if ours.stride() != theirs.stride() or not ours.is_floating_point():
+            return False
+        if not torch.equal(ours.isfinite(), theirs.isfinite()):
+            return False
+        scale = ideal.double().abs().nan_to_num(0, 0, 0).amax() if ideal.numel() else 0
+        leeway = LEEWAY[ours.dtype] * scale
+        error = (ours.double() - ideal).abs().nan_to_num(0, 0, 0)
+        allowed = 2 * (theirs.double() - ideal).abs().nan_to_num(0, 0, 0) + leeway
+        if not bool((error <= allowed).all()):
+            return False
+    return len(tensors(one)) == len(tensors(two)) == len(tensors(exact))

@@ -1,0 +1,32 @@
+"""torch's own tables of operators, modules and optimizers with sample inputs."""
+
+import functools
+import itertools
+import sys
+import types
+import unittest
+import warnings
+
+# torch's test helpers subclass one class of this package, which is on no runtime's list
+sys.modules.setdefault(
+    "expecttest", types.SimpleNamespace(TestCase=unittest.TestCase, __spec__=None)
+)
+
+# What these give is not a function of their inputs.
+UNDEFINED = ("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_")
+UNDEFINED += ("empty_permuted", "resize_as_", "_native_batch_norm_legit")
+
+
+@functools.cache
+def operators():
+    """Name (with its variant) -> OpInfo."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    named = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
+    return {name: op for name, op in named.items() if op.name not in UNDEFINED}
+
+
+def samples(op, dtype, most, requires_grad=False):
+    found = op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
+    return list(itertools.islice(found, most))

@@ -1,0 +1,174 @@
+"""CUDA graphs: replayed calls equal eager, and what a caller keeps is never overwritten."""
+
+import threading
+
+import dynfix
+import pytest
+import torch
+from torch import nn
+
+pytestmark = pytest.mark.gpu
+F = torch.nn.functional
+MODE = "reduce-overhead"
+
+
+def network(dropout=0.0):
+    torch.manual_seed(0)
+    layers = (nn.Linear(64, 128), nn.GELU(), nn.Dropout(dropout), nn.Linear(128, 8))
+    return nn.Sequential(*layers).cuda()
+
+
+def same(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_inference_on_changing_inputs():
+    model = network().eval()
+    compiled = dynfix.compile(model, mode=MODE)
+    with torch.no_grad():
+        for _ in range(30):
+            x = torch.randn(16, 64, device="cuda")
+            same(compiled(x), model(x))
+
+
+def test_results_that_are_kept():
+    model = network().eval()
+    compiled = dynfix.compile(model, mode=MODE)
+    kept, wanted = [], []
+    with torch.no_grad():
+        for _ in range(12):
+            x = torch.randn(16, 64, device="cuda")
+            kept.append(compiled(x))
+            wanted.append(model(x))
+            kept[-1][0].add_(1)  # through a view as well
+            wanted[-1][0].add_(1)
+    for found, expected in zip(kept, wanted, strict=True):
+        same(found, expected)
+
+
+def test_training():
+    ours, theirs = network(), network()
+    compiled = dynfix.compile(ours, mode=MODE)
+    steps = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (ours, theirs)]
+    for turn in range(20):
+        x, y = torch.randn(32, 64, device="cuda"), torch.randint(8, (32,), device="cuda")
+        losses = []
+        for model, optimizer in zip((compiled, theirs), steps, strict=True):
+            losses.append(F.cross_entropy(model(x), y))
+            losses[-1].backward()
+            if turn % 3:  # gradients add up in between
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=turn % 2 == 0)
+        same(losses[0], losses[1])
+    for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+        same(one, two)
+
+
+def test_two_forwards_before_their_backwards():
+    ours, theirs = network(), network()
+    compiled = dynfix.compile(ours, mode=MODE)
+    for _ in range(6):
+        xs = [torch.randn(8, 64, device="cuda", requires_grad=True) for _ in range(4)]
+        for model in (compiled, theirs):
+            outs = [model(x) for x in xs]
+            for out in outs:
+                out.square().sum().backward()
+            if model is compiled:
+                found = [x.grad.clone() for x in xs]
+                for x in xs:
+                    x.grad = None
+        for one, x in zip(found, xs, strict=True):
+            same(one, x.grad)
+
+
+def test_a_parameter_replaced_between_calls():
+    model = network().eval()
+    compiled = dynfix.compile(model, mode=MODE)
+    with torch.no_grad():
+        for turn in range(12):
+            x = torch.randn(16, 64, device="cuda")
+            same(compiled(x), model(x))
+            if turn in (3, 6, 7, 8):
+                model[0].weight.data = torch.randn_like(model[0].weight)
+
+
+def test_dropout_draws_anew_at_every_call():
+    model = network(0.5).train()
+    compiled = dynfix.compile(model, mode=MODE)
+    x = torch.randn(16, 64, device="cuda")
+    results = [compiled(x).detach().clone() for _ in range(6)]
+    assert len({tuple(r.flatten().tolist()) for r in results}) == 6
+    torch.manual_seed(3)
+    first = compiled(x).detach().clone()
+    torch.manual_seed(3)
+    same(compiled(x), first)
+
+
+def test_inputs_that_are_returned_and_views_of_them():
+    def fn(x, y):
+        return x, x[1:], x * 2 + y, (x + 1).t()
+
+    compiled = dynfix.compile(fn, mode=MODE)
+    for _ in range(6):
+        x, y = torch.randn(5, 4, device="cuda"), torch.randn(4, device="cuda").expand(5, 4)
+        found = compiled(x, y)
+        for one, two in zip(found, fn(x, y), strict=True):
+            same(one, two)
+        assert found[0].data_ptr() == x.data_ptr() and found[1].data_ptr() == x[1:].data_ptr()
+
+
+def test_a_host_tensor_among_the_inputs():
+    compiled = dynfix.compile(lambda x, s: x * s + 1, mode=MODE)
+    for turn in range(5):
+        x, s = torch.randn(9, device="cuda"), torch.tensor(float(turn))
+        same(compiled(x, s), x * s + 1)
+
+
+def test_two_threads():
+    model = network().eval()
+    compiled = dynfix.compile(model, mode=MODE)
+    problems = []
+
+    def work(seed):
+        made = torch.Generator("cuda").manual_seed(seed)
+        for _ in range(50):
+            x = torch.randn(16, 64, device="cuda", generator=made)
+            with torch.no_grad():
+                found, expected = compiled(x), model(x)
+            if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4):
+                problems.append((found - expected).abs().max().item())
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+
+
+def test_memory_stays_flat():
+    model = network().eval()
+    compiled = dynfix.compile(model, mode=MODE)
+    used = []
+    with torch.no_grad():
+        for rows in [*range(2, 27)] * 2:
+            x = torch.randn(rows, 64, device="cuda")
+            for _ in range(3):
+                same(compiled(x), model(x))
+            used.append(torch.cuda.memory_allocated())
+    assert used[-1] <= used[25] + (4 << 20)
+
+
+def test_inputs_that_are_written():
+    def fn(cache, at, x):
+        cache[:, at] = x
+        return cache.sum() + x.mean()
+
+    compiled = dynfix.compile(fn, mode=MODE)
+    kept = torch.zeros(4, 9, 8, device="cuda")
+    for turn in range(9):
+        cache = kept if turn < 5 else torch.zeros(4, 9, 8, device="cuda")
+        other, at = cache.clone(), torch.tensor([turn % 9], device="cuda")
+        x = torch.randn(4, 1, 8, device="cuda")
+        same(compiled(cache, at, x), fn(other, at, x))
+        same(cache, other)
