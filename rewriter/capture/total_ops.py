@@ -74,8 +74,9 @@ def _fits(name: str, args: Any, pointwise: bool) -> bool:
 
 
 def _has_room(args: Any) -> Callable[[Any], bool]:
-    """Whether a Python number is one that the tensors' dtypes have: torch raises for others."""
-    dtypes = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+    """Whether a Python number is one that the tensors' dtypes have: torch raises for others. (Bools
+    are masks beside tensors of numbers.)"""
+    dtypes = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)} - {torch.bool}
 
     def fits(number: Any) -> bool:
         if not isinstance(number, int | float) or isinstance(number, bool):
@@ -88,7 +89,7 @@ def _has_room(args: Any) -> Callable[[Any], bool]:
 def _is_in(number: float, dtype: torch.dtype) -> bool:
     if dtype.is_floating_point:
         return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
-    if dtype is torch.bool or dtype.is_complex or isinstance(number, float):
+    if dtype.is_complex or isinstance(number, float):
         return abs(number) <= torch.finfo(torch.float32).max
     return torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
 

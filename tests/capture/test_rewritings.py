@@ -228,6 +228,13 @@ def test_the_compiler_records_what_the_codemod_writes(body, written, monkeypatch
 
 # One graph without gradients: the side that is not taken is proved on fake tensors.
 PROVED = {
+    "masked fill": """
+        y = self.h(x) @ x.t()
+        mask = torch.ones(3, 3, dtype=torch.bool).tril()
+        if mask is not None and (x > 0).all():
+            y = y.masked_fill(~mask[None, :, :][0], float("-inf"))
+        return y.softmax(-1)
+        """,
     "division": "y = torch.relu(x)\nif y.sum() > 1:\n    y = y / y.sum()\nreturn y + 1",
     "layer": "y = torch.relu(x)\nif y.sum() > 1:\n    y = self.h(y)\nreturn y + 1",
     "softmax": "y = x * 2\nif y.sum() > 1:\n    y = F.softmax(y, -1)\nreturn y + 1",
@@ -250,6 +257,19 @@ PROVED = {
         return out
         """,
 }
+
+
+def test_a_number_that_the_dtype_has_not_is_not_proved(written):
+    body = "y = x.half()\nif y.sum() > 0:\n    y = y.clamp(max=70000)\nreturn y + 1"
+    eager, compiled, _, _ = both(written(body)[0])
+    told = []
+    for model in (eager, compiled, eager, compiled):
+        try:
+            told.append(model(NEGATIVE if len(told) < 2 else ONES).sum().item())
+        except RuntimeError as error:
+            told.append(str(error))
+    assert told[0] == told[1] and told[2] == told[3]
+    assert not applied(compiled._dynfix_entry.recordings)
 
 
 @pytest.mark.parametrize("body", PROVED.values(), ids=PROVED)
