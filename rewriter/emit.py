@@ -20,6 +20,8 @@ from . import linetable, live_source, rewrite_cache
 from .live_source import NotRewritable
 
 OPERATORS = "__df"
+Watcher = Callable[[FunctionType, "live_source.Source | None"], None]
+watchers: list[Watcher] = []  # told of each function that is rewritten, and what a pattern made
 
 _lock = threading.Lock()
 # By identity: code objects compare by value, and equal ones may stand in different files.
@@ -50,6 +52,8 @@ def rewrite(
         raise NotRewritable(
             f"unknown free variables {sorted(missing)}", code.co_filename, code.co_firstlineno
         )
+    for watcher in watchers:
+        watcher(fn, source)
     operators = types.CellType(forms_factory(fn))
     closure = tuple(cells.get(name, operators) for name in code.co_freevars)
     return _dressed(FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure), fn)
@@ -61,10 +65,10 @@ def is_rewritten(code: CodeType) -> bool:
     return known is not None and known() is code
 
 
-def rewritten_source(fn: FunctionType) -> str:
-    """The rewritten text of `fn`, to read. Raises `NotRewritable`."""
-    found = live_source.find(fn)
-    return _convert(found)
+def rewritten_source(fn: FunctionType, source: live_source.Source | None = None) -> str:
+    """The rewritten text of `fn`, or of what a pattern made of it, to read. Raises
+    `NotRewritable`."""
+    return _convert(source or live_source.find(fn))
 
 
 def _dressed(new: FunctionType, fn: FunctionType) -> FunctionType:

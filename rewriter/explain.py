@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import frontend
+from .capture.rewriting import Applied
 from .catalogue import Site
 from .config import make_options
 from .module_class import eager_original, module_entry
@@ -33,7 +34,8 @@ class BreakReason:
 @dataclasses.dataclass
 class ExplainOutput:
     """What `explain` returns. `graphs` are `torch.fx.GraphModule`s, `ops_per_graph` the targets of
-    their calls."""
+    their calls; `rewritings`: where patterns turned a decision into a choice in the graph, so that
+    it is no break."""
 
     graphs: list[torch.fx.GraphModule]
     graph_count: int
@@ -43,6 +45,7 @@ class ExplainOutput:
     ops_per_graph: list[list[Any]]
     out_guards: list[Any]
     compile_times: str
+    rewritings: list[Applied] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         parts = (
@@ -55,6 +58,11 @@ class ExplainOutput:
             ),
             *_section("Out Guards", "Guard", ([_guard_line(guard)] for guard in self.out_guards)),
             f"Compile Times: {self.compile_times}",
+            *(
+                _section("Rewritings", "Rewriting", map(_change_lines, self.rewritings))
+                if self.rewritings
+                else ()
+            ),
         )
         return "\n".join(parts) + "\n"
 
@@ -62,6 +70,13 @@ class ExplainOutput:
 def _break_lines(reason: BreakReason) -> list[str]:
     stack = [f"  {place.filename}:{place.lineno}: {place.line}" for place in reason.user_stack]
     return [f"Reason: {reason.reason}", "User Stack:", *stack]
+
+
+def _change_lines(change: Applied) -> list[str]:
+    """The place and the rule, the lines that stood there and those that were recorded."""
+    before = [f"- {line}" for line in change.before.splitlines()]
+    after = [f"+ {line}" for line in change.after.splitlines()]
+    return [f"{change.file}:{change.line}: {change.code}", *before, *after]
 
 
 def _guard_line(guard: Any) -> str:
@@ -121,6 +136,7 @@ def _output(graphs: list[torch.fx.GraphModule], recordings: Any, seconds: float)
     ops = [[node.target for node in gm.graph.nodes if node.op.startswith("call_")] for gm in graphs]
     reasons = [BreakReason.of(site) for recording in recordings for site in recording.sites]
     guards = [guard for recording in recordings for guard in recording.guards]
+    changes = [change for recording in recordings for change in recording.rewritten]
     return ExplainOutput(
         graphs=graphs,
         graph_count=len(graphs),
@@ -130,4 +146,5 @@ def _output(graphs: list[torch.fx.GraphModule], recordings: Any, seconds: float)
         ops_per_graph=ops,
         out_guards=guards,
         compile_times=f"capture and first call: {seconds:.3f} s",
+        rewritings=list(dict.fromkeys(changes)),
     )

@@ -487,6 +487,7 @@ class Failed:
     segments: tuple[Segment, ...] = ()
     guards: tuple[Any, ...] = ()
     graphs: tuple[Any, ...] = ()
+    rewritten: tuple[Any, ...] = ()
 
     def __init__(self, sites: tuple[catalogue.Site, ...]) -> None:
         self.sites = sites

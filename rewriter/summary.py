@@ -39,6 +39,10 @@ def _recorded(name: str, entry: Any) -> Iterator[str]:
     yield f"  {name}: {len(entry.recordings)} recorded, {graphs} graphs, {len(sites)} breaks"
     for site in sites:
         yield "    " + str(site).replace("\n", "\n    ")
+    for change in dict.fromkeys(c for r in entry.recordings for c in r.rewritten):
+        yield f"    {change.file}:{change.line}: {change.code} rewritten"
+        yield from (f"      - {line}" for line in change.before.splitlines())
+        yield from (f"      + {line}" for line in change.after.splitlines())
     for why in entry.recompiles:
         yield f"    recorded again: {_users(why)}"
 

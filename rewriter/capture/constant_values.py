@@ -22,6 +22,18 @@ def are(recorder: Any, args: Any) -> bool:
     )
 
 
+def as_array(recorder: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`t.numpy()` of a constant tensor. Whoever writes into the array writes into the tensor: that
+    is looked for at the end of the recording (`written`)."""
+    recorder.arrays_of.append((args[0], args[0].clone()))
+    return func(*args, **kwargs)
+
+
+def written(recorder: Any) -> bool:
+    """Whether an array of a constant tensor was written."""
+    return any(not torch.equal(tensor, copy) for tensor, copy in recorder.arrays_of)
+
+
 def _is_constant(node: torch.fx.Node) -> bool:
     todo, met = [node], set()
     while todo:

@@ -24,6 +24,13 @@ METADATA = frozenset(
     broadcast_shapes __dir__ get_default_device _has_compatible_shallow_copy_type""".split()
 )
 
+
+def only_asks(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a call only asks for what describes a tensor; `t.type()` converts where it is given
+    a type."""
+    return name in METADATA or (name == "type" and len(args) == 1 and not kwargs)
+
+
 # Those among them whose answers follow from sizes and strides.
 SIZED = frozenset(
     """

@@ -2,6 +2,7 @@
 that these cut."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ...runtime.replay.recipes import (
     Works,
 )
 from .. import catalogue
-from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
+from . import constant_values, current, opsets, raising_checks, scalar_forms, scalars, traced_sizes
 from .moving import Moving
 from .nested import settle_but_sizes, tensors_in
 from .provenance import Provenance
@@ -86,6 +87,9 @@ class ReadRecorder(StoppableMode):
             self.outcomes.append((recipe.after, recipe, value))
             return value
         if any(seg.ops for seg in self.segments):
+            if raising_checks.decides_only_that(sys._getframe(), self.rewriter.is_rewritten):
+                self.outcomes.append((recipe.after, recipe, value))
+                return value
             self.decided(reason, f"the value was {value!r:.60}")
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..edits.source_file import SourceFile
+from ..edits.spans import Edit, Intent
 from ..patterns.file_view import FileView
 from ..patterns.import_names import Names, by_type
 from ..patterns.kinds import ANY, FUNCTION, MODULE, NDARRAY, NONE, SIMPLE, SIZE, TENSORS, Kind
@@ -24,6 +25,7 @@ class _Function:
     """The function that the recording stands in."""
 
     node: ast.AST
+    outer: "_Function | None" = None
 
 
 @dataclass
@@ -122,6 +124,11 @@ class RecordedOracle(FileView):
         if not _is_dense(value):
             return tokens.fresh()
         return tokens.of("shape", sizes, tuple(value.stride()))
+
+    def replacement(self, node: ast.AST, text: str) -> Edit:
+        """The edit that puts `text` in the place of a node; what is recorded needs no comments."""
+        intent = Intent.STATEMENTS if isinstance(node, ast.stmt) else Intent.EXPRESSION
+        return Edit(*self.source.span(node), text, intent)
 
     # -- proofs
 

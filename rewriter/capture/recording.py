@@ -10,7 +10,7 @@ import torch
 from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from .. import catalogue
-from . import scalars
+from . import constant_values, scalars
 from .effects import Effect
 from .provenance import BY_IDENTITY, is_constant
 from .segments import Segment
@@ -105,6 +105,8 @@ def _last_checks(recorder: Recorder) -> None:
             catalogue.SLIPPED,
             "a tensor was written, or given a history, by code that is not recorded",
         )
+    elif constant_values.written(recorder):
+        recorder.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
     elif _overlaps(recorder):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import live_source
+from ..edits.intents import realised
 from ..edits.source_file import SourceError, SourceFile
 from ..edits.spans import Edit, Fix, Refusal, Safety, apply
 from ..patterns import masked_write, tensor_if, tensor_ternary
@@ -21,11 +22,12 @@ from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
 from .places import place_of
 from .recorded_oracle import RecordedOracle
+from .user_frames import function_frame
 
 MOST = 64  # looks at one place: a loop of more turns stays a loop
 _ROUNDS = 8
 
-Maker = Callable[[Any, Oracle], Fix | str | None]
+Maker = Callable[[Any, Oracle], Fix | Refusal | str | None]
 # What may stand where a value decides: its code in the catalogue, and the pattern.
 PATTERNS: dict[type, tuple[str, Maker]] = {
     ast.If: ("DYN201", tensor_if.chosen),
@@ -119,9 +121,11 @@ class Rewritings:
         return [found for found in every if any(found.edits.values())]
 
     def _meet(self, frame: types.FrameType | None) -> str:
-        frame = self._function_frame(frame)
-        if frame is None:
-            return "no function is at work"
+        if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
+            return "torch's own code decides"
+        frame = function_frame(frame, self._is_rewritten)
+        if frame is None or f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
+            return "no function of the user's decides"
         found = self._file_of(frame.f_locals["__df"].fn)
         if isinstance(found, str):
             return found
@@ -149,21 +153,6 @@ class Rewritings:
             found.edits[line] = None
             return "another change stands in the way"
         return ""
-
-    def _function_frame(self, frame: types.FrameType | None) -> types.FrameType | None:
-        """The innermost frame of a rewritten function, past the lambdas that its operands became;
-        None where torch's own code decides."""
-        if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
-            return None
-        while frame is not None:
-            operators = self._is_rewritten(frame.f_code) and frame.f_locals.get("__df")
-            if operators:
-                code = operators.fn.__code__
-                same = frame.f_code.co_firstlineno == code.co_firstlineno
-                if same and frame.f_code.co_name == code.co_name:
-                    return frame
-            frame = frame.f_back
-        return None
 
     def _file_of(self, function: types.FunctionType) -> "Found | str":
         code = function.__code__
@@ -202,7 +191,8 @@ def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | s
         if isinstance(made, str) or made is None:
             why = made or why
             break
-        file, code = file.with_text(apply(file.text, made[0].edits)), made[1] or code
+        edits = realised(file, made[0].edits)
+        file, code = file.with_text(apply(file.text, edits)), made[1] or code
         if not _asks(file, found, line, values):
             return _difference(found.file.text, file.text), code
     return why

@@ -36,6 +36,7 @@ class StoppableMode(TorchFunctionMode):
         self.sites: list[catalogue.Site] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.identity_asked = False
+        self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # -- places
 

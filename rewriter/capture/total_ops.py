@@ -8,6 +8,7 @@ a tensor is not (0 * inf is NaN), a product with a number is.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ _EXACT_AT_ZERO = frozenset(
     """.split()
 )
 _BY_NUMBERS = frozenset({"mul", "div"})
+_TAKES_NUMBERS = frozenset("masked_fill full_like new_full constant_pad_nd".split())
 _OF_SOME = frozenset("max min amax amin argmax argmin".split())  # raise where there is nothing
 
 
@@ -55,17 +57,41 @@ def partial(func: Any, args: Any) -> str:
         return f"{name} writes"
     if torch.Tag.nondeterministic_seeded in func.tags:
         return f"{name} draws random numbers"
-    if torch.Tag.pointwise in func.tags or name in _TOTAL:
-        return "" if _fits(name, args) else f"{name} may raise"
+    pointwise = torch.Tag.pointwise in func.tags
+    if pointwise or name in _TOTAL:
+        return "" if _fits(name, args, pointwise) else f"{name} may raise"
     if name == "native_batch_norm" and args[5] is False:
         return ""
     return f"{name} may raise, or do more than compute"
 
 
-def _fits(name: str, args: Any) -> bool:
+def _fits(name: str, args: Any, pointwise: bool) -> bool:
+    if (name in _TAKES_NUMBERS or pointwise) and not all(map(_has_room(args), args)):
+        return False
     if name in _PARTIAL_OF_INTEGERS:
         return any(isinstance(arg, torch.Tensor) and arg.is_floating_point() for arg in args)
     return name not in _OF_SOME or args[0].numel() > 0
+
+
+def _has_room(args: Any) -> Callable[[Any], bool]:
+    """Whether a Python number is one that the tensors' dtypes have: torch raises for others. (Bools
+    are masks beside tensors of numbers.)"""
+    dtypes = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)} - {torch.bool}
+
+    def fits(number: Any) -> bool:
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            return True
+        return all(_is_in(number, dtype) for dtype in dtypes)
+
+    return fits
+
+
+def _is_in(number: float, dtype: torch.dtype) -> bool:
+    if dtype.is_floating_point:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    if dtype.is_complex or isinstance(number, float):
+        return abs(number) <= torch.finfo(torch.float32).max
+    return torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
 
 
 def rough(func: Any, args: Any) -> str:

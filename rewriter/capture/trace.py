@@ -13,7 +13,7 @@ from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply
 from .. import catalogue
-from . import current, opsets, scalar_forms, scalars, traced_sizes
+from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -59,10 +59,12 @@ class Recorder(ReadRecorder):
                 current.install(before)
 
     def _watched(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name in opsets.METADATA:
+        if opsets.only_asks(name, args, kwargs):
             return self.metadata(func, name, plain_in(args), plain_in(kwargs))
         if name in opsets.HOST_READS:
             return self.host_read(func, name, args, kwargs)
+        if name == "numpy" and constant_values.are(self, args):
+            return constant_values.as_array(self, func, args, kwargs)
         if name == "requires_grad_" and self._needs_no_change(args, kwargs):
             return func(*args, **kwargs)
         if name in opsets.UNRECORDABLE:

@@ -1,0 +1,515 @@
+"""What a tensor decides, recorded again as a choice in the graph: one graph for both outcomes where
+nobody can tell, outcomes as before where somebody can."""
+
+import ast
+import builtins
+import importlib.util
+import itertools
+import os
+import sys
+import textwrap
+
+import dynfix
+import pytest
+import torch
+from dynfix.codemods.cli import check
+from dynfix.codemods.cli.settings import Settings
+from dynfix.codemods.trace import trace_facts, traced_run
+from dynfix.rewriter import emit, emit_source
+from dynfix.rewriter.edits.source_file import Source
+from dynfix.rewriter.forms.operators import Forms
+from helpers import Counting, outside
+
+_numbers = itertools.count()
+HEAD = """import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.h = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+"""
+ONES, NEGATIVE = torch.ones(3, 4), -torch.ones(3, 4)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A module with the given body of `forward`, from a file of its own."""
+
+    def write(body):
+        text = HEAD + textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8) + "\n"
+        name = f"rewritten_{next(_numbers)}"
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module, text, str(path)
+
+    yield write
+    for name in [name for name in sys.modules if name.startswith("rewritten_")]:
+        del sys.modules[name]
+
+
+def both(module):
+    """The model in eager and compiled, of equal parameters; the counting backend; the entry."""
+    torch.manual_seed(0)
+    eager, backend = module.Model(), Counting()
+    mine = module.Model()
+    mine.load_state_dict(eager.state_dict())
+    return eager, dynfix.compile(mine, backend=backend), backend, mine
+
+
+def grown(result, model):
+    """Gradients of a result with respect to the parameters."""
+    leaves = torch.utils._pytree.tree_leaves(result)
+    leaves = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    model.zero_grad()
+    if leaves:
+        sum(t.sum() for t in leaves).backward()
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def compared(module, inputs, grad):
+    """Graphs and loose operators of the calls after the first, each compared with eager."""
+    eager, compiled, backend, mine = both(module)
+    ran = []
+    with torch.set_grad_enabled(grad):
+        for x in inputs:
+            torch.manual_seed(7)
+            want = eager(x)
+            before = backend.calls
+            torch.manual_seed(7)
+            got, loose = outside(lambda x=x: compiled(x))
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+            if grad:
+                assert got.requires_grad == want.requires_grad
+                torch.testing.assert_close(grown(got, mine), grown(want, eager))
+            ran.append((backend.calls - before, loose))
+    return ran[1:], compiled._dynfix_entry.recordings
+
+
+def applied(recordings):
+    return [change for recording in recordings for change in recording.rewritten]
+
+
+# Bodies of a forward: the codemod proves each of them, or writes the same text when it is asked for
+# unsafe fixes. (Which device a tensor is on the text often cannot say; then the codemod writes
+# `.to(h.device)` around the condition, and the compiler does not.)
+SAME_TEXT = {
+    "if without else": """
+        y = torch.relu(x) + 1
+        if y.mean() > 1.5:
+            y = y * 2
+        return y + 1
+        """,
+    "if with else": """
+        y = torch.relu(x)
+        if y.sum() > 1:  # grows
+            z = y * 2
+        else:
+            z = y - 3
+        return z
+        """,
+    "elif": """
+        s = x.sum() * 1
+        if s > 1:
+            s = s - 1
+        elif s > 0:
+            s = s * 2
+        else:
+            s = -s
+        return s * 3
+        """,
+    "returns": """
+        y = torch.relu(x)
+        if y.sum() > 1:
+            return y + 1
+        else:
+            return y - 1
+        """,
+    "early return": """
+        y = torch.relu(x)
+        if y.sum() > 1:
+            return y + 1
+        return y - 1
+        """,
+    "calls of both sides": """
+        if torch.rand(()) > 0.5:
+            return self.h(x) + 1
+        else:
+            return self.h(x) - 1
+        """,
+    "item": """
+        y = torch.relu(x) + 1
+        if y.sum().item() > 15:
+            y = y * 0.5
+        return y + 1
+        """,
+    "not": """
+        y = torch.relu(x) + 1
+        if not (y > 1).all():
+            y = y + 2
+        return y + 1
+        """,
+    "several names": """
+        y = torch.relu(x) + 1
+        z = y - 1
+        if y.sum() > 15:
+            y = y + 2
+            z = z + 3
+        return y + z
+        """,
+    "and of tensors": """
+        y = torch.relu(x) + 1
+        if (y > 1).all() and (y < 9).all():
+            y = y + 2
+        return y + 1
+        """,
+    "a Python condition first": """
+        y = torch.relu(x) + 1
+        if self.training and y.sum() > 15:
+            y = y + 2
+        return y + 1
+        """,
+    "ternary": """
+        y = torch.relu(x) + 1
+        z = y * 2 if y.sum() > 15 else y / 3
+        return z + 1
+        """,
+    "masked sum": """
+        n = (torch.relu(x) * 10).long()
+        n[n >= 3] += 1
+        return n
+        """,
+    "masked rows": """
+        y = torch.relu(x) + 1
+        z = x * 3
+        mask = y > 1
+        y[mask] = z[mask]
+        return y * 1
+        """,
+}
+
+
+def facts_of(text, path, monkeypatch):
+    """What a traced run of both outcomes shows."""
+    tracer = traced_run.Tracer([os.path.realpath(path)])
+    tracer.torch, tracer.depth = torch, 1
+    monkeypatch.setattr(builtins, traced_run._SEE, tracer.see, raising=False)
+    tree = tracer.instrument(ast.parse(text), os.path.realpath(path))
+    names = {"__name__": "traced"}
+    exec(compile(tree, path, "exec"), names)
+    for x in (ONES, NEGATIVE):
+        names["Model"]()(x)
+    table = {(f, t): fact for (_, f, t), fact in tracer.facts.items() if fact is not None}
+    return trace_facts.Facts(table, [f for _, f in tracer.captured])
+
+
+@pytest.mark.parametrize("body", SAME_TEXT.values(), ids=SAME_TEXT)
+def test_the_compiler_records_what_the_codemod_writes(body, written, monkeypatch):
+    module, text, path = written(body)
+    ran, recordings = compared(module, (ONES, NEGATIVE, ONES, NEGATIVE), grad=True)
+    assert ran == [(1, [])] * 3
+    original = text
+    for change in applied(recordings):
+        assert text.count(change.before) == 1
+        text = text.replace(change.before, change.after)
+    facts = {os.path.realpath(path): facts_of(original, path, monkeypatch)}
+    settings = Settings(unsafe_fixes=True, facts=facts)
+    assert check.fix(Source(original, path), settings).source.text == text
+
+
+# One graph without gradients: the side that is not taken is proved on fake tensors.
+PROVED = {
+    "masked fill": """
+        y = self.h(x) @ x.t()
+        mask = torch.ones(3, 3, dtype=torch.bool).tril()
+        if mask is not None and (x > 0).all():
+            y = y.masked_fill(~mask[None, :, :][0], float("-inf"))
+        return y.softmax(-1)
+        """,
+    "division": "y = torch.relu(x)\nif y.sum() > 1:\n    y = y / y.sum()\nreturn y + 1",
+    "layer": "y = torch.relu(x)\nif y.sum() > 1:\n    y = self.h(y)\nreturn y + 1",
+    "softmax": "y = x * 2\nif y.sum() > 1:\n    y = F.softmax(y, -1)\nreturn y + 1",
+    "clamp to finfo": """
+        y = x * 2
+        if torch.isinf(y).any() or torch.isnan(y).any() or y.sum() > 1:
+            c = torch.finfo(y.dtype).max - 1000
+            y = torch.clamp(y, min=-c, max=c)
+        return y + 1
+        """,
+    "masked power": """
+        y = (x - 2) ** 2
+        y[y > 2] = torch.pow(y[y > 2], 0.1) * 2 ** 0.9
+        return y.sum()
+        """,
+    "masked product": """
+        out = torch.zeros(x.size())
+        mask = x > 0
+        out[mask] = (x[mask] - 3) * x[mask]
+        return out
+        """,
+}
+
+
+def test_a_number_that_the_dtype_has_not_is_not_proved(written):
+    body = "y = x.half()\nif y.sum() > 0:\n    y = y.clamp(max=70000)\nreturn y + 1"
+    eager, compiled, _, _ = both(written(body)[0])
+    told = []
+    for model in (eager, compiled, eager, compiled):
+        try:
+            told.append(model(NEGATIVE if len(told) < 2 else ONES).sum().item())
+        except RuntimeError as error:
+            told.append(str(error))
+    assert told[0] == told[1] and told[2] == told[3]
+    assert not applied(compiled._dynfix_entry.recordings)
+
+
+@pytest.mark.parametrize("body", PROVED.values(), ids=PROVED)
+def test_what_fakes_prove_is_one_graph_for_both_outcomes(body, written):
+    ran, recordings = compared(written(body)[0], (ONES, NEGATIVE, ONES * 2), grad=False)
+    assert ran == [(1, [])] * 2 and applied(recordings)
+
+
+# Somebody could tell: the outcome stays, and is right. (body, with gradients)
+KEPT = {
+    "input returned": ("if x.sum() > 0:\n    x = x * 2\nreturn x", False),
+    "written later": (
+        "y = x * 1\nz = y\nif x.sum() > 0:\n    y = y * 2\ny += 1\nreturn y, z",
+        False,
+    ),
+    "both returned": ("y = x * 1\nz = y\nif x.sum() > 0:\n    y = y * 2\nreturn y, z", False),
+    "compared": (
+        "y = x * 1\nz = y\nif x.sum() > 0:\n    y = y * 2\nreturn y + (1 if y is z else 2)",
+        False,
+    ),
+    "view of an input returned": (
+        "y = x[0]\nif x.sum() > 0:\n    y = y * 2\nreturn y",
+        False,
+    ),
+    "draws": ("y = x * 1\nif x.sum() > 0:\n    y = torch.rand_like(y)\nreturn y + 1", False),
+    "writes": ("y = x * 1\nif x.sum() > 0:\n    y = y.add_(1)\nreturn y + 1", False),
+    "shapes differ": ("y = x * 1\nif x.sum() > 0:\n    y = y.sum()\nreturn y + 1", False),
+    "layouts differ": (
+        "y = x * 1\nif x.sum() > 0:\n    y = (y * 2).t().contiguous().t()\nreturn y",
+        False,
+    ),
+    "dtypes differ": ("y = x * 1\nif x.sum() > 0:\n    y = y.double()\nreturn y + 1", False),
+    "may raise": (
+        "y = x.long()\nif x.sum() > 0:\n    y = 7 // y\nreturn y + 1",
+        False,
+    ),
+    "index": (
+        "y = x * 1\nif x.sum() > 0:\n    y = y[y.long().clamp(0, 2)[:, 0]]\nreturn y + 1",
+        False,
+    ),
+    "rough backward": (
+        "y = self.h(x)\nif x.sum() > 0:\n    y = y / y.sum()\nreturn y + 1",
+        True,
+    ),
+    "other leaves": ("y = x * 1\nif x.sum() > 0:\n    y = self.h(x)\nreturn y + 1", True),
+    "user's function": (
+        "y = x * 1\nf = lambda t: t * 2\nif x.sum() > 0:\n    y = f(y)\nreturn y + 1",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("body, grad", KEPT.values(), ids=KEPT)
+def test_what_somebody_could_tell_stays_an_outcome(body, grad, written):
+    module, _, _ = written(body)
+    _, recordings = compared(module, (ONES, NEGATIVE, ONES, NEGATIVE), grad)
+    assert not applied(recordings)
+
+
+def test_the_object_that_eager_keeps_is_kept(written):
+    module, _, _ = written("if x.sum() > 0:\n    x = x * 2\nreturn x")
+    _, compiled, _, _ = both(module)
+    for x in (ONES, NEGATIVE, NEGATIVE.clone(), ONES):
+        assert (compiled(x) is x) == bool(x.sum() <= 0)
+
+
+def test_a_call_with_effects_is_recorded_again_at_the_next(written, capsys):
+    body = """
+        y = torch.relu(x) + 1
+        print("called")
+        if y.sum() > 15:
+            y = y + 2
+        return y + 1
+        """
+    ran, recordings = compared(written(body)[0], (ONES, NEGATIVE, ONES, NEGATIVE), grad=False)
+    assert ran[1:] == [(1, [])] * 2
+    assert [change.code for change in applied(recordings)] == ["DYN201"]
+    assert capsys.readouterr().out.count("called") == 8
+
+
+def test_random_numbers_are_drawn_once(written):
+    body = "y = x * 1\nif torch.rand(()) > 0.5:\n    y = y + 2\nreturn y + torch.rand(())"
+    ran, recordings = compared(written(body)[0], (ONES, NEGATIVE, ONES), grad=False)
+    assert ran == [(1, [])] * 2 and applied(recordings)
+    eager, compiled, _, _ = both(written(body)[0])
+    torch.manual_seed(3)
+    want = [eager(ONES) for _ in range(8)]
+    torch.manual_seed(3)
+    torch.testing.assert_close([compiled(ONES) for _ in range(8)], want)
+
+
+def test_errors_after_a_changed_line_name_the_users_line(written):
+    body = """
+        y = torch.relu(x) + 1
+        if y.sum() > 15:
+            y = y + 2
+        print(y.shape)
+        if x.dim() > 2:
+            raise ValueError("too many axes")
+        return y + 1
+        """
+    module, text, _ = written(body)
+    _, compiled, _, _ = both(module)
+    for x in (ONES, NEGATIVE):
+        compiled(x)
+    with pytest.raises(ValueError) as caught:
+        compiled(torch.ones(2, 3, 4))
+    line = caught.traceback[-1].lineno + 1
+    assert "raise" in text.splitlines()[line - 1]
+
+
+def test_lines_of_a_changed_function_are_those_of_the_file(written):
+    body = """
+        y = torch.relu(x) + 1
+        if y.sum() > 15:
+            y = y + 2
+
+        return y.softmax(5)
+        """
+    module, text, path = written(body)
+    changed = []
+    emit.watchers.append(lambda fn, source: changed.append((fn, source)))
+    try:
+        _, compiled, _, _ = both(module)
+        with pytest.raises(IndexError):
+            compiled(ONES)
+        fn, _ = changed[0]
+        source = emit.live_source.find(fn)
+        edited = source.text.replace("if y.sum() > 15:\n            y = y + 2", "y = y + 1")
+        first = source.first_line
+        lines = (*range(first, first + 3), *range(first + 4, first + 6))
+        new = emit.rewrite(fn, Forms, source.changed(edited, lines))
+        with pytest.raises(IndexError) as caught:
+            new(module.Model(), ONES)
+    finally:
+        emit.watchers.pop()
+    inside = [entry.lineno + 1 for entry in caught.traceback if str(entry.path) == path]
+    assert "softmax" in text.splitlines()[inside[0] - 1]
+
+
+def test_fullgraph_takes_what_a_pattern_takes_away(written):
+    module, _, _ = written("y = torch.relu(x)\nif y.sum() > 1:\n    y = y + 1\nreturn y + 1")
+    eager = module.Model()
+    compiled = dynfix.compile(module.Model(), backend="eager", fullgraph=True)
+    for x in (ONES, NEGATIVE):
+        torch.testing.assert_close(compiled(x), eager(x))
+    module, _, _ = written("if x.sum() > 1:\n    x = x + 1\nreturn x")
+    with pytest.raises(dynfix.GraphBreakError, match="DYN201"):
+        dynfix.compile(module.Model(), backend="eager", fullgraph=True)(ONES)
+
+
+def test_explain_and_the_break_say_what_patterns_did(written):
+    module, _, path = written("y = torch.relu(x)\nif y.sum() > 1:\n    y = y + 1\nreturn y + 1")
+    told = dynfix.explain(module.Model())(ONES)
+    assert (told.graph_count, told.graph_break_count) == (1, 0)
+    assert f"{path}:14: DYN201" in str(told) and "+         y = torch.where(" in str(told)
+    module, _, _ = written("y = torch.relu(x)\nif y.sum() > 1:\n    y = y.sum()\nreturn y + 1")
+    told = dynfix.explain(module.Model())(ONES)
+    assert "not rewritten: the sides" in told.break_reasons[0].reason
+
+
+def test_emitted_sources_show_what_patterns_made(written, tmp_path):
+    folder = tmp_path / "out"
+    emit_source.install(str(folder))
+    try:
+        module, _, _ = written("y = torch.relu(x)\nif y.sum() > 1:\n    y = y + 1\nreturn y + 1")
+        dynfix.compile(module.Model(), backend="eager")(ONES)
+    finally:
+        emit.watchers.pop()
+    (changed,) = folder.glob("*changed.py")
+    (recorded,) = folder.glob("*recorded.py")
+    assert "y = torch.where(y.sum() > 1, y + 1, y)" in changed.read_text()
+    assert "__df.call" in recorded.read_text()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x.abs().sum() / (3 * max(1, x.sum().item()))",
+        "return x * min(x.mean().item(), x.max().item(), 0.5)",
+        "return x / max(2, (x > 0).sum().item())",
+    ],
+    ids=["max", "min of three", "integers"],
+)
+def test_the_largest_of_read_numbers_stays_in_the_graph(body, written):
+    inputs = (ONES, NEGATIVE, torch.full((3, 4), float("nan")), ONES * 0.01)
+    eager, compiled, backend, _ = both(written(body)[0])
+    for number, x in enumerate(inputs):
+        before = backend.calls
+        got, loose = outside(lambda x=x: compiled(x))
+        torch.testing.assert_close(got, eager(x), equal_nan=True, rtol=0, atol=0)
+        assert number == 0 or (backend.calls - before, loose) == (1, [])
+
+
+def test_numbers_made_of_constants_decide_nothing(written):
+    body = """
+        half = int(torch.div(x.shape[1], 2))
+        axes = torch.arange(0, 2).tolist()
+        y = x * 2 if torch.tensor(3) > half else x * 3
+        return y.sum(axes) + half
+        """
+    ran, recordings = compared(written(body)[0], (ONES, NEGATIVE), grad=False)
+    assert ran == [(1, [])] and not recordings[0].sites
+    body = "z = torch.zeros(2)\nz[0] = x.sum()\nreturn x * 2 if z.sum() > 0 else x * 3"
+    _, recordings = compared(written(body)[0], (ONES, NEGATIVE), grad=False)
+
+
+RAISING = {
+    "assert": 'assert (x > -1).all() and (x < 9).all(), f"{x.min()}"\nreturn x * 2',
+    "if": "y = x * 2\nif y.sum() < 0:\n    print('low')\n    raise ValueError('negative')\nreturn y + 1",
+    "torch's own": "return torch.distributions.Normal(x, x).log_prob(x * 2)",
+}
+
+
+@pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
+def test_a_check_that_only_raises_does_not_cut_the_graph(body, written, capsys):
+    eager, compiled, backend, _ = both(written(body)[0])
+    for number, x in enumerate((ONES, ONES * 2, NEGATIVE, ONES)):
+        told = []
+        before = backend.calls
+        for model in (eager, compiled):
+            try:
+                told.append(model(x))
+            except (ValueError, AssertionError) as error:
+                told.append((type(error), str(error)))
+            told.append(capsys.readouterr().out)
+        torch.testing.assert_close(*told[::2]) if x is not NEGATIVE else None
+        assert told[1] == told[3] and str(told[0]) == str(told[2])
+        assert number == 0 or backend.calls - before == 1
+    assert not any(recording.sites for recording in compiled._dynfix_entry.recordings)
+
+
+def test_type_names_and_arrays_of_constants_decide_nothing(written):
+    body = """
+        if x.type() == "torch.FloatTensor":
+            x = x + 1
+        low = torch.tensor(3, dtype=x.dtype).numpy()
+        return x * float(low)
+        """
+    ran, recordings = compared(written(body)[0], (ONES, NEGATIVE), grad=False)
+    assert ran == [(1, [])] and not recordings[0].sites
+    body = "t = torch.zeros(3, 4)\nt.numpy()[0] = 5\nreturn x + t"
+    compared(written(body)[0], (ONES, NEGATIVE, ONES), grad=False)
