@@ -42,6 +42,8 @@ class Calls(Operators):
     """Calls of every sort."""
 
     def on_Call(self, node):
+        if self.names.resolve(node.func) == "torch.cond":  # calls its functions at once
+            self.at_once.update(a for a in node.args if isinstance(a, ast.Lambda))
         for arg in node.args:
             self.expr(arg)
         for keyword in node.keywords:

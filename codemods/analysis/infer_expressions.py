@@ -51,7 +51,7 @@ class Expressions:
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None
         self.scope, self.flow, self.module_env = _NO_SCOPE, Flow(), {}
-        self.grad_modes = {}
+        self.grad_modes, self.at_once = {}, set()
         self.switching, self._scopes = program.switching, {}
         self._module_level()
 
@@ -126,7 +126,7 @@ class Expressions:
         return kind
 
     def on_Lambda(self, node):
-        saved = self._later()
+        saved = dict(self.env) if node in self.at_once else self._later()
         args = node.args
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
         for arg in [*every, *filter(None, (args.vararg, args.kwarg))]:

@@ -176,8 +176,39 @@ def _joined(test, context):
     text = shown[0]
     for part in shown[1:]:
         text = f"{found[0]}.{name}({text}, {part})"
-    doubt = next((p.doubt for p in parts if p.doubt), "") or "every part of the test is evaluated"
+    partial = [v for v in test.values[1:] if not _total(v, context)]
+    doubt = next((p.doubt for p in parts if p.doubt), "")
+    doubt = doubt or ("every part of the test is evaluated" if partial else "")
     return Condition(text, parts[0].kind, doubt=doubt)
+
+
+_TOTAL_TESTS = frozenset("isnan isinf isfinite any all sum".split())
+
+
+def _total(node, context):
+    """Whether a test on a tensor surely can be evaluated: it only asks of a tensor's elements what
+    every tensor of its dtype can tell."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _total(node.operand, context)
+    kind = context.kind(node)
+    if isinstance(node, (ast.Name, ast.Constant)):
+        return kind.strided or (kind.what in ("int", "float") and not kind.optional)
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+        real = all(_real(context.kind(p), context) for p in parts)
+        return real and all(_total(p, context) for p in parts)
+    if not isinstance(node, ast.Call) or node.keywords or len(node.args) > 1:
+        return False
+    full, name = context.resolve(node.func) or "", getattr(node.func, "attr", "")
+    asked = node.args[0] if full.startswith("torch.") and node.args else None
+    if not node.args and isinstance(node.func, ast.Attribute):
+        asked = node.func.value
+    return asked is not None and name in _TOTAL_TESTS and _total(asked, context)
+
+
+def _real(kind, context):
+    categories = ("bool", "int", "float")
+    return not kind.is_tensor or context.inference.tokens.category(kind.dtype) in categories
 
 
 def _depends(test, context):

@@ -9,6 +9,10 @@ from .proofs import Proofs
 from .torch_facts import RANDOM
 from .where_safety import Plain
 
+_COND = (
+    "torch.cond asks both sides for one shape and dtype, and traces them at every eager call, which"
+    " takes milliseconds"
+)
 _WORKS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp, ast.Compare)
 _HOST = ("item", "tolist", "numpy", "backward", "cond", "load", "save")
 
@@ -151,9 +155,7 @@ class Chooser:
     # torch.cond
 
     def _cond(self, test, first, second, sides, found):
-        partial = next((s.problem for s in sides if s.problem), "")
-        why = partial or "a module's parameters on the side not taken would get zero gradients"
-        why = f"{why}; under torch.cond both sides must agree in shape and dtype"
+        why = "; ".join([self._felt_under_cond(first, second, sides), _COND])
         blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
         same = self.context.kind(first).shape == self.context.kind(second).shape
         blocked = blocked or self._part(first, second)
@@ -167,6 +169,19 @@ class Chooser:
         ]
         text = f"{found[0]}.cond({test.text}, lambda: {shown[0]}, lambda: {shown[1]})"
         return Choice((), text, Safety.UNSAFE, why, found[1], "cond")
+
+    def _felt_under_cond(self, first, second, sides):
+        """What a torch.cond of these sides changes."""
+        partial = next((s.problem for s in sides if s.problem), "")
+        calls = [n for node in (first, second) for n in ast.walk(node) if isinstance(n, ast.Call)]
+        if any((getattr(c.func, "attr", "") or getattr(c.func, "id", "")) in RANDOM for c in calls):
+            return "other random numbers are drawn"
+        if any(not self._computes(c) for c in calls):
+            return (
+                "modules' parameters on the side not taken would get zero gradients, and it raises"
+                " where a side writes into a buffer (BatchNorm in training)"
+            )
+        return partial or "the side not taken would give zero gradients where there were none"
 
     def _differ(self, first, second):
         return (

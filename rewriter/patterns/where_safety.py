@@ -142,7 +142,8 @@ class Plain:
 
     def _unfit(self, node, left, right):
         numbers = [s for s in (left, right) if s.kind.is_number]
-        if len(numbers) == 1 and not self._fits(node, left, right):
+        added = isinstance(node.op, (ast.Add, ast.Sub)) and len(numbers) == 1
+        if added and not self._fits(node, left, right):
             return self._why(node, "may not fit the tensor's dtype")
         return ""
 
