@@ -20,14 +20,14 @@ class Context:
     """One file: its source, names, program and inference; parents of the nodes of captured
     functions."""
 
-    def __init__(self, source, settings):
+    def __init__(self, source, settings, suppose=False):
         self.source, self.settings = source, settings
         self.index = by_type(source.tree)
         self.names = Names(source.tree, self.index)
         self.facts = settings.facts_of(source.path)
         named = qualified(source.tree) if self.facts else None
         self.program = Program(source.tree, self.names, self.index, named)
-        self.inference = Inference(self.program, self.names, self.facts)
+        self.inference = Inference(self.program, self.names, self.facts, suppose)
         self.parents, self.functions = {}, {}
         self._taken, self._whole = {}, None
 

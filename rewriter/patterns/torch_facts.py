@@ -232,6 +232,15 @@ ONLY_TENSOR_METHODS = frozenset(
     n for n in METHOD if not n.startswith("_") and n not in _SHARED and not n.startswith("is_")
 )
 
+# Methods by which an input of `forward` is taken to be a tensor, though other objects have them.
+SUGGESTIVE = _words(
+    """
+    size dim sum mean max min any all abs float half long exp log sqrt norm std var prod view
+    reshape transpose flatten argmax argmin cumsum item tolist clamp
+    """
+)
+SUGGESTIVE_ATTRIBUTES = _words("shape ndim dtype device")
+
 # Of numbers, and of lists, these give a NumPy scalar.
 NUMPY_ELEMENTWISE = _words(
     "sqrt exp log log2 log10 log1p expm1 sin cos tan tanh ceil floor abs power cbrt square lcm gcd"

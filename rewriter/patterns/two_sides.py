@@ -5,6 +5,7 @@ import ast
 from dataclasses import dataclass
 
 from ..edits.spans import Edit, Safety, apply
+from .kinds import MODULE
 from .proofs import Proofs
 from .torch_facts import RANDOM
 from .where_safety import Plain
@@ -176,12 +177,19 @@ class Chooser:
         calls = [n for node in (first, second) for n in ast.walk(node) if isinstance(n, ast.Call)]
         if any((getattr(c.func, "attr", "") or getattr(c.func, "id", "")) in RANDOM for c in calls):
             return "other random numbers are drawn"
-        if any(not self._computes(c) for c in calls):
+        if any(self._is_module(c.func) for c in calls):
             return (
                 "modules' parameters on the side not taken would get zero gradients, and it raises"
                 " where a side writes into a buffer (BatchNorm in training)"
             )
         return partial or "the side not taken would give zero gradients where there were none"
+
+    def _is_module(self, callee):
+        """Whether a call may be one of a module."""
+        if self.context.kind(callee).what == MODULE:
+            return True
+        owner = getattr(callee, "value", None)
+        return owner is not None and self.context.kind(owner).what == "self"
 
     def _differ(self, first, second):
         return (

@@ -92,7 +92,7 @@ class Plain:
 
     def _no_bool(self, side):
         category = self.tokens.category(side.kind.dtype)
-        known = not side.kind.is_tensor or category in ("int", "float", "inexact")
+        known = not side.kind.is_tensor or category in ("int", "float", "inexact", "number")
         return "" if known else "a bool tensor cannot be subtracted from or negated"
 
     def _BinOp(self, node):
@@ -285,5 +285,5 @@ class Plain:
         if name in _REAL:
             return category in ("int", "float")
         if name == "neg":
-            return category in ("int", "float", "inexact")
+            return category in ("int", "float", "inexact", "number")
         return bool(category) or name not in _TOTAL_REDUCTIONS
