@@ -215,15 +215,15 @@ def _called(model, x, outer):
         found["mode"] = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         flat = _flat(out)
-        found |= {f"out {i}": _one(t) for i, t in enumerate(flat)}
+        found |= {f"out {i}": one_value(t) for i, t in enumerate(flat)}
         everything = [x, *model.parameters(), *model.buffers(), *vars(model).values(), *flat]
         found["shared"] = _shared([t for t in everything if isinstance(t, torch.Tensor)])
         found |= _differentiated(flat, model, x)
     except Exception as error:
         found["error"] = type(error).__name__, str(error).split("\n")[0]
     torch.set_grad_enabled(True)
-    found["x"] = _one(x)
-    found |= {f"state {n}": _one(t) for n, t in model.state_dict(keep_vars=True).items()}
+    found["x"] = one_value(x)
+    found |= {f"state {n}": one_value(t) for n, t in model.state_dict(keep_vars=True).items()}
     return found
 
 
@@ -233,7 +233,7 @@ def _flat(out):
     return [t for o in out.values() for t in _flat(o)] if isinstance(out, dict) else [out]
 
 
-def _one(value):
+def one_value(value):
     if not isinstance(value, torch.Tensor):
         return "a function" if callable(value) else repr(value)
     if value.layout != torch.strided:
@@ -262,4 +262,4 @@ def _differentiated(flat, model, x):
         return {}
     sum((t.float() * 3).sum() for t in tensors).backward()
     leaves = {"x": x, **dict(model.named_parameters())}
-    return {f"grad {n}": _one(t.grad) for n, t in leaves.items() if t.is_leaf}
+    return {f"grad {n}": one_value(t.grad) for n, t in leaves.items() if t.is_leaf}
