@@ -135,7 +135,7 @@ MAKES |= _words(
 STRIDED = _words(
     """
     sigmoid exp log softmax log_softmax gelu silu mean max min clamp clip clamp_min clamp_max cumsum
-    flip quantile masked_fill isfinite maximum minimum argmax argmin amax amin linear conv1d conv2d
+    flip quantile masked_fill isfinite maximum minimum argmax argmin amax amin conv1d conv2d
     conv3d layer_norm cross_entropy gt lt ge le
     """
 )

@@ -122,10 +122,11 @@ _USUAL_SIDES = ["y * 2", "y + 1", "y * 0.5", "-y", "y.clamp(max=1)", "y - 1"]
 def program(seed):
     """The source of a program."""
     draw = random.Random(seed)
-    lines = [f"y = {_pick(draw, MAKERS, _USUAL_MAKERS, 0.5)}", "z = y * 1"]
-    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, 2)))]
-    lines += _branch(draw)
-    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, 2)))]
+    usual = 0.5 if draw.random() < 0.5 else 1.0  # one thing alone that may be in the way, or many
+    lines = [f"y = {_pick(draw, MAKERS, _USUAL_MAKERS, usual)}", "z = y * 1"]
+    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, int(3 - 2 * usual))))]
+    lines += _branch(draw, usual)
+    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, int(3 - 2 * usual))))]
     lines = ["yield y" if line == "yield_" else line for line in _wrapped(draw, lines)]
     lines += [f"return {draw.choice(RETURNS)}"]
     decorator = draw.choice(("", "", "", "", "    @torch.no_grad()\n"))
@@ -137,9 +138,9 @@ def _pick(draw, every, usual, share):
     return draw.choice(usual if draw.random() < share else every)
 
 
-def _branch(draw):
-    test, one = draw.choice(TESTS), _pick(draw, SIDES, _USUAL_SIDES, 0.6)
-    other = draw.choice(["y", "y", "y", _pick(draw, SIDES, _USUAL_SIDES, 0.6)])
+def _branch(draw, usual):
+    test, one = draw.choice(TESTS), _pick(draw, SIDES, _USUAL_SIDES, usual)
+    other = draw.choice(["y", "y", "y", _pick(draw, SIDES, _USUAL_SIDES, usual)])
     shape = draw.randrange(5)
     if shape == 0:
         return [f"y = {one} if {test} else {other}"]
