@@ -220,8 +220,8 @@ class Chooser:
         """torch.cond raises where the sides differ in shape, torch.where does not: the result has
         the larger one."""
         why = (
-            "both sides are computed: one may raise, or turn a gradient into NaN; the result has"
-            " the larger shape"
+            "both sides are computed: one may raise, turn a gradient into NaN, or give a zero"
+            " gradient where there was none; the result has the larger shape"
         )
         text = (
             f"{found[0]}.where({test.text}, {self.context.segment(first)},"
@@ -238,4 +238,15 @@ class Chooser:
         for part in ast.walk(node):
             if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
                 return "a side holds an await, a yield or a walrus"
+            if isinstance(part, ast.Call) and self._writes(part):
+                text = " ".join(self.context.segment(part).split())
+                return f"`{text}` writes into a tensor, which torch.cond refuses in eager"
         return ""
+
+    def _writes(self, call):
+        """Whether a call surely writes into what it is given, or into a module's buffers."""
+        name = getattr(call.func, "attr", "") or getattr(call.func, "id", "")
+        module = self.context.kind(call.func)
+        normed = module.what == MODULE and "BatchNorm" in (module.cls or "")
+        inplace = module.what == MODULE and module.const is True
+        return normed or inplace or (name.endswith("_") and not name.endswith("__"))
