@@ -132,8 +132,9 @@ def _wrapped(node, context):
 def _exact(sides, reads, kind, context):
     """Python compares in double precision, a tensor in its own: only numbers that every dtype holds
     compare alike."""
+    category = context.inference.tokens.category(kind.dtype)
     if all(r is not None for r in reads):
-        same = context.kind(reads[0]).dtype == context.kind(reads[1]).dtype
+        same = context.kind(reads[0]).dtype == context.kind(reads[1]).dtype and category
         return "" if same else "two tensors of different dtypes compare in another precision"
     if any(
         r is not None and isinstance(s.func, ast.Name) and s.func.id != "float"
@@ -141,7 +142,8 @@ def _exact(sides, reads, kind, context):
     ):
         return "int() and bool() change the value that is compared"
     number = literal(sides[0] if reads[1] is not None else sides[1])
-    category = context.inference.tokens.category(kind.dtype)
+    if category not in ("bool", "int", "float"):
+        return "a complex tensor is refused with another exception"
     if isinstance(number, int) and 0 <= number <= _EXACT_INTEGER:
         return ""
     return (
