@@ -102,7 +102,7 @@ class FileProgram:
         for cls in self.classes.values():
             cls.is_module = self._is_module(cls, set())
         self.stores = AttributeStores(index, self.functions, self.classes)
-        self.rebound = names.rebound
+        self.rebound, self.compiled = names.rebound, self._compiled_roots()
         self.switching = switching_functions(self.functions, self.calls)
 
     def _collect(self, body, cls, outer):
@@ -184,7 +184,7 @@ class FileProgram:
         ]  # they run ahead of what is captured
         if scope == "all":
             return set(allowed)
-        roots = self._compiled_roots()
+        roots = set(self.compiled)
         if scope == "forward":
             roots |= {f for f in allowed if f.qualified in seen}
             roots |= {f for f in allowed if f.cls and f.cls.is_module and f.name == "forward"}
@@ -231,7 +231,7 @@ class FileProgram:
 
     def is_compiled(self, function):
         """Whether `torch.compile` is given the function itself."""
-        return function in self._compiled_roots()
+        return function in self.compiled
 
     def _reach(self, roots, allowed):
         reached, todo = set(), list(roots)

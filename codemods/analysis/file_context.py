@@ -17,13 +17,13 @@ class FileContext(FileView):
     """One file: its source, names, program and inference; parents of the nodes of captured
     functions."""
 
-    def __init__(self, source, settings):
+    def __init__(self, source, settings, suppose=False):
         self.settings, self.index = settings, by_type(source.tree)
         super().__init__(source, Names(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
         named = qualified(source.tree) if self.facts else None
         self.program = FileProgram(source.tree, self.names, self.index, named)
-        self.inference = Inference(self.program, self.names, self.facts)
+        self.inference = Inference(self.program, self.names, self.facts, suppose)
         self._whole = None
 
     # What a node is

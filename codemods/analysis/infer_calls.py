@@ -24,6 +24,7 @@ from ...rewriter.patterns.kinds import (
     Kind,
 )
 from .grad_modes import switches
+from .infer_expressions import OF_INPUT
 from .infer_operators import Operators
 
 _BUILTINS = {
@@ -42,6 +43,8 @@ class Calls(Operators):
     """Calls of every sort."""
 
     def on_Call(self, node):
+        if self.names.resolve(node.func) == "torch.cond":  # calls its functions at once
+            self.at_once.update(a for a in node.args if isinstance(a, ast.Lambda))
         for arg in node.args:
             self.expr(arg)
         for keyword in node.keywords:
@@ -79,6 +82,9 @@ class Calls(Operators):
                 self.scramble()
                 return self.tokens.tensor()
             return kind
+        suggests = (base.param or base.cls == OF_INPUT) and method in tables.SUGGESTIVE
+        if suggests and self.suppose_tensor(base) and not base.param:
+            return self._method(node, self.tokens.tensor(), method)
         if base.what == "self":
             return self._own_call(node, base, method)
         if base.what in (MODULE, MODULES, SIZE, LOGGER, STR):

@@ -31,6 +31,7 @@ from ...rewriter.patterns.kinds import (
 from ...rewriter.patterns.name_scopes import Rebindings, rebindings
 
 GRAD_MODE = "<grad mode>"
+OF_INPUT = "an item of an input"
 _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset())
 
 
@@ -45,13 +46,14 @@ class Flow:
 class Expressions:
     """State of one file's inference, and the expression half of it."""
 
-    def __init__(self, program, names, facts=None):
+    def __init__(self, program, names, facts=None, suppose=False):
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
+        self.suppose, self.suggested = suppose, False
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None
         self.scope, self.flow, self.module_env = _NO_SCOPE, Flow(), {}
-        self.grad_modes = {}
+        self.grad_modes, self.at_once = {}, set()
         self.switching, self._scopes = program.switching, {}
         self._module_level()
 
@@ -126,7 +128,7 @@ class Expressions:
         return kind
 
     def on_Lambda(self, node):
-        saved = self._later()
+        saved = dict(self.env) if node in self.at_once else self._later()
         args = node.args
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
         for arg in [*every, *filter(None, (args.vararg, args.kwarg))]:
@@ -170,6 +172,20 @@ class Expressions:
         kind = self.env.get(node.id) if isinstance(node, ast.Name) else None
         if kind is not None and kind.is_tensor:
             self.env[node.id] = replace(kind, strided=True)
+
+    def suppose_tensor(self, kind):
+        """Takes an input of a captured function to be a tensor, where that is asked for."""
+        if not self._takes_inputs():
+            return False
+        self.suggested = True
+        if self.suppose and kind.param:
+            self.proved.add(kind.param)
+        return self.suppose
+
+    def _takes_inputs(self):
+        function = self.current
+        forward = function is not None and function.cls is not None and function.name == "forward"
+        return (forward and function.cls.is_module) or function in self.program.compiled
 
     def scramble(self):
         """Something gave a tensor another dtype, shape or memory in place: it may be any of
@@ -302,6 +318,8 @@ class Expressions:
 
     def on_Attribute(self, node):
         base = self.expr(node.value)
+        if base.param and node.attr in tables.SUGGESTIVE_ATTRIBUTES:
+            self.suppose_tensor(base)
         if base.is_tensor:
             return self._tensor_attribute(base, node.attr)
         if base.what == "self":
@@ -376,6 +394,8 @@ class Expressions:
             return Kind(SIZE, cls="shape" if isinstance(node.slice, ast.Slice) else None)
         if base.what in (TENSORS, MODULES, LIST, TUPLE):
             return base if isinstance(node.slice, ast.Slice) else self.element(base)
+        if base.param and isinstance(key.const, str):
+            return Kind(UNKNOWN, cls=OF_INPUT)  # `batch["mask"]`
         return SIMPLE[NDARRAY] if base.what == NDARRAY else ANY
 
     def _tensor_item(self, base, index, key):

@@ -71,7 +71,8 @@ class Operators(Expressions):
             return replace(kind, made=None)
         taken = [k for k in (base, *map(self.kind, args)) if k.is_tensor]
         dense = all(k.strided for k in taken) and bool(taken)
-        return self.new(kind, strided=dense or name in tables.STRIDED)
+        whole = name in tables.REDUCTIONS and not args and not named
+        return self.new(kind, strided=dense or whole or name in tables.STRIDED)
 
     def _gives_pair(self, name, args, node):
         if name in tables.ALWAYS_PAIR:
@@ -153,7 +154,7 @@ class Operators(Expressions):
         category = self.tokens.category(base.dtype)
         if category in ("int", "bool"):
             return self.tokens.int64
-        return self.tokens.of_category(base.dtype)
+        return self.tokens.some(category or "number")
 
     def _reduced_dtype(self, name, base):
         tokens = self.tokens

@@ -21,9 +21,9 @@ from ...rewriter.patterns.torch_facts import DTYPES
 from .grad_modes import keeps_grad_mode, swallows_nothing
 from .infer_calls import Calls
 from .infer_expressions import GRAD_MODE, Flow
+from .name_scopes import bound_in, captured_names
 
 _ROUNDS = 20
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TYPE_TESTS = ("isinstance", "type", "hasattr", "callable")
 _TENSOR_TYPES = (
     "torch.Tensor",
@@ -475,19 +475,6 @@ class Inference(Calls):
     def do_Assert(self, node):
         self._children(node)
         self._refine(node.test, True)
-
-
-def bound_in(node):
-    """The names that a statement binds."""
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
-    } | {n.name for n in ast.walk(node) if isinstance(n, _DEFINITIONS)}
-
-
-def captured_names(pattern):
-    """The names that a pattern of `match` binds."""
-    found = {getattr(n, "name", None) for n in ast.walk(pattern)}
-    return (found | {getattr(n, "rest", None) for n in ast.walk(pattern)}) - {None}
 
 
 def _leaves(body):

@@ -45,12 +45,32 @@ def _findings(source, settings):
     context = FileContext(source, settings)
     rules = enabled(settings, source.path)
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
+    if context.inference.suggested:
+        supposed = _captured(Context(source, settings, suppose=True), rules, settings.scope)
+        found += _only_supposed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]
     suppressions = Suppressions(source)
     kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
     shown = [_admitted(f, source) for f in _without_muted(kept, found)]
     return sorted(shown + suppressions.unused(found, settings), key=lambda f: f.sort_key())
+
+
+_SUPPOSED = (
+    "an input that has no annotation is taken to be a tensor, by its use: annotate it, or show a"
+    " run with --trace"
+)
+
+
+def _only_supposed(supposed, found):
+    """Findings that hold where inputs are tensors; none of their fixes is proved."""
+    known = {(f.code, f.line, f.column) for f in found}
+    for finding in supposed:
+        if (finding.code, finding.line, finding.column) not in known:
+            fix = finding.fix
+            why = f"{fix.why}; {_SUPPOSED}" if fix is not None and fix.why else _SUPPOSED
+            fix = fix and replace(fix, safety=Safety.UNSAFE, why=why)
+            yield replace(finding, fix=fix)
 
 
 def _without_muted(kept, found):

@@ -132,8 +132,9 @@ def _wrapped(node, context):
 def _exact(sides, reads, kind, context):
     """Python compares in double precision, a tensor in its own: only numbers that every dtype holds
     compare alike."""
+    category = context.inference.tokens.category(kind.dtype)
     if all(r is not None for r in reads):
-        same = context.kind(reads[0]).dtype == context.kind(reads[1]).dtype
+        same = context.kind(reads[0]).dtype == context.kind(reads[1]).dtype and category
         return "" if same else "two tensors of different dtypes compare in another precision"
     if any(
         r is not None and isinstance(s.func, ast.Name) and s.func.id != "float"
@@ -141,7 +142,8 @@ def _exact(sides, reads, kind, context):
     ):
         return "int() and bool() change the value that is compared"
     number = literal(sides[0] if reads[1] is not None else sides[1])
-    category = context.inference.tokens.category(kind.dtype)
+    if category not in ("bool", "int", "float"):
+        return "a complex tensor is refused with another exception"
     if isinstance(number, int) and 0 <= number <= _EXACT_INTEGER:
         return ""
     return (
@@ -177,9 +179,39 @@ def _joined(test, context):
     for part in shown[1:]:
         text = f"{found[0]}.{name}({text}, {part})"
     doubt = next((p.doubt for p in parts if p.doubt), "")
-    if not doubt and not context.total(*test.values):
+    partial = [v for v in test.values[1:] if not _total(v, context)]
+    if not doubt and partial and not context.total(*partial):
         doubt = "every part of the test is evaluated"
     return Condition(text, parts[0].kind, doubt=doubt)
+
+
+_TOTAL_TESTS = frozenset("isnan isinf isfinite any all sum".split())
+
+
+def _total(node, context):
+    """Whether a test on a tensor surely can be evaluated: it only asks of a tensor's elements what
+    every tensor of its dtype can tell."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _total(node.operand, context)
+    kind = context.kind(node)
+    if isinstance(node, (ast.Name, ast.Constant)):
+        return kind.strided or (kind.what in ("int", "float") and not kind.optional)
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+        real = all(_real(context.kind(p), context) for p in parts)
+        return real and all(_total(p, context) for p in parts)
+    if not isinstance(node, ast.Call) or node.keywords or len(node.args) > 1:
+        return False
+    full, name = context.resolve(node.func) or "", getattr(node.func, "attr", "")
+    asked = node.args[0] if full.startswith("torch.") and node.args else None
+    if not node.args and isinstance(node.func, ast.Attribute):
+        asked = node.func.value
+    return asked is not None and name in _TOTAL_TESTS and _total(asked, context)
+
+
+def _real(kind, context):
+    categories = ("bool", "int", "float")
+    return not kind.is_tensor or context.inference.tokens.category(kind.dtype) in categories
 
 
 def _depends(test, context):

@@ -23,7 +23,8 @@ _QUIET = (
 )
 _WHY = (
     "what the body computes is computed at every call: it may raise, or turn a gradient into NaN;"
-    " counters become tensors"
+    " counters become tensors, and what is written in place is written at every call: a backward"
+    " that needs its old values raises"
 )
 
 

@@ -63,7 +63,7 @@ class Kind:
 
 
 ANY = Kind(UNKNOWN)
-_STRENGTH = {"bool": 0, "int": 1, "float": 2, "inexact": 2}
+_STRENGTH = {"bool": 0, "int": 1, "number": 1, "float": 2, "inexact": 2}
 SIMPLE = {
     what: Kind(what)
     for what in (INT, FLOAT, BOOL, STR, NUMBER, SIZE, NONE, LOGGER, NDARRAY, LIST, DICT, FUNCTION)
@@ -77,8 +77,8 @@ def constant(value):
 
 
 class Tokens:
-    """Interned facts: one number for each distinct fact; `category` tells "bool", "int", "float" or
-    "inexact" (floating-point or complex) of a dtype token."""
+    """Interned facts: one number for each distinct fact; `category` tells "bool", "int", "float",
+    "inexact" (floating-point or complex) or "number" (all but bool) of a dtype token."""
 
     def __init__(self):
         self._numbers = {}
@@ -152,14 +152,15 @@ class Tokens:
     def _weaker(self, one, other):
         """Whether a scalar tensor leaves the dtype of the other as it is."""
         ranks = [_STRENGTH.get(self.category(k.dtype)) for k in (one, other)]
-        exact = self.category(one.dtype) != "inexact" or one.dtype == other.dtype
+        loose = self.category(one.dtype) in ("inexact", "number")
+        exact = not loose or one.dtype == other.dtype
         return None not in ranks and exact and ranks[0] <= ranks[1]
 
     def _divide(self, left, right):
         parts = [k for k in (left, right) if k.is_tensor]
         if all(self.category(k.dtype) in ("float", "inexact") for k in parts):
             return self.promote(left, right)
-        certain = all(self.category(k.dtype) for k in parts)
+        certain = all(self.category(k.dtype) in ("bool", "int", "float") for k in parts)
         token = self.of("div", *(k.dtype for k in parts))
         return self._remember(token, "float" if certain else "inexact")
 
@@ -172,7 +173,8 @@ class Tokens:
         category = self.category(token)
         if category in ("float", "inexact"):
             return token
-        return self._remember(self.of("float of", token), "float" if category else "inexact")
+        made = "float" if category in ("bool", "int") else "inexact"
+        return self._remember(self.of("float of", token), made)
 
     def broadcast(self, left, right):
         """(shape token, rank, least rank) of an elementwise operation of two tensors or a tensor

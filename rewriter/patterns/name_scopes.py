@@ -65,3 +65,16 @@ def _own(tree):
         yield node
         if not isinstance(node, (*_SCOPES, ast.ClassDef)):
             todo += ast.iter_child_nodes(node)
+
+
+def bound_in(node):
+    """The names that a statement binds."""
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+    } | {n.name for n in ast.walk(node) if isinstance(n, _NAMED)}
+
+
+def captured_names(pattern):
+    """The names that a pattern of `match` binds."""
+    found = {getattr(n, "name", None) for n in ast.walk(pattern)}
+    return (found | {getattr(n, "rest", None) for n in ast.walk(pattern)}) - {None}

@@ -43,27 +43,33 @@ class Proofs:
         """Why a choice between two sides may be felt; "" where that is proved not to be so. `nodes`
         are their expressions, `targets` the names that the statement binds to it."""
         rebound = self.context.names.torch_rebound
-        return (
-            (rebound and f"`{rebound}` is bound to something else as well")
-            or next((s.doubt for s in sides if s.doubt), "")
-            or self._agree(sides)
-            or self._history(sides, nodes)
-            or self._layout(sides, nodes)
-            or self._felt(sides, nodes, targets)
-        )
+        found = [
+            rebound and f"`{rebound}` is bound to something else as well",
+            *(s.doubt for s in sides),
+            self._dtypes(sides),
+            self._shapes(sides),
+            self._gradients(sides),
+            self._history(sides, nodes),
+            self._layout(sides, nodes),
+            self._felt(sides, nodes, targets),
+        ]
+        return "; ".join(dict.fromkeys(filter(None, found)))
 
     def _exact(self, kind):
         return self.tokens.category(kind.dtype) in ("int", "bool")
 
-    def _agree(self, sides):
-        first, second = (s.kind for s in sides)
-        if first.dtype != second.dtype:
-            return "the sides may differ in dtype"
-        if first.shape != second.shape:
-            return "the sides may differ in shape"
-        if not self._exact(first) and sides[0].leaves != sides[1].leaves:
-            return "a tensor of the side not taken would get a zero gradient where it had none"
-        return ""
+    def _dtypes(self, sides):
+        differ = sides[0].kind.dtype != sides[1].kind.dtype
+        return "the sides may differ in dtype: the result has the wider one" if differ else ""
+
+    def _shapes(self, sides):
+        differ = sides[0].kind.shape != sides[1].kind.shape
+        return "the sides may differ in shape: the result has the larger one" if differ else ""
+
+    def _gradients(self, sides):
+        if self._exact(sides[0].kind) or sides[0].leaves == sides[1].leaves:
+            return ""
+        return "a tensor of the side not taken would get a zero gradient where it had none"
 
     def _layout(self, sides, nodes):
         for side, node in zip(sides, nodes, strict=True):
@@ -190,11 +196,12 @@ def moves(statement, target, context):
     function = context.function(statement).node
     for node in ast.walk(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)) and target in node.names:
-            return f"`{target}` is a name of the code around"
+            return f"`{target}` is a name of the code around, and would be bound in any case"
     seen = sees_names(function)
     if seen:
-        return f"`{seen}` sees the function's names"
-    return "" if _total_number(statement.value, context) else "the number's expression may raise"
+        return f"`{seen}` sees that `{target}` is bound in any case"
+    total = _total_number(statement.value, context)
+    return "" if total else f"`{target}` is computed in any case, which may raise"
 
 
 def sees_names(function):

@@ -135,7 +135,7 @@ MAKES |= _words(
 STRIDED = _words(
     """
     sigmoid exp log softmax log_softmax gelu silu mean max min clamp clip clamp_min clamp_max cumsum
-    flip quantile masked_fill isfinite maximum minimum argmax argmin amax amin linear conv1d conv2d
+    flip quantile masked_fill isfinite maximum minimum argmax argmin amax amin conv1d conv2d
     conv3d layer_norm cross_entropy gt lt ge le
     """
 )
@@ -231,6 +231,15 @@ _SHARED = _words(
 ONLY_TENSOR_METHODS = frozenset(
     n for n in METHOD if not n.startswith("_") and n not in _SHARED and not n.startswith("is_")
 )
+
+# Methods by which an input of `forward` is taken to be a tensor, though other objects have them.
+SUGGESTIVE = _words(
+    """
+    size dim sum mean max min any all abs float half long exp log sqrt norm std var prod view
+    reshape transpose flatten argmax argmin cumsum item tolist clamp
+    """
+)
+SUGGESTIVE_ATTRIBUTES = _words("shape ndim dtype device")
 
 # Of numbers, and of lists, these give a NumPy scalar.
 NUMPY_ELEMENTWISE = _words(

@@ -5,9 +5,14 @@ import ast
 from dataclasses import dataclass
 
 from ..edits.spans import Edit, Safety, apply
+from .kinds import MODULE
 from .torch_facts import RANDOM
 from .where_safety import Plain
 
+_COND = (
+    "torch.cond asks both sides for one shape and dtype, and traces them at every eager call, which"
+    " takes milliseconds"
+)
 _WORKS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp, ast.Compare)
 _HOST = ("item", "tolist", "numpy", "backward", "cond", "load", "save")
 
@@ -154,9 +159,7 @@ class Chooser:
     # torch.cond
 
     def _cond(self, test, first, second, sides, found):
-        partial = next((s.problem for s in sides if s.problem), "")
-        why = partial or "a module's parameters on the side not taken would get zero gradients"
-        why = f"{why}; under torch.cond both sides must agree in shape and dtype"
+        why = "; ".join([self._felt_under_cond(first, second, sides), _COND])
         blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
         same = self.context.kind(first).shape == self.context.kind(second).shape
         blocked = blocked or self._part(first, second)
@@ -170,6 +173,26 @@ class Chooser:
         ]
         text = f"{found[0]}.cond({test.text}, lambda: {shown[0]}, lambda: {shown[1]})"
         return Choice((), text, Safety.UNSAFE, why, found[1], "cond")
+
+    def _felt_under_cond(self, first, second, sides):
+        """What a torch.cond of these sides changes."""
+        partial = next((s.problem for s in sides if s.problem), "")
+        calls = [n for node in (first, second) for n in ast.walk(node) if isinstance(n, ast.Call)]
+        if any((getattr(c.func, "attr", "") or getattr(c.func, "id", "")) in RANDOM for c in calls):
+            return "other random numbers are drawn"
+        if any(self._is_module(c.func) for c in calls):
+            return (
+                "modules' parameters on the side not taken would get zero gradients, and it raises"
+                " where a side writes into a buffer (BatchNorm in training)"
+            )
+        return partial or "the side not taken would give zero gradients where there were none"
+
+    def _is_module(self, callee):
+        """Whether a call may be one of a module."""
+        if self.context.kind(callee).what == MODULE:
+            return True
+        owner = getattr(callee, "value", None)
+        return owner is not None and self.context.kind(owner).what == "self"
 
     def _differ(self, first, second):
         return (
@@ -200,8 +223,8 @@ class Chooser:
         """torch.cond raises where the sides differ in shape, torch.where does not: the result has
         the larger one."""
         why = (
-            "both sides are computed: one may raise, or turn a gradient into NaN; the result has"
-            " the larger shape"
+            "both sides are computed: one may raise, turn a gradient into NaN, or give a zero"
+            " gradient where there was none; the result has the larger shape"
         )
         text = (
             f"{found[0]}.where({test.text}, {self.context.segment(first)},"
@@ -218,7 +241,18 @@ class Chooser:
         for part in ast.walk(node):
             if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
                 return "a side holds an await, a yield or a walrus"
+            if isinstance(part, ast.Call) and self._writes(part):
+                text = " ".join(self.context.segment(part).split())
+                return f"`{text}` writes into a tensor, which torch.cond refuses in eager"
         return ""
+
+    def _writes(self, call):
+        """Whether a call surely writes into what it is given, or into a module's buffers."""
+        name = getattr(call.func, "attr", "") or getattr(call.func, "id", "")
+        module = self.context.kind(call.func)
+        normed = module.what == MODULE and "BatchNorm" in (module.cls or "")
+        inplace = module.what == MODULE and module.const is True
+        return normed or inplace or (name.endswith("_") and not name.endswith("__"))
 
 
 def _plain(sides, statement):

@@ -99,7 +99,7 @@ class Plain:
 
     def _no_bool(self, side):
         category = self.tokens.category(side.kind.dtype)
-        known = not side.kind.is_tensor or category in ("int", "float", "inexact")
+        known = not side.kind.is_tensor or category in ("int", "float", "inexact", "number")
         return "" if known else "a bool tensor cannot be subtracted from or negated"
 
     def _BinOp(self, node):
@@ -149,7 +149,8 @@ class Plain:
 
     def _unfit(self, node, left, right):
         numbers = [s for s in (left, right) if s.kind.is_number]
-        if len(numbers) == 1 and not self._fits(node, left, right):
+        added = isinstance(node.op, (ast.Add, ast.Sub)) and len(numbers) == 1
+        if added and not self._fits(node, left, right):
             return self._why(node, "may not fit the tensor's dtype")
         return ""
 
@@ -291,5 +292,5 @@ class Plain:
         if name in _REAL:
             return category in ("int", "float")
         if name == "neg":
-            return category in ("int", "float", "inexact")
+            return category in ("int", "float", "inexact", "number")
         return bool(category) or name not in _TOTAL_REDUCTIONS

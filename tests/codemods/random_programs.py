@@ -122,10 +122,11 @@ _USUAL_SIDES = ["y * 2", "y + 1", "y * 0.5", "-y", "y.clamp(max=1)", "y - 1"]
 def program(seed):
     """The source of a program."""
     draw = random.Random(seed)
-    lines = [f"y = {_pick(draw, MAKERS, _USUAL_MAKERS, 0.5)}", "z = y * 1"]
-    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, 2)))]
-    lines += _branch(draw)
-    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, 2)))]
+    usual = 0.5 if draw.random() < 0.5 else 1.0  # one thing alone that may be in the way, or many
+    lines = [f"y = {_pick(draw, MAKERS, _USUAL_MAKERS, usual)}", "z = y * 1"]
+    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, int(3 - 2 * usual))))]
+    lines += _branch(draw, usual)
+    lines += [draw.choice(STATEMENTS) for _ in range(draw.choice((0, 0, 0, 1, int(3 - 2 * usual))))]
     lines = ["yield y" if line == "yield_" else line for line in _wrapped(draw, lines)]
     lines += [f"return {draw.choice(RETURNS)}"]
     decorator = draw.choice(("", "", "", "", "    @torch.no_grad()\n"))
@@ -137,9 +138,9 @@ def _pick(draw, every, usual, share):
     return draw.choice(usual if draw.random() < share else every)
 
 
-def _branch(draw):
-    test, one = draw.choice(TESTS), _pick(draw, SIDES, _USUAL_SIDES, 0.6)
-    other = draw.choice(["y", "y", "y", _pick(draw, SIDES, _USUAL_SIDES, 0.6)])
+def _branch(draw, usual):
+    test, one = draw.choice(TESTS), _pick(draw, SIDES, _USUAL_SIDES, usual)
+    other = draw.choice(["y", "y", "y", _pick(draw, SIDES, _USUAL_SIDES, usual)])
     shape = draw.randrange(5)
     if shape == 0:
         return [f"y = {one} if {test} else {other}"]
@@ -215,15 +216,15 @@ def _called(model, x, outer):
         found["mode"] = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         flat = _flat(out)
-        found |= {f"out {i}": _one(t) for i, t in enumerate(flat)}
+        found |= {f"out {i}": one_value(t) for i, t in enumerate(flat)}
         everything = [x, *model.parameters(), *model.buffers(), *vars(model).values(), *flat]
         found["shared"] = _shared([t for t in everything if isinstance(t, torch.Tensor)])
         found |= _differentiated(flat, model, x)
     except Exception as error:
         found["error"] = type(error).__name__, str(error).split("\n")[0]
     torch.set_grad_enabled(True)
-    found["x"] = _one(x)
-    found |= {f"state {n}": _one(t) for n, t in model.state_dict(keep_vars=True).items()}
+    found["x"] = one_value(x)
+    found |= {f"state {n}": one_value(t) for n, t in model.state_dict(keep_vars=True).items()}
     return found
 
 
@@ -233,7 +234,7 @@ def _flat(out):
     return [t for o in out.values() for t in _flat(o)] if isinstance(out, dict) else [out]
 
 
-def _one(value):
+def one_value(value):
     if not isinstance(value, torch.Tensor):
         return "a function" if callable(value) else repr(value)
     if value.layout != torch.strided:
@@ -262,4 +263,4 @@ def _differentiated(flat, model, x):
         return {}
     sum((t.float() * 3).sum() for t in tensors).backward()
     leaves = {"x": x, **dict(model.named_parameters())}
-    return {f"grad {n}": _one(t.grad) for n, t in leaves.items() if t.is_leaf}
+    return {f"grad {n}": one_value(t.grad) for n, t in leaves.items() if t.is_leaf}

@@ -6,14 +6,15 @@ import unicodedata
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import STR
+from ...analysis.findings import NOTE
 from ..base import Rule
 
 
 class SetAttribute(Rule):
     """
-    An attribute that is stored under a computed name cannot be guarded, and some objects refuse it
-    under capture. Where the name is a known string, a plain assignment does the same, and is safe.
-    A name that is truly computed is only reported.
+    An attribute that is stored under a computed name cannot be guarded, and older releases refuse
+    it under capture; torch 2.13 does not, so that this is a note. Where the name is a known string,
+    a plain assignment does the same, and is safe. A name that is truly computed is only reported.
     """
 
     code = "DYN401"
@@ -57,13 +58,17 @@ class Model(nn.Module):
         owner, name, value = call.args
         text = context.kind(name).const
         if context.kind(name).what != STR or not isinstance(text, str):
-            yield context.finding(self, node, kept="the name is computed")
+            yield context.finding(self, node, kept="the name is computed", level=NOTE)
         elif not _plain(text):
-            yield context.finding(self, node, kept=f"{text!r} is no plain attribute name")
+            yield context.finding(
+                self, node, kept=f"{text!r} is no plain attribute name", level=NOTE
+            )
         elif not isinstance(owner, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
-            yield context.finding(self, node, kept="the owner is no name or attribute")
+            yield context.finding(self, node, kept="the owner is no name or attribute", level=NOTE)
         else:
-            yield context.finding(self, node, fix=self._fix(node, owner, text, value, context))
+            yield context.finding(
+                self, node, fix=self._fix(node, owner, text, value, context), level=NOTE
+            )
 
     def _fix(self, node, owner, name, value, context):
         edit = context.replacement(node, f"{context.atom(owner)}.{name} = {context.shown(value)}")

@@ -6,6 +6,8 @@ import ast
 from ....rewriter.edits.intents import wrap
 from ....rewriter.edits.spans import hidden
 from ....rewriter.patterns.condition import condition
+from ....rewriter.patterns.kinds import LOGGER
+from ....rewriter.patterns.torch_facts import FUNCTION, RANDOM
 
 _LOG_METHODS = frozenset(
     [
@@ -125,14 +127,17 @@ def _quiet_call(call, context):
             "bernoulli",
             "multinomial",
         )
+    if base is not None and base.what == LOGGER and name == "isEnabledFor":
+        return True
     full = context.resolve(call.func) or ""
-    return full.startswith(("math.", "torch.cuda.memory_")) or full in (
-        "torch.sum",
-        "torch.mean",
-        "torch.isnan",
-        "torch.max",
-        "torch.min",
-    )
+    return full.startswith(("math.", "torch.cuda.memory_")) or _computes(call, full)
+
+
+def _computes(call, full):
+    """Whether a call is one of a function of torch that only computes."""
+    last = full.rpartition(".")[2]
+    known = full == f"torch.{last}" and last in FUNCTION and last not in RANDOM
+    return known and last[-1] != "_" and not any(k.arg == "out" for k in call.keywords)
 
 
 def count_calls(statement, context):

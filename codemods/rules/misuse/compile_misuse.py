@@ -5,6 +5,7 @@ import difflib
 
 from ....rewriter.edits.spans import Safety
 from ...analysis.definitions import COMPILE
+from ...analysis.findings import NOTE
 from ..base import Rule
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
@@ -183,6 +184,5 @@ def fresh():
         if successor is None or context.names.torch() is None or context.segment(node) != name:
             return
         edit = context.replacement(node, successor)
-        yield context.finding(
-            self, node, f"`{name}` is now `{successor}`", fix=context.fix(f"use {successor}", edit)
-        )
+        fix = context.fix(f"use {successor}", edit)
+        yield context.finding(self, node, f"`{name}` is now `{successor}`", fix=fix, level=NOTE)
