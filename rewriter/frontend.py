@@ -297,11 +297,14 @@ def compile_segment(
     is."""
     if segment.eager or not segment.ops:
         return segment.module
+    by_aot = options.backend in ("native", "aot_eager")
+    if by_aot and segment.writes_history():
+        return _Foreign(segment.module)
     if example_inputs is None:
         with torch.inference_mode(False), FakeTensorMode(allow_non_fake_inputs=True):
             example_inputs = [meta.fake() for meta in segment.metas]
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
-    if options.backend != "native" and options.backend != "aot_eager":
+    if not by_aot:
         return _Foreign(program)
     return program
 
