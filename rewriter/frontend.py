@@ -501,6 +501,9 @@ def compile_segment(
     is."""
     if segment.eager or not segment.ops:
         return segment.module
+    by_aot = options.backend in ("native", "aot_eager")
+    if by_aot and segment.writes_history():
+        return _Foreign(segment.module)
     if example_inputs is None:
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
             example_inputs = [meta.fake() for meta in segment.metas]
@@ -508,7 +511,7 @@ def compile_segment(
     if options.backend == "eager":
         return _Foreign(program)
     program = Differentiable(program, segment.module, segment.random)
-    return program if options.backend in ("native", "aot_eager") else _Foreign(program)
+    return program if by_aot else _Foreign(program)
 
 
 class _Foreign:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType
 
 from .. import __version__
+from ..runtime import cache
 
 _DIGEST = 32
 
@@ -40,9 +41,8 @@ def key(code: CodeType) -> str:
 
 
 def folder() -> str:
-    return os.path.join(
-        os.environ.get("DYNFIX_CACHE_DIR") or os.path.expanduser("~/.cache/dynfix"), "rewrite"
-    )
+    """In the cache folder of the kernels, whose owner and mode have been checked."""
+    return os.path.join(cache.root(), "rewrite")
 
 
 def load(name: str) -> CodeType | None:

@@ -109,7 +109,7 @@ class TypeIs(Check):
 _SIMPLE = frozenset(
     (int, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), float, complex)
 )
-_BY_EQ = frozenset((range, torch.device, torch.dtype, torch.layout, torch.memory_format))
+_BY_EQ = frozenset((torch.device, torch.dtype, torch.layout, torch.memory_format))
 _BY_IDENTITY = (enum.Enum, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
@@ -125,7 +125,8 @@ def constant_token(value: object) -> Hashable:
         torch.Size,
     ):  # a frozenset by its order, too: a loop over it sees the order
         return (kind, tuple(constant_token(item) for item in value))  # type: ignore[attr-defined]
-    if kind is slice:
+    # equal ranges differ in their bounds: range(0, 3, 2) == range(0, 4, 2)
+    if kind is slice or kind is range:
         return (kind, *(constant_token(part) for part in (value.start, value.stop, value.step)))  # type: ignore[attr-defined]
     if kind in _BY_EQ:
         return (kind, value)

@@ -17,11 +17,11 @@ from ...rewriter.patterns.kinds import (
     TENSORS,
     Kind,
 )
+from ...rewriter.patterns.name_scopes import bound_in, captured_names
 from ...rewriter.patterns.torch_facts import DTYPES
 from .grad_modes import keeps_grad_mode, swallows_nothing
 from .infer_calls import Calls
 from .infer_expressions import GRAD_MODE, Flow
-from .name_scopes import bound_in, captured_names
 
 _ROUNDS = 20
 _TYPE_TESTS = ("isinstance", "type", "hasattr", "callable")

@@ -46,7 +46,7 @@ def _findings(source, settings):
     rules = enabled(settings, source.path)
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
     if context.inference.suggested:
-        supposed = _captured(Context(source, settings, suppose=True), rules, settings.scope)
+        supposed = _captured(FileContext(source, settings, suppose=True), rules, settings.scope)
         found += _only_supposed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]

@@ -20,6 +20,11 @@ class Effect:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def owner(self) -> Any:
+        """The live object that is changed, if it is one of the outside."""
+        return self.arguments[0] if self.arguments else None
+
     def settle(self, maker: RecipeMaker) -> "Effect":
         return Effect(
             self.function,

@@ -157,10 +157,11 @@ class Provenance:
     def __init__(self, origin: Callable[[], str], moving: Callable[[Any, Path], Any]) -> None:
         self.guards: dict[tuple[Path, Check], str] = {}
         self.aliases: dict[tuple[Path, Path], None] = {}
+        self.distinct: dict[tuple[Path, ...], None] = {}
         self._origin, self._moving = origin, moving
         self._paths: dict[int, Path] = {}
         self._keep: list[Any] = []
-        self._touched: set[int] = set()
+        self._touched: dict[int, Any] = {}
         self._read: set[int] = set()
         self._deep: set[int] = set()
         self._dirty: set[tuple[int, Any]] = set()
@@ -207,6 +208,10 @@ class Provenance:
             self._reached(value, path)
         return value
 
+    def fixed(self, value: Any, path: Path) -> None:
+        """`value` was read at `path` by code that keeps it as it is."""
+        self._fixed(value, path)
+
     def _reached(self, value: Any, path: Path) -> None:
         known = self._paths.get(id(value))
         if known is None:
@@ -233,7 +238,7 @@ class Provenance:
         """The path of an object whose class is about to be relied upon."""
         path = self._paths.get(id(obj))
         if path is not None and id(obj) not in self._touched:
-            self._touched.add(id(obj))
+            self._touched[id(obj)] = obj
             if not isinstance(path, Obj):
                 self.guard(path, TypeIs(type(obj)))
         return path
@@ -347,6 +352,23 @@ class Provenance:
                 self.arguments(value.values())
             elif isinstance(value, BY_PARTS):
                 self._parts(value)
+
+    # -- which objects are which
+
+    def told_apart(self, *objects: Any) -> None:
+        """The objects, all from outside, were seen to be different ones: later calls where two of
+        them are one are not this recording's."""
+        paths = [path for obj in objects if (path := self.path_of(obj)) is not None]
+        if len(paths) > 1 and not all(isinstance(path, Obj) for path in paths):
+            self.distinct[tuple(paths)] = None
+
+    def written_through(self, obj: Any) -> None:
+        """`obj` was changed: what else was read here, and might be the same object in another call,
+        was not."""
+        if self.path_of(obj) is not None:
+            kind = type(obj)
+            others = [each for each in self._touched.values() if type(each) is kind]
+            self.told_apart(obj, *(each for each in others if each is not obj))
 
     # -- writes
 

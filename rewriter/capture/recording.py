@@ -10,7 +10,7 @@ import torch
 from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from .. import catalogue
-from . import constant_values, scalars
+from . import constant_values, rehearsal, scalars
 from .effects import Effect
 from .provenance import BY_IDENTITY, is_constant
 from .segments import Segment
@@ -22,7 +22,8 @@ from .values import CALL_INPUT, storage_of
 @dataclasses.dataclass(eq=False)
 class Recording:
     """One recorded call. `outcomes`: (segments that must have run, recipe, value seen); `aliases`:
-    pairs of inputs that were one object; `sites`: its graph breaks; `symbols`: its symbolic sizes,
+    pairs of inputs that were one object; `distinct`: groups of inputs that were different ones,
+    where that mattered; `sites`: its graph breaks; `symbols`: its symbolic sizes,
     if inputs have any; `static_metas`: what those inputs were; `numbers`: the integers among the
     inputs that graphs take, as they were; `fed`: the floats that Python makes for the graphs;
     `rewritten`: what patterns changed in its functions."""
@@ -34,6 +35,7 @@ class Recording:
     guard_set: GuardSet
     guards: tuple[Guard, ...]
     aliases: tuple[tuple[int, int], ...]
+    distinct: tuple[tuple[int, ...], ...]
     sites: tuple[catalogue.Site, ...]
     symbols: Symbols | None = None
     static_metas: dict[Path, TensorMeta] = dataclasses.field(default_factory=dict)
@@ -135,8 +137,17 @@ def _assemble(
     maker = RecipeMaker(lambda obj: leaf(recorder, obj))
     output = maker.recipe(result)
     effects = tuple(effect.settle(maker) for effect in recorder.effects)
+    rehearsal.check(maker)
     aliases = tuple(
         (recorder.input_index(a), recorder.input_index(b)) for a, b in recorder.known.aliases
+    )
+    for effect in recorder.effects:
+        recorder.known.written_through(effect.owner)
+    distinct = tuple(
+        dict.fromkeys(
+            tuple(sorted({recorder.input_index(path) for path in group}))
+            for group in recorder.known.distinct
+        )
     )
     written = sorted(
         {v.index for seg in recorder.segments for v in seg.written if v.home == CALL_INPUT}
@@ -146,6 +157,7 @@ def _assemble(
     guard_set = GuardSet(
         guards, list(recorder.inputs), nargs, kwnames, disjoint=written, state=state
     )
+    _check_histories(recorder, segments)
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
     symbols = (
         Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
@@ -158,12 +170,21 @@ def _assemble(
         guard_set,
         guards,
         aliases,
+        distinct,
         tuple(recorder.sites),
         symbols,
         recorder.static_metas,
         numbers,
         tuple(recorder.fed),
     )
+
+
+def _check_histories(recorder: Recorder, segments: tuple[Segment, ...]) -> None:
+    """A call that may yet turn out to be another recording's must not have written to a gradient
+    history: that cannot be put back."""
+    last = max((after for after, _, _ in recorder.outcomes), default=0)
+    if any(segment.writes_history() for segment in segments[:last]):
+        raise CannotRebuild("a tensor with gradients is written before a value is asked for")
 
 
 def close(recorder: Recorder) -> tuple[Segment, ...]:

@@ -12,7 +12,7 @@ from ...runtime.replay.host_generators import restorer
 from ...runtime.replay.recipes import Env
 from .recording import Recording
 from .segments import Feed, Segment
-from .values import CALL_INPUT, HOST, Meta
+from .values import CALL_INPUT, HOST, Meta, version_of
 
 
 class Undo:
@@ -21,7 +21,7 @@ class Undo:
 
     def __init__(self, random: bool, devices: tuple[torch.device, ...]) -> None:
         self._generators: dict[int, Callable[[], None] | None] = {}
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._copies: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._cpu = torch.random.get_rng_state() if random else None
         self._cuda = (
             [(d, torch.cuda.get_rng_state(d)) for d in devices if d.type == "cuda"]
@@ -35,14 +35,22 @@ class Undo:
             self._generators[id(owner)] = restorer(owner)
 
     def keep(self, tensor: torch.Tensor) -> None:
-        self._copies.append((tensor, tensor.detach().clone()))
+        """The tensor is about to be written."""
+        self._copies.append((tensor, tensor.detach().clone(), version_of(tensor)))
+
+    def can_go_back(self) -> bool:
+        """Whether nothing was written that requires gradients: a history cannot be put back."""
+        return not any(
+            tensor.requires_grad and version_of(tensor) != version
+            for tensor, _, version in self._copies
+        )
 
     def back(self) -> None:
         with torch.no_grad():
-            for tensor, copy in reversed(
-                self._copies
-            ):  # a tensor kept twice was written before the second time
-                tensor.detach().copy_(copy)
+            # a tensor kept twice was written before the second time
+            for tensor, copy, version in reversed(self._copies):
+                if version_of(tensor) != version:
+                    tensor.detach().copy_(copy)
         if self._cpu is not None:
             torch.random.set_rng_state(self._cpu)
         for restore in self._generators.values():
@@ -84,9 +92,9 @@ class Entry:
         on_gpu = any(device.type == "cuda" for device in self._devices)
         self.general = recording.symbols is not None and on_gpu
         self._sizes_hold = recording.symbols.holds if recording.symbols is not None else _always
-        self._redo_safe = not any(
-            getattr(program, "may_write_first", False) and segment.writes
-            for program, segment in zip(programs, recording.segments, strict=True)
+        # A program of this package writes its inputs last, so that one alone has nothing to undo.
+        self._keeps = len(programs) > 1 or any(
+            getattr(program, "may_write_first", False) for program in programs
         )
 
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,16 +102,14 @@ class Entry:
         nothing was done to the outside then."""
         if self.stays_eager:
             return self.eager(*args, **kwargs)
-        if any(
-            inputs[a] is not inputs[b] for a, b in self.recording.aliases
-        ) or not self._sizes_hold(inputs):
+        if not self._same_objects(inputs) or not self._sizes_hold(inputs):
             return MISS
         undo = Undo(self._random, self._devices)
         env = Env(inputs, len(self.programs), undo.keep_generator)
         try:
             finished = self._segments(env, undo)
         except Exception:
-            if not self._redo_safe:
+            if not undo.can_go_back():
                 raise
             undo.back()
             return self.eager(*args, **kwargs)
@@ -111,6 +117,16 @@ class Entry:
             undo.back()
             return MISS
         return self._epilogue(env)
+
+    def _same_objects(self, inputs: list[Any]) -> bool:
+        """Whether what was one object is one, and what was told apart is not."""
+        for a, b in self.recording.aliases:
+            if inputs[a] is not inputs[b]:
+                return False
+        for group in self.recording.distinct:
+            if len({id(inputs[index]) for index in group}) < len(group):
+                return False
+        return True
 
     def _segments(self, env: Env, undo: Undo) -> bool:
         for index, (segment, program) in enumerate(
@@ -131,7 +147,7 @@ class Entry:
         self, index: int, segment: Segment, program: Callable[..., Any], env: Env, undo: Undo
     ) -> None:
         tensors = [self._fed(feed, env) for feed in segment.feeds]
-        if len(self.programs) > 1:
+        if self._keeps:
             for position in segment.writes:
                 undo.keep(tensors[position])
         env.outputs[index] = program(*tensors)

@@ -32,6 +32,11 @@ class Segment:
     writes: tuple[int, ...]
     random: bool
 
+    def writes_history(self) -> bool:
+        """Whether it writes an input that requires gradients: the write belongs to the history of
+        the input, of its base and of their views, which a program of functions cannot touch."""
+        return any(self.metas[index].requires_grad for index in self.writes)
+
 
 class SegmentBuilder:
     """Grows one fx graph. Values of other segments and call inputs come in as placeholders when

@@ -34,6 +34,7 @@ class Recorder(ReadRecorder):
 
     def strip(self, result: Any) -> Any:
         """The call is over: what it returns and what it stored holds plain numbers."""
+        self.tracker.forget()
         if not self.scalars:
             return result
         stripper = scalars.Stripper()

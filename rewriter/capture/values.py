@@ -134,6 +134,12 @@ class Tracker:
             entry.version, entry.grad = version_of(other), grad_of(other)
         return written
 
+    def forget(self) -> None:
+        """The recording is over: no weak reference of its stays on the user's tensors
+        (`torch.utils.swap_tensors` refuses tensors that have any)."""
+        self._tracked.clear()
+        self._by_storage.clear()
+
     def live_inputs(self) -> list[tuple[torch.Tensor, Value]]:
         """The call inputs among the live tensors."""
         pairs = [(tensor, tracked.value) for tensor, tracked in list(self._tracked.items())]

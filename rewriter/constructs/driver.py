@@ -11,6 +11,7 @@ from . import (
     arithmetic,
     attributes,
     calls,
+    classes,
     comparisons,
     functions,
     logic,
@@ -64,11 +65,12 @@ CONSTRUCTS = (
     Construct("assert", (cst.Assert,), statements.convert_assert),
     Construct("with", (cst.With,), statements.convert_with),
     Construct("except", (cst.ExceptHandler, cst.ExceptStarHandler), statements.convert_handler),
+    Construct("match", (cst.Match,), statements.convert_match),
     Construct("case", (cst.MatchCase,), statements.convert_case),
     Construct("line", (cst.SimpleStatementLine, cst.SimpleStatementSuite), statements.convert_line),
     Construct("function", (cst.FunctionDef,), functions.convert),
     Construct("lambda", (cst.Lambda,), functions.convert_lambda),
-    Construct("class", (cst.ClassDef,), functions.convert_class),
+    Construct("class", (cst.ClassDef,), classes.convert),
 )
 _TABLE: dict[type, Converter] = {
     node: construct.convert for construct in CONSTRUCTS for node in construct.nodes

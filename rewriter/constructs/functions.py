@@ -36,13 +36,6 @@ def convert_lambda(node: cst.Lambda, cx: Context) -> Any:
     )
 
 
-def convert_class(node: cst.ClassDef, cx: Context) -> Any:
-    """Left alone: its names resolve in ways of their own, and its methods are rewritten when they
-    are called."""
-    _check_name(node.name.value, cx)
-    return node
-
-
 def _check_name(name: str, cx: Context) -> None:
     if cx.scope.resolve(name) is not NameKind.LOCAL:
         raise cx.unsupported(f"a definition of the global or nonlocal name {name!r}")

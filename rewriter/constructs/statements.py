@@ -1,6 +1,7 @@
 """Statements: blocks (one statement may become several on its line), `assert`, `with`, `match`,
 `except`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import libcst as cst
@@ -44,6 +45,43 @@ def convert_handler(node: Any, cx: Context) -> Any:
     return swap(
         node, type=node.type and cx.convert(node.type), name=name, body=cx.convert(node.body)
     )
+
+
+def convert_match(node: cst.Match, cx: Context) -> Any:
+    """`match v:` -> `match __df.subject(v, ((lambda: K, "A"),), ("x",)):`. Python's own matching
+    reads without asking: the names that the patterns compare with, and the attributes that they
+    look at, are told beforehand."""
+    dotted, attributes = [], set()
+    for case in node.cases:
+        for part in _pattern_parts(case.pattern):
+            if isinstance(part, cst.MatchKeywordElement):
+                attributes.add(part.key.value)
+            elif isinstance(part, cst.MatchValue | cst.MatchClass):
+                dotted.append(part.value if isinstance(part, cst.MatchValue) else part.cls)
+    reads = [piece for each in dotted for piece in _pattern_read(each, cx)]
+    names = "".join(f"{name!r}, " for name in sorted(attributes))
+    subject = template(
+        "__df.subject(", argument(cx.convert(node.subject)), ", (", *reads, f"), ({names}))"
+    )
+    return swap(node, subject=subject, cases=[cx.convert(case) for case in node.cases])
+
+
+def _pattern_parts(pattern: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield pattern
+    for child in pattern.children:
+        yield from _pattern_parts(child)
+
+
+def _pattern_read(node: cst.CSTNode, cx: Context) -> tuple[Any, ...]:
+    """`(lambda: K, "A", "B"), ` for the dotted name `K.A.B`; nothing for a literal."""
+    path: list[str] = []
+    while isinstance(node, cst.Attribute):
+        path.insert(0, cx.mangled(node.attr.value))
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return ()
+    rest = "".join(f", {name!r}" for name in path)
+    return ("(lambda: ", cx.convert(cst.Name(node.value)), rest or ",", "), ")
 
 
 def convert_case(node: cst.MatchCase, cx: Context) -> Any:

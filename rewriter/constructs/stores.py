@@ -111,7 +111,29 @@ def _followed(node: Any, names: list[str], cx: Context) -> Any:
 
 
 def convert_import(node: cst.Import | cst.ImportFrom, cx: Context) -> Any:
-    return _followed(node, list(imported_names(node)), cx)
+    """What was imported is told after it."""
+    new = _followed(node, list(imported_names(node)), cx)
+    statements = new if isinstance(new, list) else [new]
+    told = cst.Expr(template("__df.imported(", *_imported(node), ")"), semicolon=node.semicolon)
+    return [
+        *(swap(each, semicolon=cst.MaybeSentinel.DEFAULT) for each in statements),
+        told,
+    ]
+
+
+def _imported(node: cst.Import | cst.ImportFrom) -> tuple[Part, ...]:
+    """`"package.module", level, ("name", name), …`; of `import a.b as c`: `"", 0, ("a.b", c)`."""
+    if isinstance(node.names, cst.ImportStar):
+        return ('"", 0',)
+    of_module = isinstance(node, cst.ImportFrom)
+    module = text_of(node.module) if isinstance(node, cst.ImportFrom) and node.module else ""
+    level = len(node.relative) if isinstance(node, cst.ImportFrom) else 0
+    pairs = []
+    for alias, bound in zip(node.names, imported_names(node), strict=True):
+        name = text_of(alias.name)
+        shown = name if of_module or alias.asname else name.partition(".")[0]
+        pairs.append(f', ("{shown}", {bound})')
+    return (f'"{module}", {level}', *pairs)
 
 
 def convert_annotated(node: cst.AnnAssign, cx: Context) -> Any:

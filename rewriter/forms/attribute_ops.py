@@ -65,11 +65,29 @@ def _of_super(rec: Recorder, obj: Any, name: str) -> Any:
     mro = obj.__self_class__.__mro__ if obj.__self_class__ is not None else ()
     after = mro[mro.index(obj.__thisclass__) + 1 :] if obj.__thisclass__ in mro else ()
     for base in after:
+        if is_stable(base):
+            if name in base.__dict__:
+                break
+            continue
+        path = Obj(base, base.__qualname__)
         if name in base.__dict__:
-            if isinstance(base.__dict__[name], types.FunctionType) and not is_stable(base):
-                rec.known.guard(Attr(Obj(base, base.__qualname__), name), Is(base.__dict__[name]))
-            break
+            return _through_super(rec, obj, name, base.__dict__[name], path)
+        rec.known.guard(path, Missing(name))
     return getattr(obj, name)
+
+
+def _through_super(rec: Recorder, obj: Any, name: str, found: Any, path: Path) -> Any:
+    """What `super().name` gives where a base class of the user's holds `found`."""
+    if isinstance(found, property) and found.fget and not isinstance(obj.__self__, type):
+        rec.known.guard(Item(InstDict(path), name), Is(found))
+        return rec.call(found.fget, (obj.__self__,), {})
+    getter = MISSING if isinstance(found, _C_DESCRIPTORS) else on_class(type(found), "__get__")
+    if getter is not MISSING:
+        rec.stop(catalogue.UNSUPPORTED, f"super().{name}, which a descriptor computes")
+    if isinstance(found, _C_DESCRIPTORS):
+        rec.known.guard(Item(InstDict(path), name), Is(found))
+        return getattr(obj, name)
+    return rec.known.loaded(found, Item(InstDict(path), name))
 
 
 def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
@@ -87,19 +105,27 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
         rec.stop(catalogue.UNSUPPORTED, f"{obj.__name__}.{name}, which the metaclass computes")
     value = getattr(obj, name)
     if (
-        name.startswith("__")
-        or rec.known.is_own(obj, name)
-        or (is_stable(obj) and _is_fixed(value))
+        rec.known.is_own(obj, name)
+        or (is_stable(obj) and (name.startswith("__") or _is_fixed(value)))
+        or rec.rewriter.made_in_call(obj)
+        or _is_bound_anew(obj, name, value)
     ):
         return value
-    if rec.rewriter.made_in_call(obj):
+    path = Obj(obj, getattr(obj, "__name__", "?"))
+    if name == "__dict__":
+        rec.known.register(value, InstDict(path))
         return value
     if isinstance(value, types.MethodType) and isinstance(obj, type):  # bound anew at each read
-        bound = Attr(Obj(obj, obj.__qualname__), name)
-        rec.known.guard(Attr(bound, "__func__"), Is(value.__func__))
-        rec.known.guard(Attr(bound, "__self__"), Is(value.__self__))
+        rec.known.guard(Attr(Attr(path, name), "__func__"), Is(value.__func__))
+        rec.known.guard(Attr(Attr(path, name), "__self__"), Is(value.__self__))
         return value
-    return rec.known.loaded(value, Attr(Obj(obj, getattr(obj, "__name__", "?")), name))
+    return rec.known.loaded(value, Attr(path, name))
+
+
+def _is_bound_anew(obj: Any, name: str, value: Any) -> bool:
+    """Whether each read of a special method of a class makes another object for the same
+    method."""
+    return name.startswith("__") and not is_constant(value) and getattr(obj, name) is not value
 
 
 def _has_python_lookup(meta: type, name: str) -> bool:
@@ -207,11 +233,13 @@ def _cached(rec: Recorder, obj: Any, name: str, found: Any) -> Any:
 
 def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | None) -> Any:
     value = getattr(obj, name)
+    if isinstance(obj, types.FunctionType) and path is not None and isinstance(found, _SLOTS):
+        return value if is_stable(obj) else rec.known.loaded(value, Attr(path, name))
     if path is None or isinstance(path, Obj):
         return value
     if isinstance(found, _SLOTS):
         return value if name.startswith("__") else rec.known.loaded(value, Attr(path, name))
-    if name.startswith("__") and name.endswith("__"):
+    if name.startswith("__") and name.endswith("__") and not is_constant(found):
         return value
     if hasattr(obj, "__dict__"):
         rec.known.guard(path, Missing(name))

@@ -1,18 +1,18 @@
 """Operators and comparisons while recording: special methods written in Python run rewritten,
 containers from outside are guarded."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ...runtime.guard import Is
 from ..capture import scalars
 from ..capture.effects import Effect
 from ..capture.nested import has_traced, settle_in
 from ..capture.provenance import MAPPINGS, is_constant
 from ..capture.trace import Recorder
-from . import items
+from . import branches, c_calls, items
 from .lookup import PLAIN_TYPES, python_method
 
 _NAMES = {
@@ -46,6 +46,7 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
     if _simple(a) and _simple(b):
         return _formatted(op, function, a, b) if op == "%" else _numbers(function, *_agreeing(a, b))
     if op == "%" and isinstance(a, str):
+        c_calls.check(rec, ("__str__", "__repr__", "__format__", "__getitem__"), b)
         _contents(rec, a, b)
         return _formatted(op, function, a, b)
     name = _NAMES[op]
@@ -100,7 +101,7 @@ def _simple(value: Any) -> bool:
 def _contents(rec: Recorder, *values: Any) -> None:
     for value in values:
         if not _simple(value):
-            items.guard_content(rec, value)
+            items.guard_arguments(rec, (value,), {})
 
 
 def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
@@ -146,22 +147,20 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
             result = rec.call(method, (owner, other), {})
             if result is not NotImplemented:
                 return result
+    c_calls.check(rec, ("__eq__", "__ne__", "__lt__", "__gt__", "__le__", "__ge__"), a, b)
     _contents(rec, a, b)
     return function(a, b)
 
 
 def _identity(rec: Recorder, function: Callable[..., Any], a: Any, b: Any) -> Any:
-    """Two objects from outside are compared: which objects they are becomes part of the guards."""
+    """Two objects from outside are compared: that they are two becomes part of the guards."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         rec.identity_asked = True
     if a is b:
         return function(a, b)
     a, b = (scalars.settle(value) if type(value) in scalars.TRACED else value for value in (a, b))
     if not is_constant(a) and not is_constant(b):
-        for value in (a, b):
-            path = rec.known.path_of(value)
-            if path is not None and not isinstance(value, torch.Tensor):
-                rec.known.guard(path, Is(value))
+        rec.known.told_apart(a, b)
     return function(a, b)
 
 
@@ -170,7 +169,22 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
     if method is not None:
         found = bool(rec.call(method, (b, a), {}))
         return found if op == "in" else not found
+    if isinstance(b, list | tuple) and not all(map(is_constant, (a, *b))):
+        found = _is_among(rec, a, b)
+        return found if op == "in" else not found
+    c_calls.check(rec, ("__eq__", "__hash__"), a, b)
     if not (isinstance(b, MAPPINGS) and items.lacks(rec, b)):
         _contents(rec, b)
     looked_in = b if type(b) is dict else settle_in(b)  # of a dict the keys alone, which are plain
     return function(scalars.settle(a) if type(a) in scalars.TRACED else a, looked_in)
+
+
+def _is_among(rec: Recorder, a: Any, values: Any) -> bool:
+    """`a in values` of a list or tuple, as C does it: the very object, or an equal one."""
+    items.guard_structure(rec, values)
+    for value in values:
+        if _identity(rec, operator.is_, value, a):
+            return True
+        if branches.truth(rec, compare(rec, "==", operator.eq, value, a)):
+            return True
+    return False

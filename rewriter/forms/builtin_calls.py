@@ -6,17 +6,20 @@ import collections
 import functools
 import operator
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from ...runtime.replay.recipes import Apply
 from .. import catalogue
 from ..capture import scalars
-from ..capture.nested import has_traced, settle_in
+from ..capture.nested import settle_in
+from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
-from . import attribute_ops, binaries, branches, items, iteration
-from .lookup import on_class, python_method
+from . import attribute_ops, binaries, branches, c_calls, items, iteration
+from .lookup import is_stable, on_class, python_method
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -43,7 +46,23 @@ def _delattr(rec: Recorder, obj: Any, name: str) -> None:
 def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
     """Types are guarded when objects are loaded; traced scalars answer for the type that they stand
     for."""
+    for cls in classes if isinstance(classes, tuple) else (classes,):
+        check = on_class(type(cls), "__instancecheck__")
+        if isinstance(check, types.FunctionType) and not is_stable(check):
+            return any(_asked(rec, obj, each) for each in _flat(classes))
     return isinstance(obj, classes)
+
+
+def _flat(classes: Any) -> Iterator[Any]:
+    for each in classes if isinstance(classes, tuple) else (classes,):
+        yield from _flat(each) if isinstance(each, tuple) else (each,)
+
+
+def _asked(rec: Recorder, obj: Any, cls: Any) -> bool:
+    check = on_class(type(cls), "__instancecheck__")
+    if type(obj) is cls or not isinstance(check, types.FunctionType) or is_stable(check):
+        return isinstance(obj, cls)
+    return branches.truth(rec, rec.call(check, (cls, obj), {}))
 
 
 def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
@@ -205,7 +224,7 @@ def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
 def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
     """Added as Python code would: C's own loop over floats reads the digits of traced numbers."""
     values = list(iteration.over(rec, iterable))
-    if not has_traced((start, *values)):
+    if all(map(is_constant, (start, *values))):
         return sum(values, start)
     total = start
     for value in values:
@@ -218,6 +237,7 @@ def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = Fal
     keys = settle_in(
         [rec.call(key, (value,), {}) for value in values] if key is not None else values
     )
+    c_calls.check(rec, ("__lt__",), keys)
     order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)
     return [values[index] for index in order]
 
@@ -271,6 +291,11 @@ def _id(rec: Recorder, obj: Any) -> int:
 def _hash(rec: Recorder, obj: Any) -> int:
     method = python_method(rec, obj, "__hash__")
     return hash(obj) if method is None else hash(_Answers(rec.call(method, (obj,), {})))
+
+
+def _of_process(function: Callable[[], Any]) -> Callable[..., Any]:
+    """What the process is set to: asked again, and compared, at every later call."""
+    return lambda rec: rec.outcome(Apply(function, ()), function())
 
 
 def _vars(rec: Recorder, *args: Any) -> Any:
@@ -346,4 +371,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     tuple.__new__: _new_tuple,
     sys.exc_info: _exc_info,
     collections._count_elements: _count_elements,  # type: ignore[attr-defined]
+    sys.getrecursionlimit: _of_process(sys.getrecursionlimit),
 }

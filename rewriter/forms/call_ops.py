@@ -19,6 +19,7 @@ from ..capture.trace import Recorder
 from . import (
     attribute_ops,
     builtin_calls,
+    c_calls,
     checkpoints,
     containers,
     contextmanagers,
@@ -245,6 +246,8 @@ def _is_torch(function: Any) -> bool:
         return True
     if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
         return issubclass(torch.Tensor, function.__objclass__)
+    if python_method(None, function, "__call__") is not None:
+        return False  # an object of torch's with rewritable code: a hook of weight_norm or prune
     module = getattr(function, "__module__", None) or (
         owner.__name__ if isinstance(owner, types.ModuleType | type) else ""
     )
@@ -289,12 +292,24 @@ def _is_seen_whole(function: types.FunctionType) -> bool:
 
 # -- the rest
 
+_COMPUTING = frozenset({"builtins", "math", "cmath", "operator", "_operator"})
+_DUNDERS = tuple(
+    f"__{name}__"
+    for name in (
+        "eq ne lt le gt ge hash index int float complex bool len iter next contains getitem str"
+        " repr format bytes add radd sub rsub mul rmul truediv rtruediv floordiv mod pow"
+        " rpow divmod neg abs round trunc floor ceil and or xor invert"
+    ).split()
+)
+
 
 def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A listed pure function: it, its object and its arguments are guarded, its result needs no
     path."""
     owner = getattr(function, "__self__", None)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
+    if getattr(function, "__module__", None) in _COMPUTING:
+        c_calls.check(rec, _DUNDERS, *args)
     if type(owner) in TRACED:
         function = getattr(settle_in(owner), function.__name__)
     if not isinstance(function, type) or function.__module__ != "itertools":

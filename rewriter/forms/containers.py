@@ -12,7 +12,7 @@ from ..capture.effects import Effect
 from ..capture.nested import settle_in
 from ..capture.provenance import MAPPINGS
 from ..capture.trace import Recorder
-from . import items
+from . import c_calls, items
 
 _TYPES: tuple[type, ...] = (
     list,
@@ -37,6 +37,13 @@ _KEEPING = frozenset(
 _COPYING = ("extend", "extendleft", "update")  # they take the elements of now
 _READ_WRITES = frozenset("pop popitem popleft setdefault remove".split())
 
+_ASKING = {
+    **dict.fromkeys(("index", "count", "remove", "__contains__", "__eq__", "__ne__"), ("__eq__",)),
+    **dict.fromkeys(("get", "setdefault", "add", "discard", "update"), ("__eq__", "__hash__")),
+    "pop": ("__eq__", "__hash__"),
+    "sort": ("__lt__",),
+}
+
 
 def takes(function: Any) -> bool:
     """A bound method, written in C, of a builtin container."""
@@ -50,6 +57,7 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
     owner, name = function.__self__, function.__name__
     if isinstance(owner, torch.Size):
         return getattr(settle_in(owner), name)(*settle_in(args), **settle_in(kwargs))
+    c_calls.check(rec, _ASKING.get(name, ()), owner, args)
     if name == "sort" and kwargs.get("key") is not None:
         kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
     if rec.known.touch(owner) is None:

@@ -12,6 +12,7 @@ from ..capture.effects import Effect
 from ..capture.nested import settle_in
 from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant, item_path
 from ..capture.trace import Recorder
+from . import c_calls
 from .lookup import python_method
 
 
@@ -26,6 +27,7 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
         return rec.call(method, (obj, key), {})
     key = settle_in(key)
     if not is_constant(key):
+        c_calls.check(rec, ("__eq__", "__hash__", "__index__"), key)
         guard_content(rec, key)
     path = rec.known.touch(obj)
     if isinstance(obj, MAPPINGS) and not isinstance(key, slice) and key not in obj:
@@ -41,12 +43,17 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
         or not isinstance(obj, SEQUENCES + MAPPINGS)
     ):
         return _whole(rec, obj, key)
-    value = obj[key]
+    try:
+        value = obj[key]
+    except IndexError:  # the caller may catch it: that the element is not there is what it read
+        guard_structure(rec, obj)
+        raise
     return rec.known.loaded(value, Item(path, key))
 
 
 def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
     """`obj[key]` of a mapping from outside: guards the element, or that there is none."""
+    c_calls.check(rec, ("__eq__", "__hash__"), key)
     if not is_constant(key):
         guard_content(rec, key)
     if key not in obj:

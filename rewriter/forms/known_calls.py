@@ -91,7 +91,6 @@ PURE: set[Any] = {
     inspect.ismethod,
     sys.intern,
     sys.getsizeof,
-    sys.getrecursionlimit,
     typing.cast,
     typing.get_origin,
     typing.get_args,

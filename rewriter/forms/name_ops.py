@@ -1,10 +1,12 @@
 """Loads and stores of globals and free variables."""
 
 import builtins
+import importlib.util
+import sys
 import types
 from typing import Any
 
-from ...runtime.guard import Cell, Item, Missing, Obj, Path
+from ...runtime.guard import Attr, Cell, Is, Item, Missing, Obj, Path
 from ..capture.effects import Effect, constant, set_cell
 from ..capture.trace import Recorder
 from .lookup import is_stable
@@ -71,3 +73,25 @@ def store_free(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> 
         rec.effects.append(Effect(set_cell, (constant(cell), value)))
         rec.known.wrote(cell, name)
     return value
+
+
+def imported(
+    rec: Recorder,
+    fn: types.FunctionType,
+    module: str,
+    level: int,
+    names: tuple[tuple[str, Any], ...],
+) -> None:
+    """`from module import name`, or `import name` where `module` is empty: which module it is, and
+    what was taken from it, may change."""
+    if level:
+        package = fn.__globals__.get("__package__")
+        module = importlib.util.resolve_name("." * level + module, package)
+    for name, value in names:
+        source = sys.modules.get(module or name)
+        if not isinstance(source, types.ModuleType) or is_stable(source):
+            continue
+        table = Obj(sys.modules, "sys.modules")
+        rec.known.guard(Item(table, module or name), Is(source))
+        if module:
+            rec.known.fixed(value, Attr(Obj(source, module), name))

@@ -19,6 +19,7 @@ from . import (
     contexts,
     items,
     iteration,
+    matching,
     name_ops,
     open_calls,
     texts,
@@ -265,6 +266,29 @@ class Forms:
 
     def select(self, test: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
         return then() if self.truth(test) else orelse()
+
+    # -- statements that run as they are
+
+    def subject(self, value: Any, patterns: tuple[Any, ...], attributes: tuple[str, ...]) -> Any:
+        """The subject of a `match` statement; `patterns`: the names that its patterns compare with,
+        each a function and attribute names; `attributes`: what its patterns look at."""
+        rec = recorder()
+        if rec is not None:
+            rec.safely(lambda: matching.watch(rec, value, patterns, attributes), lambda: None)
+        return value
+
+    def class_reads(self, reads: tuple[Callable[[], Any], ...], computes: bool) -> tuple[()]:
+        """A class statement follows, whose body reads these names."""
+        rec = recorder()
+        if rec is not None:
+            rec.safely(lambda: matching.class_body(rec, reads, computes), lambda: None)
+        return ()
+
+    def imported(self, module: str, level: int, *names: tuple[str, Any]) -> None:
+        """An import statement in the function bound these names."""
+        rec = recorder()
+        if rec is not None:
+            rec.safely(lambda: name_ops.imported(rec, self.fn, module, level, names), lambda: None)
 
     # -- iteration, contexts, text
 

@@ -15,7 +15,7 @@ from ..capture.nested import plain_in, settle_in
 from ..capture.provenance import is_constant
 from ..capture.recording import leaf
 from ..capture.trace import Recorder
-from . import items
+from . import c_calls, items
 
 _CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {
     "r": repr,
@@ -33,6 +33,7 @@ def formatted(value: Any, conversion: str | None, spec: str) -> str:
 def traced_format(rec: Recorder, value: Any, conversion: str | None, spec: Any) -> Any:
     """As `formatted`, with a recipe if the value or the spec comes from a tensor."""
     if not _is_traced(value) and not _is_traced(spec):
+        c_calls.check(rec, ("__str__", "__repr__", "__format__"), value)
         items.guard_arguments(rec, (value,), {})
         return formatted(settle_in(value), conversion, spec)
     recipe = Apply(formatted, (text_recipe(rec, value), Const(conversion), text_recipe(rec, spec)))

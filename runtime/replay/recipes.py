@@ -12,6 +12,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from . import containers
+from .containers import FILLS, Fields
+from .containers import by_methods as _by_methods
+
 
 class CannotRebuild(Exception):
     """An object of the first call has no recipe; the message says which and why."""
@@ -157,7 +161,7 @@ class Build(Recipe):
 
     create: Callable[..., Any]
     arguments: tuple[Recipe, ...] = ()
-    state: Recipe | None = None
+    state: "Recipe | None" = None
     items: tuple[Recipe, ...] = ()
     pairs: tuple[tuple[Recipe, Recipe], ...] = ()
     graph = True
@@ -172,27 +176,28 @@ class Build(Recipe):
         return result
 
     def _fill(self, result: Any, env: Env) -> None:
-        for item in self.items:
-            result.add(item.make(env)) if isinstance(result, set) else result.append(item.make(env))
-        for key, value in self.pairs:
-            (
-                dict.__setitem__(result, key.make(env), value.make(env))
-                if isinstance(result, dict)
-                else result.__setitem__(key.make(env), value.make(env))
-            )
+        fill = next((way for kind, way in FILLS if isinstance(result, kind)), _by_methods)
+        fill(
+            result,
+            [item.make(env) for item in self.items],
+            [(key.make(env), value.make(env)) for key, value in self.pairs],
+        )
         if self.state is not None:
             _set_state(result, self.state.make(env))
 
 
 def _set_state(result: Any, state: Any) -> None:
-    if hasattr(result, "__setstate__"):
+    if isinstance(state, Fields):
+        state.put(result)
+    elif hasattr(result, "__setstate__"):
         result.__setstate__(state)
-        return
+    else:
+        _split_state(state).put(result)
+
+
+def _split_state(state: Any) -> "Fields":
     attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
-    if attributes:
-        result.__dict__.update(attributes)
-    for name, value in (slots or {}).items():
-        object.__setattr__(result, name, value)
+    return Fields(attributes or {}, slots or {})
 
 
 ATOMS = (
@@ -225,11 +230,14 @@ class RecipeMaker:
     def __init__(self, leaf: Callable[[Any], Recipe | None]) -> None:
         self._leaf = leaf
         self._memo: dict[int, tuple[Any, Recipe]] = {}
+        self.leaves: list[tuple[Recipe, Any]] = []
+        self.by_protocol: list[tuple[Any, Recipe]] = []
 
     def recipe(self, obj: Any) -> Recipe:
         """The recipe of `obj` as it is now. Raises CannotRebuild."""
         leaf = self._leaf(obj)
         if leaf is not None:
+            self.leaves.append((leaf, obj))
             return leaf
         if type(obj) in ATOMS or isinstance(obj, type | torch._ops.OpOverload):
             return Const(obj)
@@ -242,40 +250,71 @@ class RecipeMaker:
         return recipe
 
     def _made(self, obj: Any) -> Recipe:
-        if type(obj) is tuple:
-            return self._remember(obj, Apply(lambda *parts: parts, tuple(map(self.recipe, obj))))
-        if type(obj) is frozenset:
+        cls = type(obj)
+        if cls in (list, set, dict):
+            return self._filled(obj, Build(cls))
+        if isinstance(obj, torch.nn.Module) or cls.__name__ in _NOT_REBUILT:
+            raise CannotRebuild(f"a {cls.__name__} made in the call is returned or kept")
+        if cls.__module__ == "torch.return_types":
             return self._remember(
-                obj, Apply(lambda *parts: frozenset(parts), tuple(map(self.recipe, obj)))
+                obj, Apply(lambda *parts: cls(parts), tuple(map(self.recipe, obj)))
             )
-        if type(obj) in (list, set):
-            recipe = self._remember(obj, Build(type(obj)))
-            recipe.items = tuple(map(self.recipe, obj))
-            return recipe
-        if type(obj) is dict:
-            recipe = self._remember(obj, Build(dict))
-            recipe.pairs = tuple((self.recipe(k), self.recipe(v)) for k, v in obj.items())
-            return recipe
+        base = containers.c_base(cls)
+        if base in (tuple, frozenset):
+            return self._immutable(obj, base)
+        if base in containers.EXACT and containers.can_make(obj, base):
+            create, arguments = containers.made_by(obj, base)
+            recipe = self._remember(obj, Build(create, tuple(map(self.recipe, arguments))))
+            return self._with_fields(obj, self._filled(obj, recipe))
         return self._reduced(obj)
+
+    def _immutable(self, obj: Any, base: type) -> Recipe:
+        """A tuple or frozenset, or an object of a subclass: made from its parts at once, whatever
+        its own constructor takes."""
+        cls = type(obj)
+        parts = tuple(map(self.recipe, base.__iter__(obj)))  # type: ignore[attr-defined]
+        make = Apply(lambda *made: base.__new__(cls, made), parts)
+        if cls is base or not (getattr(obj, "__dict__", None) or containers.slots_of(obj)):
+            return self._remember(obj, make)
+        return self._with_fields(obj, self._remember(obj, Build(lambda made: made, (make,))))
+
+    def _filled(self, obj: Any, recipe: "Build") -> "Build":
+        """The recipe with what the container holds. Remembered first: it may hold itself."""
+        self._remember(obj, recipe)
+        if isinstance(obj, dict):
+            recipe.pairs = tuple(
+                (self.recipe(key), self.recipe(value)) for key, value in containers.pairs_of(obj)
+            )
+        elif isinstance(obj, containers.HOLDING):
+            recipe.items = tuple(map(self.recipe, containers.items_of(obj)))
+        return recipe
+
+    def _with_fields(self, obj: Any, recipe: "Build") -> "Build":
+        """The recipe with the object's attributes and slots, as they are: no code of its class
+        runs."""
+        attributes, slots = getattr(obj, "__dict__", None) or {}, containers.slots_of(obj)
+        if attributes or slots:
+            table = Apply(containers.Fields, (self._table(attributes), self._table(slots)))
+            recipe.state = table
+        return recipe
+
+    def _table(self, values: dict[str, Any]) -> Recipe:
+        """A dict of its own, made of the values."""
+        names = tuple(values)
+        return Apply(
+            lambda *made: dict(zip(names, made, strict=True)),
+            tuple(self.recipe(value) for value in values.values()),
+        )
 
     def _reduced(self, obj: Any) -> Recipe:
         """By the pickle protocol, as copy.deepcopy does, with graph values at the leaves."""
-        named = _named_tuple(obj)
-        if named is not None:
-            return Apply(named, tuple(map(self.recipe, obj)))
-        if isinstance(obj, torch.nn.Module) or type(obj).__name__ in (
-            "function",
-            "generator",
-            "method",
-            "builtin_function_or_method",
-        ):
-            raise CannotRebuild(f"a {type(obj).__name__} made in the call is returned or kept")
         parts = _reduce(obj)
         recipe = self._remember(obj, Build(parts[0]))
         if parts[0] is copyreg._reconstructor:  # type: ignore[attr-defined]
             raise CannotRebuild(
                 f"a {type(obj).__name__} that only the oldest pickle protocol describes"
             )
+        self.by_protocol.append((obj, recipe))
         recipe.arguments = tuple(map(self.recipe, parts[1]))
         recipe.state = None if parts[2] is None else self.recipe(parts[2])
         recipe.items = tuple(map(self.recipe, parts[3]))
@@ -283,14 +322,7 @@ class RecipeMaker:
         return recipe
 
 
-def _named_tuple(obj: Any) -> Callable[..., Any] | None:
-    if not isinstance(obj, tuple):
-        return None
-    if hasattr(obj, "_fields"):
-        return type(obj)
-    if type(obj).__module__ == "torch.return_types":
-        return lambda *parts: type(obj)(parts)
-    return None
+_NOT_REBUILT = ("function", "generator", "method", "builtin_function_or_method")
 
 
 def _reduce(obj: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any, list[Any], list[Any]]:

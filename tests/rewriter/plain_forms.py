@@ -152,6 +152,15 @@ class Forms:
     def select(self, test, then, orelse):
         return then() if self.truth(test) else orelse()
 
+    def subject(self, value, patterns, attributes):
+        return value
+
+    def class_reads(self, reads, computes):
+        return ()
+
+    def imported(self, module, level, *names):
+        pass
+
     def iter(self, iterable):
         return iterable
 
