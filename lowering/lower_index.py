@@ -180,13 +180,16 @@ def _position(index: Size, size: Size) -> Size:
     raise Unsupported(f"position {index} in an axis of {size}")
 
 
-@lowers(aten.arange.start_step, torch.ops.prims.iota.default)
+@lowers(torch.ops.prims.iota.default)
+def _iota(ctx: Context, node: Any, length: Any, *, start: Any, step: Any, **kwargs: Any) -> Ref:
+    return _arange(ctx, node, start, None, step)
+
+
+@lowers(aten.arange.start_step)
 def _arange(
     ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1, **kwargs: Any
 ) -> Ref:
     value = ctx.value_of(node)
-    if node.target is torch.ops.prims.iota.default:
-        first, step = kwargs["start"], kwargs["step"]
     if (
         any(not isinstance(number, Size) for number in (first, step))
         or value.dtype.is_floating_point
