@@ -190,10 +190,7 @@ def _arange(
     ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1, **kwargs: Any
 ) -> Ref:
     value = ctx.value_of(node)
-    if (
-        any(not isinstance(number, Size) for number in (first, step))
-        or value.dtype.is_floating_point
-    ):
+    if any(not isinstance(number, Size) for number in (first, step)):
         raise Unsupported("arange of floating point numbers")
 
     def body(at: tuple[Index, ...]) -> Value:
