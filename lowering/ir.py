@@ -38,6 +38,7 @@ from .nodes import Node, node
 from .poly import Size, Var
 from .sizes import Atom, Axis, Index
 
+RUNNING = {"running sum": "sum", "running prod": "prod"}
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
 
 
@@ -180,8 +181,10 @@ class Indirect(Atom):
 
 @node
 class Store(Node):
-    """`combine` None overwrites; "sum", "prod", "max", "min" fold into what is there. Points of a
-    nest that store at one place do so in the order of the axes."""
+    """`combine` None overwrites; "sum", "prod", "max", "min" fold into what is there: points of a
+    nest that store at one place do so in the order of the axes. One of `RUNNING` stores the fold of
+    the values of all points of the nest's one inner axis up to this one (a scan). A nest that
+    combines is a kernel by itself."""
 
     buffer: Buffer
     index: Index

@@ -12,7 +12,7 @@ import torch
 from torch._functorch import aot_autograd
 from torch._functorch._aot_autograd import graph_capture_wrappers
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
@@ -98,7 +98,7 @@ def compile_graph(
 
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
-    tupled, single = with_tuple_output(gm)
+    tupled, single = with_tuple_output(with_aten_views(gm))
     compiled = aot_autograd.aot_module_simplified(
         tupled,
         tuple(example_inputs),
@@ -110,6 +110,28 @@ def compile_graph(
         keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
     )
     return (lambda *args: compiled(*args)[0]) if single else compiled
+
+
+def with_aten_views(gm: GraphModule) -> GraphModule:
+    """The graph with prims' views, which functionalisation refuses, as the functions of ATen that
+    prims itself implements them by."""
+    if not any(map(_aten_view, gm.graph.nodes)):
+        return gm
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.nodes:
+        node.target = _aten_view(node) or node.target
+    return GraphModule(gm, graph)
+
+
+def _aten_view(node: Node) -> Callable[..., Any] | None:
+    target: Any = node.target
+    overload = getattr(target, "default", target)
+    schema = getattr(overload, "_schema", None)
+    if schema is None or not schema.name.startswith("prims::"):
+        return None
+    aliases = any(result.alias_info is not None for result in schema.returns)
+    return getattr(overload, "impl_aten", None) if aliases else None
 
 
 def with_tuple_output(gm: GraphModule) -> tuple[GraphModule, bool]:

@@ -10,6 +10,7 @@ from . import sizes
 from .dump import dump
 from .ir import (
     REDUCTIONS,
+    RUNNING,
     Buffer,
     Group,
     Load,
@@ -34,7 +35,7 @@ from .poly import Size, Var, hint, hints
 from .sizes import Axis, Index
 from .symint import Given
 
-COMBINES = (None, "sum", "prod", "max", "min")
+COMBINES = (None, "sum", "prod", "max", "min", *RUNNING)
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
 

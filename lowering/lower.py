@@ -7,7 +7,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..runtime.errors import LoweringError
-from . import lower_index, lower_pointwise, lower_reduction, lower_scatter
+from . import (
+    lower_index,
+    lower_pointwise,
+    lower_pool,
+    lower_reduction,
+    lower_scatter,
+)
 from .ir import Buffer
 from .lower_writes import Write, write_back
 from .lowering_context import Context
@@ -23,6 +29,7 @@ TABLES = (
     lower_reduction,
     lower_index,
     lower_scatter,
+    lower_pool,
 )  # imported for the lowerings that they register
 _VIEWS = frozenset(
     {aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default}

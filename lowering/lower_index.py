@@ -49,7 +49,7 @@ def _picked(parts: Sequence[Ref], axis: int, at: tuple[Index, ...], dtype: torch
             sizes.add(index, sizes.const(-start)) if d == axis else index
             for d, index in enumerate(at)
         ]
-        element = cast(part.load(source, _all_within(source, part.shape)), dtype)
+        element = cast(part.load(source, all_within(source, part.shape)), dtype)
         made = (
             element
             if made is None
@@ -81,7 +81,7 @@ def _pad(ctx: Context, node: Any, x: Ref, pad: Sequence[int], value: Any = 0) ->
         source = [
             sizes.add(index, sizes.const(-low)) for index, low in zip(at, before, strict=True)
         ]
-        inside = _all_within(source, x.shape)
+        inside = all_within(source, x.shape)
         if inside is None:
             return x.load(source)
         return Select(inside, x.load(source, inside), const(value, x.dtype))
@@ -91,7 +91,7 @@ def _pad(ctx: Context, node: Any, x: Ref, pad: Sequence[int], value: Any = 0) ->
     return ctx.pointwise(node, body)
 
 
-def _all_within(at: Sequence[Index], shape: Sequence[Size]) -> Value | None:
+def all_within(at: Sequence[Index], shape: Sequence[Size]) -> Value | None:
     """A bool value: every coordinate lies in its axis. None where that is always so."""
     conditions: list[Value] = []
     for index, size in zip(at, shape, strict=True):
@@ -180,13 +180,16 @@ def _position(index: Size, size: Size) -> Size:
     raise Unsupported(f"position {index} in an axis of {size}")
 
 
-@lowers(aten.arange.start_step, torch.ops.prims.iota.default)
+@lowers(torch.ops.prims.iota.default)
+def _iota(ctx: Context, node: Any, length: Any, *, start: Any, step: Any, **kwargs: Any) -> Ref:
+    return _arange(ctx, node, start, None, step)
+
+
+@lowers(aten.arange.start_step)
 def _arange(
     ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1, **kwargs: Any
 ) -> Ref:
     value = ctx.value_of(node)
-    if node.target is torch.ops.prims.iota.default:
-        first, step = kwargs["start"], kwargs["step"]
     if value.dtype.is_floating_point:
         first, step = _whole(first, step, value)
     if any(not isinstance(number, Size) for number in (first, step)):

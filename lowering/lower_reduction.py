@@ -221,3 +221,16 @@ def _var_mean(
     exact = _moment_mean(ctx, x, target)
     _moments(ctx, x, Dims(x, dim, keepdim), correction, target, exact)
     return target, ctx.fill(mean, lambda at: cast(exact.load(at), mean.dtype))
+
+
+@lowers(aten.cumsum.default, aten.cumprod.default)
+def _running(ctx: Context, node: Any, x: Ref, dim: int, *, dtype: Any = None) -> Ref:
+    target = _result(ctx, node)
+    if target.dtype == torch.bool:
+        raise Unsupported("a scan of bool")
+    if not x.shape or not all(at_least(size, 1) for size in x.shape):
+        raise Unsupported("a scan of a scalar or of what may be nothing")
+    kind = "running sum" if node.target is aten.cumsum.default else "running prod"
+    if x.shape[dim % len(x.shape)] == 1:
+        return ctx.fill(target, lambda at: cast(x.load(at), target.dtype))
+    return ctx.scan(target, dim % len(x.shape), x.load, kind)

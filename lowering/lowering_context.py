@@ -128,6 +128,21 @@ class Context:
         self.add(Nest(tuple(shape), (), (store,), (self.origin,)))
         return target
 
+    def scan(self, target: Ref, axis: int, body: Body, kind: str) -> Ref:
+        """A nest that stores, at each point, the fold of `body` over the points of `axis` up to
+        it."""
+        if not self.ordered:
+            raise Unsupported("a scan")
+        shape = target.shape
+        outer = [d for d in range(len(shape)) if d != axis]
+        axes = sizes.make_axes((*(shape[d] for d in outer), shape[axis]))
+        places = dict(zip((*outer, axis), map(sizes.atom_index, axes), strict=True))
+        at = tuple(places[d] for d in range(len(shape)))
+        store = Store(target.buffer, target.index(at), cast(body(at), target.dtype), kind)
+        space = tuple(shape[d] for d in outer)
+        self.add(Nest(space, (shape[axis],), (store,), (self.origin,)))
+        return target
+
     def pointwise(self, node: Any, body: Body) -> Ref:
         value = self.value_of(node)
         return self.fill(self.result(value), body)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from ..ir import (
+    RUNNING,
     Buffer,
     Group,
     Nest,
@@ -34,6 +35,7 @@ from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, element_type, library_calls
 from .cpp_positions import with_positions
 from .cpp_rows import kept_rows, uses_rows
+from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import TilePrinter, find_tiles
 
@@ -148,8 +150,10 @@ class GroupPrinter:
     def _body(self) -> None:
         if 0 in self.group.space:
             return
-        if scatters(self.group.nests[0]):  # such a nest is a group by itself
-            scatter(self.group.nests[0], self.nests, self.lines, self.big)
+        first = self.group.nests[0]
+        if scatters(first):  # such a nest is a group by itself
+            run = scan if first.stores[0].combine in RUNNING else scatter
+            run(first, self.nests, self.lines, self.big)
         elif not self.group.space:
             self._point()
         elif all(not nest.inner and not nest.is_reduction for nest in self.group.nests):

@@ -1,0 +1,80 @@
+"""C++ of a nest whose store takes what the points of its inner axis gave so far (`RUNNING`)."""
+
+import torch
+
+from ..ir import RUNNING, Nest, Store
+from ..sizes import Axis, coefficient
+from .cpp_expr import ExpressionPrinter, Lines
+from .cpp_nest import TILE, NestPrinter, has_indirect, loop
+from .cpp_ops import TYPES, conversion
+
+STEPS = {"sum": "{0} += {1};", "prod": "{0} *= {1};"}
+
+
+def scan(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
+    """Rows one after the other, or neighbouring ones side by side where they lie so in memory."""
+    space, along = nest.axes[: len(nest.space)], nest.axes[-1]
+    index = nest.stores[0].index
+    beside = bool(space) and coefficient(index, space[-1]) == 1 != coefficient(index, along)
+    rows = space[:-1] if beside else space
+    if parallel and rows:
+        clause = " reduction(|:bad)" if has_indirect(nest) else ""
+        lines.add(
+            "#pragma omp parallel for num_threads(threads) if(parallel : threads > 1)"
+            f" schedule(static) collapse({len(rows)}){clause}"
+        )
+    for axis in rows:
+        lines.open(loop(axis))
+    if beside:
+        _side_by_side(nest, nests, lines, space[-1], along)
+    else:
+        _row(nest, nests, lines, along)
+    lines.close(len(rows))
+
+
+def _row(nest: Nest, nests: NestPrinter, lines: Lines, along: Axis) -> None:
+    store = nest.stores[0]
+    lines.add(f"{_kind(store)} sofar = {_start(store)};")
+    lines.open(loop(along))
+    _step(store, nests.expressions(), lines, "sofar")
+    lines.close()
+
+
+def _side_by_side(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, along: Axis) -> None:
+    store, size = nest.stores[0], across.size
+    lines.open(f"for (int64_t base = 0; base < {size}; base += {TILE})")
+    lines.add(f"const int64_t width = base + {TILE} < {size} ? {TILE} : {size} - base;")
+    lines.add(f"{_kind(store)} sofar[{TILE}];")
+    lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) sofar[t] = {_start(store)};")
+    lines.open(loop(along))
+    nests.simd(nest)
+    lines.open("for (int64_t t = 0; t < width; ++t)")
+    lines.add(f"const int64_t {across.text} = base + t;")
+    _step(store, nests.expressions(), lines, "sofar[t]")
+    lines.close(3)
+
+
+def _step(store: Store, printer: ExpressionPrinter, lines: Lines, sofar: str) -> None:
+    dtype, wide = store.buffer.dtype, _wide(store)
+    value = printer(store.value)
+    lines.add(STEPS[RUNNING[store.combine]].format(sofar, conversion(value, dtype, wide)))  # type: ignore[index]
+    place = f"{store.buffer.name}[{printer.index(store.index)}]"
+    lines.add(f"{place} = {conversion(sofar, wide, dtype)};")
+
+
+def _wide(store: Store) -> torch.dtype:
+    """The type in which eager adds up (`at::acc_type` of the CPU)."""
+    widened = {
+        torch.float32: torch.float64,
+        torch.float16: torch.float32,
+        torch.bfloat16: torch.float32,
+    }
+    return widened.get(store.buffer.dtype, store.buffer.dtype)
+
+
+def _kind(store: Store) -> str:
+    return TYPES[_wide(store)]
+
+
+def _start(store: Store) -> str:
+    return "1" if store.combine == "running prod" else "0"

@@ -1,0 +1,67 @@
+"""Pooling and its gradients, against the library."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .harness import check, check_gradients
+
+WINDOWS = [
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": 2},
+    {"kernel_size": (3, 2), "stride": (2, 1), "ceil_mode": True},
+]
+
+
+def planes(*shape):
+    return torch.randn(shape)
+
+
+@pytest.mark.parametrize("more", WINDOWS)
+def test_max_pool2d(more):
+    def pooled(x):
+        found = F.max_pool2d(x, return_indices=True, **more)
+        return found[0], found[1]
+
+    check(pooled, planes(2, 3, 9, 8))
+
+
+def test_dilated_windows_and_minus_infinity():
+    x = planes(2, 3, 9, 8)
+    x[0] = float("-inf")
+    x[1, 0, 2, 2] = float("nan")
+
+    def pooled(x):
+        found = F.max_pool2d(x, 3, 1, 1, 2, return_indices=True)
+        return found[0]
+
+    check(pooled, x)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [*WINDOWS, {"kernel_size": 3, "padding": 1, "count_include_pad": False, "ceil_mode": True}],
+)
+def test_avg_pool2d(more):
+    check_gradients(lambda x: F.avg_pool2d(x, **more), planes(2, 3, 9, 8))
+    check(lambda x: F.avg_pool2d(x, **more), planes(2, 3, 9, 8).bfloat16())
+
+
+def test_divisor_override():
+    check_gradients(lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5), planes(2, 3, 9, 8))
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_gradient_of_max_pool2d(memory):
+    x = planes(2, 3, 9, 8).to(memory_format=memory)
+    check_gradients(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+
+
+@pytest.mark.parametrize("size", [(4, 3), (9, 8), (1, 1), (11, 2)])
+def test_adaptive_avg_pool2d(size):
+    check(lambda x: F.adaptive_avg_pool2d(x, size), planes(2, 3, 9, 8))
+
+
+def test_three_dimensions():
+    check(lambda x: F.avg_pool3d(x, 2, 1, 1), planes(2, 3, 5, 6, 4))
+    check(lambda x: F.max_pool3d(x, 3, 2, 1), planes(2, 3, 5, 6, 4))

@@ -1,0 +1,32 @@
+"""Running sums and products."""
+
+import pytest
+import torch
+
+from .harness import check, check_gradients
+
+CASES = [((7,), 0), ((5, 300), 1), ((300, 5), 0), ((3, 40, 70), 1), ((3, 40, 70), -1), ((4, 1), 1)]
+
+
+@pytest.mark.parametrize("shape, dim", CASES)
+def test_cumsum(shape, dim):
+    check(lambda x: torch.cumsum(x, dim), torch.randn(shape))
+    check(lambda x: torch.cumsum(x * 2 - 1, dim) * 3, torch.randn(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int32, torch.bool])
+def test_types(dtype):
+    x = torch.randn(6, 50).mul(3).to(dtype)
+    check(lambda x: torch.cumsum(x, 1), x)
+
+
+def test_layout_of_a_transposed_operand():
+    check(lambda x: torch.cumsum(x, 1), torch.randn(30, 6).t())
+
+
+def test_cumprod():
+    check(lambda x: torch.cumprod(x, 0), torch.rand(9, 80) + 0.5)
+
+
+def test_gradient():
+    check_gradients(lambda x: torch.cumsum(x, 1) * x, torch.randn(4, 50))
