@@ -7,6 +7,7 @@ stays where the program put it, so the result does not depend on what was inline
 """
 
 from collections import Counter
+from collections.abc import Collection, Container
 
 from . import sizes
 from .axes import canonical, points
@@ -30,6 +31,8 @@ from .unit import Item, Unit
 from .value_builders import const, op
 
 CHEAP = 6  # a value that costs no more may be computed at every read
+NARROW = 8  # times smaller than what is computed: such a buffer costs little to read again
+MOST_NARROW = 4
 TWICE = 40  # and one that costs no more, in two nests
 MOST_VALUES = 160  # of one nest: keeps compile time and registers in bounds
 MOST_LOADS = 14
@@ -37,11 +40,12 @@ MOST_LOADS = 14
 
 def inline(unit: Unit) -> Unit:
     """Every inlinable producer substituted into its readers, in one pass over the items."""
-    readers = _readers(unit)
     pinned = unit.outputs_buffers() | unit.extern_buffers() | unit.given_buffers()
     writers = Counter(
         store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores
     )
+    kept = pinned | {buffer for buffer, count in writers.items() if count > 1}
+    readers = _final_readers(unit, kept)
     available: dict[Buffer, Nest] = {}
     items: list[Item] = []
     for item in unit.items:
@@ -50,24 +54,32 @@ def inline(unit: Unit) -> Unit:
             continue
         nest = _inline_into(item, available, items)
         buffer = nest.stores[0].buffer
-        if (
-            buffer not in pinned
-            and writers[buffer] == 1
-            and _inlinable(nest, readers.get(buffer, []))
-        ):
+        if buffer not in kept and _inlinable(nest, readers.get(buffer, ())):
             available[buffer] = nest
         else:
             items.append(nest)
     return unit.replace(items=tuple(items))
 
 
-def _readers(unit: Unit) -> dict[Buffer, list[Nest]]:
-    readers: dict[Buffer, list[Nest]] = {}
-    for item in unit.items:
-        if isinstance(item, Nest):
-            for buffer in {load.buffer for load in nest_loads(item)}:
-                readers.setdefault(buffer, []).append(item)
+def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, Collection[Nest]]:
+    """Nests that will read each buffer after inlining: one that is computed in its only reader
+    reads nothing by itself (`x * sigmoid(x)` reads x once)."""
+    readers: dict[Buffer, dict[Nest, None]] = {}
+    for item in reversed(unit.items):
+        if not isinstance(item, Nest):
+            continue
+        own = readers.get(item.stores[0].buffer, {})
+        joins = len(own) == 1 and _is_value(item) and item.stores[0].buffer not in kept
+        final = next(iter(own)) if joins else item
+        for load in nest_loads(item):
+            readers.setdefault(load.buffer, {})[final] = None
     return readers
+
+
+def _is_value(nest: Nest) -> bool:
+    """Whether the nest computes one value at each point of its space, and no more."""
+    simple = len(nest.stores) == 1 and not nest.inner and nest.stores[0].combine is None
+    return simple and not nest.is_reduction
 
 
 def cost(nest: Nest) -> int:
@@ -75,44 +87,47 @@ def cost(nest: Nest) -> int:
     return sum(OPS[value.name].cost for value in store_values(nest) if isinstance(value, Op))
 
 
-def _inlinable(nest: Nest, readers: list[Nest]) -> bool:
-    if (
-        nest.is_reduction
-        or nest.inner
-        or len(nest.stores) != 1
-        or nest.stores[0].combine is not None
-    ):
+def _inlinable(nest: Nest, readers: Collection[Nest]) -> bool:
+    if not _is_value(nest):
         return False
-    loads = len(set(nest_loads(nest)))
+    count = hint(points(nest))
+    loads = set(nest_loads(nest))
     evaluations = max((hint(points(reader)) for reader in readers), default=0)
     price = cost(nest)
-    if price <= CHEAP and loads <= 2:
+    if price <= CHEAP and len(loads) <= 2:
         return True
-    if evaluations > hint(points(nest)):
-        return price <= CHEAP and loads <= 1
-    return len(readers) == 1 or (len(readers) == 2 and price <= TWICE and loads <= 3)
+    if evaluations > count:
+        return price <= CHEAP and len(loads) <= 1
+    wide = sum(hint(load.buffer.size) * NARROW > count for load in loads)
+    if price <= CHEAP and wide <= 1 and len(loads) <= MOST_NARROW:
+        return True
+    return len(readers) == 1 or (len(readers) == 2 and price <= TWICE and wide <= 3)
 
 
 def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -> Nest:
     """The nest with loads of available producers replaced by their values. One that would make it
     too large becomes an item."""
+    whole = nest
     for buffer in sorted(
-        {load.buffer for load in nest_loads(nest)} & set(available), key=lambda b: b.name
+        {load.buffer for load in nest_loads(nest) if load.buffer in available}, key=lambda b: b.name
     ):
         grown = _substitute(nest, available[buffer])
         if _bearable(grown):
             nest = grown
         else:
             items.append(available.pop(buffer))
-    return canonical(nest)
+    return nest if nest is whole or _merges_alike(whole, nest) else canonical(nest)
+
+
+def _merges_alike(before: Nest, after: Nest) -> bool:
+    """Whether the nest, whose axes were in canonical form, still is: its indices are those that it
+    had, and more."""
+    same = {load.index for load in after.loads} >= {load.index for load in before.loads}
+    return same and before.space == after.space and not after.inner
 
 
 def _bearable(nest: Nest) -> bool:
-    values = list(store_values(nest))
-    return (
-        len(values) <= MOST_VALUES
-        and len({v.buffer for v in values if isinstance(v, Load)}) <= MOST_LOADS
-    )
+    return len(nest.values) <= MOST_VALUES and len({v.buffer for v in nest.loads}) <= MOST_LOADS
 
 
 def _substitute(nest: Nest, producer: Nest) -> Nest:
@@ -136,9 +151,15 @@ class _Inliner(Rewriter):
     def leave(self, value: Value) -> Value:
         if not isinstance(value, Load) or value.buffer is not self.store.buffer:
             return value
-        places = stored_at(self.store, self.axes, value.index)
-        made = rewrite_axes(self.store.value, lambda axis: places[axis])
+        made = self._at(value.index)
         return made if value.mask is None else masked(made, value.mask)
+
+    def _at(self, position: Index) -> Value:
+        """What the producer stores at flat `position`."""
+        if position is self.store.index:  # the reader's axes are the producer's
+            return self.store.value
+        places = stored_at(self.store, self.axes, position)
+        return rewrite_axes(self.store.value, lambda axis: places[axis])
 
 
 def masked(value: Value, mask: Value) -> Value:

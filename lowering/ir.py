@@ -30,6 +30,7 @@ shared `space`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 
 import torch
 
@@ -199,15 +200,25 @@ class Nest(Node):
     stores: tuple[Store, ...]
     origins: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         return sizes.make_axes(self.space + self.inner)
 
-    @property
+    @cached_property
     def is_reduction(self) -> bool:
         return any(
             isinstance(value, Reduced) for store in self.stores for value in walk(store.value)
         )
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """Every value of the nest once, those in store indices included."""
+        roots = [store.value for store in self.stores]
+        return tuple(walk(*roots, *(v for s in self.stores for v in indirect_values(s.index))))
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        return tuple(value for value in self.values if isinstance(value, Load))
 
 
 @node
@@ -235,8 +246,8 @@ def walk(*roots: Value) -> Iterator[Value]:
         seen.add(value)
         yield value
         stack.extend(reversed(value.children()))
-        for index in indices_of(value):
-            stack.extend(indirect_values(index))
+        if isinstance(value, Load | IndexValue):
+            stack.extend(reversed(list(indirect_values(value.index))))
 
 
 def group_variables(group: Group) -> tuple[Var, ...]:
@@ -279,12 +290,11 @@ def indirect_values(index: Index) -> Iterator[Value]:
 
 def store_values(nest: Nest) -> Iterator[Value]:
     """Every value of the nest once, those in store indices included."""
-    roots = [store.value for store in nest.stores]
-    return walk(*roots, *(v for store in nest.stores for v in indirect_values(store.index)))
+    return iter(nest.values)
 
 
 def nest_loads(nest: Nest) -> Iterator[Load]:
-    return (value for value in store_values(nest) if isinstance(value, Load))
+    return iter(nest.loads)
 
 
 def accesses(nest: Nest) -> Iterator[Load | Store]:

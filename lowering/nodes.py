@@ -17,6 +17,11 @@ class Interned(type):
     """Metaclass: construction returns the live node with the same fields, if there is one."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        plain = not kwargs and cls._key is Node._key  # type: ignore[attr-defined]
+        if plain and len(args) == len(cls.__dataclass_fields__):  # type: ignore[attr-defined]
+            known = _table.get((cls, args))
+            if known is not None:
+                return known
         made = super().__call__(*args, **kwargs)
         key = (cls, made._key())
         with _lock:

@@ -1,6 +1,8 @@
 """Loops without divisions in them: what reads a merged axis by its remainder (a bias along rows)
 gets two axes again."""
 
+from collections.abc import Sequence
+
 from .. import sizes
 from ..axes import all_indices, rebuild
 from ..ir import Group, Nest, atoms
@@ -11,10 +13,12 @@ SHORTEST = 16  # iterations below which a vector loop is worth less than a divis
 
 
 def without_divisions(group: Group) -> Group:
-    """The group with the last axis of its space split wherever an index divides it; groups of
-    pointwise nests alone."""
+    """The group with the last axis split wherever an index divides it exactly: that of the space if
+    all nests are pointwise over it, else the inner one of each pointwise nest."""
+    if any(nest.inner or nest.is_reduction for nest in group.nests):
+        return Group(group.name, group.space, tuple(map(_inner_split, group.nests)))
     while group.space and all(not nest.inner and not nest.is_reduction for nest in group.nests):
-        divisor = _divisor(group)
+        divisor = _divisor(group.nests)
         if divisor is None:
             return group
         nests = tuple(_split(nest, divisor) for nest in group.nests)
@@ -22,12 +26,21 @@ def without_divisions(group: Group) -> Group:
     return group
 
 
-def _divisor(group: Group) -> Size | None:
+def _inner_split(nest: Nest) -> Nest:
+    while nest.inner and not nest.is_reduction:
+        divisor = _divisor((nest,))
+        if divisor is None:
+            return nest
+        nest = _split(nest, divisor)
+    return nest
+
+
+def _divisor(nests: Sequence[Nest]) -> Size | None:
     """The largest number by which some index divides the last axis, which it divides exactly."""
-    last = group.nests[0].axes[-1]
+    last = nests[0].axes[-1]
     found = {
         atom.divisor
-        for nest in group.nests
+        for nest in nests
         for index in all_indices(nest)
         for atom in atoms(index)
         if isinstance(atom, FloorDiv | Mod) and atom.base is sizes.atom_index(last)
@@ -51,4 +64,6 @@ def _split(nest: Nest, divisor: Size) -> Nest:
     def rewrite(axis: Atom) -> Index:
         return whole if axis is last else sizes.atom_index(axis)
 
-    return rebuild(nest, (*(axis.size for axis in before), outer.size, inner.size), (), rewrite)
+    spaces = (*(axis.size for axis in before), outer.size, inner.size)
+    count = len(nest.space) if nest.inner else len(spaces)
+    return rebuild(nest, spaces[:count], spaces[count:], rewrite)

@@ -61,11 +61,13 @@ class ExpressionPrinter:
         self.names = dict(names or {})
         self.divisions = divisions or {}
         self.checked: set[tuple[Atom, str | None]] = set()
+        self.short_nans: dict[Value, bool] = {}
 
     def nested(self) -> "ExpressionPrinter":
         """A printer for an inner scope: what it names is forgotten with it."""
         inner = ExpressionPrinter(self.lines, self.local, self.names, self.divisions)
         inner.checked = set(self.checked)
+        inner.short_nans = self.short_nans
         return inner
 
     def __call__(self, value: Value) -> str:
@@ -98,6 +100,14 @@ class ExpressionPrinter:
         return operation(value.name, value.args[0].dtype, [self(arg) for arg in value.args])
 
     def print_Cast(self, value: Cast) -> str:
+        inner = value.value
+        if (
+            isinstance(inner, Cast)
+            and (value.dtype, inner.dtype) == (torch.float32, torch.bfloat16)
+            and inner.value.dtype == torch.float32
+        ):
+            short = "_short" if has_short_nan(inner.value, self.short_nans) else ""
+            return f"round_bf16{short}({self(inner.value)})"
         return conversion(self(value.value), value.value.dtype, value.dtype)
 
     def print_Select(self, value: Select) -> str:
@@ -173,6 +183,22 @@ class ExpressionPrinter:
         if sizes.within(base, 2**31) and below(divisor, 2**31):
             return f"(int64_t)((uint32_t)({self._sum(base)}) {sign} (uint32_t){by})"
         return f"op_{'quotient' if sign == '/' else 'rest'}({self._sum(base)}, {by})"
+
+
+def has_short_nan(value: Value, known: dict[Value, bool]) -> bool:
+    """Whether a NaN that this float value may be has its low 16 bits clear: it is made by
+    arithmetic on numbers, or comes from a bf16. One of a float in memory may have any bits."""
+    if value not in known:
+        if isinstance(value, Op | Select):
+            sources = [v for v in value.children() if v.dtype.is_floating_point]
+            known[value] = all(has_short_nan(source, known) for source in sources)
+        elif isinstance(value, Cast):
+            known[value] = value.value.dtype == torch.bfloat16 or not (
+                value.value.dtype.is_floating_point
+            )
+        else:
+            known[value] = isinstance(value, Const)
+    return known[value]
 
 
 def is_slow(base: Index, divisor: Size) -> bool:

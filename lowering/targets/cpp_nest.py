@@ -33,6 +33,8 @@ from .cpp_rows import BLOCK, Rows, fold, folds_row, in_memory
 
 ROW_BLOCK = 32  # the same for sums of columns
 TILE = 64
+LANES = 64  # partial sums of a row, in registers
+MOST_LANES = 3  # sums of one loop that are kept so
 SIMD_KINDS = {"sum": "+", "prod": "*", "max": "op_max", "min": "op_min", "any": "|", "all": "&"}
 COMBINE = {
     "sum": "{0} += {1};",
@@ -261,29 +263,83 @@ class NestPrinter:
         last = axes[-1]
         rows = {a: self._row(nest, a, last) for a in accumulators if folds_row(a.reduced, last)}
         looped = [a for a in accumulators if a not in rows or rows[a].computed]
+        lanes = self._lanes(nest, looped, rows)
+        block = LANES * ROW_BLOCK if lanes else BLOCK
         blocked = (
             bool(looped)
-            and (not is_known(last.size) or last.size > BLOCK)
-            and not all(row.kept for row in rows.values())
+            and (not is_known(last.size) or last.size > block)
+            and (bool(lanes) or not all(row.kept for row in rows.values()))
         )
         low, high = ("b", "e") if blocked else ("0", str(last.size))
         if blocked:
-            self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
+            self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {block})")
             self.lines.add(
-                f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};"
+                f"const int64_t e = b + {block} < {last.size} ? b + {block} : {last.size};"
             )
         for a in looped:
-            if a not in rows:
+            if a in lanes:
+                self.lines.add(f"{a.type} {a.name}_lane[{LANES}];")
+                self.lines.add(f"for (int64_t t = 0; t < {LANES}; ++t) {a.name}_lane[t] = 0;")
+            elif a not in rows:
                 self.lines.add(f"{a.type} {a.name}_part = {a.start};")
             elif not rows[a].kept:
                 self.lines.add(f"{a.type} {rows[a].array}[{BLOCK if blocked else last.size}];")
-        if looped:
+        if lanes:
+            self._lane_loops(nest, looped, rows, (low, high), printer)
+        elif looped:
             self._sweep_loop(nest, looped, rows, (low, high), printer)
         for a in accumulators:
-            part = rows[a].folded(a, printer, low, high) if a in rows else f"{a.name}_part"
+            if a in lanes:
+                part = fold(a.reduced, f"{a.name}_lane", str(LANES))
+            else:
+                part = rows[a].folded(a, printer, low, high) if a in rows else f"{a.name}_part"
             self.lines.add(a.combine(a.name, part))
         self.lines.close(len(axes) - 1 + blocked)
         self._filled.update(row.array for row in rows.values() if row.kept)
+
+    def _lanes(
+        self, nest: Nest, looped: Sequence[Accumulator], rows: dict[Accumulator, "Row"]
+    ) -> list[Accumulator]:
+        """Sums that `LANES` variables each take part of, which stay in registers; none if something
+        else is folded in the same loop."""
+        size = nest.axes[-1].size if nest.inner else 1
+        sums = [a for a in looped if a in rows and a.kind == "sum" and not rows[a].kept]
+        others = [a for a in looped if a not in sums and not (a in rows and rows[a].kept)]
+        long = not is_known(size) or size >= 2 * LANES
+        return sums if long and not others and 0 < len(sums) <= MOST_LANES else []
+
+    def _lane_loops(
+        self,
+        nest: Nest,
+        looped: Sequence[Accumulator],
+        rows: dict[Accumulator, "Row"],
+        limits: tuple[str, str],
+        printer: ExpressionPrinter,
+    ) -> None:
+        (low, high), last = limits, nest.axes[-1]
+        lanes = self._lanes(nest, looped, rows)
+
+        def body() -> None:
+            inner = self._inside(nest, printer)
+            for a in looped:
+                into = f"{a.name}_lane[t]" if a in lanes else f"{rows[a].array}[{last.text}]"
+                value = inner(a.reduced.value)
+                self.lines.add(f"{into} {'+=' if a in lanes else '='} {value};")
+
+        self.lines.add(f"int64_t c = {low};")
+        self.lines.open(f"for (; c + {LANES} <= {high}; c += {LANES})")
+        self.simd(nest)
+        self.lines.open(f"for (int64_t t = 0; t < {LANES}; ++t)")
+        self.lines.add(f"const int64_t {last.text} = c + t;")
+        body()
+        self.lines.close(2)
+        if is_known(last.size) and last.size % LANES == 0:
+            return
+        self.simd(nest)
+        self.lines.open(f"for (int64_t t = 0; t < {high} - c; ++t)")
+        self.lines.add(f"const int64_t {last.text} = c + t;")
+        body()
+        self.lines.close()
 
     def _sweep_loop(
         self,

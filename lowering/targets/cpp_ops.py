@@ -84,11 +84,13 @@ def library_calls(name: str, dtype: torch.dtype) -> str | None:
         if name in FMOD_USERS
         else None
     )
-    if stem is None or not dtype.is_floating_point or (stem == "exp" and dtype == torch.float32):
+    own = dtype == torch.float32 and stem in OWN
+    if stem is None or not dtype.is_floating_point or own:
         return None
     return stem + ("f" if dtype == torch.float32 else "")
 
 
+OWN = frozenset({"exp", "erf"})  # of prelude.h, in float
 FMOD_USERS = frozenset({"fmod", "remainder", "floordiv"})
 
 
@@ -104,6 +106,8 @@ def operation(name: str, dtype: torch.dtype, args: list[str]) -> str:
         )
     if name in HELPERS:
         return f"op_{name}<{TYPES[dtype]}>({', '.join(args)})"
+    if name in OWN and suffix:
+        return f"op_{name}({args[0]})"
     if name in LIBRARY and dtype.is_floating_point:
         return f"{name}{suffix}({', '.join(args)})"
     raise KeyError(name)

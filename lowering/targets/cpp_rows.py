@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from .. import sizes
-from ..ir import Buffer, Load, Nest, Reduced, Value, store_values, walk
+from ..ir import Buffer, Load, Nest, Op, Reduced, Value, store_values, walk
+from ..ops import OPS
 from ..poly import hint, is_known
 from ..sizes import Axis, Index
 from .cpp_expr import axes_of
@@ -19,6 +20,7 @@ from .cpp_ops import TYPES
 BLOCK = 512  # elements of an array that one nest alone uses
 LONGEST = 2048  # elements of an array that is kept for later nests
 MOST_KEPT = 8
+COSTLY = 4  # operations
 SHORTEST = 16  # elements below which a row is folded one by one
 _FOLDS = {"sum": "op_row_sum", "max": "op_row_max", "min": "op_row_min"}
 
@@ -64,6 +66,11 @@ def in_memory(value: Value, last: Axis) -> tuple[Buffer, Index] | None:
     return (value.buffer, start) if contiguous else None
 
 
+def _costly(value: Value) -> bool:
+    """Whether the value takes more than it takes to write it down and read it again."""
+    return sum(OPS[part.name].cost for part in walk(value) if isinstance(part, Op)) >= COSTLY
+
+
 def kept_rows(nests: Sequence[Nest]) -> Rows:
     """By the axes of the nests that share them: folded values that later nests need, each with the
     name of its array."""
@@ -82,7 +89,7 @@ def kept_rows(nests: Sequence[Nest]) -> Rows:
         needed = set(walk(*later))
         for reduced in _reductions(nest):
             value, known = reduced.value, kept.setdefault(nest.axes, {})
-            wanted = folds_row(reduced, last) and value in needed and not isinstance(value, Load)
+            wanted = folds_row(reduced, last) and value in needed and _costly(value)
             if wanted and value not in known and count < MOST_KEPT:
                 known[value] = f"row{count}"
                 count += 1

@@ -23,6 +23,27 @@ INLINE bf16 to_bf16(float x) {
   return (bf16)(x != x ? 0x7fc0u : rounded);
 }
 
+// from_bf16(to_bf16(x)) without leaving 32 bits.
+INLINE float round_bf16(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  bits = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  bits = x != x ? 0x7fc00000u : bits;
+  float made;
+  __builtin_memcpy(&made, &bits, 4);
+  return made;
+}
+
+// The same where a NaN can have no low bits, which would carry into the sign: one made by arithmetic, or of a bf16.
+INLINE float round_bf16_short(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  bits = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  float made;
+  __builtin_memcpy(&made, &bits, 4);
+  return made;
+}
+
 INLINE bool op_signbit(float x) {
   int32_t bits;
   __builtin_memcpy(&bits, &x, 4);
@@ -60,6 +81,28 @@ INLINE float op_exp(float x) {
   __builtin_memcpy(&first, &first_bits, 4);
   __builtin_memcpy(&second, &second_bits, 4);
   return vanishes ? 0.0f : p * first * second;
+}
+
+// erf in float within 1 ulp or so: 1 - exp(p(|x|)) for large |x|, an odd polynomial for small (coefficients of N. Juffa,
+// https://stackoverflow.com/questions/35148198). The library's reads tables, which is slow in vectors, and saves all registers.
+INLINE float op_erf(float x) {
+  float t = __builtin_fabsf(x), s = x * x;
+  float r = __builtin_fmaf(-0x1.220000p-16f, t, 0x1.91cfb2p-12f);
+  float u = __builtin_fmaf(-0x1.fd1438p-9f, t, 0x1.8d6342p-6f);
+  r = __builtin_fmaf(r, s, u);
+  r = __builtin_fmaf(r, t, -0x1.b55cb8p-4f);
+  r = __builtin_fmaf(r, t, -0x1.450aa0p-1f);
+  r = __builtin_fmaf(r, t, -0x1.079d0cp-3f);
+  r = __builtin_fmaf(r, t, -t);
+  float large = __builtin_copysignf(1.0f - op_exp(r), x);
+  float p = -0x1.38e000p-11f;
+  p = __builtin_fmaf(p, s, 0x1.471a58p-8f);
+  p = __builtin_fmaf(p, s, -0x1.b691b2p-6f);
+  p = __builtin_fmaf(p, s, 0x1.ce1c44p-4f);
+  p = __builtin_fmaf(p, s, -0x1.812700p-2f);
+  p = __builtin_fmaf(p, s, 0x1.06eba8p-3f);
+  p = __builtin_fmaf(p, x, x);
+  return t > 0.927734375f ? large : p;
 }
 
 template <typename T> INLINE T op_maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }

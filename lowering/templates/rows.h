@@ -58,7 +58,7 @@ struct Unordered {
   template <typename V> INLINE V of(V a, V b) { return a == a ? b : a; }
 };
 
-const int64_t kRowBlock = 512;  // elements summed in T before they go to a double
+const int64_t kRowBlock = 2048;  // elements summed in T, in 64 parts, before they go to a double
 
 template <typename T> INLINE double op_row_sum(const T *p, int64_t n) {
   double total = 0;
