@@ -17,10 +17,10 @@ from ..lowering.double_backward import Differentiable
 from ..lowering.fakes import PacedFakeMode
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
-from ..runtime.errors import RecompileLimitError
+from ..runtime.errors import RecompileError, RecompileLimitError
 from ..runtime.guard import Arg, GuardState, Kwarg, Obj
 from ..runtime.options import Options
-from . import catalogue, emit
+from . import catalogue, emit, stances
 from .background import Background
 from .capture import current, places
 from .capture.moving import Moving
@@ -79,7 +79,7 @@ class CompiledFunction:
         self.background: Background | None = None  # who builds, if not the call itself
         self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
         self.switchovers: list[Switchover] = []
-        self._stays_eager = False
+        self._stays_eager = self._called = False
         self._failures = 0
         self._limit_told = False
         self._moving = Moving()
@@ -93,6 +93,8 @@ class CompiledFunction:
             active.stop(
                 catalogue.OPAQUE_CALL, "a compiled function is called by code that is not rewritten"
             )
+        if stances.state.now.name == "force_eager":
+            return self.fn(*args, **kwargs)
         if self._stays_eager and not self._dispatcher.entries:
             return self.fn(*args, **kwargs)
         return self._dispatcher(args, kwargs)
@@ -114,6 +116,7 @@ class CompiledFunction:
         """Serve the call in eager while recording it; at its end, compile."""
         if (
             self._stays_eager
+            or self._stance_forbids()
             or (self.background is not None and not self.background.may_record())
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
@@ -126,6 +129,15 @@ class CompiledFunction:
             _recording_lock.release()
             if self.background is not None:
                 self.background.recorded(time.perf_counter() - start)
+
+    def _stance_forbids(self) -> bool:
+        """Whether `set_stance` asks for eager here. Raises RecompileError if it asks for that."""
+        stance = stances.state.now.name
+        if stance == "fail_on_recompile":
+            name = getattr(self.fn, "__qualname__", repr(self.fn))
+            raise RecompileError(f"{name} would be recorded under the stance 'fail_on_recompile'")
+        first, self._called = not self._called, True
+        return stance == "eager_on_recompile" or (first and stance.endswith("eager_then_compile"))
 
     def _at_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if len(self._dispatcher.entries) < self.options.recompile_limit:
@@ -304,7 +316,8 @@ class CompiledFunction:
                 )
                 self._moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
                 recording.make_static()
-        return tuple(compile_segment(segment, self.options) for segment in recording.segments)
+        options = stances.state.now.options(self.options)
+        return tuple(compile_segment(segment, options) for segment in recording.segments)
 
     def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
         recording.outcomes = tuple(symbols.analyse(recording.segments, recording.outcomes))
@@ -312,7 +325,9 @@ class CompiledFunction:
             if other is not recording and recording.reads_same(other):
                 symbols.check_against(other.segments, recording.segments)
         programs = tuple(
-            compile_segment(segment, self.options, symbols.examples(number, segment))
+            compile_segment(
+                segment, stances.state.now.options(self.options), symbols.examples(number, segment)
+            )
             for number, segment in enumerate(recording.segments)
         )
         symbols.close()
