@@ -19,7 +19,18 @@ if TYPE_CHECKING:
         is_compiling,
         reset,
     )
+    from .rewriter.compiler_names import (
+        assume_constant_result,
+        cudagraph_mark_step_begin,
+        get_default_backend,
+        is_dynamo_compiling,
+        is_exporting,
+        set_default_backend,
+        substitute_in_graph,
+        wrap_numpy,
+    )
     from .rewriter.config import config
+    from .rewriter.stances import set_stance
     from .runtime.backends import list_backends, register_backend
     from .runtime.errors import (
         BuildError,
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
         GraphBreakError,
         LoweringError,
         OptionError,
+        RecompileError,
         RecompileLimitError,
     )
     from .runtime.options import list_mode_options, list_options
@@ -42,11 +54,16 @@ _PUBLIC = {
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
         ),
         "rewriter.config": "config",
-        "rewriter.warmup": "warm_up",
+        "rewriter.stances": "set_stance",
+        "rewriter.compiler_names": (
+            "assume_constant_result cudagraph_mark_step_begin get_default_backend"
+            " is_dynamo_compiling is_exporting set_default_backend substitute_in_graph wrap_numpy"
+        ),
         "runtime.backends": "list_backends register_backend",
         "runtime.options": "list_mode_options list_options",
         "runtime.errors": (
-            "DynfixError GraphBreakError LoweringError BuildError OptionError RecompileLimitError"
+            "DynfixError GraphBreakError LoweringError BuildError OptionError RecompileError"
+            " RecompileLimitError"
         ),
         "runtime.report": "DynfixWarning",
     }.items()
@@ -60,29 +77,61 @@ __all__ = [
     "GraphBreakError",
     "LoweringError",
     "OptionError",
+    "RecompileError",
     "RecompileLimitError",
     "__version__",
     "allow_in_graph",
+    "assume_constant_result",
     "captures_reads",
     "compile",
     "config",
+    "cudagraph_mark_step_begin",
     "disable",
     "explain",
+    "get_default_backend",
     "graph_break",
     "is_compiling",
+    "is_dynamo_compiling",
+    "is_exporting",
     "list_backends",
     "list_mode_options",
     "list_options",
     "read_ahead",
     "register_backend",
     "reset",
+    "set_default_backend",
+    "set_stance",
+    "substitute_in_graph",
+    "wrap_numpy",
 ]
+
+_INTERNAL = {"warm_up": "rewriter.warmup"}
+
+# Names of torch.compiler that are not here, and why.
+_FILTERS = "every guard is checked: there are no guard filters"
+_ARTIFACTS = "kernels are cached by themselves, in $DYNFIX_CACHE_DIR: copy that folder"
+_MISSING = {
+    "keep_portable_guards_unsafe": _FILTERS,
+    "keep_tensor_guards_unsafe": _FILTERS,
+    "skip_all_guards_unsafe": _FILTERS,
+    "skip_guard_on_all_nn_modules_unsafe": _FILTERS,
+    "skip_guard_on_globals_unsafe": _FILTERS,
+    "skip_guard_on_inbuilt_nn_modules_unsafe": _FILTERS,
+    "load_cache_artifacts": _ARTIFACTS,
+    "save_cache_artifacts": _ARTIFACTS,
+    "load_compiled_function": "a compiled function cannot be saved to a file",
+    "nested_compile_region": "repeated regions are compiled once for each place",
+    "set_enable_guard_collectives": "ranks do not agree on recompiling: each decides for itself",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in _PUBLIC:
+    if name in _MISSING:
+        raise AttributeError(f"dynfix has no {name!r}: {_MISSING[name]} (docs/api.md)")
+    module = _PUBLIC.get(name) or _INTERNAL.get(name)
+    if module is not None:
         try:
-            return getattr(_import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+            return getattr(_import_module(f"{__name__}.{module}"), name)
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

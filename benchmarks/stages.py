@@ -2,8 +2,8 @@
 
     python benchmarks/stages.py [--nodes 1000 10000] [--kinds chain norms layers independent]
 
-A chain of pointwise operators, layer norms one after another, transformer layers, and operators that
-share nothing. The compiler is not called.
+A chain of pointwise operators, layer norms one after another, transformer layers, and operators
+that share nothing. The compiler is not called.
 """
 
 import argparse

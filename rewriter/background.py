@@ -19,7 +19,7 @@ from ..runtime.report import log
 
 CALLS = 8  # eager calls of a module before anything is done for it
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
-MATTERS = 0.02  # of the run: what takes less of it is left alone
+MATTERS = 0.05  # of the run: what takes less of it is left alone
 FIRST = 0.4  # seconds that a first recording is expected to cost, before one was made
 SLOWER = 12  # a recorded call takes that many times an eager one, besides rewriting
 

@@ -17,10 +17,10 @@ from ..lowering.double_backward import Differentiable
 from ..lowering.fakes import PacedFakeMode
 from ..runtime import backends, report
 from ..runtime.dispatch import Dispatcher
-from ..runtime.errors import GraphBreakError, RecompileLimitError
+from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
 from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
 from ..runtime.options import Options
-from . import catalogue, emit
+from . import catalogue, emit, stances
 from .background import Background
 from .capture import current, places
 from .capture.moving import Moving
@@ -90,7 +90,7 @@ class CompiledFunction:
         self.background: Background | None = None  # who builds, if not the call itself
         self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
         self.switchovers: list[Switchover] = []
-        self._stays_eager = False
+        self._stays_eager = self._called = False
         self._failures = 0
         self._limit_told = False
         self._moving = Moving()
@@ -104,6 +104,8 @@ class CompiledFunction:
             active.stop(
                 catalogue.OPAQUE_CALL, "a compiled function is called by code that is not rewritten"
             )
+        if stances.state.now.name == "force_eager":
+            return self.fn(*args, **kwargs)
         if self._stays_eager and not self._dispatcher.entries:
             return self._uncaptured(args, kwargs)
         if current.family() is None:
@@ -158,7 +160,8 @@ class CompiledFunction:
         if self._stays_eager:
             return self._uncaptured(args, kwargs)
         if (
-            (self.background is not None and not self.background.may_record())
+            self._stance_forbids()
+            or (self.background is not None and not self.background.may_record())
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
         ):
@@ -170,6 +173,15 @@ class CompiledFunction:
             _recording_lock.release()
             if self.background is not None:
                 self.background.recorded(time.perf_counter() - start)
+
+    def _stance_forbids(self) -> bool:
+        """Whether `set_stance` asks for eager here. Raises RecompileError if it asks for that."""
+        stance = stances.state.now.name
+        if stance == "fail_on_recompile":
+            name = getattr(self.fn, "__qualname__", repr(self.fn))
+            raise RecompileError(f"{name} would be recorded under the stance 'fail_on_recompile'")
+        first, self._called = not self._called, True
+        return stance == "eager_on_recompile" or (first and stance.endswith("eager_then_compile"))
 
     def _at_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if len(self._dispatcher.entries) < self.options.recompile_limit:
@@ -451,7 +463,8 @@ class CompiledFunction:
                 )
                 self._moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
                 recording.make_static()
-        return tuple(compile_segment(segment, self.options) for segment in recording.segments)
+        options = stances.state.now.options(self.options)
+        return tuple(compile_segment(segment, options) for segment in recording.segments)
 
     def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
         recording.outcomes = tuple(symbols.analyse(recording.segments, recording.outcomes))
@@ -459,7 +472,9 @@ class CompiledFunction:
             if other is not recording and recording.reads_same(other):
                 symbols.check_against(other.segments, recording.segments)
         programs = tuple(
-            compile_segment(segment, self.options, symbols.examples(number, segment))
+            compile_segment(
+                segment, stances.state.now.options(self.options), symbols.examples(number, segment)
+            )
             for number, segment in enumerate(recording.segments)
         )
         symbols.close()

@@ -23,3 +23,7 @@ class BuildError(DynfixError):
 
 class RecompileLimitError(DynfixError):
     """`fullgraph=True` met more variants of one function than `recompile_limit` allows."""
+
+
+class RecompileError(DynfixError, RuntimeError):
+    """The stance "fail_on_recompile" met a call that would be recorded."""

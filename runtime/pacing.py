@@ -9,6 +9,7 @@ Nothing here knows torch.
 
 import contextlib
 import ctypes
+import os
 import queue
 import sys
 import threading
@@ -24,6 +25,8 @@ SLICE = 0.005  # seconds of work between two looks at the clock
 REST = 0.02  # seconds of one rest
 LOOK = 60  # slices of work between two rests, at least
 IDLE = 0.3  # a process that falls below this part of its pace waits, for us or for something else
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 _STARTED = time.perf_counter()
 
@@ -72,10 +75,21 @@ class Pace:
 
     def lost(self) -> float:
         """Seconds by which the process fell behind in a stretch of work, no more than the work
-        itself took. Negative where it was ahead, so that what other processes do evens out."""
+        itself took, and all of that where no core is free. Negative where it was ahead, so that
+        what other processes do evens out."""
         wall, rate = self.stretch()
         own = time.thread_time() - self._own
-        return min(own, wall * max(-1.0, 1.0 - rate / self.rate)) if self.rate > 0 else own
+        if self.rate == 0 or is_crowded():
+            return own
+        return min(own, wall * max(-1.0, 1.0 - rate / self.rate))
+
+
+def is_crowded() -> bool:
+    """Whether more threads want to run than there are cores: then the worker's are the user's."""
+    try:
+        return os.getloadavg()[0] > CORES
+    except (AttributeError, OSError):
+        return True
 
 
 def _others_cpu() -> float:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Is, Item, Keys, Length
+from ...runtime.guard import Is, Item, Keys, Length, Obj
 from .. import catalogue
-from ..capture.nested import plain_in, settle_in
+from ..capture.nested import plain_in, settle_in, tensors_in
 from ..capture.provenance import Unguardable, is_constant
 from ..capture.scalars import TRACED
 from ..capture.trace import Recorder
@@ -36,12 +36,14 @@ from . import (
 )
 from .known_calls import (
     COMPILING,
+    CONSTANT,
     DISABLED,
     EFFECTS,
     INLINED,
     PURE,
     PURE_PYTHON,
     STOPS,
+    SUBSTITUTES,
     is_pure_module,
 )
 from .lookup import (
@@ -418,11 +420,26 @@ def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return custom_functions.as_node(rec, function, args, kwargs)
 
 
+def _constant(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`assume_constant_result`: called now; its tensors are objects that later calls use again."""
+    with rec.paused():
+        result = function(*plain_in(args), **plain_in(kwargs))
+    for tensor in tensors_in(result):
+        rec.known.register(tensor, Obj(tensor, f"{_describe(function)}()"))
+    return result
+
+
+def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return call(rec, SUBSTITUTES[function], args, kwargs)
+
+
 HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
     (_is_compiled, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
     (checkpoints.takes, checkpoints.call),
+    (lambda f: _is_hashable_in(f, SUBSTITUTES), _substitute),
     (_is_disabled, _disabled),
+    (lambda f: _is_hashable_in(f, CONSTANT), _constant),
     (lambda f: _is_hashable_in(f, INLINED), _as_is),
     (lambda f: _is_hashable_in(f, COMPILING), lambda rec, f, args, kwargs: True),
     (lambda f: _is_hashable_in(f, STOPS), _stops),

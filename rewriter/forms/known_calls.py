@@ -166,6 +166,8 @@ for _name in ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_
 COMPILING: set[Any] = {torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling}
 DISABLED: set[Any] = set()
 INLINED: set[Any] = set()
+CONSTANT: set[Any] = set()  # assume_constant_result
+SUBSTITUTES: dict[Any, Any] = {}  # substitute_in_graph
 
 # Standard modules written in Python that look at code and text, not at the state of the program.
 PURE_PYTHON = frozenset(

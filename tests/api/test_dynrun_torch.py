@@ -89,10 +89,10 @@ def test_explain_and_emit_source(script, tmp_path):
     error, _ = script(TRAINING)("--backend", "eager", "--explain", "--emit-source", "out")
     lines = error.splitlines()
     assert lines[0] == "dynrun: 2 captured"
-    assert lines[1].startswith("  Net (script.py:9, called at script.py:14): ")
+    assert lines[1].startswith("  Net (script.py:9, called at script.py:15): ")
     assert "0 breaks" in lines[1]
     (loss,) = (line for line in lines if "MSELoss" in line)
-    assert loss.startswith("  MSELoss (called at script.py:14): ")
+    assert loss.startswith("  MSELoss (called at script.py:15): ")
     (text,) = [file.read_text() for file in (tmp_path / "out").glob("__main__.Net.forward.*.py")]
     assert "script.py:" in text.splitlines()[0] and "__df.call(" in text
 

@@ -65,8 +65,8 @@ def call(entry, x):
 
 
 @pytest.mark.parametrize(("eager", "compiled", "state"), [
-    (0.004, 0.0, State.COMPILED),
-    (0.0, 0.004, State.EAGER),
+    (0.02, 0.0, State.COMPILED),
+    (0.0, 0.02, State.EAGER),
 ])  # fmt: skip
 def test_the_faster_one_stays(eager, compiled, state):
     entry, _ = switchover(eager)
@@ -83,16 +83,16 @@ def test_the_faster_one_stays(eager, compiled, state):
 
 
 def test_it_goes_back_when_it_has_become_slower():
-    entry, _ = switchover(0.003)
+    entry, _ = switchover(0.01)
     program = Compiled(0.0)
     entry.ready(program)
     while entry.state is not State.COMPILED:
         call(entry, 1)
-    program.seconds = 0.006
+    program.seconds = 0.03
     for _ in range(AGAIN + 2 * TIMED + 3):
         if entry.state is State.EAGER:
             break
-        program.seconds = 0.006 if entry.state is State.TRIAL else 0.0
+        program.seconds = 0.03 if entry.state is State.TRIAL else 0.0
         assert call(entry, 3) == 6
     assert entry.state is State.EAGER and entry.entry is None
 
@@ -135,7 +135,7 @@ def test_the_backward_counts():
     recording = types.SimpleNamespace(guard_set=None)
 
     def eager(x):
-        return {"loss": Slow.apply(x, 0.006)}
+        return {"loss": Slow.apply(x, 0.04)}
 
     entry = Switchover(recording, eager, Judge())
 
@@ -152,7 +152,7 @@ def test_the_backward_counts():
 
 def test_a_differentiated_gradient_keeps_it_in_eager():
     recording = types.SimpleNamespace(guard_set=None)
-    entry = Switchover(recording, lambda x: (time.sleep(0.003), x**3)[1], Judge())
+    entry = Switchover(recording, lambda x: (time.sleep(0.01), x**3)[1], Judge())
     entry.ready(Compiled(0.0, give=lambda x: x**3))
     x = torch.ones(2, requires_grad=True)
     for _ in range(2 * TIMED + 3):

@@ -1,0 +1,179 @@
+"""The names of `torch.compiler`: each is here and works, or says why it is not."""
+
+import inspect
+import operator
+from pathlib import Path
+
+import dynfix
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    yield
+    dynfix.set_stance("default")
+    dynfix.reset()
+
+
+def counted():
+    """A compiled `x + 1`, and the list of graphs that its backend was given."""
+    graphs = []
+
+    def backend(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    return dynfix.compile(lambda x: x + 1, backend=backend), graphs
+
+
+X, Y = torch.ones(2), torch.ones(2, 3)
+
+
+@pytest.mark.parametrize("name", torch.compiler.__all__)
+def test_every_name_is_there_or_says_why_not(name):
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert f"`{name}`" in page
+    if name in dynfix._MISSING:
+        with pytest.raises(AttributeError, match=f"dynfix has no '{name}': .+api.md"):
+            getattr(dynfix, name)
+    else:
+        ours = getattr(dynfix, name)
+        if inspect.isfunction(ours) and name not in ("compile", "list_backends"):
+            wanted = inspect.signature(getattr(torch.compiler, name)).parameters
+            assert list(inspect.signature(ours).parameters) == list(wanted)
+
+
+def test_missing_names_are_torchs():
+    assert set(dynfix._MISSING) <= set(torch.compiler.__all__)
+
+
+def test_force_eager():
+    f, graphs = counted()
+    with dynfix.set_stance("force_eager"):
+        f(X)
+    assert not graphs
+    f(X)
+    assert len(graphs) == 1
+
+
+def test_eager_on_recompile_and_fail_on_recompile():
+    f, graphs = counted()
+    f(X)
+    with dynfix.set_stance("eager_on_recompile"):
+        assert torch.equal(f(Y), Y + 1) and torch.equal(f(X), X + 1)
+    with dynfix.set_stance("fail_on_recompile"):
+        assert torch.equal(f(X), X + 1)
+        with pytest.raises(RuntimeError, match="fail_on_recompile"):
+            f(Y)
+    assert len(graphs) == 1
+
+
+def test_eager_then_compile():
+    f, graphs = counted()
+    dynfix.set_stance("eager_then_compile")
+    f(X)
+    assert not graphs
+    f(X)
+    assert len(graphs) == 1
+
+
+def test_stance_as_decorator_and_nested():
+    f, graphs = counted()
+
+    @dynfix.set_stance("force_eager")
+    def outer():
+        with dynfix.set_stance("default"):
+            f(X)
+        f(Y)
+
+    f(X)
+    outer()
+    f(Y)
+    assert len(graphs) == 2
+
+
+def test_stance_with_a_backend_and_wrong_ones():
+    seen = []
+    f = dynfix.compile(lambda x: x + 1, backend="eager")
+    with dynfix.set_stance(force_backend=lambda gm, inputs: (seen.append(gm), gm.forward)[1]):
+        f(X)
+    assert len(seen) == 1
+    for wrong in (
+        {"stance": "fast"},
+        {"stance": "force_eager", "force_backend": "eager"},
+        {"force_backend": "nothing"},
+        {"skip_guard_eval_unsafe": True},
+    ):
+        with pytest.raises(dynfix.OptionError):
+            dynfix.set_stance(**wrong)
+
+
+def test_assume_constant_result():
+    calls = []
+
+    @dynfix.assume_constant_result
+    def table():
+        calls.append(1)
+        return torch.tensor([1.0, 2.0]), 3
+
+    f = dynfix.compile(lambda x: x * table()[0] + table()[1], fullgraph=True, backend="eager")
+    for _ in range(3):
+        assert f(X).tolist() == [4.0, 5.0]
+    assert len(calls) == 2  # two calls while it was recorded
+
+
+def test_substitute_in_graph():
+    @dynfix.substitute_in_graph(operator.indexOf)
+    def index_of(a, b, /):
+        for i, item in enumerate(a):
+            if item is b or item == b:
+                return i
+        raise ValueError("sequence.index(x): x not in sequence")
+
+    f = dynfix.compile(lambda x: x + operator.indexOf([5, 7], 7), fullgraph=True, backend="eager")
+    for _ in range(3):
+        assert f(X).tolist() == [2.0, 2.0]
+    with pytest.raises(dynfix.OptionError, match="signatures differ"):
+        dynfix.substitute_in_graph(operator.indexOf)(lambda a: 0)
+
+
+def test_wrap_numpy():
+    g = dynfix.wrap_numpy(lambda a, scale: (np.cumsum(a) * scale, 7))
+    out, seven = g(torch.ones(3), scale=2)
+    assert out.tolist() == [2.0, 4.0, 6.0] and seven == 7
+
+
+def test_disable_not_recursive_keeps_the_result():
+    def inner(x):
+        return x * 2
+
+    outside = dynfix.disable(inner, recursive=False)
+    f = dynfix.compile(lambda x: outside(x) + 1, backend="eager")
+    assert [f(X).tolist() for _ in range(3)] == [[3.0, 3.0]] * 3
+
+
+def test_default_backend():
+    before = dynfix.get_default_backend()
+    try:
+        dynfix.set_default_backend("aot_eager")
+        assert dynfix.get_default_backend() == "aot_eager" == dynfix.config.backend
+        dynfix.set_default_backend(None)
+        assert dynfix.get_default_backend() == "native"
+    finally:
+        dynfix.set_default_backend(before)
+
+
+def test_questions_about_compiling():
+    seen = []
+
+    def f(x):
+        seen.append(dynfix.is_dynamo_compiling())
+        dynfix.cudagraph_mark_step_begin()
+        return x + 1 if not dynfix.is_exporting() else x
+
+    dynfix.compile(f, backend="eager")(X)
+    assert seen == [True] and not dynfix.is_dynamo_compiling() and not dynfix.is_exporting()
