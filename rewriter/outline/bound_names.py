@@ -77,11 +77,19 @@ class Unbound(Exception):
     """A name is read that may not be bound there."""
 
 
-class Flow:
-    """Walks statements in order and follows which of the names `local` are bound for certain."""
+def exposed(body: Sequence[ast.stmt], local: Names) -> Names:
+    """Names of `local` that `body` may read as they are before it."""
+    found: set[str] = set()
+    Flow(local, found).through(body, frozenset())
+    return frozenset(found)
 
-    def __init__(self, local: Names) -> None:
-        self.local = local
+
+class Flow:
+    """Walks statements in order and follows which of the names `local` are bound for certain. Where
+    one is read that is not, it is put into `unbound`; without that, Unbound is raised."""
+
+    def __init__(self, local: Names, unbound: set[str] | None = None) -> None:
+        self.local, self.unbound = local, unbound
 
     def through(self, body: Sequence[ast.stmt], bound: Names) -> Names | None:
         """Names bound after `body`, or None where it never gets there. Raises Unbound."""
@@ -94,8 +102,11 @@ class Flow:
 
     def _read(self, nodes: Iterable[ast.AST | None], bound: Names) -> None:
         for node in nodes:
-            if node is not None and (names(loads(node)) & self.local) - bound:
+            missing = (names(loads(node)) & self.local) - bound if node is not None else ()
+            if missing and self.unbound is None:
                 raise Unbound
+            if self.unbound is not None:
+                self.unbound.update(missing)
 
     def _after(self, stmt: ast.stmt, bound: Names) -> Names | None:
         match stmt:

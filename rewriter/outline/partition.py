@@ -16,6 +16,7 @@ from .bound_names import (
     Unbound,
     all_loads,
     all_stores,
+    exposed,
     is_torch_context,
     loads,
     names,
@@ -46,12 +47,13 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of the function: `local` names; `shared` ones, which functions made in it close
-    over and that are bound more than once; `outer`, declared global or nonlocal; `functions` and
-    classes made in it."""
+    """What is known of the function: `local` names; `closed` ones, which functions made in it close
+    over; of these `shared` ones, bound more than once; `outer`, declared global or nonlocal;
+    `functions` and classes made in it."""
 
     name: str
     local: Names
+    closed: Names
     shared: Names
     outer: Names
     functions: Names
@@ -76,7 +78,7 @@ def plan(text: str, node: ast.FunctionDef, first_line: int, line: int | None) ->
     if facts is None:
         return None
     cutter = _Cutter(text.splitlines(keepends=True), first_line, facts, node, line)
-    cutter.split(node.body, _parameters(node), False)
+    cutter.split(node.body, _parameters(node))
     return cutter.plan() if cutter.regions else None
 
 
@@ -106,8 +108,8 @@ def _facts(node: ast.FunctionDef) -> Facts | None:
     if any(name.startswith("__") and not name.endswith("__") for name in local):
         return None  # names that a class mangles
     first = next((arg.arg for arg in (*node.args.posonlyargs, *node.args.args)), None)
-    shared, functions = _shared(node, local, parameters), _functions(inside)
-    return Facts(node.name, local, shared, outer, functions, first)
+    closed, shared = _closed(node, local, parameters)
+    return Facts(node.name, local, closed, shared, outer, _functions(inside), first)
 
 
 def _functions(nodes: list[ast.AST]) -> Names:
@@ -119,9 +121,9 @@ def _functions(nodes: list[ast.AST]) -> Names:
     return frozenset(found)
 
 
-def _shared(node: ast.FunctionDef, local: Names, parameters: Names) -> Names:
-    """Locals that nested functions close over and that are bound more than once: a part would give
-    them another variable."""
+def _closed(node: ast.FunctionDef, local: Names, parameters: Names) -> tuple[Names, Names]:
+    """Locals that nested functions close over, and those of them that are bound more than once: a
+    part would give them another variable."""
     closed: set[str] = set()
     times: dict[str, int] = dict.fromkeys(parameters, 1)
     for below in (inner for stmt in node.body for inner in ast.walk(stmt)):
@@ -133,7 +135,8 @@ def _shared(node: ast.FunctionDef, local: Names, parameters: Names) -> Names:
     for stmt in node.body:
         for name in stores(stmt):
             times[name] = times.get(name, 0) + 1 + _in_loop(stmt)
-    return frozenset(name for name in closed if times.get(name, 0) > 1)
+    shared = frozenset(name for name in closed if times.get(name, 0) > 1)
+    return frozenset(closed), shared
 
 
 _CLOSES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
@@ -141,6 +144,18 @@ _CLOSES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.
 
 def _in_loop(stmt: ast.stmt) -> int:
     return int(any(isinstance(n, ast.For | ast.While) for n in own_nodes(stmt)))
+
+
+def _places(
+    node: ast.AST, parent: ast.AST | None
+) -> Iterator[tuple[int, tuple[list[ast.stmt], ast.AST | None]]]:
+    """For each statement, by identity: the block that it stands in, and the statement around."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        for stmt in block if isinstance(block, list) else ():
+            yield id(stmt), (block, parent)
+            if not isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from _places(stmt, stmt)
 
 
 class _Cutter:
@@ -156,10 +171,11 @@ class _Cutter:
         self.line = line
         self.flow = Flow(facts.local)
         self.regions: list[Region] = []
+        self.places = dict(_places(node, None))
 
     # -- which statements
 
-    def split(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> None:
+    def split(self, body: Sequence[ast.stmt], bound: Names) -> None:
         """Parts before and after the statement that breaks; halves where none is known."""
         at = [i for i, stmt in enumerate(body) if self._holds(stmt)]
         if at:
@@ -176,12 +192,12 @@ class _Cutter:
         now: Names | None = bound
         for some, opened in cuts:
             if now is not None:
-                now = (self._open if opened else self._group)(some, now, loop)
+                now = (self._open if opened else self._group)(some, now)
 
     def _holds(self, stmt: ast.stmt) -> bool:
         return self.line is not None and _first(stmt) <= self.line <= _last(stmt)
 
-    def _group(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> Names | None:
+    def _group(self, body: Sequence[ast.stmt], bound: Names) -> Names | None:
         """Parts of as many statements as can be; names bound after them."""
         now: Names | None = bound
         run: list[ast.stmt] = []
@@ -189,47 +205,47 @@ class _Cutter:
         for stmt in body:
             if now is None:
                 break
-            if self._region([*run, stmt], start, loop) is None:
-                self._close(run, start, loop)
+            if self._region([*run, stmt], start) is None:
+                self._close(run, start)
                 run, start = [], now
-                if self._region([stmt], now, loop) is None:
-                    now = self._open([stmt], now, loop)
+                if self._region([stmt], now) is None:
+                    now = self._open([stmt], now)
                     start = now if now is not None else bound
                     continue
             run.append(stmt)
             now = self._bound_after([stmt], now)
-        self._close(run, start, loop)
+        self._close(run, start)
         return now
 
-    def _close(self, run: list[ast.stmt], bound: Names, loop: bool) -> None:
-        region = self._region(run, bound, loop) if run else None
+    def _close(self, run: list[ast.stmt], bound: Names) -> None:
+        region = self._region(run, bound) if run else None
         if region is not None and any(isinstance(n, _WORK) for s in run for n in own_nodes(s)):
             self.regions.append(region)
 
-    def _open(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> Names | None:
+    def _open(self, body: Sequence[ast.stmt], bound: Names) -> Names | None:
         """Statements that run as they are; what is inside compound ones may be parts."""
         now: Names | None = bound
         for stmt in body:
             if now is not None:
-                self._inside(stmt, now, loop)
+                self._inside(stmt, now)
                 now = self._bound_after([stmt], now)
         return now
 
-    def _inside(self, stmt: ast.stmt, bound: Names, loop: bool) -> None:
+    def _inside(self, stmt: ast.stmt, bound: Names) -> None:
         match stmt:
             case ast.If():
-                self._block(stmt.body, bound, loop)
+                self._block(stmt.body, bound)
                 if self._is_elif(stmt):
-                    self._inside(stmt.orelse[0], bound, loop)
+                    self._inside(stmt.orelse[0], bound)
                 else:
-                    self._block(stmt.orelse, bound, loop)
+                    self._block(stmt.orelse, bound)
             case ast.For():
-                self._block(stmt.body, bound | names(stores(stmt.target)), True)
+                self._block(stmt.body, bound | names(stores(stmt.target)))
             case ast.While():
-                self._block(stmt.body, bound, True)
+                self._block(stmt.body, bound)
             case ast.With() if is_torch_context(stmt):
                 own = [item.optional_vars for item in stmt.items if item.optional_vars is not None]
-                self._block(stmt.body, bound | names(n for v in own for n in stores(v)), loop)
+                self._block(stmt.body, bound | names(n for v in own for n in stores(v)))
 
     def _is_elif(self, stmt: ast.If) -> bool:
         return (
@@ -238,11 +254,11 @@ class _Cutter:
             and self._line(stmt.orelse[0].lineno).lstrip().startswith("elif")
         )
 
-    def _block(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> None:
+    def _block(self, body: Sequence[ast.stmt], bound: Names) -> None:
         if any(map(self._holds, body)):
-            self.split(body, bound, loop)
+            self.split(body, bound)
         elif body:
-            self._group(body, bound, loop)
+            self._group(body, bound)
 
     def _bound_after(self, body: Sequence[ast.stmt], bound: Names) -> Names | None:
         try:
@@ -252,7 +268,7 @@ class _Cutter:
 
     # -- whether they can be a part
 
-    def _region(self, body: Sequence[ast.stmt], bound: Names, loop: bool) -> Region | None:
+    def _region(self, body: Sequence[ast.stmt], bound: Names) -> Region | None:
         bodies = tuple(body)
         written, read = all_stores(bodies), all_loads(bodies)
         if not self._can_move(bodies, written, read):
@@ -261,7 +277,7 @@ class _Cutter:
             after = self.flow.through(bodies, bound)
         except Unbound:
             return None
-        back = self._read_elsewhere(bodies, written, read, loop)
+        back = written & (self._read_after(bodies[-1]) | self.facts.closed) & self.facts.local
         certain = after if after is not None else back
         if (back - certain) - bound:
             return None
@@ -293,23 +309,18 @@ class _Cutter:
         indent = body[0].col_offset
         return not before.strip() and (not after or after.startswith(b"#")) and indent > 0
 
-    def _read_elsewhere(
-        self, body: tuple[ast.stmt, ...], written: Names, read: Names, loop: bool
-    ) -> Names:
-        """Names bound here that other statements read, or that a loop brings back."""
-        inside = {id(n) for stmt in body for n in ast.walk(stmt)}
-        others: set[str] = set(read) if loop else set()
-        for node in ast.walk(self.node):
-            if (
-                id(node) not in inside
-                and isinstance(node, ast.Name)
-                and (not isinstance(node.ctx, ast.Store) or self._augments(node))
-            ):
-                others.add(node.id)
-        return written & others & self.facts.local
-
-    def _augments(self, name: ast.Name) -> bool:
-        return any(isinstance(n, ast.AugAssign) and n.target is name for n in ast.walk(self.node))
+    def _read_after(self, last: ast.stmt) -> Names:
+        """Names that what follows the statement may read as it left them."""
+        found: Names = frozenset()
+        stmt: ast.AST | None = last
+        while id(stmt) in self.places:
+            block, parent = self.places[id(stmt)]
+            at = next(i for i, each in enumerate(block) if each is stmt)
+            found |= exposed(block[at + 1 :], self.facts.local)
+            if isinstance(parent, ast.For | ast.While):
+                found |= exposed([parent], self.facts.local)
+            stmt = parent
+        return found
 
     def _ordered(self, given: Names, read: Names) -> tuple[str, ...]:
         """Parameters; `super()` asks for the function's own first one."""

@@ -2,6 +2,8 @@
 everything stays as eager has it: values, gradients, effects and their order, exceptions."""
 
 import contextlib
+import functools
+import linecache
 import types
 
 import dynfix
@@ -509,3 +511,82 @@ def test_many_breaks_end():
         return unknown(d) + a + b + c
 
     same(lambda: program, *[(X,), (Y,)] * 6)
+
+
+def late_closure(x):
+    def inner():
+        return y * 2
+
+    unknown(x)
+    y = x.sin()
+    z = inner() + y
+    unknown(z)
+    return inner() + z
+
+
+def loop_names_again(x):
+    for i in range(3):
+        x = x + i
+    unknown(x)
+    for i in range(2):
+        w = x * i
+        x = x + w
+    unknown(x)
+    for i, w in enumerate([1, 2]):
+        x = x * w + i
+    return x
+
+
+def carried(x):
+    last = x * 0
+    for i in range(4):
+        y = last + i
+        unknown(y)
+        z = y * 2
+        last = z + x
+    return last, z
+
+
+def autocast(x):
+    y = x[None] * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = y.T @ y
+        unknown(z)
+        w = z @ z
+    return w.float() + y
+
+
+def raising_in_a_part(x):
+    y = x * 2
+    unknown(y)
+    z = y.view(-1)
+    print("before")
+    return z.view(2, 2) if z[0] > 0 else z.view(3, 1)
+
+
+@pytest.mark.parametrize(
+    "program", [late_closure, loop_names_again, carried, autocast, raising_in_a_part]
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_more(program, grad):
+    steps = [tuple(t.clone().requires_grad_(grad) for t in step) for step in STEPS]
+    same(lambda: Case(fn=program, watch=taken), *steps)
+
+
+@pytest.mark.parametrize("program", [written, augmented, modes, early_return_on_data, carried])
+def test_native(program):
+    steps = [tuple(t.clone().requires_grad_() for t in step) for step in STEPS]
+    make = functools.partial(Case, fn=program, watch=taken)
+    same(make, *steps, backend="native", tolerance=(1e-5, 1e-6))
+
+
+def test_a_deep_row_of_breaks_ends():
+    """More breaks one after another than Python has frames for."""
+    lines = "".join(f"    x = unknown(x) + {i}\n" for i in range(200))
+    text = f"def program(x):\n{lines}    return x\n"
+
+    linecache.cache["<rows>"] = (len(text), None, text.splitlines(keepends=True), "<rows>")
+    exec(compile(text, "<rows>", "exec"), names := {"unknown": unknown})
+    compiled = dynfix.compile(names["program"], backend="eager")
+    for _ in range(40):
+        assert torch.equal(compiled(X), names["program"](X))
