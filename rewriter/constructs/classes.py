@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from ..scope import Kind, imported_names, target_names
+from ..scope import NameKind, imported_names, target_names
 from .conversion import Context
 from .form import template
 from .tree import COMPREHENSIONS, SCOPES, children, swap
@@ -35,7 +35,7 @@ _COMPUTING = (
 
 
 def convert(node: cst.ClassDef, cx: Context) -> Any:
-    if cx.scope.resolve(node.name.value) is not Kind.LOCAL:
+    if cx.scope.resolve(node.name.value) is not NameKind.LOCAL:
         raise cx.unsupported(f"a definition of the global or nonlocal name {node.name.value!r}")
     inside = list(_evaluated(node.body))
     names = sorted({each.value for each in inside if isinstance(each, cst.Name)} - _own(inside))
