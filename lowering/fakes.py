@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..runtime.pacing import checkpoint, in_background
 
 
-class PacedFakeMode(FakeTensorMode):
+class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's, with a checkpoint before each operator."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -220,7 +220,7 @@ class _Writes:
         """Inputs whose content decides what the makers change."""
         wanted: set[Buffer] = set()
         for maker in update.makers:
-            for part in changed(folded(_renamed(maker, update.result, update.target))):
+            for part in changed(folded(_renamed(maker, update.result, update.target))):  # type: ignore[arg-type]
                 wanted |= reads(part)
                 if part.stores[0].combine is not None:
                     wanted.add(update.target)
@@ -236,7 +236,9 @@ class _Writes:
             start = len(self.items)
             if item in update.makers:
                 assert isinstance(item, Nest)
-                stores = self._safe(_renamed(item, update.result, update.target))
+                renamed = _renamed(item, update.result, update.target)
+                assert isinstance(renamed, Nest)
+                stores = self._safe(renamed)
                 self.tail += self.items[start:] if item in known else []
             else:
                 stores = [_renamed(item, update.result, update.target)]  # type: ignore[list-item]

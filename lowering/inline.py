@@ -61,7 +61,7 @@ def inline(unit: Unit) -> Unit:
     return unit.replace(items=tuple(items))
 
 
-def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, Collection[Nest]]:
+def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, dict[Nest, None]]:
     """Nests that will read each buffer after inlining: one that is computed in its only reader
     reads nothing by itself (`x * sigmoid(x)` reads x once)."""
     readers: dict[Buffer, dict[Nest, None]] = {}

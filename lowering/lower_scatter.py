@@ -63,7 +63,8 @@ def _index_put(
     if any(index is not None and index.dtype == torch.bool for index in given):
         return _masked_put(ctx, node, x, ids, values, accumulate)
     _axis(x, 0)
-    picked = torch.broadcast_shapes(*(_taken(i).shape for i in given if i is not None))
+    shapes = [_taken(i).shape for i in given if i is not None]
+    picked = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     adjacent = used == list(range(used[0], used[-1] + 1))
     place = used[0] if adjacent else 0
     plain = [size for d, size in enumerate(x.shape) if d not in used]

@@ -73,6 +73,7 @@ def at_lines(tree: ast.Module, first: int, lines: tuple[int, ...]) -> ast.Module
             at = getattr(node, name, None)
             if at is not None and first <= at < first + len(lines):
                 setattr(node, name, lines[at - first])
-        if getattr(node, "end_lineno", None) is not None and node.end_lineno < node.lineno:
-            node.end_lineno = node.lineno
+        start, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
+        if end is not None and end < start:
+            node.end_lineno = start  # type: ignore[attr-defined]
     return tree

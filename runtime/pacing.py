@@ -257,9 +257,9 @@ class RestingFinder:
 
     def __enter__(self) -> None:
         self.worker.importing = True
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def __exit__(self, *error: object) -> None:
         self.worker.importing = False
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)

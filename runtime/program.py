@@ -229,17 +229,18 @@ class Program:
         """The same code with a name around each kernel, for torch's profiler: `dynfix::` with the
         kernel's name and the user's lines that it computes."""
         if self._watched is None:
-            names = {
+            names: dict[int, str] = {
                 id(step.launch): f"dynfix::{' '.join((step.name, *_lines(step.origins)))}"
                 for step in self.steps
                 if isinstance(step, Kernel)
             }
-            namespace = {
+            namespace: dict[str, Any] = {
                 name: _with_name(value, names[id(value)]) if id(value) in names else value
                 for name, value in self.namespace.items()
             }
             exec(compile(self.source, self._file, "exec"), namespace)
             self._watched = namespace["call"]
+        assert self._watched is not None
         return self._watched
 
 

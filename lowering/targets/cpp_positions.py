@@ -88,7 +88,8 @@ class Positions:
         if isinstance(value, Cast):
             return self.value(value.value).to(value.dtype)
         if isinstance(value, Select):
-            return torch.where(*(self.value(child) for child in value.children()))
+            condition, then, orelse = (self.value(child) for child in value.children())
+            return torch.where(condition, then, orelse)
         if isinstance(value, Op) and value.name in _OPS:
             return _OPS[value.name](*(self.value(arg) for arg in value.args))
         raise _Unknown

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .. import sizes
-from ..ir import Group, Indirect, Load, Store, atoms, nest_loads
+from ..ir import Buffer, Group, Indirect, Load, Store, atoms, nest_loads
 from ..poly import Size, hint
 from ..sizes import Axis, FloorDiv, Index, Mod
 from .cpp_expr import Lines
@@ -30,9 +30,13 @@ class Tiles:
     stores: dict[Store, Size]
 
     @property
+    def buffers(self) -> list[Buffer]:
+        return [*(load.buffer for load in self.loads), *(s.buffer for s in self.stores)]
+
+    @property
     def width(self) -> int:
         """Elements of a block along the last axis: fewer where several arrays share the cache."""
-        widest = max(x.buffer.dtype.itemsize for x in (*self.loads, *self.stores))
+        widest: int = max(buffer.dtype.itemsize for buffer in self.buffers)
         fitting = ALONG * 4 // (max(widest, 4) * (len(self.loads) + len(self.stores)))
         size = hint(self.along.size)
         return min(max(fitting, 32), -(-size // 16) * 16)
@@ -70,7 +74,7 @@ def find_tiles(group: Group) -> Tiles | None:
 
 def _bytes(tiles: Tiles) -> int:
     each = ACROSS * tiles.width
-    return sum(each * x.buffer.dtype.itemsize for x in (*tiles.loads, *tiles.stores))
+    return sum(each * buffer.dtype.itemsize for buffer in tiles.buffers)
 
 
 def _accesses(group: Group) -> Iterator[Load | Store]:
@@ -132,7 +136,8 @@ class TilePrinter:
         for access, array in self.arrays.items():
             size = ACROSS * self.tiles.width
             aligned = "__attribute__((aligned(64)))"
-            self.lines.add(f"{element_type(access.buffer)} {array}[{size}] {aligned};")
+            buffer = access.buffer  # type: ignore[attr-defined]
+            self.lines.add(f"{element_type(buffer)} {array}[{size}] {aligned};")
 
     def turn_in(self, index: Callable[[Index], str]) -> None:
         self._at_start(self.tiles.loads, index)

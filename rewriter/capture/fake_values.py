@@ -169,8 +169,8 @@ class FakeValues:
         every = (*parts, *named.values())
         return Seen(
             value,
-            watch.partial.union(*(part.partial for part in every)),
-            watch.rough.union(*(part.rough for part in every)),
+            frozenset(watch.partial).union(*(part.partial for part in every)),
+            frozenset(watch.rough).union(*(part.rough for part in every)),
         )
 
     def given(self, value: Any) -> Any:

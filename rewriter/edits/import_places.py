@@ -76,7 +76,7 @@ def _before(source: SourceFile, statement: ast.stmt, line: str) -> Edit:
 
 
 def _after(source: SourceFile, statement: ast.stmt, line: str) -> Edit:
-    number = statement.end_lineno
+    number = statement.end_lineno or statement.lineno
     if number < len(source.starts):
         return Edit(source.starts[number], source.starts[number], line)
     return Edit(len(source.text), len(source.text), source.newline + line)

@@ -106,7 +106,9 @@ def _changed(source: SourceFile, edit: Edit, make: Callable[[list[Line]], list[L
     config: Any = cst.PartialParserConfig(default_indent=source.indent_unit())
     module = cst.parse_module(text, config)
     places = {len(head) + source.span(s)[0] - start for s in run}
-    found = [n for n, a, _ in spans(module, text) if isinstance(n, _STATEMENTS) and a in places]
+    found: list[Any] = [
+        n for n, a, _ in spans(module, text) if isinstance(n, _STATEMENTS) and a in places
+    ]
     if len(found) < len(run):
         raise NotFound("the statement is not found again")
     changed = module.visit(_Change(found, make, source.indent_unit()))
@@ -180,7 +182,8 @@ def _parts(lines: list[Line], targets: set[int]) -> _Parts:
     if isinstance(first, cst.SimpleStatementLine):
         at = min(i for i, s in enumerate(first.body) if id(s) in targets)
         before = list(first.body[:at])
-        lines[0] = lines[0].with_changes(body=lines[0].body[at:])
+        head: Any = lines[0]
+        lines[0] = head.with_changes(body=head.body[at:])
     return _Parts(above, before, lines, after, end)
 
 

@@ -181,7 +181,7 @@ def _body(tree: ast.Module, name: str) -> ast.AST:
     """The function's statements, without its decorators."""
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda))
     node = next(node for node in nodes if getattr(node, "name", "<lambda>") == name)
-    inside = node.body if isinstance(node, ast.FunctionDef) else [ast.Expr(node.body)]
+    inside: list[Any] = node.body if isinstance(node, ast.FunctionDef) else [ast.Expr(node.body)]
     return ast.Module(body=inside, type_ignores=[])
 
 

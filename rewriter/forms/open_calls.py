@@ -29,7 +29,8 @@ def call(family: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(fn, torch.nn.Module):
         return _module(family, fn, args, kwargs)
     if type(fn) is types.MethodType and _is_followed(fn.__func__):
-        return _python(family, fn.__func__, fn.__self__, (fn.__self__, *args), kwargs)
+        method: Any = fn.__func__
+        return _python(family, method, fn.__self__, (fn.__self__, *args), kwargs)
     if _is_followed(fn):
         return _python(family, fn, None, args, kwargs)
     return fn(*args, **kwargs)

@@ -151,7 +151,7 @@ def _places(
 ) -> Iterator[tuple[int, tuple[list[ast.stmt], ast.AST | None]]]:
     """For each statement, by identity: the block that it stands in, and the statement around."""
     for name in ("body", "orelse", "finalbody"):
-        block = getattr(node, name, None)
+        block: Any = getattr(node, name, None)
         for stmt in block if isinstance(block, list) else ():
             yield id(stmt), (block, parent)
             if not isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

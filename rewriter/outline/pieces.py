@@ -65,7 +65,7 @@ class Family:
         known = id(owner) if isinstance(owner, torch.nn.Module) else 0
         line = self._breaks.get((code.co_filename, code.co_firstlineno, known))
         if line is not None and isinstance(made, self.kind):
-            made.cut_at(line, self)
+            made.cut_at(line, self)  # type: ignore[attr-defined]
 
 
 def line_in(fn: Any, stopped_at: tuple[Reached, ...]) -> int | None:

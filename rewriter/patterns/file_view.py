@@ -1,6 +1,7 @@
 """A file as patterns look at it: its text and names, and the way from a node outwards."""
 
 import ast
+from typing import Any
 
 from ..edits.intents import replace_expression, replace_statements
 from ..edits.parentheses import Binding, shown
@@ -21,8 +22,9 @@ class FileView:
 
     def __init__(self, source, names: Names) -> None:
         self.source, self.names = source, names
-        self.parents, self.functions = {}, {}
-        self._taken = {}
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.functions: dict[ast.AST, Any] = {}
+        self._taken: dict[ast.AST | None, set[str]] = {}
 
     def resolve(self, node):
         """The dotted name, unless a local variable hides its root."""

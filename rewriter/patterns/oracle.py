@@ -43,8 +43,12 @@ class Oracle(Protocol):
 
     exact: bool
     source: Any
-    names: Names
-    inference: Kinds
+
+    @property
+    def names(self) -> Names: ...
+
+    @property
+    def inference(self) -> Kinds: ...
 
     def kind(self, node: ast.AST) -> Kind:
         """Tensor, number, module, …, with dtype, shape, device and rank as tokens."""
