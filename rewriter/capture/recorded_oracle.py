@@ -128,7 +128,8 @@ class RecordedOracle(FileView):
     def replacement(self, node: ast.AST, text: str) -> Edit:
         """The edit that puts `text` in the place of a node; what is recorded needs no comments."""
         intent = Intent.STATEMENTS if isinstance(node, ast.stmt) else Intent.EXPRESSION
-        return Edit(*self.source.span(node), text, intent)
+        start, end = self.source.span(node)
+        return Edit(start, end, text, intent)
 
     # -- proofs
 

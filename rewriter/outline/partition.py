@@ -9,6 +9,7 @@ elsewhere are bound for certain after it; a statement that cannot be in a part r
 import ast
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from .bound_names import (
     Flow,
