@@ -1,7 +1,10 @@
 """Where a file stores attributes: whether what a class's `__init__` stores is what its methods
 find."""
 
+from __future__ import annotations
+
 import ast
+from typing import Any
 
 _BY_NAME = frozenset(["setattr", "__setattr__", "add_module", "register_module", "delattr"])
 _BY_NAME |= {"register_parameter", "register_buffer"}
@@ -12,7 +15,7 @@ class AttributeStores:
     """`elsewhere(cls, name)`: whether code other than the `__init__` of `cls` and of its bases may
     store the attribute."""
 
-    def __init__(self, index, functions, classes):
+    def __init__(self, index: Any, functions: Any, classes: Any) -> None:
         self.classes, self.anything, self.loose, self.own = classes, False, set(), {}
         self.functions = functions
         for node in index.get(ast.Attribute, ()):
@@ -23,11 +26,11 @@ class AttributeStores:
         for node in index.get(ast.Call, ()):
             self._call(node)
 
-    def _opened(self, node):
+    def _opened(self, node: Any) -> bool:
         """`__dict__` and the like, unless it is only looked at: that is not followed."""
         return node.attr != "__dict__" or not isinstance(node.value, ast.Name)
 
-    def _call(self, node):
+    def _call(self, node: Any) -> None:
         name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
         if name == "vars" and node.args:
             self.anything = True
@@ -42,7 +45,7 @@ class AttributeStores:
         else:
             self.anything = True
 
-    def _around(self, node):
+    def _around(self, node: Any) -> Any:
         """The innermost function around a node."""
         at, found = (node.lineno, node.col_offset), None
         for function in self.functions:  # those around others come first
@@ -51,7 +54,7 @@ class AttributeStores:
                 found = function
         return found
 
-    def _store(self, node, owner, name):
+    def _store(self, node: Any, owner: Any, name: str) -> None:
         if not isinstance(owner, ast.Name):
             self.loose.add(name)
             return
@@ -65,7 +68,7 @@ class AttributeStores:
             inside = method is function and function.name == "__init__"
             self.own.setdefault(name, set()).add((method.cls, inside))
 
-    def elsewhere(self, cls, name):
+    def elsewhere(self, cls: Any, name: str) -> bool:
         if self.anything or name in self.loose:
             return True
         for other, in_init in self.own.get(name, ()):
@@ -74,15 +77,15 @@ class AttributeStores:
                 return True
         return any(name in d.bound_names for d in self._below(cls))
 
-    def _below(self, cls):
+    def _below(self, cls: Any) -> Any:
         return [c for c in self.classes.values() if c is not cls and self._derives(c, cls)]
 
-    def overridden(self, cls, method):
+    def overridden(self, cls: Any, method: Any) -> Any:
         """Whether a class below has a method of that name, or something stores one."""
         stored = self.anything or method in self.loose or method in self.own
         return stored or any(method in d.methods for d in self._below(cls))
 
-    def _derives(self, cls, base, seen=()):
+    def _derives(self, cls: Any, base: Any, seen: Any = ()) -> bool:
         if cls is base:
             return True
         if cls in seen:

@@ -1,7 +1,18 @@
 """The walk over what runs under capture: rules get the nodes that they ask for; code that a guard
 keeps out is skipped."""
 
+from __future__ import annotations
+
 import ast
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...rewriter.patterns.import_names import Names
+    from ..rules.base import Rule
+    from .definitions import Function
+    from .file_context import FileContext
+    from .growing_attributes import _Collector
+
 
 _COMPILING = (
     "torch.compiler.is_compiling",
@@ -15,7 +26,7 @@ VALUES = "host_values"  # what is computed ahead of a captured call
 _BLOCKS = {"body", "orelse", "finalbody"}
 
 
-def compiling(test, names):
+def compiling(test: ast.expr, names: Names) -> bool | None:
     """True where `test` holds only when compiled, False where only when not, None where it tells
     neither."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -32,14 +43,14 @@ def compiling(test, names):
     return False if name in _SCRIPTING else None
 
 
-def _exact(test, names):
+def _exact(test: Any, names: Names) -> bool:
     """Whether the other branch of `test` surely is the other case: no `and` in it."""
     while isinstance(test, ast.UnaryOp):
         test = test.operand
     return isinstance(test, ast.Call) and (names.resolve(test.func) or "") not in _SCRIPTING
 
 
-def read_ahead(test):
+def read_ahead(test: ast.expr) -> bool:
     """Whether a choice asks for what was computed ahead of the captured call: `values and "key" in
     values`. Its other side runs in eager alone."""
     if not (
@@ -59,16 +70,18 @@ def read_ahead(test):
 class Walk:
     """Calls the rules of `table` ({node type: rules}) and keeps each node's parent."""
 
-    def __init__(self, context, table):
+    def __init__(
+        self, context: FileContext, table: dict[type, list[Rule] | tuple[_Collector]]
+    ) -> None:
         self.context, self.table, self.found = context, table, []
 
-    def function(self, function):
+    def function(self, function: Function) -> None:
         self.context.functions[function.node] = function
         self.context.inference.function(function)
         self._parents(function.node)
         self._block(function.node.body)
 
-    def _parents(self, node):
+    def _parents(self, node: Any) -> None:
         parents = self.context.parents
         todo = [node]
         while todo:
@@ -77,7 +90,7 @@ class Walk:
                 parents[child] = parent
                 todo.append(child)
 
-    def _block(self, body):
+    def _block(self, body: list[ast.stmt]) -> None:
         """The statements up to one that leaves whenever the code is compiled."""
         for statement in body:
             self._visit(statement)
@@ -89,7 +102,7 @@ class Walk:
                 if leaves and _exact(statement.test, self.context.names):
                     return
 
-    def _visit(self, node):
+    def _visit(self, node: ast.AST) -> None:
         for rule in self.table.get(type(node), ()):
             self.found.extend(rule.check(node, self.context))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -101,7 +114,7 @@ class Walk:
             return
         self._children(node)
 
-    def _children(self, node):
+    def _children(self, node: ast.AST) -> None:
         for name, value in ast.iter_fields(node):
             if name == "annotation":
                 continue
@@ -115,7 +128,7 @@ class Walk:
             elif isinstance(value, ast.AST):
                 self._visit(value)
 
-    def _if(self, node):
+    def _if(self, node: ast.If) -> None:
         names = self.context.names
         state = compiling(node.test, names)
         if state is None:

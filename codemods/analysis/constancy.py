@@ -1,10 +1,19 @@
 """Statements whose results hang on sizes and Python numbers alone: a tensor's data decides nothing
 in them."""
 
+from __future__ import annotations
+
 import ast
 import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.torch_facts import RANDOM
+
+if TYPE_CHECKING:
+    from .definitions import Class, Function
+    from .file_context import FileContext
+
 
 _BUILTINS = frozenset(
     "range len float int bool min max abs sum tuple list enumerate zip round sorted reversed pow"
@@ -33,7 +42,9 @@ class Constancy:
     `doubts`: names that are not proved to be tensors; `numpy`, `dynamic`: how often NumPy is
     called, and a result's shape depends on what a tensor holds."""
 
-    def __init__(self, context, function, helper):
+    def __init__(
+        self, context: FileContext, function: Function, helper: Callable[..., Any]
+    ) -> None:
         self.context, self.function, self.helper = context, function, helper
         self.locals = context.local_names(function.node)
         self.inputs, self.uses, self.attributes, self.bound, self.doubts = (
@@ -48,20 +59,20 @@ class Constancy:
 
     # Statements
 
-    def takes(self, statement):
+    def takes(self, statement: ast.stmt) -> bool:
         handler = getattr(self, f"_take_{type(statement).__name__}", None)
         return handler is not None and handler(statement)
 
-    def _all(self, body):
+    def _all(self, body: list[ast.stmt]) -> bool:
         return all(self.takes(s) for s in body)
 
-    def _take_Assign(self, node):
+    def _take_Assign(self, node: ast.Assign) -> bool:
         return self.constant(node.value) and all(self._binds(t) for t in node.targets)
 
-    def _take_AugAssign(self, node):
+    def _take_AugAssign(self, node: ast.AugAssign) -> bool:
         return self.constant(node.value) and self._own(node.target) and self._binds(node.target)
 
-    def _take_For(self, node):
+    def _take_For(self, node: ast.For) -> bool:
         return (
             self.constant(node.iter)
             and self._binds(node.target)
@@ -69,10 +80,10 @@ class Constancy:
             and self._all(node.orelse)
         )
 
-    def _take_If(self, node):
+    def _take_If(self, node: ast.If) -> bool:
         return self.constant(node.test) and self._all(node.body) and self._all(node.orelse)
 
-    def _take_Expr(self, node):
+    def _take_Expr(self, node: ast.Expr) -> bool:
         call = node.value
         method = (
             isinstance(call, ast.Call)
@@ -81,13 +92,13 @@ class Constancy:
         )
         return method and self.constant(call)
 
-    def _take_Return(self, node):
+    def _take_Return(self, node: ast.Return) -> bool:
         return node.value is not None and self.constant(node.value)
 
-    def _take_Pass(self, node):
+    def _take_Pass(self, node: ast.Pass) -> bool:
         return True
 
-    def _binds(self, target):
+    def _binds(self, target: ast.expr) -> bool:
         """Whether all that an assignment changes was made by these statements."""
         if isinstance(target, ast.Name):
             self.bound.add(target.id)
@@ -98,14 +109,14 @@ class Constancy:
             isinstance(target, ast.Subscript) and self._own(target) and self.constant(target.slice)
         )
 
-    def _own(self, node):
+    def _own(self, node: ast.expr) -> bool:
         while isinstance(node, ast.Subscript):
             node = node.value
         return isinstance(node, ast.Name) and node.id in self.bound
 
     # Expressions
 
-    def constant(self, node):
+    def constant(self, node: ast.AST) -> bool:
         """Whether an expression hangs on sizes, numbers and names of these statements alone."""
         if isinstance(node, _BOUND_BY):
             return False
@@ -121,7 +132,7 @@ class Constancy:
             if not isinstance(c, (ast.expr_context,))
         )
 
-    def _size(self, node):
+    def _size(self, node: ast.AST) -> bool | None:
         """Whether what `x.shape`, `x.size(0)` or `len(x)` stands for may be handed over; None for
         anything else."""
         base = sized(node, self.context)
@@ -134,13 +145,13 @@ class Constancy:
             self.doubts.add(base.id)
         return self._input(node, "shape" if several(node) else "int")
 
-    def _input(self, node, what):
+    def _input(self, node: Any, what: str) -> bool:
         text = self.context.segment(node)
         self.inputs.setdefault(text, what)
         self.uses.append((node, text))
         return True
 
-    def settled(self):
+    def settled(self) -> tuple[dict[str, str], list[tuple[ast.expr, str]]]:
         """(`inputs`, `uses`) without parts of a shape that is handed over as a whole as well."""
         uses = []
         for node, text in self.uses:
@@ -148,7 +159,7 @@ class Constancy:
             uses.append((node.value, whole) if whole in self.inputs else (node, text))
         return {text: self.inputs[text] for _, text in uses}, uses
 
-    def _Name(self, node):
+    def _Name(self, node: ast.Name) -> bool:
         name = node.id
         if name in self.bound | self.inner:
             return True
@@ -159,7 +170,7 @@ class Constancy:
             return self._input(node, "shape" if kind.cls == "shape" else "int")
         return self._outside(node)
 
-    def _outside(self, node):
+    def _outside(self, node: ast.Name) -> bool:
         full = self.context.names.aliases.get(node.id, "")
         if full.split(".")[0] in ("numpy", "math", "torch"):
             return True
@@ -167,7 +178,7 @@ class Constancy:
             return self.helper(self.context.program.top[node.id])
         return node.id in _BUILTINS and node.id not in self.context.names.bound
 
-    def _Attribute(self, node):
+    def _Attribute(self, node: ast.Attribute) -> bool:
         own = isinstance(node.value, ast.Name) and node.value.id == self.function.self_name
         if not own:
             return self.constant(node.value)
@@ -180,7 +191,7 @@ class Constancy:
             self.attributes.add(node.attr)
         return fixed
 
-    def _Call(self, node):
+    def _Call(self, node: ast.Call) -> bool:
         parts = [*node.args, *(k.value for k in node.keywords)]
         if not all(self.constant(p) for p in parts):
             return False
@@ -197,7 +208,7 @@ class Constancy:
         self.dynamic += full.startswith("torch.") and self._data_shaped(last, node.args)
         return True
 
-    def _method(self, node):
+    def _method(self, node: ast.Call) -> bool:
         if isinstance(node.func, ast.Name):
             return self._outside(node.func) and node.func.id not in self.bound | self.locals
         name = getattr(node.func, "attr", "")
@@ -207,13 +218,13 @@ class Constancy:
         self.dynamic += tensor and self._data_shaped(name, [None, *node.args])
         return not self._of_self(node.func.value) and self.constant(node.func.value)
 
-    def _of_self(self, node):
+    def _of_self(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and node.id == self.function.self_name
 
-    def _data_shaped(self, name, args):
+    def _data_shaped(self, name: str, args: Any) -> bool:
         return name in _ARRAYS or (name == "where" and len(args) == 1)
 
-    def _Subscript(self, node):
+    def _Subscript(self, node: ast.Subscript) -> bool:
         if not self.constant(node.value) or not self.constant(node.slice):
             return False
         kind, index = self.context.kind(node.value), self.context.kind(node.slice)
@@ -221,7 +232,7 @@ class Constancy:
         self.dynamic += kind.is_tensor and chosen
         return True
 
-    def _display(self, node):
+    def _display(self, node: ast.ListComp) -> bool:
         names = {
             n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
         }
@@ -229,25 +240,25 @@ class Constancy:
 
     _ListComp = _SetComp = _GeneratorExp = _DictComp = _display
 
-    def _Lambda(self, node):
+    def _Lambda(self, node: ast.Lambda) -> bool:
         return self._within(
             {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}, [node.body]
         )
 
-    def _within(self, names, parts):
+    def _within(self, names: set[str], parts: Iterator[Any] | list[ast.expr]) -> bool:
         saved, self.inner = self.inner, self.inner | names
         fits = all(self.constant(p) for p in parts)
         self.inner = saved
         return fits
 
-    def _comprehension(self, node):
+    def _comprehension(self, node: ast.comprehension) -> bool:
         return all(self.constant(n) for n in (node.iter, *node.ifs))
 
-    def _keyword(self, node):
+    def _keyword(self, node: Any) -> Any:
         return self.constant(node.value)
 
 
-def sized(node, context):
+def sized(node: ast.AST, context: FileContext) -> ast.Name | None:
     """The name whose size `node` asks for: `x.shape`, `x.shape[2:]`, `x.ndim`, `x.size()`,
     `x.size(0)`, `len(x)`."""
     base = None
@@ -275,7 +286,7 @@ def sized(node, context):
     return base if isinstance(base, ast.Name) else None
 
 
-def several(node):
+def several(node: Any) -> bool:
     """Whether the size asked for is a shape, and not one number."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Slice)
@@ -285,7 +296,7 @@ def several(node):
 
 
 @functools.lru_cache(maxsize=256)
-def _stored_later(cls):
+def _stored_later(cls: Class) -> set[str]:
     """Attributes that methods other than `__init__` store."""
     return {
         n.attr
@@ -296,7 +307,7 @@ def _stored_later(cls):
     }
 
 
-def number_by_default(node, context):
+def number_by_default(node: ast.expr, context: FileContext) -> bool:
     """Whether `self.name` is stored once, from a parameter of `__init__` that is a number by
     default."""
     function = context.function(node)
@@ -318,11 +329,11 @@ def number_by_default(node, context):
     return isinstance(default, ast.Constant) and isinstance(default.value, (int, float))
 
 
-def _names(statement, attribute):
+def _names(statement: ast.Assign, attribute: str) -> bool:
     return any(isinstance(t, ast.Attribute) and t.attr == attribute for t in statement.targets)
 
 
-def defaults(function):
+def defaults(function: Any) -> dict[str, ast.Constant]:
     """{parameter: its default}."""
     args = function.args
     placed = [*args.posonlyargs, *args.args]

@@ -1,15 +1,22 @@
 """The functions and classes of a file, and which of them run under capture."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.import_names import dotted
 from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
 from .grad_modes import switching_functions
 
+if TYPE_CHECKING:
+    from ...rewriter.patterns.import_names import Names
 
-def _words(text):
+
+def _words(text: str) -> Any:
     return frozenset(text.split())
 
 
@@ -35,16 +42,16 @@ class Function:
     """One `def`: `cls` is the class that it is a method of, `outer` the function around it."""
 
     node: ast.AST
-    cls: "Class | None" = None
-    outer: "Function | None" = None
+    cls: Class | None = None
+    outer: Function | None = None
     qualified: str = ""
 
     @property
-    def name(self):
+    def name(self) -> str:
         return self.node.name
 
     @property
-    def self_name(self):
+    def self_name(self) -> str | None:
         """The name of the first parameter of a method (not of a static one)."""
         static = any(
             isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod")
@@ -62,11 +69,11 @@ class Class:
     is_module: bool = False
 
     @property
-    def name(self):
+    def name(self) -> str:
         return self.node.name
 
     @property
-    def item_lookup(self):
+    def item_lookup(self) -> str:
         """The method of dict, "__getitem__" or "get", that a plain subclass of dict has for
         `__getattr__`; else ""."""
         if [ast.unparse(b) for b in self.node.bases] != ["dict"]:
@@ -80,7 +87,7 @@ class Class:
         return ""
 
     @property
-    def bound_names(self):
+    def bound_names(self) -> set[str]:
         """What the class's body binds."""
         stores = (
             n for s in self.node.body if not isinstance(s, ast.FunctionDef) for n in ast.walk(s)
@@ -94,7 +101,13 @@ class FileProgram:
     """Every function of the tree with its class, by node; `captured(scope)` gives those that run
     under capture."""
 
-    def __init__(self, tree, names, index, qualified=None):
+    def __init__(
+        self,
+        tree: ast.Module,
+        names: Names,
+        index: dict[type, list[ast.AST]],
+        qualified: dict[ast.FunctionDef, str] | None = None,
+    ) -> None:
         self.tree, self.names, self.qualified = tree, names, qualified or {}
         self.calls = index.get(ast.Call, [])
         self.functions, self.classes, self.top = [], {}, {}
@@ -105,7 +118,7 @@ class FileProgram:
         self.rebound, self.compiled = names.rebound, self._compiled_roots()
         self.switching = switching_functions(self.functions, self.calls)
 
-    def _collect(self, body, cls, outer):
+    def _collect(self, body: Any, cls: Class | None, outer: Function | None) -> None:
         for node in body:
             if isinstance(node, _FUNCTIONS):
                 self._function(node, cls, outer)
@@ -115,7 +128,7 @@ class FileProgram:
                 for name in ("body", "orelse", "finalbody", "handlers"):
                     self._collect(getattr(node, name, None) or [], cls, outer)
 
-    def _function(self, node, cls, outer):
+    def _function(self, node: Any, cls: Class | None, outer: Function | None) -> None:
         function = Function(node, cls, outer, self.qualified.get(node, ""))
         self.functions.append(function)
         if cls is not None:
@@ -124,7 +137,7 @@ class FileProgram:
             self.top[node.name] = function
         self._collect(node.body, None, function)
 
-    def _class(self, node, outer):
+    def _class(self, node: ast.ClassDef, outer: Any) -> None:
         bases = [
             (
                 ".".join(dotted(b))
@@ -138,7 +151,7 @@ class FileProgram:
             self.classes[node.name] = cls
         self._collect(node.body, cls, outer)
 
-    def _is_module(self, cls, seen):
+    def _is_module(self, cls: Class, seen: set[str]) -> bool:
         """A torch.nn class above it; or, under a class from elsewhere, a `forward`."""
         if cls.name in seen:
             return False
@@ -152,7 +165,7 @@ class FileProgram:
         forward = self.method(cls, "forward")
         return bool(bases) and forward is not None and not any("autograd" in base for base in bases)
 
-    def _foreign(self, cls, seen):
+    def _foreign(self, cls: Class, seen: set[Any]) -> set[str]:
         """The bases from elsewhere, of the class and of those above it in this file."""
         seen.add(cls.name)
         found = {b for b in cls.bases if b and b not in self.classes and b != "object"}
@@ -161,7 +174,7 @@ class FileProgram:
                 found |= self._foreign(self.classes[base], seen)
         return found
 
-    def method(self, cls, name, seen=()):
+    def method(self, cls: Any, name: str, seen: tuple[str, ...] = ()) -> Function | None:
         """The method that instances of `cls` have under `name`, if it stands in this file."""
         if name in cls.methods:
             return cls.methods[name]
@@ -172,7 +185,7 @@ class FileProgram:
                     return found
         return None
 
-    def captured(self, scope, seen=frozenset()):
+    def captured(self, scope: str, seen: frozenset[str] = frozenset()) -> set[Function]:
         """The functions that run under capture: "forward" (reached from a module's forward or a
         compiled function), "compiled" (from compiled ones alone) or "all". `seen`: names of
         functions that a traced run saw there."""
@@ -190,13 +203,13 @@ class FileProgram:
             roots |= {f for f in allowed if f.cls and f.cls.is_module and f.name == "forward"}
         return self._reach(roots & set(allowed), set(allowed))
 
-    def _disabled(self, function):
+    def _disabled(self, function: Function) -> bool:
         return any(self._decorator(d) in DISABLE for d in function.node.decorator_list)
 
-    def _decorator(self, node):
+    def _decorator(self, node: ast.expr) -> str | None:
         return self.names.resolve(node.func if isinstance(node, ast.Call) else node)
 
-    def _compiled_roots(self):
+    def _compiled_roots(self) -> set[Function]:
         roots = {
             f for f in self.functions if any(self._is_compile(d) for d in f.node.decorator_list)
         }
@@ -205,7 +218,7 @@ class FileProgram:
                 roots |= self._named(node.args[0])
         return roots
 
-    def _is_compile(self, decorator):
+    def _is_compile(self, decorator: ast.expr) -> bool:
         node = decorator
         if isinstance(node, ast.Call):
             if self._decorator(node) in ("functools.partial",) and node.args:
@@ -217,7 +230,7 @@ class FileProgram:
             and ".".join([self.names.aliases.get(parts[0], parts[0]), *parts[1:]]) in COMPILE
         )
 
-    def _named(self, node):
+    def _named(self, node: ast.Name) -> set[Any]:
         """The functions behind the argument of `torch.compile(...)`: a function, a class's
         instance, a bound method."""
         if isinstance(node, ast.Call):
@@ -229,11 +242,11 @@ class FileProgram:
             return {f for f in self.functions if f.name == node.id and f.cls is None}
         return set()
 
-    def is_compiled(self, function):
+    def is_compiled(self, function: Function) -> bool:
         """Whether `torch.compile` is given the function itself."""
         return function in self.compiled
 
-    def _reach(self, roots, allowed):
+    def _reach(self, roots: set[Function], allowed: set[Function]) -> set[Function]:
         reached, todo = set(), list(roots)
         while todo:
             function = todo.pop()
@@ -243,7 +256,7 @@ class FileProgram:
             todo += [f for f in self._calls(function) if f in allowed]
         return reached
 
-    def _calls(self, function):
+    def _calls(self, function: Function) -> Iterator[Function]:
         """Functions of this file that `function` names in a call or hands on; functions defined in
         it."""
         yield from (f for f in self.functions if f.outer is function)
@@ -257,7 +270,7 @@ class FileProgram:
             elif isinstance(node, ast.withitem):
                 yield from self._entered(node.context_expr)
 
-    def _entered(self, node):
+    def _entered(self, node: ast.expr) -> Iterator[Function]:
         """What `with X(...)` of a class of this file runs."""
         made = (
             isinstance(node, ast.Call)
@@ -267,12 +280,12 @@ class FileProgram:
         if made:
             yield from filter(None, (self.method(made, name) for name in ("__enter__", "__exit__")))
 
-    def _constructed(self, cls):
+    def _constructed(self, cls: Class) -> Iterator[Any]:
         for name in ("__init__", "__call__", "__post_init__"):
             if not cls.is_module and name in cls.methods:
                 yield cls.methods[name]
 
-    def _attribute(self, function, node):
+    def _attribute(self, function: Function, node: ast.Attribute) -> Iterator[Function]:
         owner = function
         while owner is not None and owner.cls is None:
             owner = owner.outer
@@ -283,7 +296,7 @@ class FileProgram:
             classes = [owner.cls]
         yield from filter(None, (self.method(cls, node.attr) for cls in classes))
 
-    def _held(self, owner, node):
+    def _held(self, owner: Function, node: ast.expr) -> Iterator[Any]:
         """The classes of this file that `self.attribute` may be an instance of, by what `__init__`
         stores there; modules are called, not asked for methods."""
         own = (

@@ -1,6 +1,10 @@
 """What a rule sees of the file that it looks at."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Refusal
 from ...rewriter.patterns.file_view import FUNCTIONS, FileView
@@ -12,12 +16,18 @@ from .definitions import FileProgram
 from .findings import ERROR, Finding
 from .inference import Inference
 
+if TYPE_CHECKING:
+    from ...rewriter.edits.source_file import SourceFile
+    from ...rewriter.edits.spans import Fix
+    from ...rewriter.patterns.kinds import Kind
+    from ..cli.settings import Settings
+
 
 class FileContext(FileView):
     """One file: its source, names, program and inference; parents of the nodes of captured
     functions."""
 
-    def __init__(self, source, settings, suppose=False):
+    def __init__(self, source: SourceFile, settings: Settings, suppose: bool = False) -> None:
         self.settings, self.index = settings, by_type(source.tree)
         super().__init__(source, Names(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
@@ -28,43 +38,43 @@ class FileContext(FileView):
 
     # What a node is
 
-    def kind(self, node):
+    def kind(self, node: ast.expr) -> Kind:
         return self.inference.kinds.get(node, ANY)
 
     # What only one who ran the code can say
 
-    def proved(self, first, second):
+    def proved(self, first: Any, second: Any) -> None:
         """The text proves a side by its form alone (see where_safety)."""
         return None
 
-    def total(self, *nodes):
+    def total(self, *nodes: Any) -> bool:
         return False
 
-    def overwritten(self, into, text):
+    def overwritten(self, into: Any, text: str) -> str:
         return "only one who ran the code can say"
 
-    def runs(self, name, value):
+    def runs(self, name: str, value: Any) -> None:
         """Inference knows the name by its statement."""
 
-    def doubt(self, at, sides, nodes, targets):
+    def doubt(self, at: Any, sides: Any, nodes: Any, targets: Any) -> Any:
         """Why a choice at `at` may be felt, as the text shows it."""
         return Proofs(self, at).doubt(sides, nodes, targets)
 
     # What a proof asks
 
-    def whole_parents(self):
+    def whole_parents(self) -> Any:
         """The parents of all nodes of the file."""
         if self._whole is None:
             tree = self.source.tree
             self._whole = {c: n for n in ast.walk(tree) for c in ast.iter_child_nodes(n)}
         return self._whole
 
-    def grad_mode(self, node):
+    def grad_mode(self, node: Any) -> Any:
         """A number for the grad mode at a branch, the same as that of tensors made under it; None:
         several are possible."""
         return self.inference.grad_modes.get(node)
 
-    def called(self, call):
+    def called(self, call: Any) -> Any:
         """The Function of this file that a call surely runs, with its kinds inferred; or None."""
         program, callee = self.program, call.func
         found = None
@@ -79,7 +89,7 @@ class FileContext(FileView):
             self.inference.function(found)
         return found
 
-    def callers(self, function):
+    def callers(self, function: Any) -> Iterator[Any]:
         """(function or module around it, call) of the calls of this file that may run it."""
         (found,) = [f for f in self.program.functions if f.node is function]
         names = called_names(found, self.program)
@@ -100,7 +110,16 @@ class FileContext(FileView):
 
     # Making findings
 
-    def finding(self, rule, node, message=None, fix=None, help="", kept="", level=ERROR):
+    def finding(
+        self,
+        rule: Any,
+        node: ast.AST,
+        message: str | None = None,
+        fix: Fix | Refusal | None = None,
+        help: str = "",
+        kept: str = "",
+        level: str = ERROR,
+    ) -> Finding:
         """`fix`: a Fix, the Refusal that stands in its place, or None."""
         source = self.source
         fix, kept = (None, fix.why) if isinstance(fix, Refusal) else (fix, kept)
@@ -119,12 +138,12 @@ class FileContext(FileView):
         )
 
 
-def last_name(node):
+def last_name(node: Any) -> Any:
     """`f` of `f`, `a.f` and `a.b.f`; "" for others."""
     return getattr(node, "attr", None) or getattr(node, "id", "")
 
 
-def called_names(function, program):
+def called_names(function: Any, program: Any) -> Any:
     """Names by which a file may call a function: its own, and those of what is made from it; of a
     `forward`, those of instances of its class."""
     made = {function.name}
@@ -148,7 +167,7 @@ def called_names(function, program):
     return found - {"self"}
 
 
-def _below(cls, base, program):
+def _below(cls: Any, base: Any, program: Any) -> bool:
     return cls is base or any(
         _below(program.classes[b], base, program)
         for b in cls.bases

@@ -1,6 +1,9 @@
 """What a rule found: the place, the message, and the fix or the reason why there is none."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...rewriter.edits.spans import Fix
 
@@ -28,12 +31,12 @@ class Finding:
     cell: int | None = None
 
     @property
-    def place(self):
+    def place(self) -> str:
         cell = "" if self.cell is None else f"cell {self.cell}:"
         return f"{self.path}:{cell}{self.line}:{self.column}"
 
-    def without_fix(self, why):
+    def without_fix(self, why: Any) -> Any:
         return replace(self, fix=None, kept=why)
 
-    def sort_key(self):
+    def sort_key(self) -> tuple[str, int, int, str]:
         return self.path, self.line, self.column, self.code

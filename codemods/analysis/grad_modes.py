@@ -1,6 +1,7 @@
 """What `with` statements and calls do to the grad mode, as far as names tell."""
 
 import ast
+from typing import Any
 
 _NEUTRAL = frozenset(
     """
@@ -22,28 +23,28 @@ SWITCHES = frozenset(
 )
 
 
-def _named(expression, names):
+def _named(expression: Any, names: Any) -> Any:
     called = expression.func if isinstance(expression, ast.Call) else expression
     return names.resolve(called) or ""
 
 
-def keeps_grad_mode(expression, names):
+def keeps_grad_mode(expression: Any, names: Any) -> bool:
     """Whether entering it surely leaves the grad mode as it is."""
     return _named(expression, names) in _NEUTRAL
 
 
-def swallows_nothing(expression, names):
+def swallows_nothing(expression: Any, names: Any) -> bool:
     """Whether leaving it surely lets every exception through."""
     return _named(expression, names) in _NEUTRAL | _MODES
 
 
-def switches(call):
+def switches(call: Any) -> bool:
     """Whether a call by its name alone may leave another grad mode behind."""
     name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
     return name in SWITCHES
 
 
-def switching_functions(functions, calls):
+def switching_functions(functions: Any, calls: Any) -> Any:
     """Names of the functions of a file that may leave another grad mode behind, by what they
     call."""
     if not any(map(switches, calls)):
@@ -56,5 +57,5 @@ def switching_functions(functions, calls):
     return found
 
 
-def _last(call):
+def _last(call: Any) -> Any:
     return getattr(call.func, "attr", None) or getattr(call.func, "id", "")

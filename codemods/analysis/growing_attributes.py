@@ -1,11 +1,20 @@
 """Attributes of modules that grow whenever captured code runs: counters, and lists that keep what
 they are given."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.kinds import constant
 from .captured_walk import Walk, compiling
+
+if TYPE_CHECKING:
+    from .definitions import Class, Function
+    from .file_context import FileContext
+
 
 _GROWS = ("append", "extend", "insert", "appendleft")
 _TRIMS = ("clear", "pop", "popleft", "popitem", "remove")
@@ -35,11 +44,11 @@ class Use:
 
 
 class _Collector:
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterator[ast.AST]:
         yield node
 
 
-def live(context, *types):
+def live(context: FileContext, *types: Any) -> list[ast.AST]:
     """The nodes of captured functions that run when compiled."""
     walk = Walk(context, dict.fromkeys(types, (_Collector(),)))
     for function in list(context.functions.values()):
@@ -47,7 +56,7 @@ def live(context, *types):
     return walk.found
 
 
-def own_attribute(node, function):
+def own_attribute(node: Any, function: Function) -> str | None:
     """The name of the attribute where `node` is one of the function's `self`."""
     own = (
         isinstance(node, ast.Attribute)
@@ -57,7 +66,7 @@ def own_attribute(node, function):
     return node.attr if own else None
 
 
-def counted(node, context):
+def counted(node: Any, context: FileContext) -> Any:
     """The Growth of `self.n += 1` or `self.n = self.n + 1` in a module's method; None for anything
     else."""
     function = _method(node, context)
@@ -84,7 +93,7 @@ def counted(node, context):
     return Growth(node, function, attr, (other,), (target, read)) if read is not None else None
 
 
-def kept(node, context):
+def kept(node: ast.stmt, context: FileContext) -> Any:
     """The Growth of `self.seen.append(x)` and the like, also of a list that a dict of the module
     holds, and of `self.seen[len(self.seen)] = x`."""
     function = _method(node, context)
@@ -106,7 +115,7 @@ def kept(node, context):
     return attr and Growth(node, function, attr, added, (base,))
 
 
-def _numbered(node, function):
+def _numbered(node: ast.stmt, function: Function) -> Any:
     """A dict that gets another entry, under its own length."""
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     attr = own_attribute(target.value, function) if isinstance(target, ast.Subscript) else None
@@ -127,7 +136,7 @@ def _numbered(node, function):
     )
 
 
-def _bare(statement):
+def _bare(statement: ast.stmt) -> bool:
     """`calls: int`, which makes no attribute."""
     return (
         isinstance(statement, ast.AnnAssign)
@@ -136,7 +145,7 @@ def _bare(statement):
     )
 
 
-def _method(node, context):
+def _method(node: ast.stmt, context: FileContext) -> Function | None:
     function = context.function(node)
     return (
         function
@@ -150,7 +159,7 @@ class Attribute:
     outside captured code, None for one that is not plain; `uses`: where it stands otherwise than in
     what is `grown`; `shared`: a class above or below counts as well."""
 
-    def __init__(self, growths, grown, context):
+    def __init__(self, growths: list[Growth], grown: list[Growth], context: FileContext) -> None:
         first = growths[0]
         self.growths, self.context, self.attr, self.cls = (
             growths,
@@ -176,22 +185,22 @@ class Attribute:
         self.stores += self._class_level()
 
     @property
-    def reads(self):
+    def reads(self) -> list[Use]:
         return [u for u in self.uses if u.what == "read"]
 
     @property
-    def named(self):
+    def named(self) -> bool:
         """Whether a string spells the attribute's name: something may look it up."""
         return any(n.value == self.attr for n in self.context.index.get(ast.Constant, ()))
 
     @property
-    def reset(self):
+    def reset(self) -> bool:
         """Whether it may be set back before, during or after each call: in captured code, or by
         code outside the class."""
         changes = [u for u in self.uses if u.what != "read"]
         return any(u.captured or u.function is None or u.function.cls is None for u in changes)
 
-    def read_by(self):
+    def read_by(self) -> str:
         """What reads it: the name of a function, for a message."""
         if self.named:
             return f'"{self.attr}" is named in a string'
@@ -201,7 +210,7 @@ class Attribute:
         )
         return f"`{self.attr}` is read {where}" if reads else ""
 
-    def _class_level(self):
+    def _class_level(self) -> Iterator[ast.Constant]:
         """What the class's own body gives it."""
         for cls in (
             self.cls,
@@ -223,7 +232,7 @@ class Attribute:
                 ):
                     yield node.value
 
-    def class_names(self):
+    def class_names(self) -> set[str]:
         """What the bodies of the class, and of those above and below it in the file, give a
         value."""
         related = [c for c in self.context.program.classes.values() if self._related(c)]
@@ -231,7 +240,7 @@ class Attribute:
             *(c.bound_names - {s.target.id for s in c.node.body if _bare(s)} for c in related)
         )
 
-    def foreign(self):
+    def foreign(self) -> bool:
         """Whether a class above it stands in another file that is not torch's."""
         classes = self.context.program.classes
         above = {
@@ -239,14 +248,14 @@ class Attribute:
         }
         return any(b not in classes and not (b or "").startswith("torch.nn.") for b in above)
 
-    def _function(self, node):
+    def _function(self, node: ast.Attribute) -> Any:
         """The function of the file around a node, lambdas and nested functions left out."""
         by_node = {f.node: f for f in self.context.program.functions}
         while node is not None and not (node in by_node and by_node[node].outer is None):
             node = self.parents.get(node)
         return by_node.get(node)
 
-    def _use(self, node):
+    def _use(self, node: ast.Attribute) -> Use | None:
         function = self._function(node)
         if self._muted(node) or self._unrelated(node, function):
             return None
@@ -255,22 +264,22 @@ class Attribute:
             node, what, function, function is not None and function.node in self.context.functions
         )
 
-    def _unrelated(self, node, function):
+    def _unrelated(self, node: ast.Attribute, function: Function) -> bool:
         """Whether it is the same name on a module of another class of the file."""
         own = function is not None and function.cls is not None and own_attribute(node, function)
         return bool(own) and not self._related(function.cls)
 
-    def _related(self, cls):
+    def _related(self, cls: Any) -> bool:
         return bool(self._above(cls) & self._above(self.cls))
 
-    def _above(self, cls):
+    def _above(self, cls: Class) -> set[str]:
         """A class with those above it in the file."""
         classes = self.context.program.classes
         return {cls.name}.union(
             *(self._above(classes[b]) for b in cls.bases if b in classes and b != cls.name)
         )
 
-    def _load(self, node):
+    def _load(self, node: ast.Attribute) -> str:
         parent = self.parents.get(node)
         called = isinstance(parent, ast.Attribute) and isinstance(
             self.parents.get(parent), ast.Call
@@ -285,7 +294,7 @@ class Attribute:
         )
         return "trim" if items else "read"
 
-    def _muted(self, node):
+    def _muted(self, node: ast.Attribute) -> bool:
         """Whether a node stands in code that only eager runs."""
         child, parent = node, self.parents.get(node)
         while parent is not None:
@@ -298,14 +307,14 @@ class Attribute:
             child, parent = parent, self.parents.get(parent)
         return False
 
-    def _value(self, use):
+    def _value(self, use: Use) -> ast.expr | None:
         statement = self.parents.get(use.node)
         plain = isinstance(statement, ast.AnnAssign) or (
             isinstance(statement, ast.Assign) and len(statement.targets) == 1
         )
         return statement.value if plain else None
 
-    def kinds(self):
+    def kinds(self) -> Iterator[Any]:
         """The kinds of the values that it is given; None for one that is not plain."""
         self.context.inference.class_attributes(self.cls)
         for value in self.stores:
@@ -315,7 +324,7 @@ class Attribute:
                 yield value and self.context.inference.kinds.get(value)
 
 
-def attributes(context, grows, *types):
+def attributes(context: FileContext, grows: Callable[..., Any], *types: Any) -> list[Attribute]:
     """The Attributes of modules that captured code grows: `grows(node, context)` gives the Growth
     of a statement."""
     nodes = [n for t in types for n in context.index.get(t, ())]

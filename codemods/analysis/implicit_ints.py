@@ -2,11 +2,13 @@
 sizes."""
 
 import ast
+from collections.abc import Callable
+from typing import Any
 
 from ...rewriter.patterns.torch_facts import SIZED, SIZED_FACTORIES
 
 
-def places(resolve, node):
+def places(resolve: Callable[..., Any], node: ast.expr) -> list[ast.expr]:
     """The expressions of a call or an index that stand where an int is meant; `resolve(func)` gives
     a dotted name."""
     if isinstance(node, ast.Subscript):
@@ -20,7 +22,7 @@ def places(resolve, node):
     )
 
 
-def _sizes(resolve, call):
+def _sizes(resolve: Callable[..., Any], call: ast.Call) -> list[ast.expr] | tuple[Any, ...]:
     """The arguments of a call that are sizes."""
     name = resolve(call.func) or ""
     if name.startswith("torch."):
@@ -29,6 +31,6 @@ def _sizes(resolve, call):
     return call.args if isinstance(call.func, ast.Attribute) and call.func.attr in SIZED else ()
 
 
-def elements(node):
+def elements(node: ast.expr) -> list[ast.expr]:
     """The parts of a tuple or list that is written out; anything else alone."""
     return node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]

@@ -1,8 +1,11 @@
 """The kind of a call: torch's functions and methods, layers, builtins, functions of the same
 file."""
 
+from __future__ import annotations
+
 import ast
 from dataclasses import replace
+from typing import Any
 
 from ...rewriter.patterns import torch_facts as tables
 from ...rewriter.patterns.kinds import (
@@ -42,7 +45,7 @@ _BUILTINS = {
 class Calls(Operators):
     """Calls of every sort."""
 
-    def on_Call(self, node):
+    def on_Call(self, node: ast.Call) -> Kind:
         if self.names.resolve(node.func) == "torch.cond":  # calls its functions at once
             self.at_once.update(a for a in node.args if isinstance(a, ast.Lambda))
         for arg in node.args:
@@ -60,7 +63,7 @@ class Calls(Operators):
             return self._construct(node, callee.cls, callee.cls.rpartition(".")[2])
         return self._named_call(node, self._name_of(node.func))
 
-    def _name_of(self, func):
+    def _name_of(self, func: ast.expr) -> str | None:
         """The dotted name of what is called; None where a local variable hides it."""
         root = func
         while isinstance(root, ast.Attribute):
@@ -69,7 +72,7 @@ class Calls(Operators):
             return None
         return self.names.resolve(func)
 
-    def _attribute_call(self, node):
+    def _attribute_call(self, node: ast.Call) -> Kind:
         base = self.expr(node.func.value)
         method = node.func.attr
         if switches(node) or method in self.switching:
@@ -93,12 +96,12 @@ class Calls(Operators):
             self.proved.add(base.param)
         return self._named_call(node, self._name_of(node.func))
 
-    def _known_base(self, base, method):
+    def _known_base(self, base: Kind, method: str) -> Kind:
         if base.what == MODULES and method == "children":
             return base
         return SIMPLE[SIZE] if base.what == SIZE and method == "numel" else ANY
 
-    def _named_call(self, node, name):
+    def _named_call(self, node: ast.Call, name: str | None) -> Kind:
         if isinstance(node.func, ast.Name) and node.func.id in self.program.top and name is None:
             known = node.func.id not in self.program.rebound and node.func.id not in self.env
             return self.returns(self.program.top[node.func.id]) if known else ANY
@@ -120,7 +123,7 @@ class Calls(Operators):
             return self._torch_call(node, name)
         return self._foreign(node, name)
 
-    def _foreign(self, node, name):
+    def _foreign(self, node: ast.Call, name: str) -> Kind:
         if name in _BUILTINS:
             return self._builtin(node, name)
         if name.endswith(("logging.getLogger", "logging.get_logger")):
@@ -138,7 +141,7 @@ class Calls(Operators):
             )
         return self._iterators(node, name)
 
-    def _numpy(self, node, name):
+    def _numpy(self, node: ast.Call, name: str) -> Kind:
         """A scalar where that is sure: an elementwise function of numbers, a whole reduction of a
         Python list."""
         kinds = [self.kind(a) for a in node.args]
@@ -150,7 +153,7 @@ class Calls(Operators):
         )
         return Kind("numpy scalar") if scalar else SIMPLE[NDARRAY]
 
-    def _builtin(self, node, name):
+    def _builtin(self, node: ast.Call, name: str) -> Kind:
         args = [self.kind(a) for a in node.args]
         if name == "len":
             return SIMPLE[SIZE if args and args[0].is_tensor else INT]
@@ -165,7 +168,7 @@ class Calls(Operators):
         what = SIZE if name == "int" and any(a.what == SIZE for a in args) else _BUILTINS[name]
         return Kind(what, host=host)
 
-    def _iterators(self, node, name):
+    def _iterators(self, node: ast.Call, name: str) -> Kind:
         if name in ("enumerate", "zip"):
             kinds = [self.element(self.kind(a)) for a in node.args]
             return Kind(
@@ -187,10 +190,10 @@ class Calls(Operators):
             )
         return ANY
 
-    def element(self, kind):
+    def element(self, kind: Kind) -> Kind:
         return kind.item if kind.what == "rows" else super().element(kind)
 
-    def _unpack(self, target, kind, value):
+    def _unpack(self, target: Any, kind: Any, value: Any) -> None:
         if kind.what == "row" and len(kind.const) == len(target.elts):
             for part, item in zip(target.elts, kind.const, strict=True):
                 self.assign(part, item, None)
@@ -199,7 +202,7 @@ class Calls(Operators):
 
     # Modules
 
-    def _own_call(self, node, base, method):
+    def _own_call(self, node: ast.Call, base: Kind, method: str) -> Kind:
         attribute = self.learnt(node.func, self._own_attribute(base, method))
         self.kinds[node.func] = attribute
         if attribute.what == MODULE:
@@ -216,7 +219,7 @@ class Calls(Operators):
             return ANY
         return self.returns(function) if function else ANY
 
-    def _layer_call(self, node, module):
+    def _layer_call(self, node: ast.Call, module: Kind) -> Kind:
         """Calling a module: a known layer proves that its first argument is a tensor."""
         name = module.cls or ""
         if name in self.program.classes:
@@ -239,13 +242,13 @@ class Calls(Operators):
         strided = last in tables.FLOATING_LAYERS and last not in ("ELU", "SELU", "CELU")
         return self.new(kind, strided=strided or any(k.strided for k in kinds[:1]))
 
-    def _layer_dtype(self, last, kinds):
+    def _layer_dtype(self, last: Any, kinds: list[Kind]) -> dict[str, int]:
         """Some layers work in floating point; others give what they are given, some integers."""
         floats = bool(kinds) and self.tokens.category(kinds[0].dtype) == "float"
         known = last in tables.FLOATING_LAYERS or (floats and last != "Sequential")
         return {"dtype": self.tokens.some("float")} if known else {}
 
-    def _prove(self, node):
+    def _prove(self, node: ast.Call) -> None:
         """The first argument is a tensor from here on."""
         if not node.args:
             return
@@ -258,7 +261,7 @@ class Calls(Operators):
 
     # torch
 
-    def _torch_call(self, node, name):
+    def _torch_call(self, node: ast.Call, name: str) -> Kind:
         last = name.rpartition(".")[2]
         if name == "torch.finfo":
             return Kind("finfo")
@@ -288,7 +291,7 @@ class Calls(Operators):
             return self._legacy_or_function(node, last)
         return ANY
 
-    def _legacy(self, last):
+    def _legacy(self, last: str) -> Kind:
         if last in tables.LEGACY_TENSORS:
             default = last == "Tensor"
             dtype = (
@@ -299,7 +302,7 @@ class Calls(Operators):
             return replace(self.tokens.tensor(), dtype=dtype)
         return ANY
 
-    def _legacy_or_function(self, node, last):
+    def _legacy_or_function(self, node: ast.Call, last: str) -> Kind:
         legacy = self._legacy(last)
         if not legacy.is_tensor:
             return self._function(node, last, tables.FUNCTION)
@@ -307,7 +310,7 @@ class Calls(Operators):
         flat = isinstance(listed, ast.List) and all(self.kind(e).is_number for e in listed.elts)
         return replace(legacy, rank=1) if flat else legacy
 
-    def _construct(self, node, name, last):
+    def _construct(self, node: ast.Call, name: str, last: str) -> Kind:
         if last in ("Parameter", "Buffer"):
             kind = self.kind(node.args[0]) if node.args else ANY
             return kind if kind.is_tensor else self.tokens.tensor()
@@ -323,7 +326,7 @@ class Calls(Operators):
             return Kind(MODULE, cls="torch.nn")
         return Kind(MODULE, cls=f"torch.nn.{last}", const=inplace)
 
-    def _function(self, node, last, table):
+    def _function(self, node: ast.Call, last: str, table: dict[str, str]) -> Kind:
         """A function of torch: its first argument is a tensor if its stub says so, and it acts as
         the method would."""
         letters = table.get(last)
@@ -342,7 +345,7 @@ class Calls(Operators):
             return self._where(*(self.kind(a) for a in node.args))
         return self.result(last, letters.rstrip("!"), first, node.args[1:], node)
 
-    def _where(self, condition, left, right):
+    def _where(self, condition: Kind, left: Kind, right: Kind) -> Kind:
         if not (left.is_tensor or right.is_tensor):
             return self.tokens.tensor(fresh=True)
         shape, rank, low = self.tokens.broadcast(left, right)
@@ -354,7 +357,7 @@ class Calls(Operators):
         shape, rank, low = self.tokens.broadcast(condition, full)
         return replace(full, shape=shape, rank=rank, low=low)
 
-    def _factory(self, node, last):
+    def _factory(self, node: ast.Call, last: str) -> Kind:
         tokens = self.tokens
         named = {k.arg: k.value for k in node.keywords}
         rank = self._factory_rank(node, last)
@@ -374,12 +377,12 @@ class Calls(Operators):
         plain = is_false(leaf) and not {"out", "layout", None} & set(named)
         return self.new(kind, strided=True) if plain else kind
 
-    def _literal_sizes(self, node, last):
+    def _literal_sizes(self, node: ast.Call, last: str) -> bool:
         return last in ("rand", "randn", "zeros", "ones", "empty") and all(
             isinstance(a, ast.Constant) for a in node.args
         )
 
-    def _factory_rank(self, node, last):
+    def _factory_rank(self, node: ast.Call, last: str) -> int | None:
         if last in ("arange", "linspace", "randperm"):
             return 1
         if last == "eye":
@@ -398,7 +401,7 @@ class Calls(Operators):
             )
         return None
 
-    def _dtype_of(self, node, last, named):
+    def _dtype_of(self, node: ast.Call, last: str, named: dict[str, ast.expr]) -> int:
         if "dtype" in named:
             name = (self.names.resolve(named["dtype"]) or "").removeprefix("torch.")
             return self._dtype_token(name)
@@ -411,7 +414,7 @@ class Calls(Operators):
             kind.what, self.tokens.fresh()
         )
 
-    def _dtype_token(self, name):
+    def _dtype_token(self, name: str) -> int:
         name = tables.DTYPE_NAMES.get(name, name)
         return (
             self.tokens.known(name, tables.DTYPES[name])
@@ -420,11 +423,11 @@ class Calls(Operators):
         )
 
 
-def is_false(node):
+def is_false(node: Any) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
-def _last_name(node):
+def _last_name(node: Any) -> Any:
     return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
 
 

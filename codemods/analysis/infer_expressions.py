@@ -1,7 +1,10 @@
 """The kind of an expression: operators, attributes, items, displays."""
 
+from __future__ import annotations
+
 import ast
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns import torch_facts as tables
 from ...rewriter.patterns.kinds import (
@@ -29,24 +32,25 @@ from ...rewriter.patterns.kinds import (
     constant,
 )
 from ...rewriter.patterns.name_scopes import Rebindings, rebindings
+from .block_ends import Flow
+
+if TYPE_CHECKING:
+    from ...rewriter.patterns.import_names import Names
+    from ..trace.trace_facts import Facts
+    from .definitions import Class, FileProgram
+
 
 GRAD_MODE = "<grad mode>"
 OF_INPUT = "an item of an input"
 _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset())
 
 
-class Flow:
-    """Where control may go on from inside the statement at hand: environments at the breaks and
-    continues of the loops around it, and between the statements of the `try`s around it."""
-
-    def __init__(self):
-        self.breaks, self.continues, self.watchers = [], [], []
-
-
 class Expressions:
     """State of one file's inference, and the expression half of it."""
 
-    def __init__(self, program, names, facts=None, suppose=False):
+    def __init__(
+        self, program: FileProgram, names: Names, facts: Facts | None = None, suppose: bool = False
+    ) -> None:
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
         self.suppose, self.suggested = suppose, False
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
@@ -57,7 +61,7 @@ class Expressions:
         self.switching, self._scopes = program.switching, {}
         self._module_level()
 
-    def _module_level(self):
+    def _module_level(self) -> None:
         """Kinds of the names that the module binds once, by plain assignment."""
         seen, rebound = {}, self.program.rebound
         for node in self.program.tree.body:
@@ -72,18 +76,18 @@ class Expressions:
                 self.env[name] = self.expr(values[0])
         self.module_env = self.env
 
-    def kind(self, node):
+    def kind(self, node: ast.expr) -> Kind:
         """The kind that inference gave to `node`."""
         return self.kinds.get(node, ANY)
 
-    def expr(self, node):
+    def expr(self, node: ast.expr) -> Kind:
         handler = getattr(self, f"on_{type(node).__name__}", None)
         kind = handler(node) if handler else self._other(node)
         kind = self.learnt(node, kind)
         self.kinds[node] = kind
         return kind
 
-    def learnt(self, node, kind):
+    def learnt(self, node: ast.expr, kind: Kind) -> Kind:
         """What inference does not know, the traced run may."""
         fact = self.facts.of(self.current.qualified, node) if self.facts and self.current else None
         seen = fact.kind(self.tokens) if fact else None
@@ -102,32 +106,32 @@ class Expressions:
             **({"dtype": seen.dtype} if unknown else {}),
         )
 
-    def _other(self, node):
+    def _other(self, node: ast.expr) -> Kind:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.expr(child)
         return ANY
 
-    def on_Constant(self, node):
+    def on_Constant(self, node: ast.Constant) -> Kind:
         return constant(node.value)
 
-    def on_Name(self, node):
+    def on_Name(self, node: ast.Name) -> Kind:
         return self.env.get(node.id, ANY)
 
-    def on_JoinedStr(self, node):
+    def on_JoinedStr(self, node: ast.JoinedStr) -> Kind:
         self._other(node)
         return SIMPLE[STR]
 
-    def on_FormattedValue(self, node):
+    def on_FormattedValue(self, node: ast.FormattedValue) -> Kind:
         self._other(node)
         return SIMPLE[STR]
 
-    def on_NamedExpr(self, node):
+    def on_NamedExpr(self, node: Any) -> Any:
         kind = self.expr(node.value)
         self.env[node.target.id] = ANY if node.target.id in self.scope.shared else kind
         return kind
 
-    def on_Lambda(self, node):
+    def on_Lambda(self, node: ast.Lambda) -> Kind:
         saved = dict(self.env) if node in self.at_once else self._later()
         args = node.args
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
@@ -137,13 +141,13 @@ class Expressions:
         self.env = saved
         return SIMPLE[FUNCTION]
 
-    def scope_of(self, function):
+    def scope_of(self, function: Any) -> Any:
         """The Rebindings of a function's names."""
         if function not in self._scopes:
             self._scopes[function] = rebindings(function)
         return self._scopes[function]
 
-    def _later(self):
+    def _later(self) -> Any:
         """Leaves in the environment what holds whenever an expression runs that is evaluated later;
         gives back the one of now."""
         saved = dict(self.env)
@@ -152,28 +156,28 @@ class Expressions:
         self.enter_grad_mode()
         return saved
 
-    def enter_grad_mode(self):
+    def enter_grad_mode(self) -> None:
         """From here on the grad mode may be another."""
         self.env[GRAD_MODE] = Kind(GRAD_MODE, const=self.tokens.fresh())
 
     @property
-    def grad_mode(self):
+    def grad_mode(self) -> Any:
         """A number for the grad mode at this point; None where several paths lead here."""
         mode = self.env.get(GRAD_MODE, ANY).const
         return None if mode is NO_CONST else mode
 
-    def new(self, kind, strided=False):
+    def new(self, kind: Any, strided: bool = False) -> Any:
         """`kind` as a tensor that is made here: dense, in memory of its own."""
         return replace(kind, made=self.grad_mode, fresh=True, strided=kind.strided or strided)
 
-    def strided(self, node):
+    def strided(self, node: Any) -> None:
         """What `node` names is not sparse: it went through an operator that takes no sparse
         tensor."""
         kind = self.env.get(node.id) if isinstance(node, ast.Name) else None
         if kind is not None and kind.is_tensor:
             self.env[node.id] = replace(kind, strided=True)
 
-    def suppose_tensor(self, kind):
+    def suppose_tensor(self, kind: Any) -> Any:
         """Takes an input of a captured function to be a tensor, where that is asked for."""
         if not self._takes_inputs():
             return False
@@ -182,19 +186,19 @@ class Expressions:
             self.proved.add(kind.param)
         return self.suppose
 
-    def _takes_inputs(self):
+    def _takes_inputs(self) -> Any:
         function = self.current
         forward = function is not None and function.cls is not None and function.name == "forward"
         return (forward and function.cls.is_module) or function in self.program.compiled
 
-    def scramble(self):
+    def scramble(self) -> None:
         """Something gave a tensor another dtype, shape or memory in place: it may be any of
         these."""
         for name, kind in self.env.items():
             if kind.is_tensor:
                 self.env[name] = self.tokens.tensor(optional=kind.optional)
 
-    def on_IfExp(self, node):
+    def on_IfExp(self, node: ast.IfExp) -> Kind:
         self.expr(node.test)
         self.grad_modes[node] = self.grad_mode
         before = dict(self.env)
@@ -204,11 +208,11 @@ class Expressions:
         self._both(after)
         return self.tokens.join(body, orelse)
 
-    def _both(self, other):
+    def _both(self, other: Any) -> None:
         names = self.env.keys() & other.keys()
         self.env = {n: self.tokens.join(other[n], self.env[n]) for n in names}
 
-    def on_BoolOp(self, node):
+    def on_BoolOp(self, node: ast.BoolOp) -> Kind:
         result = self.expr(node.values[0])
         for value in node.values[1:]:
             before = dict(self.env)
@@ -216,7 +220,7 @@ class Expressions:
             self._both(before)
         return result
 
-    def on_Yield(self, node):
+    def on_Yield(self, node: Any) -> Any:
         """Whoever goes on with a generator may do so under another grad mode."""
         self._other(node)
         self.enter_grad_mode()
@@ -224,7 +228,7 @@ class Expressions:
 
     on_YieldFrom = on_Await = on_Yield
 
-    def on_UnaryOp(self, node):
+    def on_UnaryOp(self, node: ast.UnaryOp) -> Kind:
         kind = self.expr(node.operand)
         if isinstance(node.op, ast.Not):
             return replace(SIMPLE[BOOL], host=kind.is_tensor)
@@ -234,7 +238,7 @@ class Expressions:
             return self.new(replace(kind, optional=False))
         return replace(kind, const=_negated(node, kind))
 
-    def on_BinOp(self, node):
+    def on_BinOp(self, node: ast.BinOp) -> Kind:
         left, right = self.expr(node.left), self.expr(node.right)
         if left.is_number or right.is_number:
             kind, dense = self.binary(node.op, left, right), isinstance(node.op, (ast.Add, ast.Sub))
@@ -244,7 +248,7 @@ class Expressions:
             return kind
         return self.binary(node.op, left, right)
 
-    def binary(self, op, left, right):
+    def binary(self, op: ast.AST, left: Kind, right: Kind) -> Kind:
         """The kind of `left op right`."""
         if left.is_tensor or right.is_tensor:
             return self._tensor_binary(op, left, right)
@@ -257,7 +261,7 @@ class Expressions:
         same = left.what == right.what and left.what in (STR, LIST, TUPLE, TENSORS)
         return replace(left, const=NO_CONST) if same else (SIMPLE[STR] if left.what == STR else ANY)
 
-    def _tensor_binary(self, op, left, right):
+    def _tensor_binary(self, op: ast.AST, left: Kind, right: Kind) -> Kind:
         tensors = [k for k in (left, right) if k.is_tensor]
         if isinstance(op, ast.MatMult):
             kind = self.tokens.tensor(fresh=True)
@@ -274,7 +278,7 @@ class Expressions:
         kind = Kind(TENSOR, dtype, shape, tokens.device_of(left, right), rank, low, fresh=True)
         return self.new(kind, strided=all(k.strided for k in tensors))
 
-    def _binary_dtype(self, op, left, right):
+    def _binary_dtype(self, op: Any, left: Any, right: Any) -> Any:
         """Under autocast powers, and a number divided by a tensor, are computed in float32."""
         tokens = self.tokens
         if isinstance(op, ast.Div) and left.is_number:
@@ -284,7 +288,7 @@ class Expressions:
         same = left.is_tensor and right.is_tensor and left.dtype == right.dtype
         return left.dtype if same and not isinstance(op, ast.Pow) else tokens.fresh()
 
-    def _numbers(self, op, left, right):
+    def _numbers(self, op: ast.AST, left: Kind, right: Kind) -> Kind:
         host = left.host or right.host
         whats = {left.what, right.what}
         if isinstance(op, ast.Div) or FLOAT in whats:
@@ -295,7 +299,7 @@ class Expressions:
             INT if whats <= {INT, BOOL} and not isinstance(op, ast.Pow) else NUMBER, host=host
         )
 
-    def on_Compare(self, node):
+    def on_Compare(self, node: ast.Compare) -> Kind:
         kinds = [self.expr(node.left), *(self.expr(c) for c in node.comparators)]
         identity = any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops)
         if any(k.is_tensor for k in kinds) and not identity and len(kinds) == 2:
@@ -306,7 +310,7 @@ class Expressions:
             cls=SIZE if any(k.what == SIZE for k in kinds) else None,
         )
 
-    def _compared(self, left, right):
+    def _compared(self, left: Kind, right: Kind) -> Kind:
         if not all(k.is_tensor or k.is_number for k in (left, right)):
             return (
                 self.tokens.tensor() if left.is_tensor and right.what == "unknown" else SIMPLE[BOOL]
@@ -316,7 +320,7 @@ class Expressions:
         kind = Kind(TENSOR, self.tokens.bool, shape, device, rank, low, fresh=True)
         return self.new(kind, strided=True)
 
-    def on_Attribute(self, node):
+    def on_Attribute(self, node: ast.Attribute) -> Kind:
         base = self.expr(node.value)
         if base.param and node.attr in tables.SUGGESTIVE_ATTRIBUTES:
             self.suppose_tensor(base)
@@ -337,7 +341,7 @@ class Expressions:
             return Kind("layer class", cls=name)
         return SIMPLE[FLOAT] if name in ("math.pi", "math.inf", "math.e") else ANY
 
-    def _tensor_attribute(self, base, attr):
+    def _tensor_attribute(self, base: Kind, attr: str) -> Kind:
         if attr in tables.TENSOR_ATTRIBUTES:
             moved = {} if attr in ("data", "grad", "real") else {"shape": self.tokens.fresh()}
             if attr in ("real", "imag") and self.tokens.category(base.dtype) != "float":
@@ -349,11 +353,11 @@ class Expressions:
             return SIMPLE[INT]
         return SIMPLE[BOOL] if attr in tables.BOOL_ATTRIBUTES else ANY
 
-    def _own_attribute(self, base, attr):
+    def _own_attribute(self, base: Kind, attr: str) -> Kind:
         cls = self.program.classes.get(base.cls)
         return self.class_attributes(cls).get(attr, ANY) if cls else ANY
 
-    def class_attributes(self, cls):
+    def class_attributes(self, cls: Class) -> dict[str, Kind]:
         """{attribute: kind} of what the class (and its bases in this file) assigns to `self` in
         __init__."""
         if cls not in self.class_kinds:
@@ -361,7 +365,7 @@ class Expressions:
             self.class_kinds[cls] = self._gather(cls)
         return self.class_kinds[cls]
 
-    def _gather(self, cls):
+    def _gather(self, cls: Class) -> dict[str, Kind]:
         found = {}
         for base in cls.bases:
             if base in self.program.classes:
@@ -376,7 +380,7 @@ class Expressions:
             found[name] = self._attribute(self._joined([*inherited, *kinds]))
         return {n: k for n, k in found.items() if not self.program.stores.elsewhere(cls, n)}
 
-    def _attribute(self, kind):
+    def _attribute(self, kind: Any) -> Any:
         """A tensor of a module goes with it to another device, and to another floating-point
         dtype."""
         if not kind.is_tensor:
@@ -386,7 +390,7 @@ class Expressions:
         kind = replace(kind, device=self.tokens.fresh(), made=None, fresh=False)
         return kind if exact else replace(kind, **dtype)
 
-    def on_Subscript(self, node):
+    def on_Subscript(self, node: ast.Subscript) -> Kind:
         base, key = self.expr(node.value), self.expr(node.slice)
         if base.is_tensor:
             return self._tensor_item(base, node.slice, key)
@@ -398,7 +402,7 @@ class Expressions:
             return Kind(UNKNOWN, cls=OF_INPUT)  # `batch["mask"]`
         return SIMPLE[NDARRAY] if base.what == NDARRAY else ANY
 
-    def _tensor_item(self, base, index, key):
+    def _tensor_item(self, base: Kind, index: ast.expr, key: Kind) -> Kind:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         rank = base.rank
         for part in parts:
@@ -406,25 +410,25 @@ class Expressions:
         device = base.device
         return replace(self.tokens.tensor(rank=rank), dtype=base.dtype, device=device)
 
-    def _rank_after(self, rank, part):
+    def _rank_after(self, rank: int | None, part: ast.expr) -> None:
         if rank is None or isinstance(part, ast.Slice):
             return rank
         if isinstance(part, ast.Constant) and part.value is None:
             return rank + 1
         return rank - 1 if self.kind(part).what in (INT, SIZE) and rank > 0 else None
 
-    def on_Slice(self, node):
+    def on_Slice(self, node: ast.Slice) -> Kind:
         self._other(node)
         return Kind("slice")
 
-    def on_Tuple(self, node):
+    def on_Tuple(self, node: ast.Tuple) -> Kind:
         kinds = [self.expr(e) for e in node.elts]
         return self.container(TUPLE, kinds)
 
-    def on_List(self, node):
+    def on_List(self, node: ast.List) -> Kind:
         return self.container(LIST, [self.expr(e) for e in node.elts])
 
-    def container(self, what, kinds):
+    def container(self, what: str, kinds: list[Kind]) -> Kind:
         if kinds and all(k.is_tensor for k in kinds):
             return Kind(TENSORS, cls=what)
         item = kinds[0] if kinds and all(k.what == kinds[0].what for k in kinds) else None
@@ -434,11 +438,11 @@ class Expressions:
             host=any(k.host for k in kinds),
         )
 
-    def on_Dict(self, node):
+    def on_Dict(self, node: ast.Dict) -> Kind:
         self._other(node)
         return SIMPLE[DICT]
 
-    def element(self, kind):
+    def element(self, kind: Kind) -> Kind:
         """What iterating over (or indexing) something of `kind` gives."""
         if kind.is_tensor:
             rank = None if kind.rank is None else max(kind.rank - 1, 0)
@@ -449,16 +453,16 @@ class Expressions:
             return SIMPLE[SIZE]
         return kind.item or ANY if kind.what in (LIST, TUPLE, MODULES) else ANY
 
-    def on_ListComp(self, node):
+    def on_ListComp(self, node: ast.expr) -> Kind:
         return self._comprehension(node, [node.elt])
 
     on_GeneratorExp = on_SetComp = on_ListComp
 
-    def on_DictComp(self, node):
+    def on_DictComp(self, node: Any) -> Any:
         self._comprehension(node, [node.key, node.value])
         return SIMPLE[DICT]
 
-    def _comprehension(self, node, parts):
+    def _comprehension(self, node: ast.expr, parts: list[ast.expr]) -> Kind:
         saved = self._later() if isinstance(node, ast.GeneratorExp) else dict(self.env)
         for generator in node.generators:
             self.assign(generator.target, self.element(self.expr(generator.iter)), None)
@@ -474,17 +478,17 @@ class Expressions:
             else ANY
         )
 
-    def _walrus(self, node):
+    def _walrus(self, node: Any) -> None:
         """Names that a comprehension binds in the function around it."""
         for part in ast.walk(node):
             if isinstance(part, ast.NamedExpr):
                 self.env[part.target.id] = ANY
 
-    def on_Starred(self, node):
+    def on_Starred(self, node: ast.Starred) -> Kind:
         self.expr(node.value)
         return ANY
 
 
-def _negated(node, kind):
+def _negated(node: ast.UnaryOp, kind: Kind) -> Any:
     number = isinstance(kind.const, (int, float)) and isinstance(node.op, ast.USub)
     return -kind.const if number else NO_CONST

@@ -1,7 +1,10 @@
 """What an operator of torch gives: dtype, shape, and whether the tensor is a new one."""
 
+from __future__ import annotations
+
 import ast
 from dataclasses import replace
+from typing import Any
 
 from ...rewriter.patterns import torch_facts as tables
 from ...rewriter.patterns.kinds import (
@@ -26,7 +29,7 @@ _LETTERS = {"I": INT, "F": FLOAT, "B": BOOL, "N": NUMBER, "S": SIZE}
 class Operators(Expressions):
     """Methods of tensors, and functions of torch that act as they do."""
 
-    def _method(self, node, base, name):
+    def _method(self, node: Any, base: Any, name: str) -> Any:
         """A method of a tensor."""
         if name == "item":
             what = {"bool": BOOL, "int": INT, "float": FLOAT}.get(
@@ -50,7 +53,7 @@ class Operators(Expressions):
             return ANY
         return self.result(name, letters.rstrip("!"), base, node.args, node)
 
-    def result(self, name, letters, base, args, node):
+    def result(self, name: str, letters: Any, base: Any, args: Any, node: Any) -> Any:
         """What the operation `name` on the tensor `base` gives; `args` are the others."""
         if not set(letters) & set("TU"):
             return SIMPLE[_LETTERS[letters]] if letters in _LETTERS else ANY
@@ -74,7 +77,7 @@ class Operators(Expressions):
         whole = name in tables.REDUCTIONS and not args and not named
         return self.new(kind, strided=dense or whole or name in tables.STRIDED)
 
-    def _gives_pair(self, name, args, node):
+    def _gives_pair(self, name: str, args: Any, node: Any) -> Any:
         if name in tables.ALWAYS_PAIR:
             return True
         named = any(
@@ -85,7 +88,7 @@ class Operators(Expressions):
             name in tables.PAIR_WITH_DIM and bool(args) and not self.kind(args[0]).is_tensor
         )
 
-    def _shaped(self, name, base, args, node):
+    def _shaped(self, name: str, base: Any, args: Any, node: Any) -> Any:
         tokens, fresh = self.tokens, not name.endswith("_") or base.fresh
         if name in ("size",) or name.endswith("__"):
             return ANY
@@ -110,12 +113,12 @@ class Operators(Expressions):
         kind = replace(tokens.tensor(fresh=True), device=base.device)
         return replace(kind, dtype=dtype) if dtype else kind
 
-    def _truth_table(self, base, args):
+    def _truth_table(self, base: Any, args: Any) -> Any:
         other = self.kind(args[0]) if args else SIMPLE[INT]
         shape, rank, low = self.tokens.broadcast(base, other)
         return Kind(TENSOR, self.tokens.bool, shape, base.device, rank, low, fresh=True)
 
-    def _reduced(self, name, base, args, node):
+    def _reduced(self, name: str, base: Any, args: Any, node: Any) -> Any:
         """A reduction: to a scalar where no axis is named."""
         tokens = self.tokens
         norm = name == "norm" and all(k.arg == "p" for k in node.keywords) and len(args) <= 1
@@ -129,7 +132,7 @@ class Operators(Expressions):
         )
         return kind
 
-    def _kept_dtype(self, name, base, args, node):
+    def _kept_dtype(self, name: str, base: Any, args: Any, node: Any) -> Any:
         """The dtype of an operator of SAME: mostly the tensor's own."""
         tokens, category = self.tokens, self.tokens.category(base.dtype)
         if name in tables.SUMS_UP:
@@ -142,7 +145,7 @@ class Operators(Expressions):
             numbers = (category == "int" and whole) or (category == "float" and real)
         return base.dtype if name in tables.KEEPS or numbers else tokens.fresh()
 
-    def _float_dtype(self, name, base):
+    def _float_dtype(self, name: str, base: Any) -> Any:
         """The dtype of an operator that makes floats; of its own choice under autocast."""
         tokens, category = self.tokens, self.tokens.category(base.dtype)
         if name in tables.REAL_ONLY and category in (None, "inexact"):
@@ -150,13 +153,13 @@ class Operators(Expressions):
         token = tokens.float_of(base.dtype)
         return tokens.of_category(token) if name in tables.AUTOCAST else token
 
-    def _summed_dtype(self, name, base):
+    def _summed_dtype(self, name: str, base: Any) -> Any:
         category = self.tokens.category(base.dtype)
         if category in ("int", "bool"):
             return self.tokens.int64
         return self.tokens.some(category or "number")
 
-    def _reduced_dtype(self, name, base):
+    def _reduced_dtype(self, name: str, base: Any) -> Any:
         tokens = self.tokens
         category = tokens.category(base.dtype)
         if name in tables.BYTES_STAY:

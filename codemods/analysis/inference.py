@@ -1,8 +1,12 @@
 """Flow-sensitive inference over `ast`: the kind of every expression of a function. Never by a
 variable's name."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.kinds import (
     ANY,
@@ -19,9 +23,14 @@ from ...rewriter.patterns.kinds import (
 )
 from ...rewriter.patterns.name_scopes import bound_in, captured_names
 from ...rewriter.patterns.torch_facts import DTYPES
+from .block_ends import Flow, always_returns, leaves
 from .grad_modes import keeps_grad_mode, swallows_nothing
 from .infer_calls import Calls
-from .infer_expressions import GRAD_MODE, Flow
+from .infer_expressions import GRAD_MODE
+
+if TYPE_CHECKING:
+    from .definitions import Function
+
 
 _ROUNDS = 20
 _TYPE_TESTS = ("isinstance", "type", "hasattr", "callable")
@@ -38,7 +47,7 @@ class Inference(Calls):
     """`kinds[node]` after `function(f)`; `returns(f)` is the kind that a function of the file gives
     back."""
 
-    def function(self, function):
+    def function(self, function: Function) -> None:
         """Infer every expression of one function, twice where its body proves that a parameter is a
         tensor."""
         if function in self.done:
@@ -58,17 +67,19 @@ class Inference(Calls):
         finally:
             self.env, self.current, self.returned, self.proved, self.scope, self.flow = saved
 
-    def _body_of(self, function, tensors=frozenset()):
+    def _body_of(
+        self, function: Function, tensors: frozenset[Any] | set[str] = frozenset()
+    ) -> None:
         self.env, self.returned = dict(self._around(function)), []
         for name in self.scope.bound | self.scope.shared:
             self.env.pop(name, None)
         self.enter_grad_mode()
         self._parameters(function, tensors)
         self.block(function.node.body)
-        if not _always_returns(function.node.body):
+        if not always_returns(function.node.body):
             self.returned.append(SIMPLE["none"])
 
-    def _around(self, function):
+    def _around(self, function: Function) -> dict[str, Kind]:
         """What a function sees from outside: the module's names, or those of the function around it
         at its end."""
         if function.outer is None:
@@ -78,7 +89,7 @@ class Inference(Calls):
         seen = self.final_env.get(function.outer, {})
         return {**self.module_env, **{n: seen.get(n, ANY) for n in once}}
 
-    def _tested(self, node):
+    def _tested(self, node: ast.FunctionDef) -> set[Any]:
         """Parameters whose type the body asks for: a use on one path proves nothing on the
         others."""
         found = set()
@@ -92,13 +103,13 @@ class Inference(Calls):
                 found.add(call.args[0].id)
         return found
 
-    def _joined(self, kinds):
+    def _joined(self, kinds: list[Kind]) -> Kind:
         result = None
         for kind in kinds:
             result = kind if result is None else self.tokens.join(result, kind)
         return result or ANY
 
-    def returns(self, function):
+    def returns(self, function: Function) -> Kind:
         if function not in self.done:
             self.function(function)
         kind = self.return_kinds.get(function, ANY)
@@ -106,7 +117,7 @@ class Inference(Calls):
 
     # Parameters and annotations
 
-    def _parameters(self, function, tensors):
+    def _parameters(self, function: Function, tensors: frozenset[Any] | set[str]) -> None:
         args = function.node.args
         positional = [*args.posonlyargs, *args.args]
         defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
@@ -121,7 +132,7 @@ class Inference(Calls):
         if function.self_name:
             self.env[function.self_name] = Kind("self", cls=function.cls.name)
 
-    def _parameter(self, arg, optional, proved):
+    def _parameter(self, arg: ast.arg, optional: bool, proved: bool) -> Kind:
         if proved:
             return self.tokens.tensor(optional=optional)
         if arg.annotation is None:
@@ -129,7 +140,7 @@ class Inference(Calls):
         kind = self.annotation(arg.annotation)
         return replace(kind, optional=kind.optional or optional)
 
-    def annotation(self, node):
+    def annotation(self, node: ast.expr) -> Kind:
         """The kind that an annotation names."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
@@ -144,7 +155,7 @@ class Inference(Calls):
             return SIMPLE["none"]
         return self._plain_annotation(node)
 
-    def _plain_annotation(self, node):
+    def _plain_annotation(self, node: ast.expr) -> Kind:
         name = self.names.resolve(node) or ""
         if name in _SCALARS:
             return SIMPLE[_SCALARS[name]]
@@ -159,14 +170,14 @@ class Inference(Calls):
             Kind(MODULE, cls=node.id) if local and self.program.classes[node.id].is_module else ANY
         )
 
-    def _union(self, parts):
+    def _union(self, parts: list[ast.expr]) -> Kind:
         kinds = [self.annotation(p) for p in parts]
         rest = [k for k in kinds if k.what != "none"]
         if len(rest) != 1:
             return ANY if len({k.what for k in rest}) != 1 or not rest else rest[0]
         return replace(rest[0], optional=len(rest) < len(kinds) or rest[0].optional)
 
-    def _generic(self, node):
+    def _generic(self, node: Any) -> Any:
         name = (self.names.resolve(node.value) or "").rpartition(".")[2]
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if name == "Optional":
@@ -184,7 +195,7 @@ class Inference(Calls):
 
     # Statements
 
-    def block(self, body):
+    def block(self, body: list[ast.stmt]) -> None:
         for node in body:
             self._watched()
             handler = getattr(self, f"do_{type(node).__name__}", None)
@@ -194,62 +205,62 @@ class Inference(Calls):
                 self._children(node)
         self._watched()
 
-    def _watched(self):
+    def _watched(self) -> None:
         """Between any two statements of a `try` an exception may go on in its handlers."""
         for seen in self.flow.watchers:
             seen.append(dict(self.env))
 
-    def _children(self, node):
+    def _children(self, node: ast.stmt) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.expr(child)
 
-    def do_FunctionDef(self, node):
+    def do_FunctionDef(self, node: ast.FunctionDef) -> None:
         self.env[node.name] = Kind(FUNCTION, cls=node.name)
         for child in [*node.decorator_list, *node.args.defaults]:
             self.expr(child)
 
     do_AsyncFunctionDef = do_FunctionDef
 
-    def do_ClassDef(self, node):
+    def do_ClassDef(self, node: Any) -> None:
         self.env[node.name] = ANY
 
-    def do_Import(self, node):
+    def do_Import(self, node: Any) -> None:
         for alias in node.names:
             self.env.pop((alias.asname or alias.name).split(".")[0], None)
 
     do_ImportFrom = do_Import
 
-    def do_Break(self, node):
+    def do_Break(self, node: Any) -> None:
         self.flow.breaks[-1].append(dict(self.env))
 
-    def do_Continue(self, node):
+    def do_Continue(self, node: Any) -> None:
         self.flow.continues[-1].append(dict(self.env))
 
-    def do_Return(self, node):
+    def do_Return(self, node: ast.Return) -> None:
         self.returned.append(self.expr(node.value) if node.value else SIMPLE["none"])
 
-    def do_Expr(self, node):
+    def do_Expr(self, node: ast.Expr) -> None:
         self.expr(node.value)
 
-    def do_Assign(self, node):
+    def do_Assign(self, node: ast.Assign) -> None:
         kind = self.expr(node.value)
         for target in node.targets:
             self.assign(target, kind, node.value)
 
-    def do_AnnAssign(self, node):
+    def do_AnnAssign(self, node: ast.AnnAssign) -> None:
         kind = self.expr(node.value) if node.value else ANY
         stated = self.annotation(node.annotation)
         self.assign(node.target, stated if kind.what == "unknown" else kind, node.value)
 
-    def do_AugAssign(self, node):
+    def do_AugAssign(self, node: ast.AugAssign) -> None:
         old, value = self.expr(node.target), self.expr(node.value)
         if old.is_tensor:  # written in place
             self.assign(node.target, old, None)
             return
         self.assign(node.target, replace(self.binary(node.op, old, value), made=None), None)
 
-    def assign(self, target, kind, value):
+    def assign(self, target: ast.expr, kind: Kind, value: ast.expr | None) -> None:
         """Bind `target` to something of `kind`; `value` is the expression, where there is one."""
         if isinstance(target, ast.Name):
             known = ANY if target.id in self.scope.shared else kind
@@ -261,7 +272,7 @@ class Inference(Calls):
         else:
             self._store(target, kind)
 
-    def _store(self, target, kind):
+    def _store(self, target: ast.expr, kind: Kind) -> None:
         owner = self.expr(target.value)
         if isinstance(target, ast.Attribute) and owner.is_tensor and target.attr == "data":
             self.scramble()
@@ -272,7 +283,7 @@ class Inference(Calls):
         ):
             self.stored.setdefault(target.attr, []).append(kind)
 
-    def _unpack(self, target, kind, value):
+    def _unpack(self, target: ast.Tuple, kind: Kind, value: ast.expr | None) -> None:
         parts = (
             value.elts
             if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
@@ -281,7 +292,7 @@ class Inference(Calls):
         for index, part in enumerate(target.elts):
             self.assign(part, self.kinds[parts[index]] if parts else self.element(kind), None)
 
-    def do_If(self, node):
+    def do_If(self, node: ast.If) -> None:
         test = self.expr(node.test)
         self.grad_modes[node] = self.grad_mode
         before = dict(self.env)
@@ -293,23 +304,23 @@ class Inference(Calls):
         self.env = before
         self._refine(node.test, False)
         self.block(node.orelse)
-        self._merge(after_body, _leaves(node.body), _leaves(node.orelse))
+        self._merge(after_body, leaves(node.body), leaves(node.orelse))
 
-    def _merge(self, other, other_left, self_left):
+    def _merge(self, other: dict[str, Kind], other_left: bool, self_left: bool) -> None:
         """Join the environment of two paths; a path that left the block counts for nothing."""
         if self_left and not other_left:
             self.env = other
         elif not other_left:
             self.env = self._joined_envs([other, self.env])
 
-    def _joined_envs(self, envs):
+    def _joined_envs(self, envs: Any) -> Any:
         """What holds at the end of all of several paths."""
         first, *others = envs
         for env in others:
             first = {n: self.tokens.join(first[n], env[n]) for n in first.keys() & env.keys()}
         return first
 
-    def _refine(self, test, holds):
+    def _refine(self, test: ast.expr, holds: bool) -> None:
         """What a test tells of a name on the path where it holds."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             self._refine(test.operand, not holds)
@@ -326,7 +337,7 @@ class Inference(Calls):
         ):
             self._refine_type(test)
 
-    def _refine_none(self, test, holds):
+    def _refine_none(self, test: ast.Compare, holds: bool) -> None:
         if (
             isinstance(test.left, ast.Name)
             and isinstance(test.comparators[0], ast.Constant)
@@ -338,7 +349,7 @@ class Inference(Calls):
             ):
                 self.env[test.left.id] = replace(old, optional=False)
 
-    def _refine_dtype(self, test, holds):
+    def _refine_dtype(self, test: ast.Compare, holds: bool) -> None:
         """`x.dtype == torch.float16`."""
         asks = (
             isinstance(test.left, ast.Attribute)
@@ -356,7 +367,7 @@ class Inference(Calls):
         if old.is_tensor and dtype in DTYPES:
             self.env[name] = replace(old, dtype=self._dtype_token(dtype))
 
-    def _refine_type(self, test):
+    def _refine_type(self, test: ast.Call) -> None:
         name = self.names.resolve(test.func)
         known = name in ("torch.is_tensor", "torch.jit.isinstance")
         if name == "isinstance" and len(test.args) == 2:
@@ -364,17 +375,17 @@ class Inference(Calls):
         if known and not self.env.get(test.args[0].id, ANY).is_tensor:
             self.env[test.args[0].id] = self.tokens.tensor()
 
-    def do_For(self, node):
+    def do_For(self, node: ast.For) -> None:
         iterated = self.expr(node.iter)
         self._loop(node, lambda: self.assign(node.target, self.element(iterated), None))
 
     do_AsyncFor = do_For
 
-    def do_While(self, node):
+    def do_While(self, node: ast.While) -> None:
         self.at_branch[node] = dict(self.env)
         self._loop(node, lambda: self.expr(node.test))
 
-    def _loop(self, node, enter):
+    def _loop(self, node: ast.stmt, enter: Callable[..., Any]) -> None:
         head = dict(self.env)
         for turn in range(_ROUNDS):
             if turn == _ROUNDS - 1:  # no fixed point: nothing is known of what the body binds
@@ -389,7 +400,7 @@ class Inference(Calls):
         self.block(node.orelse)
         self.env = self._joined_envs([self.env, *breaks])
 
-    def _turn(self, node, enter):
+    def _turn(self, node: Any, enter: Any) -> Any:
         """One turn of a loop; the environments at its breaks, and at its continues."""
         breaks, nexts = [], []
         self.flow.breaks.append(breaks)
@@ -400,7 +411,7 @@ class Inference(Calls):
         self.flow.continues.pop()
         return breaks, nexts
 
-    def _widened(self, loop, head, last):
+    def _widened(self, loop: Any, head: Any, last: Any) -> dict[str, Kind]:
         """What holds at a loop's head at every turn. Facts that change get a token that stands for
         the name at this head, so that a fixed point is one in its tokens as well."""
         place, found = (loop.lineno, loop.col_offset), {}
@@ -411,7 +422,7 @@ class Inference(Calls):
                 found[name] = self.tokens.at_head(joined, one, other, (place, name))
         return found
 
-    def do_With(self, node):
+    def do_With(self, node: ast.With) -> None:
         mode = self.env.get(GRAD_MODE, ANY)
         for item in node.items:
             kind = self.expr(item.context_expr)
@@ -432,7 +443,7 @@ class Inference(Calls):
 
     do_AsyncWith = do_With
 
-    def do_Try(self, node):
+    def do_Try(self, node: ast.Try) -> None:
         seen, handled = [dict(self.env)], []
         self.flow.watchers += [seen, handled]
         self.block(node.body)
@@ -452,7 +463,7 @@ class Inference(Calls):
 
     do_TryStar = do_Try
 
-    def do_Match(self, node):
+    def do_Match(self, node: Any) -> None:
         self.expr(node.subject)
         bound = {n: ANY for case in node.cases for n in captured_names(case.pattern)}
         before = {**self.env, **bound}
@@ -465,27 +476,13 @@ class Inference(Calls):
             ends.append(self.env)
         self.env = self._joined_envs(ends)
 
-    def do_Delete(self, node):
+    def do_Delete(self, node: Any) -> None:
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.env.pop(target.id, None)
             else:
                 self._children(target)
 
-    def do_Assert(self, node):
+    def do_Assert(self, node: ast.Assert) -> None:
         self._children(node)
         self._refine(node.test, True)
-
-
-def _leaves(body):
-    """Whether control surely leaves at the end of the block."""
-    return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
-
-
-def _always_returns(body):
-    last = body[-1] if body else None
-    if isinstance(last, (ast.Return, ast.Raise)):
-        return True
-    if isinstance(last, ast.If):
-        return _always_returns(last.body) and _always_returns(last.orelse)
-    return isinstance(last, ast.With) and _always_returns(last.body)

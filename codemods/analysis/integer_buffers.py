@@ -1,9 +1,17 @@
 """Buffers that hold one Python int each, and the methods that compute with them alone: the same in
 Python numbers."""
 
+from __future__ import annotations
+
 import ast
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Edit
+
+if TYPE_CHECKING:
+    from .definitions import Class, Function
+    from .file_context import FileContext
+
 
 _INTS = ("torch.int64", "torch.long", "torch.int32", "torch.int")
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
@@ -23,7 +31,7 @@ class Buffers:
     """`numbers`: {attribute of self: source of its number} for the buffers of one class and what
     `__init__` computes from them; `edits`: those that keep the numbers beside them."""
 
-    def __init__(self, cls, context):
+    def __init__(self, cls: Class, context: FileContext) -> None:
         self.context, self.source = context, context.source
         self.init = cls.methods["__init__"]
         self.own = self.init.self_name
@@ -35,7 +43,7 @@ class Buffers:
         changed = _changed(cls, self.init.node)
         self.numbers = {a: n for a, n in self.numbers.items() if a not in changed}
 
-    def _statement(self, node):
+    def _statement(self, node: ast.stmt) -> None:
         name, value = self._buffer(node)
         if name is None and isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, made = node.targets[0], node.value
@@ -51,7 +59,7 @@ class Buffers:
         self._insert(node, f"{self.own}.{mirror} = {number}", after=True)
         self.numbers[name] = mirror
 
-    def _named(self, node, name, value):
+    def _named(self, node: ast.Assign, name: str, value: ast.expr) -> None:
         """A local name that holds such a tensor."""
         number = self._number(value)
         self.local.pop(name, None)
@@ -60,12 +68,12 @@ class Buffers:
             self._insert(node, f"{mirror} = {number}", after=False)
             self.local[name] = mirror
 
-    def _forget(self, node):
+    def _forget(self, node: ast.stmt) -> None:
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 self.local.pop(part.id, None)
 
-    def _buffer(self, node):
+    def _buffer(self, node: ast.stmt) -> Any:
         """(attribute, value) of a statement that makes a buffer which no state dict holds."""
         call = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
         if not isinstance(call, ast.Call) or not any(
@@ -86,7 +94,7 @@ class Buffers:
             return call.args[0].value, call.args[1]
         return None, None
 
-    def _attribute(self, node):
+    def _attribute(self, node: ast.AST) -> str | None:
         own = (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -94,13 +102,13 @@ class Buffers:
         )
         return node.attr if own else None
 
-    def _sum(self, node):
+    def _sum(self, node: ast.expr) -> bool:
         """Whether an expression computes with such an attribute."""
         return isinstance(node, ast.BinOp) and any(
             self._attribute(n) in self.numbers for n in ast.walk(node)
         )
 
-    def _number(self, node):
+    def _number(self, node: ast.expr) -> str | None:
         """The source of the Python int that a tensor holds; None where that is not plain."""
         if isinstance(node, ast.Name):
             return self.local.get(node.id)
@@ -124,7 +132,7 @@ class Buffers:
         typed = self.context.names.resolve(node.keywords[0].value) in _INTS
         return self.source.segment(node.args[0]) if typed else None
 
-    def _joined(self, node, sides):
+    def _joined(self, node: ast.BinOp, sides: Any) -> Any:
         left, right = (
             s if s.replace(".", "").isidentifier() or s.isdigit() else f"({s})" for s in sides
         )
@@ -134,21 +142,21 @@ class Buffers:
         ]
         return f"{left} {operator} {right}" if start < end else None
 
-    def _insert(self, node, text, after):
+    def _insert(self, node: ast.stmt, text: str, after: bool) -> None:
         indent = self.source.indent_of(node)
         line = node.end_lineno if after else node.lineno - 1
         at = self.source.starts[line] if line < len(self.source.starts) else len(self.source.text)
         self.edits.append(Edit(at, at, f"{indent}{text}{self.source.newline}"))
 
 
-def _free(wish, taken):
+def _free(wish: str, taken: set[str]) -> str:
     while wish in taken:
         wish += "_"
     taken.add(wish)
     return wish
 
 
-def _changed(cls, init):
+def _changed(cls: Class, init: ast.FunctionDef) -> set[str]:
     """Attributes that the class binds more than once, or hands to something that writes into
     them."""
     found, once = set(), set()
@@ -162,7 +170,7 @@ def _changed(cls, init):
     return found
 
 
-def _bound_by(node):
+def _bound_by(node: ast.AST) -> set[str]:
     """The attributes that a node stores, also into their items and as a buffer's name."""
     if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(
         node.ctx, (ast.Store, ast.Del)
@@ -181,7 +189,7 @@ def _bound_by(node):
     )
 
 
-def _is_false(keyword, name):
+def _is_false(keyword: ast.keyword, name: str) -> bool:
     return (
         keyword.arg == name
         and isinstance(keyword.value, ast.Constant)
@@ -189,7 +197,7 @@ def _is_false(keyword, name):
     )
 
 
-def _plain(node):
+def _plain(node: ast.expr) -> bool:
     """Whether an expression can be evaluated a second time: names, attributes, items, numbers and
     arithmetic."""
     kinds = (
@@ -209,14 +217,16 @@ class Method:
     numbers; `whole`: that all of it can; `gives`: its result is then a number; `feeds`: a number
     goes where torch or Python asks for one."""
 
-    def __init__(self, function, numbers, giving, context):
+    def __init__(
+        self, function: Function, numbers: dict[str, str], giving: set[str], context: FileContext
+    ) -> None:
         self.function, self.numbers, self.giving, self.context = function, numbers, giving, context
         self.own, self.edits = function.self_name, []
         self.locals, self.whole, self.gives, self.feeds = set(), True, False, False
         self._names()
         self._uses()
 
-    def _names(self):
+    def _names(self) -> None:
         """The local names that hold numbers wherever they are bound."""
         bound = {}
         for node in ast.walk(self.function.node):
@@ -238,7 +248,7 @@ class Method:
                 return
             self.locals = kept
 
-    def number(self, node):
+    def number(self, node: ast.expr) -> bool:
         """Whether an expression is a Python number once the buffers are."""
         if isinstance(node, ast.Constant):
             return type(node.value) in (int, float)
@@ -255,7 +265,7 @@ class Method:
             kind.is_number and kind.cls != "shape" and not kind.host
         )
 
-    def buffer(self, node):
+    def buffer(self, node: ast.AST) -> bool:
         own = (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -263,12 +273,12 @@ class Method:
         )
         return own and node.attr in self.numbers and isinstance(node.ctx, ast.Load)
 
-    def _given(self, node):
+    def _given(self, node: ast.AST) -> bool:
         call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         own = call and isinstance(node.func.value, ast.Name) and node.func.value.id == self.own
         return own and node.func.attr in self.giving
 
-    def rounded(self, node):
+    def rounded(self, node: ast.expr) -> ast.Call | None:
         """The inner call of `torch.ceil(n).to(torch.int64)` of a number."""
         method = (
             isinstance(node, ast.Call)
@@ -289,7 +299,7 @@ class Method:
             else None
         )
 
-    def _tracked(self, node):
+    def _tracked(self, node: ast.expr) -> bool:
         """Whether an expression changes from a tensor to a number."""
         parts = list(ast.walk(node))
         return self.number(node) and any(
@@ -299,10 +309,10 @@ class Method:
             for n in parts
         )
 
-    def _tensor(self, name):
+    def _tensor(self, name: ast.Name) -> bool:
         return self.context.kind(name).what not in ("int", "size", "float", "number", "bool")
 
-    def _uses(self):
+    def _uses(self) -> None:
         for node in ast.walk(self.function.node):
             if self.buffer(node):
                 new = f"{self.own}.{self.numbers[node.attr]}"
@@ -313,14 +323,14 @@ class Method:
             if isinstance(node, ast.expr) and self._tracked(node):
                 self._goes(node)
 
-    def _round(self, node, inner):
+    def _round(self, node: Any, inner: ast.Call) -> None:
         source = self.context.source
         self.edits.append(
             self.context.replacement(inner.func, _ROUND[self.context.resolve(inner.func)])
         )
         self.edits.append(Edit(source.span(inner)[1], source.span(node)[1], ""))
 
-    def _goes(self, node):
+    def _goes(self, node: ast.expr) -> None:
         """Where a number goes: on into a number, a name, a result, or to something that takes
         numbers."""
         parent = self.context.parent(node)
@@ -343,12 +353,12 @@ class Method:
         else:
             self.whole = False
 
-    def _inside_round(self, call):
+    def _inside_round(self, call: ast.Call) -> bool:
         """Whether `call` is the `torch.ceil(n)` of a rounding."""
         outer = self.context.parent(self.context.parent(call) or call)
         return isinstance(outer, ast.Call) and self.rounded(outer) is call
 
-    def _takes(self, call):
+    def _takes(self, call: ast.Call) -> bool:
         """Whether a call takes numbers: of torch, or of this file, where the run showed no such
         tensor on its own."""
         name = self.context.resolve(call.func) or ""
@@ -361,7 +371,7 @@ class Method:
         return callee is not None and not _single_tensors(callee.qualified, self.context.facts)
 
 
-def _single_tensors(function, facts):
+def _single_tensors(function: str, facts: Any) -> bool:
     """Whether names of a function were tensors of one number: other rules count on it."""
     seen = facts.table.items() if facts else ()
     return any(

@@ -1,13 +1,20 @@
 """What becomes of a tensor on its way through NumPy and SciPy in a short function: of which
 parameter the result has the shape, dtype and device, and which library functions it meets."""
 
+from __future__ import annotations
+
 import ast
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.torch_facts import DTYPE_NAMES, DTYPES, NUMPY_ELEMENTWISE
 
+if TYPE_CHECKING:
+    from .definitions import Function
+    from .file_context import FileContext
 
-def _words(prefix, text):
+
+def _words(prefix: Any, text: str) -> Any:
     return frozenset(prefix + name for name in text.split())
 
 
@@ -98,12 +105,14 @@ class Flow:
     `numbers` the others. `met`: the library functions that torch.compile cannot trace; `floating`:
     parameters that are taken to be float32 or float64."""
 
-    def __init__(self, context, function, tensors, numbers):
+    def __init__(
+        self, context: FileContext, function: Function, tensors: list[str], numbers: list[str]
+    ) -> None:
         self.context, self.function, self.numbers = context, function, set(numbers)
         self.env = {name: Array(False, name, ("of", name), name) for name in tensors}
         self.met, self.floating = [], set()
 
-    def result(self):
+    def result(self) -> Array | None:
         """The Array that the function returns; Unfollowed where it does more than assign and
         return."""
         body = self.function.node.body
@@ -114,7 +123,7 @@ class Flow:
             raise Unfollowed("its body is more than assignments and a return")
         return self.value(last.value)
 
-    def _statement(self, node):
+    def _statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return
         if (
@@ -133,27 +142,27 @@ class Flow:
 
     # Expressions: an Array, or None for a Python number or another plain value
 
-    def value(self, node):
+    def value(self, node: ast.expr) -> Array | None:
         handler = getattr(self, f"_on_{type(node).__name__}", None)
         if handler is None:
             raise Unfollowed(f"`{self.context.segment(node)}` is not followed")
         return handler(node)
 
-    def _on_Constant(self, node):
+    def _on_Constant(self, node: ast.Constant) -> None:
         return None
 
-    def _on_Name(self, node):
+    def _on_Name(self, node: ast.Name) -> Array | None:
         if node.id in self.env or node.id in self.numbers:
             return self.env.get(node.id)
         raise Unfollowed(f"`{node.id}` is not followed")
 
-    def _on_Tuple(self, node):
+    def _on_Tuple(self, node: ast.List) -> None:
         if any(self.value(e) is not None for e in node.elts):
             raise Unfollowed("it puts tensors together")
 
     _on_List = _on_Tuple
 
-    def _on_Attribute(self, node):
+    def _on_Attribute(self, node: Any) -> None:
         """A size, dtype or device of a parameter, or a library's constant."""
         known = (
             isinstance(node.value, ast.Name)
@@ -163,15 +172,15 @@ class Flow:
         if not known and not (self.context.resolve(node) or "").startswith(("numpy.", "torch.")):
             raise Unfollowed(f"`{self.context.segment(node)}` is not followed")
 
-    def _on_UnaryOp(self, node):
+    def _on_UnaryOp(self, node: Any) -> Any:
         value = self.value(node.operand)
         return value and self._elementwise([value])
 
-    def _on_BinOp(self, node):
+    def _on_BinOp(self, node: ast.BinOp) -> Array | None:
         values = [v for v in (self.value(node.left), self.value(node.right)) if v is not None]
         return self._elementwise(values) if values else None
 
-    def _elementwise(self, values):
+    def _elementwise(self, values: list[Array]) -> Array | None:
         """Of arrays that agree, or of one and Python numbers."""
         if len({(v.host, v.shape, v.dtype, v.device) for v in values}) != 1:
             raise Unfollowed("it combines tensors that may differ in shape or dtype")
@@ -179,11 +188,11 @@ class Flow:
         self._float(value)
         return replace(value, fresh=True, c_order=all(v.c_order for v in values))
 
-    def _float(self, value):
+    def _float(self, value: Array) -> None:
         if value.dtype and value.dtype[0] != "is":
             self.floating.add(value.dtype[1])
 
-    def _on_Call(self, node):
+    def _on_Call(self, node: ast.Call) -> Array | None:
         if isinstance(node.func, ast.Attribute):
             root = self.context.resolve(node.func)
             base = None if root and self._imported(root) else self.value(node.func.value)
@@ -191,12 +200,12 @@ class Flow:
                 return self._method(node, base)
         return self._named(node, self.context.resolve(node.func) or "")
 
-    def _imported(self, name):
+    def _imported(self, name: str) -> bool:
         return name.split(".")[0] in {
             full.split(".")[0] for full in self.context.names.aliases.values()
         }
 
-    def _named(self, node, name):
+    def _named(self, node: ast.Call, name: str) -> Array | None:
         values = [self.value(a) for a in node.args]
         arrays = [v for v in values if v is not None]
         for keyword in node.keywords:
@@ -212,7 +221,7 @@ class Flow:
             return None
         return self._library(node, name, arrays, values[0] if values else None)
 
-    def _same(self, node, name, value):
+    def _same(self, node: ast.Call, name: str, value: Array) -> Array:
         value = replace(value, host=name.startswith("numpy."), fresh=value.fresh or name in _COPIES)
         value = replace(
             value, c_order=value.c_order or name in ("torch.tensor", "numpy.ascontiguousarray")
@@ -223,7 +232,7 @@ class Flow:
             value = self._cast(keyword.value, value)
         return value
 
-    def _library(self, node, name, arrays, first):
+    def _library(self, node: ast.Call, name: str, arrays: list[Array], first: Array | None) -> Any:
         """Beside the first, arrays are weights, bins and the like: they change neither shape nor
         dtype."""
         root = name.split(".")[0]
@@ -243,7 +252,7 @@ class Flow:
 
     # Methods
 
-    def _method(self, node, base):
+    def _method(self, node: ast.Call, base: Array) -> Array:
         name = node.func.attr
         if (
             name in ("reshape", "view", "reshape_as", "view_as")
@@ -268,7 +277,7 @@ class Flow:
             value = self._cast(part, value)
         return replace(value, c_order=value.c_order or name == "contiguous")
 
-    def _shape(self, node):
+    def _shape(self, node: ast.expr) -> str:
         if isinstance(node, ast.Attribute) and node.attr == "shape":
             node = node.value
         value = self.env.get(node.id) if isinstance(node, ast.Name) else None
@@ -276,7 +285,7 @@ class Flow:
             raise Unfollowed("its result's shape is not known from the text")
         return value.shape
 
-    def _cast(self, node, value):
+    def _cast(self, node: ast.expr, value: Array) -> Array:
         """`value` as an argument of `.to` and the like makes it."""
         name = self.context.resolve(node) or ""
         last = name.rpartition(".")[2]

@@ -1,10 +1,18 @@
 """What a name or an attribute holds from before the captured call: the expressions that bound
 it."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .definitions import Class, FileProgram
+    from .file_context import FileContext
 
 
-def held(node, context):
+def held(node: ast.expr, context: FileContext) -> tuple[ast.expr, ...]:
     """The expressions that the module's top level binds the name `node` to, or that `__init__`
     alone stores in the attribute `self.x`; () where something else may be there."""
     if isinstance(node, ast.Name):
@@ -18,7 +26,7 @@ def held(node, context):
     return _of_instance(node.attr, cls, context.program) if cls else ()
 
 
-def _of_module(name, context):
+def _of_module(name: str, context: FileContext) -> Any:
     tree = context.source.tree
     if any(
         isinstance(n, ast.Global) and name in n.names for n in context.index.get(ast.Global, ())
@@ -27,7 +35,7 @@ def _of_module(name, context):
     return _values((s for s in tree.body), lambda t: isinstance(t, ast.Name) and t.id == name)
 
 
-def _of_instance(attr, cls, program):
+def _of_instance(attr: str, cls: Class, program: FileProgram) -> tuple[ast.expr, ...]:
     """Of the class and those above it in this file."""
     owners, found = [cls], []
     for owner in owners:
@@ -43,7 +51,7 @@ def _of_instance(attr, cls, program):
     return tuple(found)
 
 
-def _values(statements, is_target):
+def _values(statements: Iterator[Any], is_target: Callable[..., Any]) -> tuple[ast.expr, ...]:
     """The values of assignments to a target; (None,) in the place of one that is not plain."""
     found = []
     for statement in statements:

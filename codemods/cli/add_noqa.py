@@ -1,16 +1,24 @@
 """Adds `# noqa: CODE` comments to lines with findings."""
 
+from __future__ import annotations
+
 import io
 import re
 import tokenize
+from typing import TYPE_CHECKING
 
 from ...rewriter.edits.spans import Edit, apply
 from .notebook import load
 
+if TYPE_CHECKING:
+    from ...rewriter.edits.source_file import SourceFile
+    from ..analysis.findings import Finding
+
+
 _NOQA = re.compile(r"#\s*noqa\s*:\s*", re.IGNORECASE)
 
 
-def annotate(raw, path, found):
+def annotate(raw: bytes, path: str, found: list[Finding]) -> tuple[bytes, int]:
     """(the file's bytes with a noqa comment at every finding that can have one, how many were
     added)."""
     source = load(raw, path)
@@ -26,7 +34,7 @@ def annotate(raw, path, found):
     return source.with_text(apply(source.text, edits)).to_bytes(), len(edits)
 
 
-def _logical_ends(source):
+def _logical_ends(source: SourceFile) -> set[int]:
     """Lines at whose end a comment may stand: not inside a string, not continued by a backslash."""
     inside = set()
     for token in tokenize.generate_tokens(io.StringIO(source.text, newline="").readline):
@@ -36,7 +44,7 @@ def _logical_ends(source):
     return {n for n in lines if n not in inside and not source.line(n).endswith("\\")}
 
 
-def _edit(source, line, codes):
+def _edit(source: SourceFile, line: int, codes: list[str]) -> Edit:
     text = source.line(line)
     at = source.starts[line - 1] + len(text)
     match = _NOQA.search(text)

@@ -1,7 +1,11 @@
 """One file: findings, and the file with its fixes made. Fixing goes on until nothing changes, so
 that a second run finds nothing to do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.import_places import add_import
 from ...rewriter.edits.intents import realised
@@ -11,6 +15,14 @@ from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
 from ..rules import RULES
 from .suppressions import Suppressions
+
+if TYPE_CHECKING:
+    from ...rewriter.edits.source_file import SourceFile
+    from ...rewriter.edits.spans import Fix
+    from ..analysis.findings import Finding
+    from ..rules.base import Rule
+    from .settings import Settings
+
 
 _MAX_ROUNDS = 50
 
@@ -25,12 +37,12 @@ class Fixed:
     left: tuple
 
 
-def enabled(settings, path):
+def enabled(settings: Settings, path: str) -> list[Rule]:
     """The rules that look at the file at `path`."""
     return [rule for rule in RULES if settings.selects(rule.code, path)]
 
 
-def findings(source, settings):
+def findings(source: SourceFile, settings: Settings) -> list[Finding]:
     """Every finding of a file, suppressed ones left out, in order."""
     if "torch" not in source.text:
         return []
@@ -41,7 +53,7 @@ def findings(source, settings):
     return [f if (f.code, f.fix) in proved else replace(f, traced=True) for f in found]
 
 
-def _findings(source, settings):
+def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     context = FileContext(source, settings)
     rules = enabled(settings, source.path)
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
@@ -62,7 +74,7 @@ _SUPPOSED = (
 )
 
 
-def _only_supposed(supposed, found):
+def _only_supposed(supposed: Any, found: Any) -> Iterator[Any]:
     """Findings that hold where inputs are tensors; none of their fixes is proved."""
     known = {(f.code, f.line, f.column) for f in found}
     for finding in supposed:
@@ -73,7 +85,7 @@ def _only_supposed(supposed, found):
             yield replace(finding, fix=fix)
 
 
-def _without_muted(kept, found):
+def _without_muted(kept: list[Finding], found: list[Finding]) -> list[Finding]:
     """A fix that would also change a suppressed finding is not offered."""
     muted = {f.fix for f in found if f not in kept and f.fix is not None}
     return [
@@ -81,12 +93,12 @@ def _without_muted(kept, found):
     ]
 
 
-def _admitted(finding, source):
+def _admitted(finding: Finding, source: SourceFile) -> Finding:
     why = finding.fix is not None and source.refuses(finding.fix)
     return finding.without_fix(why) if why else finding
 
 
-def _captured(context, rules, scope):
+def _captured(context: FileContext, rules: list[Rule], scope: str) -> list[Finding]:
     walk = Walk(context, _table([r for r in rules if not r.whole_file]))
     functions = context.program.captured(
         scope, context.facts.captured if context.facts else frozenset()
@@ -96,7 +108,7 @@ def _captured(context, rules, scope):
     return walk.found
 
 
-def _table(rules):
+def _table(rules: list[Any]) -> dict[type, list[Any]]:
     table = {}
     for rule in rules:
         for node_type in rule.nodes:
@@ -104,7 +116,7 @@ def _table(rules):
     return table
 
 
-def _whole_file(context, rules):
+def _whole_file(context: FileContext, rules: list[Rule]) -> list[Finding]:
     whole = [(rule, node_type) for rule in rules if rule.whole_file for node_type in rule.nodes]
     return [
         f
@@ -114,7 +126,7 @@ def _whole_file(context, rules):
     ]
 
 
-def fix(source, settings):
+def fix(source: SourceFile, settings: Settings) -> Fixed:
     """Fixed: every fix that the settings allow made, those of the first lines first, until none is
     left."""
     applied, dropped = [], set()
@@ -138,21 +150,21 @@ def fix(source, settings):
     return Fixed(source, tuple(applied), tuple(source.placed(left)))
 
 
-def _key(finding):
+def _key(finding: Finding) -> tuple[str, Fix | None]:
     return finding.code, finding.fix
 
 
-def _failed(finding):
+def _failed(finding: Any) -> Any:
     return finding.without_fix("its fix did not parse, and was taken back")
 
 
-def wanted(finding, settings):
+def wanted(finding: Finding, settings: Settings) -> bool:
     if finding.fix is None or not settings.fixes(finding.code):
         return False
     return finding.fix.safety is Safety.SAFE or settings.unsafe_fixes
 
 
-def apply_fixes(source, fixes):
+def apply_fixes(source: SourceFile, fixes: list[Fix]) -> SourceFile | None:
     """The source with the fixes and the imports that they need; None where the result does not
     parse."""
     modules = sorted({m for f in fixes for m in f.imports})

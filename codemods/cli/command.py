@@ -1,8 +1,13 @@
 """The `dynfix` command."""
 
+from __future__ import annotations
+
+import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...rewriter.catalogue import REASONS
@@ -14,10 +19,17 @@ from ..trace import trace_facts
 from . import add_noqa, command_line, formats, notebook, runner, side_by_side
 from .settings import SettingsError
 
+if TYPE_CHECKING:
+    from ..analysis.findings import Finding
+    from .formats import PlainLines
+    from .runner import Result
+    from .settings import Settings
+
+
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
 
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int | None:
     """Run the command line; the result is the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
@@ -33,7 +45,7 @@ def main(argv=None):
         return FAILED
 
 
-def _main(argv):
+def _main(argv: list[str]) -> int | None:
     if argv[:1] == ["rule"] and not os.path.exists("rule"):
         return _rule(argv[1:])
     parser = command_line.parser(__version__)
@@ -54,7 +66,7 @@ def _main(argv):
     return _files(options, settings)
 
 
-def _rule(codes):
+def _rule(codes: list[str]) -> int:
     known = [c.upper() for c in codes] or list(REASONS)
     missing = [c for c in known if c not in REASONS]
     if missing:
@@ -69,7 +81,7 @@ def _page(code: str) -> str:
     return BY_CODE[code].document() if code in BY_CODE else without_rule(REASONS[code])
 
 
-def _show_settings(settings):
+def _show_settings(settings: Any) -> int:
     for name in settings.__dataclass_fields__:
         print(f"{name} = {getattr(settings, name)!r}")
     return CLEAN
@@ -78,7 +90,7 @@ def _show_settings(settings):
 # Standard input
 
 
-def _stdin(options, settings):
+def _stdin(options: Any, settings: Any) -> Any:
     raw = sys.stdin.buffer.read()
     fixing = not options.check
     result = runner.handle(options.stdin_filename, raw, settings, fixing)
@@ -93,14 +105,14 @@ def _stdin(options, settings):
     return _report([result], options, settings, [], stream, lines)
 
 
-def _decoded(raw):
+def _decoded(raw: Any) -> Any:
     return raw.decode("utf-8", errors="replace")
 
 
 # Files
 
 
-def _files(options, settings):
+def _files(options: argparse.Namespace, settings: Any) -> int:
     paths, missing = runner.files(options.paths or ["."], settings)
     if options.trace:
         settings = replace(
@@ -120,7 +132,7 @@ def _files(options, settings):
     return _report(results, options, settings, errors, stream, formats.PlainLines(known))
 
 
-def _write(results):
+def _write(results: list[Result]) -> list[Any]:
     errors = []
     for result in results:
         if result.raw is not None:
@@ -131,7 +143,7 @@ def _write(results):
     return errors
 
 
-def _diff(result):
+def _diff(result: Result) -> str:
     if result.after is None:
         return ""
     if not result.path.endswith(notebook.SUFFIX):
@@ -140,7 +152,7 @@ def _diff(result):
     return "".join(_diff_of(before[n], after[n], f"{result.path}:cell {n}") for n in before)
 
 
-def _diff_of(before, after, path):
+def _diff_of(before: str, after: str, path: str) -> str:
     import difflib  # only where a diff is asked for
 
     before, after = before.splitlines(keepends=True), after.splitlines(keepends=True)
@@ -151,12 +163,12 @@ def _diff_of(before, after, path):
     )
 
 
-def _progress(options, count):
+def _progress(options: argparse.Namespace, count: int) -> Any:
     """A counter on a terminal for long runs, nothing in a pipe."""
     if options.quiet or count < 200 or not sys.stderr.isatty():
         return None
 
-    def show(done, total):
+    def show(done: Any, total: Any) -> None:
         if done % 20 == 0 or done == total:
             end = "\r" if done < total else "\r" + " " * 40 + "\r"
             print(f"dynfix: {done}/{total} files", end=end, file=sys.stderr, flush=True)
@@ -167,7 +179,7 @@ def _progress(options, count):
 # Reporting
 
 
-def _painter(stream):
+def _painter(stream: Any) -> Callable[..., Any]:
     """Marks up text for a terminal; rich is loaded only for one."""
     if not stream.isatty() or os.environ.get("NO_COLOR"):
         return lambda text, style: text
@@ -176,7 +188,14 @@ def _painter(stream):
     return lambda text, style: Style.parse(style).render(text)
 
 
-def _report(results, options, settings, errors, stream, lines):
+def _report(
+    results: list[Result],
+    options: argparse.Namespace,
+    settings: Settings,
+    errors: list[str],
+    stream: Any,
+    lines: PlainLines,
+) -> int:
     left = [f for r in results for f in r.left]
     failing = [f for f in left if f.level == ERROR]
     shown = left if options.verbose or settings.output_format not in formats.FOR_PEOPLE else failing
@@ -193,7 +212,9 @@ def _report(results, options, settings, errors, stream, lines):
     return _exit_code(results, failing, errors, options)
 
 
-def _exit_code(results, failing, errors, options):
+def _exit_code(
+    results: list[Result], failing: list[Finding], errors: list[str], options: argparse.Namespace
+) -> int:
     if errors:
         return FAILED
     fixed = any(r.applied for r in results)
@@ -202,11 +223,13 @@ def _exit_code(results, failing, errors, options):
     return FINDINGS if failing and not options.exit_zero else CLEAN
 
 
-def _count(number, word):
+def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _summary(results, left, options, settings):
+def _summary(
+    results: list[Result], left: list[Finding], options: argparse.Namespace, settings: Settings
+) -> None:
     applied = [f for r in results for f in r.applied]
     if options.verbose:
         for finding in applied:
@@ -232,17 +255,17 @@ def _summary(results, left, options, settings):
     print(" ".join(p for p in parts if p), file=sys.stderr)
 
 
-def _clean(applied):
+def _clean(applied: list[Any]) -> str:
     return "" if applied else "All clear."
 
 
-def _silent(applied):
+def _silent(applied: list[Finding]) -> str:
     fixes = dict.fromkeys(f.fix for f in applied)
     count = sum(f.silent for f in fixes)
     return f" ({_count(count, 'print or log call')} silent when compiled)" if count else ""
 
 
-def _ways_out(failing, options, settings):
+def _ways_out(failing: list[Finding], options: argparse.Namespace, settings: Settings) -> list[str]:
     safe = sum(f.fix is not None and f.fix.safety.value == "safe" for f in failing)
     unsafe = sum(f.fix is not None and f.fix.safety.value == "unsafe" for f in failing)
     parts = []
@@ -256,7 +279,7 @@ def _ways_out(failing, options, settings):
 # --add-noqa
 
 
-def _add_noqa(results, missing):
+def _add_noqa(results: list[Result], missing: list[Any]) -> int:
     added = 0
     for result in results:
         added += _annotate(result.path, [f for f in result.left if f.level == ERROR])
@@ -266,7 +289,7 @@ def _add_noqa(results, missing):
     return FAILED if missing or any(r.error for r in results) else CLEAN
 
 
-def _annotate(path, found):
+def _annotate(path: str, found: list[Finding]) -> int:
     if not found:
         return 0
     with open(path, "rb") as stream:

@@ -3,6 +3,7 @@
 import argparse
 import os
 from dataclasses import replace
+from typing import Any
 
 from .settings import FORMATS, SCOPES, Settings, SettingsError, convert, load
 
@@ -18,7 +19,7 @@ _LISTS = (
 )
 
 
-def parser(version):
+def parser(version: str) -> Any:
     """The ArgumentParser of `dynfix`."""
     top = argparse.ArgumentParser(
         prog="dynfix",
@@ -43,13 +44,13 @@ def parser(version):
     return top
 
 
-def writes_nowhere(options):
+def writes_nowhere(options: Any) -> bool:
     """Whether files would be changed, and none are named: the folder at hand may not be meant."""
     reads = options.check or options.diff or options.explain or options.show_settings
     return not (options.paths or reads or options.verify)
 
 
-def _modes(group):
+def _modes(group: Any) -> None:
     group.add_argument("--check", action="store_true", help="only report; exit 1 on findings")
     group.add_argument("--diff", action="store_true", help="show what would change, change nothing")
     group.add_argument(
@@ -75,7 +76,7 @@ def _modes(group):
     group.add_argument("--show-settings", action="store_true", help="show the settings in force")
 
 
-def _rules(group):
+def _rules(group: Any) -> None:
     for name in _LISTS:
         metavar = "PATTERN:CODE" if name == "per_file_ignores" else "LIST"
         group.add_argument(f"--{name.replace('_', '-')}", action="append", metavar=metavar)
@@ -96,7 +97,7 @@ def _rules(group):
     group.add_argument("--stdin-filename", metavar="NAME", default="<stdin>")
 
 
-def _output(group):
+def _output(group: Any) -> None:
     group.add_argument("--output-format", choices=FORMATS)
     group.add_argument("--statistics", action="store_true", help="count the findings of each rule")
     group.add_argument(
@@ -113,7 +114,7 @@ def _output(group):
     )
 
 
-def settings(options):
+def settings(options: argparse.Namespace) -> Settings | None:
     """The Settings of this run: the configuration file's, and the command line's over them."""
     start = next((p for p in options.paths if p != "-"), ".") or "."
     base = Settings(root=os.getcwd()) if options.isolated else load(_folder(start), options.config)
@@ -131,6 +132,6 @@ def settings(options):
     return replace(base, **changes)
 
 
-def _folder(path):
+def _folder(path: str) -> str:
     from_file = path.rpartition("/")[0] if path.endswith((".py", ".pyi", ".ipynb")) else path
     return from_file or "."

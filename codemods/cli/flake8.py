@@ -1,9 +1,13 @@
 """A flake8 plugin: the findings as flake8 reports them. flake8 finds it by the entry point, and is
 not imported here."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ... import __version__
 from ...rewriter.edits.source_file import SourceFile
@@ -20,10 +24,10 @@ class Plugin:
 
     name, version = "dynfix", __version__
 
-    def __init__(self, tree, filename, lines):
+    def __init__(self, tree: Any, filename: Any, lines: Any) -> None:
         self.path, self.text = filename, "".join(lines)
 
-    def run(self):
+    def run(self) -> Iterator[Any]:
         """(line from 1, column from 0, text, type) of each finding; notes, which fail nothing, are
         left out."""
         folder = Path(os.path.dirname(self.path) or ".").resolve()

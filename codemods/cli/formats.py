@@ -1,13 +1,21 @@
 """What is printed: findings in the formats that people and programs expect."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
+from collections.abc import Callable
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.findings import ERROR, NOTE
 from ..rules import BY_CODE
 from .notebook import cell_texts
 from .result_cache import to_dict
+
+if TYPE_CHECKING:
+    from ..analysis.findings import Finding
+
 
 _VERSION = "0.1.0"
 _URI = "docs/rules.md#{}"
@@ -16,20 +24,20 @@ _URI = "docs/rules.md#{}"
 class PlainLines:
     """The source lines of files, read once; `known` holds texts that are not on disk."""
 
-    def __init__(self, known):
+    def __init__(self, known: dict[str, str]) -> None:
         self._texts = dict(known)
 
-    def of(self, finding):
+    def of(self, finding: Finding) -> str:
         """The line that a finding begins on."""
         number = finding.line
         lines = self._text(finding.path, finding.cell).splitlines()
         return lines[number - 1] if number <= len(lines) else ""
 
-    def _text(self, path, cell):
+    def _text(self, path: str, cell: int | None) -> str:
         text = self._document(path)
         return text if cell is None else cell_texts(text)[cell]
 
-    def _document(self, path):
+    def _document(self, path: str) -> str:
         if path not in self._texts:
             try:
                 with open(path, encoding="utf-8", errors="replace") as stream:
@@ -39,7 +47,7 @@ class PlainLines:
         return self._texts[path]
 
 
-def advice(finding):
+def advice(finding: Finding) -> list[str]:
     """Lines on what can be done: the fix, why it was not made, what to do by hand."""
     lines = []
     if finding.fix is not None:
@@ -55,12 +63,12 @@ def advice(finding):
     return lines
 
 
-def full(found, lines, paint):
+def full(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
     """With the source line and a caret."""
     return "".join(_full_one(f, lines, paint) for f in found)
 
 
-def _full_one(finding, lines, paint):
+def _full_one(finding: Finding, lines: PlainLines, paint: Callable[..., Any]) -> str:
     text = lines.of(finding).replace("\t", " ")
     end = finding.end_column if finding.end_line == finding.line else len(text) + 1
     gutter = " " * len(str(finding.line))
@@ -74,17 +82,17 @@ def _full_one(finding, lines, paint):
     return head + body + "".join(f"{gutter} = {line}\n" for line in advice(finding)) + "\n"
 
 
-def concise(found, lines, paint):
+def concise(found: Any, lines: Any, paint: Any) -> Any:
     return "".join(f"{f.place}: {paint(f.code, 'bold red')} {_mark(f)}{f.message}\n" for f in found)
 
 
-def _mark(finding):
+def _mark(finding: Any) -> Any:
     if finding.fix is None:
         return ""
     return "[*] " if finding.fix.safety.value == "safe" else "[unsafe fix] "
 
 
-def grouped(found, lines, paint):
+def grouped(found: Any, lines: Any, paint: Any) -> Any:
     parts, last = [], None
     for finding in found:
         if finding.path != last:
@@ -97,11 +105,11 @@ def grouped(found, lines, paint):
     return "".join(parts)
 
 
-def _in_file(finding):
+def _in_file(finding: Finding) -> str:
     return finding.place.removeprefix(f"{finding.path}:")
 
 
-def _region(finding):
+def _region(finding: Finding) -> tuple[int, int, int, int]:
     """(line, column, end line, end column) in the file; of a notebook, whose lines are others', its
     beginning."""
     if finding.cell is not None:
@@ -109,7 +117,7 @@ def _region(finding):
     return finding.line, finding.column, finding.end_line, finding.end_column
 
 
-def record(finding):
+def record(finding: Finding) -> dict[str, dict[str, int] | str | int | None]:
     """A finding as the JSON formats give it."""
     fix = to_dict(finding)["fix"]
     return {
@@ -127,19 +135,19 @@ def record(finding):
     }
 
 
-def json_(found, lines, paint):
+def json_(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
     return json.dumps([record(f) for f in found], indent=2) + "\n"
 
 
-def json_lines(found, lines, paint):
+def json_lines(found: Any, lines: Any, paint: Any) -> Any:
     return "".join(json.dumps(record(f)) + "\n" for f in found)
 
 
-def github(found, lines, paint):
+def github(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
     return "".join(_github_one(f) for f in found)
 
 
-def _github_one(finding):
+def _github_one(finding: Finding) -> str:
     line, column, end, end_column = _region(finding)
     level = "error" if finding.level == ERROR else "notice"
     where = f"file={finding.path},line={line},col={column},endLine={end},endColumn={end_column}"
@@ -149,7 +157,7 @@ def _github_one(finding):
     )
 
 
-def gitlab(found, lines, paint):
+def gitlab(found: Any, lines: Any, paint: Any) -> Any:
     issues = [
         {
             "description": f"{f.code} {f.message}",
@@ -163,19 +171,19 @@ def gitlab(found, lines, paint):
     return json.dumps(issues, indent=2) + "\n"
 
 
-def fingerprint(finding):
+def fingerprint(finding: Any) -> Any:
     """The same for the same finding at the same place of the same file."""
     return _digest(f"{finding.path}:{finding.code}:{_in_file(finding)}")
 
 
-def _digest(text):
+def _digest(text: str) -> str:
     value = 0xCBF29CE484222325
     for byte in text.encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64
     return f"{value:016x}"
 
 
-def sarif(found, lines, paint):
+def sarif(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
     codes = sorted({f.code for f in found})
     rules = [_sarif_rule(code) for code in codes]
     results = [_sarif_result(f) for f in found]
@@ -188,13 +196,15 @@ def sarif(found, lines, paint):
     return json.dumps(log, indent=2) + "\n"
 
 
-def _sarif_rule(code):
+def _sarif_rule(code: str) -> dict[str, dict[str, str] | str]:
     rule = BY_CODE.get(code)
     text = rule.message if rule else code
     return {"id": code, "name": rule.name if rule else code, "shortDescription": {"text": text}}
 
 
-def _sarif_result(finding):
+def _sarif_result(
+    finding: Finding,
+) -> dict[str, dict[str, str] | list[dict[str, dict[Any, Any]]] | str]:
     region = dict(
         zip(("startLine", "startColumn", "endLine", "endColumn"), _region(finding), strict=True)
     )
@@ -207,15 +217,15 @@ def _sarif_result(finding):
     }
 
 
-def _in_cell(finding):
+def _in_cell(finding: Finding) -> str:
     return "" if finding.cell is None else f"{_in_file(finding)}: "
 
 
-def _quoted(text):
+def _quoted(text: str) -> str:
     return f'"{escape(text)}"'
 
 
-def junit(found, lines, paint):
+def junit(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
     cases = "".join(
         f"    <testcase name={_quoted(f.code)} classname={_quoted(f.path)}"
         f" line={_quoted(str(f.line))}>\n      <failure"
@@ -231,7 +241,7 @@ def junit(found, lines, paint):
     )
 
 
-def rdjson(found, lines, paint):
+def rdjson(found: Any, lines: Any, paint: Any) -> Any:
     diagnostics = [_rdjson_one(f) for f in found]
     return (
         json.dumps(
@@ -242,7 +252,7 @@ def rdjson(found, lines, paint):
     )
 
 
-def _rdjson_one(finding):
+def _rdjson_one(finding: Any) -> Any:
     line, column, end, end_column = _region(finding)
     span = {"start": {"line": line, "column": column}, "end": {"line": end, "column": end_column}}
     return {
@@ -253,7 +263,7 @@ def _rdjson_one(finding):
     }
 
 
-def statistics(found):
+def statistics(found: list[Finding]) -> str:
     """One line a rule, the most frequent first."""
     counts = Counter(
         (f.code, BY_CODE[f.code].name if f.code in BY_CODE else "unused-noqa") for f in found

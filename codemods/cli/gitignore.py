@@ -1,12 +1,14 @@
 """Which files `.gitignore` keeps out: the patterns of the folders walked so far, and of the
 repository above."""
 
+from __future__ import annotations
+
 import os
 import re
 from pathlib import Path
 
 
-def _pattern(line):
+def _pattern(line: str) -> tuple[re.Pattern, bool, bool] | None:
     """(regex over a path below the pattern's folder, negated, folders only), or None for a blank or
     a comment."""
     line = line.rstrip("\n").rstrip()
@@ -27,7 +29,7 @@ def _pattern(line):
 class Ignored:
     """Fed with folders from the top down."""
 
-    def __init__(self, top):
+    def __init__(self, top: str) -> None:
         self.rules = []
         top = Path(top).resolve()
         above = []
@@ -38,7 +40,7 @@ class Ignored:
                     self.enter(outer)
                 break
 
-    def enter(self, folder):
+    def enter(self, folder: str) -> None:
         path = os.path.join(folder, ".gitignore")
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
@@ -47,7 +49,7 @@ class Ignored:
             return
         self.rules.append((os.path.abspath(folder), [p for p in patterns if p]))
 
-    def matches(self, path, is_folder):
+    def matches(self, path: str, is_folder: bool) -> bool:
         """The last pattern that fits decides."""
         ignored, path = False, os.path.abspath(path)
         for folder, patterns in self.rules:

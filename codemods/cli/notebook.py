@@ -5,13 +5,22 @@ What IPython alone understands (`%magic`, `!command`, `name?`) stands in that te
 marked comment, and each cell begins with a marked comment; both are turned back, and a fix that
 would lose one is refused. In the JSON only the changed lines of `source` are written anew."""
 
+from __future__ import annotations
+
 import bisect
 import difflib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.source_file import SourceError, SourceFile, parse
+
+if TYPE_CHECKING:
+    from ...rewriter.edits.spans import Edit, Fix
+    from ..analysis.findings import Finding
+
 
 SUFFIX = ".ipynb"
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -38,18 +47,18 @@ class NotebookCell:
     elements: tuple | None
 
     @property
-    def has_magic(self):
+    def has_magic(self) -> bool:
         return self.text.lstrip().startswith("%%")
 
 
 # Reading JSON with its places
 
 
-def _skip(text, at):
+def _skip(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()
 
 
-def _members(text, at):
+def _members(text: str, at: int) -> Iterator[tuple[int | str, int, int]]:
     """(key, start, end) of the values of the object or array (keys: indices) that begins at
     `at`."""
     close = {"{": "}", "[": "]"}.get(text[at : at + 1])
@@ -68,11 +77,11 @@ def _members(text, at):
 _DECODER = json.JSONDecoder()
 
 
-def _place(text, offset):
+def _place(text: str, offset: Any) -> Any:
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
-def _parsed(text):
+def _parsed(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -86,14 +95,14 @@ def _parsed(text):
     return data
 
 
-def _is_python(data):
+def _is_python(data: dict[str, Any]) -> bool:
     metadata = data.get("metadata") or {}
     kernel, language = metadata.get("kernelspec") or {}, metadata.get("language_info") or {}
     named = language.get("name") or kernel.get("language") or "python"
     return str(named).lower() in ("python", "ipython")
 
 
-def cells(text):
+def cells(text: str) -> list[NotebookCell]:
     """The Python code cells of a notebook's JSON that are not blank; SourceError where it is no
     notebook."""
     if not text.strip():
@@ -111,7 +120,9 @@ def cells(text):
     return [cell for cell in found if cell is not None]
 
 
-def _cell(text, at, number, data):
+def _cell(
+    text: str, at: int, number: int, data: dict[str, dict[Any, Any] | list[str] | str | None]
+) -> NotebookCell | None:
     if not isinstance(data, dict) or data.get("cell_type") != "code" or not _cell_is_python(data):
         return None
     span = next(((a, b) for key, a, b in reversed([*_members(text, at)]) if key == "source"), None)
@@ -126,7 +137,7 @@ def _cell(text, at, number, data):
     return NotebookCell(number, joined, *span, elements) if joined.strip() else None
 
 
-def _cell_is_python(data):
+def _cell_is_python(data: dict[str, dict[Any, Any] | list[str] | str | None]) -> bool:
     editor = (data.get("metadata") or {}).get("vscode") or {}
     return not isinstance(editor, dict) or editor.get("languageId", "python") == "python"
 
@@ -138,27 +149,27 @@ class _Lines:
     """Tells, line by line, whether a new statement begins: not inside a string, brackets, or after
     a backslash."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.quotes, self.depth, self.continued = "", 0, False
 
     @property
-    def fresh(self):
+    def fresh(self) -> bool:
         return not self.quotes and not self.depth and not self.continued
 
-    def read(self, line):
+    def read(self, line: str) -> None:
         at = 0
         self.continued = False
         while at < len(line):
             at = self._string(line, at) if self.quotes else self._code(line, at)
 
-    def _string(self, line, at):
+    def _string(self, line: Any, at: Any) -> Any:
         end = re.compile(r"(?:\\.|[^\\])*?" + self.quotes).match(line, at)
         if end is None:
             return len(line)
         self.quotes = ""
         return end.end()
 
-    def _code(self, line, at):
+    def _code(self, line: str, at: int) -> int:
         token = _TOKEN.match(line, at)
         self.quotes = token["long"] or ""
         self.depth = max(0, self.depth + bool(token["open"]) - bool(token["close"]))
@@ -169,7 +180,7 @@ class _Lines:
 class Marks:
     """The marked comments of one notebook, and what the marked calls stand for."""
 
-    def __init__(self, texts):
+    def __init__(self, texts: list[str]) -> None:
         number = next(
             n for n in range(len(texts) + 1) if not any(f"dynfix-{n}-" in t for t in texts)
         )
@@ -178,10 +189,10 @@ class Marks:
         self._cell = re.compile(rf"^# {self.word}-cell-(\d+)\n", re.MULTILINE)
         self._magic = re.compile(rf"get_ipython\(\)  # {self.word}-magic-(\d+)$", re.MULTILINE)
 
-    def head(self, index):
+    def head(self, index: int) -> str:
         return f"# {self.word}-cell-{index}\n"
 
-    def masked(self, cell):
+    def masked(self, cell: NotebookCell) -> str:
         """The cell's text with every magic as a marked call."""
         if cell.has_magic and not _PYTHON_MAGICS.match(cell.text):
             return self._call(cell.text)
@@ -196,14 +207,14 @@ class Marks:
             at = end
         return "\n".join(out)
 
-    def _call(self, text):
+    def _call(self, text: str) -> str:
         self.magics.append(text)
         return f"get_ipython()  # {self.word}-magic-{len(self.magics) - 1}"
 
-    def restored(self, text):
+    def restored(self, text: str) -> str:
         return self._magic.sub(lambda match: self.magics[int(match[1])], text)
 
-    def starts(self, text):
+    def starts(self, text: str) -> list[int]:
         """The offsets at which the cells' own texts start; SourceError where a mark is missing."""
         found = [*self._cell.finditer(text)]
         magics = [int(m[1]) for m in self._magic.finditer(text)]
@@ -214,7 +225,7 @@ class Marks:
         return [m.end() for m in found]
 
 
-def _magic(lines, at):
+def _magic(lines: list[str], at: int) -> tuple[int | None, int]:
     """(where on the line at `at` something begins that is IPython's alone, the line after it);
     (None, at + 1) without."""
     match = _ASSIGNED.match(lines[at]) or _ESCAPED.match(lines[at]) or _HELP.match(lines[at])
@@ -233,49 +244,57 @@ class NotebookSource(SourceFile):
     """The Python cells, joined; `document` is the notebook's JSON, `found` the cells as they were
     read."""
 
-    def __init__(self, text, path, document, found, marks, bom=False):
+    def __init__(
+        self,
+        text: str,
+        path: str,
+        document: str,
+        found: list[NotebookCell],
+        marks: Marks,
+        bom: bool = False,
+    ) -> None:
         super().__init__(text, path, "utf-8", bom)
         self.cell_starts = marks.starts(text)
         self.original, self.found, self.marks = document, found, marks
         if len(self.cell_starts) != len(found):
             raise SourceError("a cell would be lost")
 
-    def with_text(self, text):
+    def with_text(self, text: str) -> NotebookSource:
         return NotebookSource(text, self.path, self.original, self.found, self.marks, self.bom)
 
-    def to_bytes(self):
+    def to_bytes(self) -> bytes:
         return (b"\xef\xbb\xbf" if self.bom else b"") + self.document.encode()
 
     @property
-    def document(self):
+    def document(self) -> str:
         return written(self.original, zip(self.found, self._texts(), strict=True))
 
-    def _texts(self):
+    def _texts(self) -> list[str]:
         """The cells' texts as they are now."""
         heads = [start - len(self.marks.head(i)) for i, start in enumerate(self.cell_starts)]
         ends = [*heads[1:], len(self.text)]
         spans = zip(self.cell_starts, ends, strict=True)
         return [self.marks.restored(self.text[a:b].removesuffix("\n")) for a, b in spans]
 
-    def refuses(self, fix):
+    def refuses(self, fix: Fix) -> str:
         """Why a fix is not made: cells that begin with a magic of their own stay as they are."""
         cells_ = {self._index(e.start) for e in fix.edits}
         return (
             "the cell begins with a magic" if any(self.found[i].has_magic for i in cells_) else ""
         )
 
-    def _index(self, offset):
+    def _index(self, offset: int) -> int:
         return max(0, bisect.bisect_right(self.cell_starts, offset) - 1)
 
-    def _in_cell(self, offset):
+    def _in_cell(self, offset: int) -> tuple[int, int]:
         """(index of the cell, offset in the cell's own text)."""
         index = self._index(offset)
         return index, len(self.marks.restored(self.text[self.cell_starts[index] : offset]))
 
-    def placed(self, found):
+    def placed(self, found: list[Finding]) -> list[Finding]:
         return [self._placed(f) for f in found]
 
-    def _placed(self, finding):
+    def _placed(self, finding: Finding) -> Finding:
         index = self._index(self.starts[finding.line - 1])
         lines = [self._line_in_cell(index, n) for n in (finding.line, finding.end_line)]
         fix = finding.fix and replace(
@@ -284,7 +303,7 @@ class NotebookSource(SourceFile):
         number = self.found[index].number
         return replace(finding, cell=number, line=lines[0], end_line=lines[1], fix=fix)
 
-    def _line_in_cell(self, index, line):
+    def _line_in_cell(self, index: int, line: int) -> int:
         return (
             self.marks.restored(self.text[self.cell_starts[index] : self.starts[line - 1]]).count(
                 "\n"
@@ -292,10 +311,10 @@ class NotebookSource(SourceFile):
             + 1
         )
 
-    def _moved(self, edit):
+    def _moved(self, edit: Edit) -> Edit:
         return replace(edit, start=self._in_cell(edit.start)[1], end=self._in_cell(edit.end)[1])
 
-    def line_of(self, finding):
+    def line_of(self, finding: Finding) -> int:
         """The line of the joined text that a placed finding's line is."""
         index = next(i for i, cell in enumerate(self.found) if cell.number == finding.cell)
         first = bisect.bisect_right(self.starts, self.cell_starts[index])
@@ -306,7 +325,7 @@ class NotebookSource(SourceFile):
         )
 
 
-def load(raw, path):
+def load(raw: bytes, path: str) -> Any:
     """The Source of a file of either sort; None for a notebook without Python cells."""
     if not path.endswith(SUFFIX):
         return SourceFile.from_bytes(raw, path)
@@ -326,14 +345,14 @@ def load(raw, path):
     return NotebookSource(joined, path, document, found, marks, bom) if found else None
 
 
-def _parse(cell, text):
+def _parse(cell: NotebookCell, text: str) -> None:
     try:
         parse(text)
     except SourceError as error:
         raise SourceError(error.message, f"cell {cell.number}:{error.line}", error.column) from None
 
 
-def cell_texts(document):
+def cell_texts(document: str) -> dict[int, str]:
     """{number: text} of the Python cells of a notebook's JSON."""
     return {cell.number: cell.text for cell in cells(document)}
 
@@ -341,7 +360,7 @@ def cell_texts(document):
 # Writing back
 
 
-def written(document, changes):
+def written(document: str, changes: Any) -> str:
     """The JSON with the cells' new texts in it: `changes` are (NotebookCell, text)."""
     parts, at = [], 0
     for cell, text in changes:
@@ -351,11 +370,11 @@ def written(document, changes):
     return "".join(parts) + document[at:]
 
 
-def _split(text):
+def _split(text: str) -> list[str]:
     return [line for line in re.split(r"(?<=\n)", text) if line]
 
 
-def _value(document, cell, lines):
+def _value(document: str, cell: NotebookCell, lines: list[str]) -> str:
     raw = document[cell.start : cell.end]
     if cell.elements is None:
         inside = [line for line in _LINE.findall(raw[1:-1]) if line]
@@ -367,7 +386,7 @@ def _value(document, cell, lines):
     return _list(document, cell, lines, raw)
 
 
-def _list(document, cell, lines, raw):
+def _list(document: str, cell: NotebookCell, lines: list[str], raw: str) -> str:
     """The elements that stay with what stands before them, new ones with what stands between the
     first two."""
     spans = [(a, b) for a, b, _ in cell.elements]
@@ -382,7 +401,7 @@ def _list(document, cell, lines, raw):
     return f"[{inside}{document[ends[-1] : cell.end]}"
 
 
-def _merged(old, kept, lines):
+def _merged(old: list[str], kept: list[tuple[int, str]], lines: list[str]) -> Any:
     """For each new line (what is kept of the same old line or None, the line)."""
     matcher = difflib.SequenceMatcher(None, old, lines, autojunk=False)
     result = [(None, line) for line in lines]
@@ -392,7 +411,7 @@ def _merged(old, kept, lines):
     return result
 
 
-def _dumped(line, document, raw):
+def _dumped(line: str, document: str, raw: str) -> str:
     """A string in the notebook's manner: characters beyond ASCII escaped where it escapes them."""
     escapes = (
         "\\u" in raw

@@ -1,20 +1,27 @@
 """Results by content: one JSON file for each tool version and set of settings, in `.dynfix_cache`
 beside the configuration."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Edit, Fix, Intent, Safety
 from ..analysis.findings import Finding
 
+if TYPE_CHECKING:
+    from .settings import Settings
+
+
 _LIMIT = 20_000
 
 
-def to_dict(finding):
+def to_dict(finding: Finding) -> dict[str, int | str]:
     """A finding as plain data."""
     data = asdict(finding)
     if finding.fix is not None:
@@ -22,7 +29,7 @@ def to_dict(finding):
     return data
 
 
-def from_dict(data):
+def from_dict(data: dict[str, int | str]) -> Finding:
     fix = data["fix"]
     if fix is not None:
         edits = tuple(Edit(**{**e, "intent": Intent(e["intent"])}) for e in fix["edits"])
@@ -37,7 +44,7 @@ def from_dict(data):
     return Finding(**{**data, "fix": fix})
 
 
-def tool_stamp():
+def tool_stamp() -> str:
     """Changes whenever this tool's code does."""
     root = Path(__file__).parents[2]
     files = sorted(f for part in ("codemods", "rewriter") for f in (root / part).rglob("*.py"))
@@ -48,7 +55,7 @@ class Cache:
     """`get(path, raw)` gives the findings stored for a file's content; `put` stores; `save` writes
     by atomic rename."""
 
-    def __init__(self, settings):
+    def __init__(self, settings: Settings) -> None:
         stamp = hashlib.sha256((tool_stamp() + settings.key()).encode()).hexdigest()[:24]
         base = os.environ.get("DYNFIX_CODEMOD_CACHE") or os.path.join(
             settings.root, ".dynfix_cache"
@@ -57,28 +64,28 @@ class Cache:
         self.entries = self._load()
         self.changed = False
 
-    def _load(self):
+    def _load(self) -> dict[str, list[dict[str, int | str]]]:
         try:
             entries = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return entries if isinstance(entries, dict) else {}
 
-    def _key(self, path, raw):
+    def _key(self, path: str, raw: bytes) -> str:
         return hashlib.sha256(os.path.abspath(path).encode() + b"\0" + raw).hexdigest()
 
-    def get(self, path, raw):
+    def get(self, path: Any, raw: bytes) -> list[Finding] | None:
         stored = self.entries.get(self._key(path, raw))
         try:
             return None if stored is None else [from_dict({**d, "path": path}) for d in stored]
         except (TypeError, KeyError, ValueError):
             return None
 
-    def put(self, path, raw, found):
+    def put(self, path: str, raw: bytes, found: tuple[Finding, ...]) -> None:
         self.entries[self._key(path, raw)] = [to_dict(f) for f in found]
         self.changed = True
 
-    def save(self):
+    def save(self) -> None:
         if not self.changed:
             return
         entries = dict(list(self.entries.items())[-_LIMIT:])

@@ -1,12 +1,19 @@
 """Writes docs/rules.md from the rules themselves: `python -m dynfix.codemods.cli.rules_page
 [FILE]`; `--check` only compares."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
 from ..rules import RULES
 from ..rules.base import without_rule
+
+if TYPE_CHECKING:
+    from ..rules.base import Rule
+
 
 _HEAD = """# Rules
 
@@ -23,7 +30,7 @@ proved there; the report says which, and why.
 """
 
 
-def text():
+def text() -> str:
     """The whole page."""
     rows = "".join(
         f"| [{r.code}](#{_anchor(r)}) | {r.name} | {r.message} | {_fix(r)} |\n" for r in RULES
@@ -37,15 +44,15 @@ def text():
     return _HEAD + rows + "\n" + "\n".join(pages)
 
 
-def _anchor(rule):
+def _anchor(rule: Any) -> str:
     return f"{rule.code} {rule.name}".lower().replace(" ", "-")
 
 
-def _fix(rule):
+def _fix(rule: Rule) -> str:
     return rule.safety.value if rule.safety else "advice"
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     """Write the page, or with --check say whether it is as it should be."""
     names = [a for a in argv if not a.startswith("-")]
     path = Path(names[0]) if names else Path(__file__).parents[2] / "docs" / "rules.md"

@@ -1,17 +1,26 @@
 """Files in, results out: finding the files, handling each (in several processes), writing what was
 fixed."""
 
+from __future__ import annotations
+
 import gc
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.source_file import SourceError
 from ..trace.cross_file import settings_for_roots
 from . import check, notebook
 from .gitignore import Ignored
 from .result_cache import Cache
+
+if TYPE_CHECKING:
+    from ..analysis.findings import Finding
+    from .settings import Settings
+
 
 _ENOUGH_FOR_TWO = 4
 _COLLECT_EVERY = 4_000_000  # bytes of source
@@ -33,7 +42,7 @@ class Result:
     error: tuple | None = None
 
 
-def files(paths, settings):
+def files(paths: list[str], settings: Settings) -> tuple[list[str], list[str]]:
     """(the files that the paths name, in order and once each; paths that do not exist). A file that
     is named is always taken."""
     found, missing = {}, []
@@ -47,7 +56,7 @@ def files(paths, settings):
     return list(found), missing
 
 
-def _walk(top, settings):
+def _walk(top: str, settings: Settings) -> Iterator[str]:
     ignored = Ignored(top) if settings.respect_gitignore else None
     for folder, folders, names in os.walk(top):
         if ignored:
@@ -66,11 +75,11 @@ def _walk(top, settings):
                 yield path
 
 
-def _skipped(path, is_folder, settings, ignored):
+def _skipped(path: str, is_folder: bool, settings: Settings, ignored: Any) -> bool:
     return settings.excludes(path) or (ignored is not None and ignored.matches(path, is_folder))
 
 
-def handle(path, raw, settings, fixing):
+def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
     """The Result for one file's bytes."""
     try:
         source = notebook.load(raw, path)
@@ -95,7 +104,7 @@ def handle(path, raw, settings, fixing):
     )
 
 
-def _read_and_handle(job):
+def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[Result, bytes]:
     path, settings, fixing = job
     try:
         with open(path, "rb") as stream:
@@ -110,14 +119,14 @@ def _read_and_handle(job):
         return Result(path, error=(f"internal error: {type(error).__name__}: {error}", 1, 1)), raw
 
 
-def _collect_now_and_then(size):
+def _collect_now_and_then(size: int) -> None:
     _seen[0] += size
     if _seen[0] > _COLLECT_EVERY:
         _seen[0] = 0
         gc.collect()
 
 
-def run(paths, settings, fixing, progress=None):
+def run(paths: list[str], settings: Settings, fixing: bool, progress: Any = None) -> list[Result]:
     """Results of all files, in order. `progress(done)` is called after each."""
     cache = Cache(settings) if settings.cache else None
     results, todo = _from_cache(paths, settings, fixing, cache)
@@ -136,7 +145,7 @@ def run(paths, settings, fixing, progress=None):
     return [results[path] for path in paths]
 
 
-def _once_more(result, settings):
+def _once_more(result: Any, settings: Settings) -> Any:
     """A result, fixed on."""
     raw = result.raw if result.raw is not None else Path(result.path).read_bytes()
     more = handle(result.path, raw, settings, True)
@@ -146,7 +155,9 @@ def _once_more(result, settings):
     return replace(more, before=before, applied=(*result.applied, *more.applied))
 
 
-def _from_cache(paths, settings, fixing, cache):
+def _from_cache(
+    paths: list[str], settings: Settings, fixing: bool, cache: Any
+) -> tuple[dict[str, Result], list[str]]:
     results, todo = {}, []
     for path in paths:
         found = _cached(path, cache) if cache and cache.entries else None
@@ -157,7 +168,7 @@ def _from_cache(paths, settings, fixing, cache):
     return results, todo
 
 
-def _cached(path, cache):
+def _cached(path: str, cache: Cache) -> list[Finding] | None:
     try:
         with open(path, "rb") as stream:
             return cache.get(path, stream.read())
@@ -165,7 +176,9 @@ def _cached(path, cache):
         return None
 
 
-def _outcomes(todo, settings, fixing, jobs):
+def _outcomes(
+    todo: list[str], settings: Settings, fixing: bool, jobs: int
+) -> Iterator[tuple[Result, bytes]]:
     """Each file's outcome, in order. Trees make no cycles: the collector, which would look at every
     node again and again (a third of the time), only runs between files."""
     gc.disable()
@@ -175,7 +188,9 @@ def _outcomes(todo, settings, fixing, jobs):
         gc.enable()
 
 
-def _handled(todo, settings, fixing, jobs):
+def _handled(
+    todo: list[str], settings: Settings, fixing: bool, jobs: int
+) -> Iterator[tuple[Result, bytes]]:
     work = [(path, settings.narrowed(path), fixing) for path in todo]
     if jobs == 1 or len(work) < _ENOUGH_FOR_TWO:
         yield from map(_read_and_handle, work)
@@ -188,7 +203,7 @@ def _handled(todo, settings, fixing, jobs):
         )
 
 
-def write(path, raw):
+def write(path: str, raw: bytes) -> None:
     """Put `raw` into the file by atomic rename, its mode kept; a link keeps pointing where it
     pointed."""
     target = Path(os.path.realpath(path))

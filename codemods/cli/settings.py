@@ -1,13 +1,21 @@
 """Settings: one frozen record, made once from the configuration file and the command line."""
 
+from __future__ import annotations
+
 import configparser
 import fnmatch
 import os
+import pathlib
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..rules import RULES
 from .toml import TomlError, tables
+
+if TYPE_CHECKING:
+    from ..trace.trace_facts import Facts
+
 
 FORMATS = (
     "full",
@@ -71,7 +79,7 @@ class Settings:
         default_factory=dict, compare=False, repr=False
     )  # {real path: Facts} of a traced run
 
-    def selects(self, code, path):
+    def selects(self, code: str, path: str) -> bool:
         """Whether the rule `code` looks at the file at `path`; the longest matching prefix
         decides."""
         chosen = max(_length(code, self.select), _length(code, self.extend_select))
@@ -83,24 +91,24 @@ class Settings:
             if self.matches(path, pattern)
         )
 
-    def fixes(self, code):
+    def fixes(self, code: str) -> bool:
         return _length(code, self.fixable) > _length(code, self.unfixable)
 
-    def matches(self, path, pattern):
+    def matches(self, path: str, pattern: str) -> bool:
         """Whether `path` (its name, or its place below the settings' folder) fits a pattern."""
         relative = os.path.relpath(path, self.root).replace(os.sep, "/")
         return fnmatch.fnmatch(os.path.basename(path), pattern) or fnmatch.fnmatch(
             relative, pattern
         )
 
-    def excludes(self, path):
+    def excludes(self, path: str) -> bool:
         return any(self.matches(path, pattern) for pattern in (*self.exclude, *self.extend_exclude))
 
-    def facts_of(self, path):
+    def facts_of(self, path: str) -> Facts | None:
         """The Facts of the file at `path`, or None."""
         return self.facts.get(os.path.realpath(path)) if self.facts else None
 
-    def narrowed(self, path):
+    def narrowed(self, path: str) -> Settings:
         """The same with the facts of one file alone: what a worker process is sent."""
         facts = self.facts_of(path)
         return (
@@ -109,13 +117,13 @@ class Settings:
             else self
         )
 
-    def key(self):
+    def key(self) -> str:
         """What results depend on."""
         names = ("select", "extend_select", "ignore", "per_file_ignores", "scope")
         return repr([getattr(self, name) for name in names])
 
 
-def _length(code, prefixes):
+def _length(code: str, prefixes: tuple[str, ...]) -> int:
     return max((len(p) for p in prefixes if code.startswith(p)), default=0)
 
 
@@ -124,7 +132,7 @@ _KINDS = {
 }
 
 
-def convert(name, value, where):
+def convert(name: str, value: dict[str, list[str]] | list[str] | str, where: str) -> Any:
     """A setting's value of the right type; SettingsError names `where` it was read."""
     name = name.replace("-", "_")
     if name not in _KINDS:
@@ -145,14 +153,14 @@ def convert(name, value, where):
     return name, _allowed(name, value, where)
 
 
-def _allowed(name, value, where):
+def _allowed(name: str, value: Any, where: Any) -> Any:
     allowed = {"scope": SCOPES, "output_format": FORMATS}.get(name)
     if allowed and value not in allowed:
         raise SettingsError(f"{where}: {name} must be one of {', '.join(allowed)}, not {value!r}")
     return value
 
 
-def _codes(name, value, where):
+def _codes(name: str, value: Any, where: str) -> Any:
     items = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(i, str) for i in items):
         raise SettingsError(f"{where}: {name} must be a list of strings, not {value!r}")
@@ -166,7 +174,7 @@ def _codes(name, value, where):
     return items
 
 
-def _per_file(value, where):
+def _per_file(value: Any, where: str) -> Any:
     if isinstance(value, str):
         pairs = [
             line.partition(":") for line in value.replace(",", "\n").splitlines() if line.strip()
@@ -181,7 +189,7 @@ def _per_file(value, where):
     )
 
 
-def _read(path):
+def _read(path: pathlib.Path) -> Any:
     """The settings in a configuration file as a dict; None where it holds none of ours."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -195,7 +203,7 @@ def _read(path):
         raise SettingsError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
-def find(start):
+def find(start: pathlib.Path) -> Any:
     """(path, values) of the nearest configuration file at or above the folder `start`."""
     for folder in (start, *start.parents):
         for name in ("dynfix.toml", "pyproject.toml", "setup.cfg"):
@@ -206,7 +214,7 @@ def find(start):
     return None, {}
 
 
-def load(start, config=None):
+def load(start: str, config: Any = None) -> Settings:
     """Settings for files below `start`: from `config`, or the nearest configuration file, or the
     defaults."""
     path, values = (

@@ -1,6 +1,8 @@
 """Original and fixed code side by side: run in eager and compared, and their graph breaks counted.
 Needs torch."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import importlib.util
@@ -11,7 +13,9 @@ import random
 import sys
 import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.source_file import SourceFile
 from ..analysis.findings import ERROR
@@ -19,12 +23,15 @@ from ..hoist.plan import planned
 from ..trace import trace_facts
 from . import check
 
+if TYPE_CHECKING:
+    from .settings import Settings
+
 
 class VerifyError(Exception):
     """The factory cannot be found or does not give (callable, inputs)."""
 
 
-def _torch():
+def _torch() -> Any:
     """torch, loaded here and nowhere else in the codemods."""
     try:
         return importlib.import_module("torch")
@@ -32,7 +39,7 @@ def _torch():
         raise VerifyError("--verify needs torch: install dynfix[torch]") from None
 
 
-def count_breaks(function, inputs, kwargs=None):
+def count_breaks(function: Any, inputs: Any, kwargs: Any = None) -> Any:
     """Graph breaks of one call of `function(*inputs)` under torch.compile with default settings:
     the larger of what `torch._dynamo.explain` and `torch._dynamo.utils.counters["graph_break"]`
     say, since each misses some; 1 where no graph came of it, for then the whole call ran in
@@ -52,7 +59,7 @@ def count_breaks(function, inputs, kwargs=None):
 
 
 @contextlib.contextmanager
-def _silence():
+def _silence() -> Iterator[Any]:
     """Neither the code's own output nor Dynamo's log lines."""
     quiet = logging.getLogger().manager.disable
     logging.disable(logging.CRITICAL)
@@ -79,7 +86,7 @@ class Behaviour:
     error: str = ""
 
 
-def observe(make, seed):
+def observe(make: Any, seed: Any) -> Any:
     """The Behaviour of `make()`'s callable on its inputs in eager, with every generator seeded."""
     torch = _torch()
     result, out = Behaviour(), io.StringIO()
@@ -102,7 +109,7 @@ def observe(make, seed):
     return result
 
 
-def _backward(torch, result):
+def _backward(torch: Any, result: Any) -> None:
     """Backward of the sum of every differentiable floating-point output."""
     losses = [
         v.sum()
@@ -113,7 +120,7 @@ def _backward(torch, result):
         sum(losses).backward()
 
 
-def _gradients(torch, function, inputs):
+def _gradients(torch: Any, function: Any, inputs: Any) -> Any:
     module = (
         function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
     )
@@ -126,7 +133,7 @@ def _gradients(torch, function, inputs):
     }
 
 
-def leaves(value):
+def leaves(value: Any) -> Any:
     """The tensors and plain values of nested tuples, lists, dicts and objects with a __dict__ of
     their own."""
     if isinstance(value, (list, tuple)):
@@ -136,7 +143,7 @@ def leaves(value):
     return [value]
 
 
-def differences(first, second):
+def differences(first: Any, second: Any) -> Any:
     """What two Behaviours differ in, one line each."""
     found = []
     if first.error != second.error:
@@ -153,7 +160,7 @@ def differences(first, second):
     return found
 
 
-def _differ(first, second):
+def _differ(first: Any, second: Any) -> Any:
     torch = _torch()
     if type(first) is not type(second):
         return f"{type(first).__name__} / {type(second).__name__}"
@@ -170,14 +177,14 @@ def _differ(first, second):
     return "" if equal and same_nan else "other numbers"
 
 
-def _meta(tensor):
+def _meta(tensor: Any) -> str:
     return f"{tensor.dtype} {list(tensor.shape)} requires_grad={tensor.requires_grad}"
 
 
 # The command
 
 
-def load_text(text, path, name):
+def load_text(text: str, path: str, name: str) -> Any:
     """A module made of `text`, as if it stood at `path`."""
     module = types.ModuleType(name)
     module.__file__ = path
@@ -190,7 +197,7 @@ def load_text(text, path, name):
     return module
 
 
-def _target(spec):
+def _target(spec: Any) -> Any:
     """(path of the module's file, name of its factory) of `MODULE:FACTORY`; MODULE may be a
     file."""
     module, _, factory = spec.rpartition(":")
@@ -205,7 +212,7 @@ def _target(spec):
     return found.origin, factory
 
 
-def _factory(text, path, name, factory):
+def _factory(text: str, path: str, name: str, factory: Any) -> Any:
     module = load_text(text, path, name)
     if not hasattr(module, factory):
         raise VerifyError(f"{path} has no {factory!r}")
@@ -225,7 +232,7 @@ class Outcome:
     after: int
 
 
-def verify(source, factory, settings, seeds=(0, 1, 2, 3)):
+def verify(source: SourceFile, factory: Any, settings: Settings, seeds: Any = (0, 1, 2, 3)) -> Any:
     """Fix `source`, compare with the original on every seed, take back what differs, count breaks
     before and after."""
     fixed = check.fix(source, settings)
@@ -240,12 +247,12 @@ def verify(source, factory, settings, seeds=(0, 1, 2, 3)):
     return Outcome(source, candidate, applied, refused, before, after)
 
 
-def _count(make):
+def _count(make: Any) -> Any:
     function, inputs = make()
     return count_breaks(function, inputs)
 
 
-def _compare(original, candidate, factory, seeds):
+def _compare(original: Any, candidate: Any, factory: Any, seeds: Any) -> Any:
     make = _factory(candidate.text, candidate.path, "dynfix_fixed", factory)
     for seed in seeds:
         found = differences(observe(original, seed), observe(make, seed))
@@ -254,7 +261,9 @@ def _compare(original, candidate, factory, seeds):
     return []
 
 
-def _one_by_one(source, original, factory, settings, seeds):
+def _one_by_one(
+    source: SourceFile, original: Any, factory: Any, settings: Settings, seeds: Any
+) -> Any:
     """Fix by fix, keeping those after which the code still behaves as the original."""
     current, applied, refused, seen = source, [], [], set()
     while True:
@@ -275,7 +284,7 @@ def _one_by_one(source, original, factory, settings, seeds):
             current, applied = changed, [*applied, todo]
 
 
-def command(options, settings, write):
+def command(options: Any, settings: Any, write: Any) -> Any:
     """`--verify MODULE:FACTORY`: fix the module's file, verified; print the table; the exit
     code."""
     try:
@@ -297,7 +306,7 @@ def command(options, settings, write):
     return 1 if left or outcome.refused else 0
 
 
-def _table(outcome):
+def _table(outcome: Any) -> None:
     print(f"{outcome.source.path}")
     print(f"  fixes kept        {len(outcome.applied):>4}")
     print(f"  fixes taken back  {len(outcome.refused):>4}")

@@ -1,8 +1,11 @@
 """TOML for the settings: tomllib where Python has it (3.11), else the small part of TOML that
 settings are written in."""
 
+from __future__ import annotations
+
 import ast
 import re
+from typing import Any
 
 _HEADER = re.compile(r"^\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 
@@ -11,7 +14,7 @@ class TomlError(ValueError):
     """The text is no TOML that can be read here."""
 
 
-def tables(text, prefix):
+def tables(text: str, prefix: Any) -> dict[str, dict[str, list[str]] | list[str]]:
     """The table `prefix` of a TOML document as nested dicts; {} where there is none."""
     try:
         import tomllib  # only where there is TOML to read
@@ -26,7 +29,7 @@ def tables(text, prefix):
     return table
 
 
-def _small(text, prefix):
+def _small(text: str, prefix: Any) -> Any:
     """Strings, booleans, whole numbers and arrays of them, in the tables below `prefix`; other
     tables are skipped."""
     result, current, pending = {}, None if prefix else {}, ""
@@ -45,11 +48,11 @@ def _small(text, prefix):
     return result
 
 
-def _keys(text):
+def _keys(text: str) -> Any:
     return [k.strip().strip("\"'") for k in re.findall(r'"[^"]*"|\'[^\']*\'|[^.\s]+', text)]
 
 
-def _table(result, keys, prefix):
+def _table(result: Any, keys: Any, prefix: Any) -> Any:
     if keys[: len(prefix)] != prefix:
         return None
     for key in keys[len(prefix) :]:
@@ -57,7 +60,7 @@ def _table(result, keys, prefix):
     return result
 
 
-def _without_comment(line):
+def _without_comment(line: Any) -> Any:
     quote = ""
     for index, char in enumerate(line):
         if quote:
@@ -69,7 +72,7 @@ def _without_comment(line):
     return line
 
 
-def _assign(table, text, number):
+def _assign(table: Any, text: str, number: Any) -> None:
     key, _, value = text.partition("=")
     if key.strip()[:1] in "\"'":
         end = text.index(key.strip()[0], 1) + 1

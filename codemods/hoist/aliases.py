@@ -1,13 +1,21 @@
 """Which names of a function may stand for one object, or for tensors that share memory, and what is
 written into them."""
 
+from __future__ import annotations
+
 import ast
 import builtins
+from collections.abc import Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.torch_facts import METHOD
 from .module_state import ALIASES, CHANGES, base, changes
 from .movable import argument, parameters
+
+if TYPE_CHECKING:
+    from .project import File
+
 
 _PLAIN = ("int", "float", "bool", "str", "none", "size")
 _MADE = frozenset(
@@ -31,7 +39,7 @@ class Aliases:
     """Of one function; its own object, `self`, is left out. What shares memory is a group of names;
     what was taken from an object, or put into one, is a part of it."""
 
-    def __init__(self, file, function):
+    def __init__(self, file: File, function: ast.FunctionDef) -> None:
         self.file, self.function, self.project = file, function, file.project
         self.me, self.groups, self.wholes = file.self_name(function), {}, {}
         for node in ast.walk(function):
@@ -40,7 +48,7 @@ class Aliases:
             for owner, value in self._kept(node):
                 self._relate(self.held(value), {owner}, False, True)
 
-    def of(self, name):
+    def of(self, name: str) -> set[str]:
         """The names that may stand for what shares memory with it: tensors of another dtype do
         not."""
         dtype = self._dtype(name)
@@ -50,7 +58,7 @@ class Aliases:
             if dtype is None or self._dtype(n) in (None, dtype)
         }
 
-    def around(self, name):
+    def around(self, name: str) -> set[str]:
         """The names of objects that hold it; what is done to items of an object changes no
         tensor."""
         found, todo = set(), [name]
@@ -61,25 +69,25 @@ class Aliases:
                 todo += (n for n in self.wholes.get(part, ()) if not self._is_tensor_name(n))
         return found
 
-    def affected(self, statement):
+    def affected(self, statement: ast.stmt) -> set[str]:
         """The names that stand for something else in part after a statement has written."""
         found = set()
         for name, memory in self.by_statement(statement).items():
             found |= self.of(name) if memory else self.around(name)
         return found
 
-    def _is_tensor_name(self, name):
+    def _is_tensor_name(self, name: str) -> bool:
         fact = self.file.fact(self.function, ast.Name(name, ast.Load()))
         return fact is not None and fact.what == "tensor"
 
-    def _dtype(self, name):
+    def _dtype(self, name: str) -> Any:
         return (
             self.file.fact(self.function, ast.Name(name, ast.Load())).dtype
             if self._is_tensor_name(name)
             else None
         )
 
-    def _relate(self, parts, wholes, both, taken):
+    def _relate(self, parts: set[str], wholes: set[str], both: bool, taken: bool) -> None:
         names = (parts | wholes) - {None, self.me}
         joined = set().union(names, *(self.groups.get(n, ()) for n in names))
         for name in joined:
@@ -89,7 +97,7 @@ class Aliases:
         for name in wholes & names if both else ():
             self.wholes.setdefault(name, set()).update(parts & names)
 
-    def _kept(self, node):
+    def _kept(self, node: ast.AST) -> Iterator[Any]:
         """(name, value) where the value goes into an object that the name stands for."""
         if isinstance(node, ast.Assign):
             stores = (t for t in node.targets if isinstance(t, (ast.Subscript, ast.Attribute)))
@@ -101,11 +109,11 @@ class Aliases:
         ):
             yield from ((base(node.func.value), a) for a in node.args)
 
-    def _is_tensor(self, node):
+    def _is_tensor(self, node: Any) -> bool:
         fact = self.file.fact(self.function, node.value)
         return isinstance(node, ast.Subscript) and fact is not None and fact.what == "tensor"
 
-    def held(self, node):
+    def held(self, node: ast.AST) -> set[str]:
         """The names whose objects an expression's value may be, hold, or share memory with."""
         fact = self.file.fact(self.function, node) if isinstance(node, ast.expr) else None
         if fact is not None and fact.what in _PLAIN and not fact.optional:
@@ -114,7 +122,7 @@ class Aliases:
         dtype = fact.dtype if fact is not None and fact.what == "tensor" else None
         return {n for n in found if dtype is None or self._dtype(n) in (None, dtype)}
 
-    def _held(self, node, fact):
+    def _held(self, node: ast.AST, fact: Any) -> set[str]:
         if isinstance(node, ast.Name):
             return {node.id} - {self.me}
         if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
@@ -133,7 +141,7 @@ class Aliases:
             return self.held(node.body) | self.held(node.orelse)
         return set().union(*(self.held(n) for n in ast.iter_child_nodes(node)))
 
-    def _result(self, call):
+    def _result(self, call: ast.Call) -> set[str]:
         """Of what a call gives: new tensors are nobody's."""
         name = self.file.names.resolve(call.func) or ""
         last = name.rpartition(".")[2]
@@ -153,14 +161,14 @@ class Aliases:
         new = method in METHOD and method not in ALIASES and not method.endswith("_")
         return set() if new else given | self.held(call.func.value)
 
-    def _named(self, name):
+    def _named(self, name: str) -> list[Any]:
         return [n for n in self.file.functions.values() if n.name == name]
 
-    def _class(self, function):
+    def _class(self, function: Any) -> Any:
         owner = self.file.cls(function)
         return owner.name if owner is not None else None
 
-    def _of_tensor(self, func):
+    def _of_tensor(self, func: ast.Attribute) -> bool:
         """Whether a method is a tensor's, as far as can be told."""
         fact = self.file.fact(self.function, func.value)
         if fact is not None:
@@ -172,14 +180,14 @@ class Aliases:
     # What is written
 
     @cached_property
-    def all_written(self):
+    def all_written(self) -> Any:
         """The names whose objects some statement writes into, by any name."""
         statements = [
             n for n in ast.walk(self.function) if isinstance(n, ast.stmt) and n is not self.function
         ]
         return set().union(*map(self.affected, statements))
 
-    def by_statement(self, statement):
+    def by_statement(self, statement: ast.stmt) -> dict[str, bool]:
         """{name: whether its memory, not its items alone, is written} of a statement, those of its
         blocks aside; of a nested function, all that it may."""
         inner = set()
@@ -198,14 +206,14 @@ class Aliases:
                 names[name] = names.get(name, False) or memory
         return names
 
-    def _added(self, node):
+    def _added(self, node: Any) -> Iterator[Any]:
         """`x += …`: of a number or a text it makes another."""
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             fact = self.file.fact(self.function, ast.Name(node.target.id, ast.Load()))
             if fact is None or fact.what not in _PLAIN:
                 yield node.target.id, fact is None or fact.what == "tensor"
 
-    def written(self, node):
+    def written(self, node: Any) -> Iterator[tuple[str, bool]]:
         """(name, whether its memory is written) of all that `node`, a statement's own part, writes
         into."""
         for part in ast.walk(node):
@@ -216,14 +224,14 @@ class Aliases:
             elif isinstance(part, ast.Call):
                 yield from self._by_call(part)
 
-    def _in_memory(self, node):
+    def _in_memory(self, node: Any) -> bool:
         if isinstance(node, ast.Attribute):
             return node.attr == "data"
         fact = self.file.fact(self.function, node.value)
         named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
         return not named and (fact is None or fact.what == "tensor")
 
-    def _by_call(self, call):
+    def _by_call(self, call: ast.Call) -> Iterator[tuple[str, bool]]:
         if isinstance(call.func, ast.Attribute) and changes(call.func.attr):
             yield base(call.func.value), call.func.attr not in CHANGES
         name = self.file.names.resolve(call.func) or ""
@@ -247,7 +255,7 @@ class Aliases:
         if not name.startswith("torch.") and not (plain and hasattr(builtins, call.func.id)):
             yield from self._by_function(call)
 
-    def _by_function(self, call):
+    def _by_function(self, call: ast.Call) -> Iterator[Any]:
         """What the function is seen to write into; of one that is not, lists and the like that are
         handed on."""
         known = self._called(call)
@@ -261,7 +269,7 @@ class Aliases:
                 if given is not None:
                     yield base(given), memory
 
-    def _returned(self, call, known):
+    def _returned(self, call: Any, known: Any) -> Any:
         """The names whose objects what is called may give back."""
         found = set()
         for file, function, is_bound in known:
@@ -272,7 +280,7 @@ class Aliases:
             found |= set().union(*(self.held(g) for g in given if g is not None))
         return found
 
-    def _called(self, call):
+    def _called(self, call: ast.Call) -> list[Any]:
         """(file, function, whether it is bound) of what may be called: of what the run saw, else of
         this file by name."""
         fact = self.file.fact(self.function, call.func)
@@ -287,7 +295,7 @@ class Aliases:
         return [(self.file, named, False)] if named is not None else []
 
 
-def aliases_of(file, function):
+def aliases_of(file: File, function: ast.FunctionDef) -> Aliases:
     """The function's Aliases, made once."""
     known = file.project.aliases
     if (file.path, function) not in known:
@@ -295,18 +303,18 @@ def aliases_of(file, function):
     return known[file.path, function]
 
 
-def written_parameters(file, function):
+def written_parameters(file: Any, function: Any) -> Any:
     """{parameter: whether its memory is written} of those into whose objects a function writes, by
     any of their names."""
     return _followed(file, function, "written", _written, {})
 
 
-def returned_parameters(file, function):
+def returned_parameters(file: Any, function: Any) -> Any:
     """The parameters whose objects a function may give back."""
     return _followed(file, function, "returned", _given_back, frozenset())
 
 
-def _followed(file, function, what, look, nothing):
+def _followed(file: Any, function: Any, what: Any, look: Any, nothing: Any) -> Any:
     project, key = file.project, (file.path, function, what)
     if key in project.written or len(project.followed) >= _DEPTH:
         return project.written.get(key, nothing)
@@ -317,7 +325,7 @@ def _followed(file, function, what, look, nothing):
     return project.written[key]
 
 
-def _written(aliases):
+def _written(aliases: Any) -> Any:
     found, of = {}, parameters(aliases.function) - {aliases.me}
     for statement in (
         n
@@ -330,7 +338,7 @@ def _written(aliases):
     return found
 
 
-def _given_back(aliases):
+def _given_back(aliases: Any) -> Any:
     values = [
         n.value
         for n in ast.walk(aliases.function)
@@ -340,7 +348,7 @@ def _given_back(aliases):
     return parameters(aliases.function) & set().union(*map(aliases.of, names))
 
 
-def _given(node):
+def _given(node: ast.AST) -> Iterator[tuple[set[str], ast.expr]]:
     """(names, value) of what binds names to a value."""
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -351,7 +359,7 @@ def _given(node):
         yield _names(node.optional_vars), node.context_expr
 
 
-def _takes(value):
+def _takes(value: ast.expr) -> bool:
     """Whether a value is an object itself or one of its items: what a function makes of it is
     another."""
     func = getattr(value, "func", None)
@@ -359,7 +367,7 @@ def _takes(value):
     return func is None or accessor or (isinstance(func, ast.Name) and hasattr(builtins, func.id))
 
 
-def _pairs(target, value):
+def _pairs(target: Any, value: ast.expr) -> Iterator[tuple[set[str], ast.expr]]:
     """One by one, where both sides list as many."""
     listed = (ast.Tuple, ast.List)
     plain = isinstance(target, listed) and not any(isinstance(t, ast.Starred) for t in target.elts)
@@ -370,7 +378,7 @@ def _pairs(target, value):
         yield _names(target), value
 
 
-def _items(target, iterated):
+def _items(target: Any, iterated: ast.expr) -> Iterator[tuple[set[str], ast.expr]]:
     """Of a loop over `zip(…)` or `enumerate(…)` each name by its own."""
     name = (
         iterated.func.id
@@ -387,13 +395,13 @@ def _items(target, iterated):
         yield _names(target), iterated
 
 
-def _names(target):
+def _names(target: Any) -> set[str]:
     return {
         n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
 
 
-def _holder(node):
+def _holder(node: Any) -> Any:
     """The name at the root of what is stored into; of `vars(x)[...]` that of `x`."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
@@ -407,11 +415,11 @@ def _holder(node):
     return base(node)
 
 
-def _is_false(node):
+def _is_false(node: Any) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
-def own(statement):
+def own(statement: ast.stmt) -> Iterator[Any]:
     """The expressions of a statement itself, not of the statements in it."""
     for name, value in ast.iter_fields(statement):
         for part in value if isinstance(value, list) else [value]:

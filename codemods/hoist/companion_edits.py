@@ -1,18 +1,28 @@
 """The edits by which a function takes the values of its companion and hands them down."""
 
+from __future__ import annotations
+
 import ast
 import itertools
 import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Edit
 from ..analysis.captured_walk import VALUES
 from .companion_source import flat
 
+if TYPE_CHECKING:
+    from ...rewriter.edits.source_file import SourceFile
+    from .companion import AheadValue, Companion
+    from .project import File
+
+
 _WIDTH = 120  # columns
 _CLOSING = re.compile(r"(\s*\))*")
 
 
-def edits(companion):
+def edits(companion: Companion) -> Iterator[Edit]:
     """Edits of the function: its parameter, its units and its calls."""
     tests = [f'{VALUES}["of"]["{name}"] is not {name}' for name in companion.of]
     check = (
@@ -29,7 +39,7 @@ def edits(companion):
         yield _argument_edit(companion.file.source, call.node, _handed(companion, key, call))
 
 
-def _handed(companion, key, call):
+def _handed(companion: Any, key: Any, call: Any) -> str:
     """The argument that hands values down: nothing where none were computed, or where another
     function is called."""
     index = f"[{flat(companion.file, call.part.slice)}]" if call.part else ""
@@ -41,7 +51,7 @@ def _handed(companion, key, call):
     return f'**({{"{VALUES}": {VALUES}["{key}"]{index}}} if {" and ".join(tests)} else {{}})'
 
 
-def _value_edits(companion, key, unit):
+def _value_edits(companion: Companion, key: str, unit: AheadValue) -> list[Edit]:
     """The expression goes into the `else` of a choice; on lines of its own where one would be
     long."""
     source = companion.file.source
@@ -56,7 +66,7 @@ def _value_edits(companion, key, unit):
     return [Edit(start, start, f"({before}"), Edit(end, end, f"{outer})")]
 
 
-def _loop_edits(companion, key, unit):
+def _loop_edits(companion: Companion, key: str, unit: AheadValue) -> Iterator[Edit]:
     """The loop goes into the `else` of a choice."""
     source, newline = companion.file.source, companion.file.source.newline
     indent, step = source.white_before(unit.node), source.indent_unit()
@@ -73,7 +83,7 @@ def _loop_edits(companion, key, unit):
             yield Edit(source.starts[line - 1], source.starts[line - 1], step)
 
 
-def _argument_edit(source, call, text):
+def _argument_edit(source: SourceFile, call: Any, text: str) -> Any:
     parts = [*call.args, *(k.value for k in call.keywords)]
     end = source.span(call)[1] - 1
     if not parts:
@@ -84,7 +94,7 @@ def _argument_edit(source, call, text):
     return Edit(at, at, _separator(source, call, parts, last) + text)
 
 
-def parameter_edits(file, function, check):
+def parameter_edits(file: File, function: ast.FunctionDef, check: str) -> Iterator[Edit]:
     """The edits by which the function takes the values; `check`: an `if` under which they are not
     those of its arguments."""
     source, args = file.source, function.args
@@ -102,11 +112,11 @@ def parameter_edits(file, function, check):
         yield Edit(start, start, "".join(f"{line}{source.newline}{indent or ''}" for line in lines))
 
 
-def _line(statement):
+def _line(statement: ast.stmt) -> int:
     return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
 
 
-def _parameter_edit(source, function):
+def _parameter_edit(source: SourceFile, function: ast.FunctionDef) -> Edit:
     args = function.args
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
     alone = f"{VALUES}=None" if args.vararg or args.kwonlyargs else f"*, {VALUES}=None"
@@ -119,7 +129,7 @@ def _parameter_edit(source, function):
     return Edit(max(ends), max(ends), _separator(source, function, parts, last) + alone)
 
 
-def _end(source, node):
+def _end(source: SourceFile, node: ast.AST) -> int:
     """The end of a node, behind the parentheses that stand around it."""
     start, end = source.span(node)
     while re.search(r"\(\s*$", source.text[:start][-80:]) and (
@@ -132,7 +142,7 @@ def _end(source, node):
     return end
 
 
-def _first(function):
+def _first(function: ast.FunctionDef) -> ast.stmt:
     """The first statement below the docstring."""
     body = function.body
     documented = (
@@ -141,7 +151,9 @@ def _first(function):
     return body[1] if documented else body[0]
 
 
-def _separator(source, node, parts, last):
+def _separator(
+    source: SourceFile, node: ast.FunctionDef, parts: list[ast.arg], last: ast.arg
+) -> str:
     """A comma, and a new line where every part has one of its own."""
     first = parts[0]
     if first.lineno == node.lineno or any(

@@ -1,9 +1,17 @@
 """The function that computes ahead what another reads on the host, as text."""
 
+from __future__ import annotations
+
 import ast
 import copy
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.captured_walk import VALUES
+
+if TYPE_CHECKING:
+    from .companion import Companion
+    from .project import File
+
 
 HELPER = "read_ahead"
 _WIDTH = 120  # columns
@@ -17,7 +25,7 @@ except ImportError:  # without dynfix, all is read where it stands
 """
 
 
-def text_of(companion, indent, unit):
+def text_of(companion: Companion, indent: str, unit: str) -> str:
     """Its source, indented by `indent`."""
     writer = _BodyWriter(companion, unit)
     body = [f'"""What `{companion.function.name}` reads on the host."""', f"{VALUES} = {{}}"]
@@ -49,7 +57,7 @@ def text_of(companion, indent, unit):
     )
 
 
-def _same_methods(companion, unit):
+def _same_methods(companion: Companion, unit: str) -> list[Any]:
     """Nothing is computed where a method that would be called is another than the run saw."""
     me = companion.file.self_name(companion.function)
     tests = [
@@ -59,7 +67,7 @@ def _same_methods(companion, unit):
     return [f"if {' or '.join(tests)}:", f"{unit}return {{}}  # of another class"] if tests else []
 
 
-def _head(companion, indent, unit):
+def _head(companion: Companion, indent: int, unit: str) -> list[str]:
     parts = _signature(companion)
     head = f"def {companion.name}({', '.join(parts)}):"
     if indent + len(head) <= _WIDTH:
@@ -67,7 +75,7 @@ def _head(companion, indent, unit):
     return [f"def {companion.name}(", *(f"{unit}{part}," for part in parts), "):"]
 
 
-def _signature(companion):
+def _signature(companion: Companion) -> list[str]:
     """All of a root's parameters; of others those that the slice needs, one text each."""
     args, needed = companion.function.args, companion.slice.needed
     positional = [*args.posonlyargs, *args.args]
@@ -88,7 +96,7 @@ def _signature(companion):
     return [*parts, f"**{kwarg}"] if kwarg and (companion.is_root or kwarg in needed) else parts
 
 
-def call_text(companion, call):
+def call_text(companion: Any, call: Any) -> str:
     """The call of this companion where its function is called by `call`."""
     of = (
         (lambda node: one_of(node, call.part))
@@ -104,10 +112,10 @@ def call_text(companion, call):
 class _BodyWriter:
     """Prints the kept statements of a companion's function."""
 
-    def __init__(self, companion, unit):
+    def __init__(self, companion: Companion, unit: str) -> None:
         self.companion, self.slice, self.unit = companion, companion.slice, unit
 
-    def block(self, body, indent):
+    def block(self, body: list[ast.stmt], indent: str) -> list[str]:
         lines = []
         for statement in body:
             for key, anchor in self.companion.anchors.items():
@@ -120,7 +128,7 @@ class _BodyWriter:
                     lines.append(f'{indent}{VALUES}["{key}"] = {names}')
         return lines
 
-    def _placed(self, key):
+    def _placed(self, key: str) -> list[str]:
         companion = self.companion
         if key in companion.units:
             unit = companion.units[key]
@@ -138,7 +146,7 @@ class _BodyWriter:
             self.unit + line,
         ]
 
-    def _of_kept(self, key):
+    def _of_kept(self, key: str) -> bool:
         """Whether the unit is the value of an assignment that is kept: it is computed there."""
         statement = self.companion.anchors[key]
         unit = self.companion.units[key]
@@ -147,7 +155,7 @@ class _BodyWriter:
         )
         return whole and not unit.is_number and statement in self.slice.kept
 
-    def _statement(self, statement, indent):
+    def _statement(self, statement: ast.stmt, indent: str) -> list[str]:
         if isinstance(statement, ast.If) and statement in self.slice.flat:
             return self.block([*statement.body, *statement.orelse], indent)
         if statement not in self.slice.kept:
@@ -175,7 +183,7 @@ class _BodyWriter:
         also = "".join(f'{VALUES}["{key}"] = ' for key in keys)
         return [indent + line for line in (also + ast.unparse(statement)).split("\n")]
 
-    def _if(self, statement, indent):
+    def _if(self, statement: ast.If, indent: str) -> list[str]:
         inner = self.block(statement.body, indent + self.unit)
         other = self.block(statement.orelse, indent + self.unit)
         binds = any(isinstance(n, ast.NamedExpr) for n in ast.walk(statement.test))
@@ -186,7 +194,7 @@ class _BodyWriter:
         return lines + ([f"{indent}else:", *other] if other else [])
 
 
-def _parameter(pair):
+def _parameter(pair: Any) -> str:
     name, default = pair
     return name if default is None else f"{name}={ast.unparse(default)}"
 
@@ -194,26 +202,26 @@ def _parameter(pair):
 ELEMENT = "element"
 
 
-def one_of(node, part):
+def one_of(node: Any, part: Any) -> Any:
     """The text of an expression with the element `part` under a name of its own."""
     return ast.unparse(_Named(ast.unparse(part)).visit(copy.deepcopy(node)))
 
 
 class _Named(ast.NodeTransformer):
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         self.text = text
 
-    def visit_Subscript(self, node):
+    def visit_Subscript(self, node: Any) -> Any:
         same = ast.unparse(node) == self.text
         return ast.Name(ELEMENT, ast.Load()) if same else self.generic_visit(node)
 
 
-def each_of(text, file, part):
+def each_of(text: str, file: Any, part: Any) -> str:
     """The text of the list of `text` for every element."""
     return f"[{text} for {ELEMENT} in {flat(file, part.value)}]"
 
 
-def flat(file, node):
+def flat(file: File, node: Any) -> str:
     """The text of an expression, on one line."""
     text = file.source.segment(node)
     return ast.unparse(node) if "\n" in text else text

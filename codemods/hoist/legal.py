@@ -1,10 +1,18 @@
 """Whether a call surely is that of the function that the run saw, and whether values may be handed
 down there."""
 
+from __future__ import annotations
+
 import ast
+from typing import TYPE_CHECKING, Any
 
 from .companion import Call
 from .movable import Impure
+
+if TYPE_CHECKING:
+    from .companion import Companion
+    from .project import File, Project
+
 
 _PLAIN = (ast.Constant, ast.Name, ast.UnaryOp)
 _READING = (
@@ -20,7 +28,7 @@ _READING = (
 )
 
 
-def matched(project, caller, callee, node):
+def matched(project: Any, caller: Any, callee: Any, node: Any) -> Any:
     """The Call of `callee` at `node`; Impure where the run did not see it called there, by that
     name."""
     fact = caller.file.fact(caller.function, node.func)
@@ -64,7 +72,7 @@ def matched(project, caller, callee, node):
     )
 
 
-def _is_of(project, fact, callee):
+def _is_of(project: Any, fact: Any, callee: Any) -> bool:
     """Whether what was called at a place, at every time, is the callee."""
     if fact.what in ("function", "method"):
         return project.definition(fact.cls) == (callee.file, callee.function)
@@ -77,7 +85,7 @@ def _is_of(project, fact, callee):
     )
 
 
-def check_function(project, file, function):
+def check_function(project: Project, file: File, function: ast.FunctionDef) -> None:
     """Decorators from elsewhere may look at what is given."""
     if isinstance(function, ast.AsyncFunctionDef):
         raise Impure("it is a coroutine")
@@ -92,7 +100,7 @@ def check_function(project, file, function):
             raise Impure(f"`{ast.unparse(node)}` is not of the project")
 
 
-def check_defaults(companion):
+def check_defaults(companion: Companion) -> None:
     """Defaults are evaluated for the companion once more: plain ones alone."""
     args = companion.function.args
     positional = [*args.posonlyargs, *args.args]
@@ -106,7 +114,7 @@ def check_defaults(companion):
             raise Impure(f"the default of `{arg.arg}` is made anew")
 
 
-def only_read(file, function, unit):
+def only_read(file: Any, function: Any, unit: Any) -> Any:
     """Whether a value that is used at every turn of a loop is read there alone, or is a number."""
     if unit.names or unit.is_number:
         return unit.is_number

@@ -1,10 +1,18 @@
 """What may change between the begin of a call and a read in it: attributes that functions of the
 run store, globals, and objects that others hold."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.torch_facts import METHOD
+
+if TYPE_CHECKING:
+    from .project import File, Project
+
 
 CHANGES = frozenset(
     """
@@ -34,12 +42,12 @@ ALIASES = frozenset(
 )
 
 
-def changes(name):
+def changes(name: str) -> bool:
     """Whether a method of that name changes its object."""
     return name in CHANGES or (name.endswith("_") and not name.endswith("__"))
 
 
-def base(node):
+def base(node: Any) -> str:
     """The name that a chain of attributes, items and calls begins with; None where it is something
     else."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
@@ -51,11 +59,11 @@ class State:
     """Of the functions that ran under modules, and those that they name: what they store in
     attributes."""
 
-    def __init__(self, project):
+    def __init__(self, project: Project) -> None:
         self.project = project
 
     @cached_property
-    def stores(self):
+    def stores(self) -> Any:
         """{attribute: [(function, statement)]}."""
         found = {}
         for file, function in self._reached():
@@ -66,7 +74,7 @@ class State:
         return found
 
     @cached_property
-    def properties(self):
+    def properties(self) -> Any:
         """{attribute: [(file, function) that runs when it is read]}."""
         found = {}
         for file, function in self._reached():
@@ -74,12 +82,14 @@ class State:
                 found.setdefault(function.name, []).append((file, function))
         return found
 
-    def changing(self, attribute, function=None, later=lambda statement: False):
+    def changing(
+        self, attribute: Any, function: Any = None, later: Any = lambda statement: False
+    ) -> bool:
         """Whether the attribute may be another than at the begin of the call; what `function`
         stores `later` does not count."""
         return any(f is not function or not later(s) for f, s in self.stores.get(attribute, ()))
 
-    def _reached(self):
+    def _reached(self) -> Iterator[Any]:
         files = [
             f
             for p, facts in self.project.facts.items()
@@ -110,7 +120,7 @@ class State:
             todo += [pair for name in called for pair in by_name.get(name, ())]
 
 
-def _stored(node):
+def _stored(node: Any) -> Any:
     """The attribute that a node stores, or whose object it changes."""
     if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
         return node.attr
@@ -125,7 +135,7 @@ def _stored(node):
     return None
 
 
-def _attribute(node):
+def _attribute(node: Any) -> Any:
     while isinstance(node, (ast.Subscript, ast.Call)):
         node = (
             node.func.value
@@ -137,7 +147,7 @@ def _attribute(node):
     return node.attr if isinstance(node, ast.Attribute) else None
 
 
-def is_fixed_global(file, name):
+def is_fixed_global(file: File, name: str) -> bool:
     """Whether a name of the module stands for the same at every call: an import, a function, a
     class, a literal."""
     tree = file.source.tree
@@ -155,16 +165,16 @@ def is_fixed_global(file, name):
     return len(bound) == 1 and isinstance(bound[0], ast.Assign) and _is_literal(bound[0].value)
 
 
-def _blocks(tree):
+def _blocks(tree: Any) -> Any:
     return [tree, *(s for s in tree.body if isinstance(s, (ast.If, ast.Try)))]
 
 
-def _binds(statement, name):
+def _binds(statement: Any, name: str) -> bool:
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     return any(isinstance(n, ast.Name) and n.id == name for t in targets for n in ast.walk(t))
 
 
-def _is_literal(node):
+def _is_literal(node: Any) -> Any:
     if isinstance(node, ast.Tuple):
         return all(map(_is_literal, node.elts))
     return isinstance(node, ast.Constant) or (
@@ -175,11 +185,11 @@ def _is_literal(node):
 class Owned:
     """Which names of a function stand for objects that it made itself."""
 
-    def __init__(self, file, function, parameters):
+    def __init__(self, file: File, function: ast.FunctionDef, parameters: set[str]) -> None:
         self.file, self.function, self.parameters = file, function, parameters
         self.own = {function.args.kwarg.arg} if function.args.kwarg else set()
 
-    def at(self, node, name):
+    def at(self, node: ast.Attribute, name: str) -> bool:
         """Whether at `node` the name stands for such an object."""
         known = self._before(node, name)
         if known is not None:
@@ -198,10 +208,10 @@ class Owned:
         ]
         return len(values) == len(other) and bool(values) and all(map(self.fresh, values))
 
-    def is_parameter(self, node, name):
+    def is_parameter(self, node: Any, name: str) -> bool:
         return name in self.parameters and name not in self.own and self._before(node, name) is None
 
-    def _before(self, node, name):
+    def _before(self, node: ast.Attribute, name: str) -> Any:
         """The value that the name was given last in the blocks around `node`, where that is
         plain."""
         while node is not self.function:
@@ -225,7 +235,7 @@ class Owned:
             node = above
         return None
 
-    def fresh(self, value):
+    def fresh(self, value: ast.List) -> bool:
         """Whether an expression makes an object that nobody else holds."""
         if isinstance(
             value,

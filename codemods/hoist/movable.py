@@ -2,11 +2,20 @@
 numbers, and reads no parameter. Calls are followed into the project's functions by what the traced
 run saw."""
 
+from __future__ import annotations
+
 import ast
 import builtins
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.torch_facts import METHOD, RANDOM
 from .module_state import CHANGES, Owned, State, base, is_fixed_global
+
+if TYPE_CHECKING:
+    from ...rewriter.patterns.import_names import Names
+    from .project import File, Project
+
 
 _OF_MODULES = ("parameters", "named_parameters", "buffers", "named_buffers", "modules", "children")
 _CALLED = ("function", "method")
@@ -50,17 +59,23 @@ class Impure(Exception):
 class Purity:
     """`expression(file, function, node)` raises Impure where the node cannot be computed ahead."""
 
-    def __init__(self, project):
+    def __init__(self, project: Project) -> None:
         self.project, self.known, self.state = project, {}, State(project)
 
-    def expression(self, file, function, node, later=lambda statement: False):
+    def expression(
+        self,
+        file: File,
+        function: ast.FunctionDef,
+        node: ast.AST,
+        later: Callable[..., Any] = lambda statement: False,
+    ) -> None:
         """`later(statement)`: whether a statement of the function comes after what is looked at."""
         look = _Look(self, file, function, later)
         look.at(node)
         if look.changes:
             raise Impure(f"it changes `{min(look.changes)}`")
 
-    def changes(self, file, function):
+    def changes(self, file: Any, function: Any) -> Any:
         """The parameters whose objects the function changes; Impure where it does more."""
         key = file.path, function
         if key not in self.known:
@@ -73,7 +88,7 @@ class Purity:
             raise Impure(self.known[key])
         return self.known[key]
 
-    def _body(self, file, function):
+    def _body(self, file: Any, function: Any) -> Any:
         if any(not _is_plain(d) for d in function.decorator_list):
             raise Impure(f"`{function.name}` is decorated")
         look = _Look(self, file, function, None)
@@ -86,7 +101,9 @@ class _Look:
     """One look at code of `function`: `changes` collects the parameters whose objects it
     changes."""
 
-    def __init__(self, purity, file, function, later):
+    def __init__(
+        self, purity: Purity, file: File, function: ast.FunctionDef, later: Callable[..., Any]
+    ) -> None:
         self.purity, self.project, self.file, self.function = purity, purity.project, file, function
         self.local, self.parameters, self.changes = bound(function), parameters(function), set()
         self.inner = {
@@ -98,7 +115,7 @@ class _Look:
         }
         self.owned, self.later = Owned(file, function, self.parameters), later
 
-    def at(self, node):
+    def at(self, node: ast.AST) -> None:
         for part in ast.walk(node):
             if isinstance(part, _OUTWARD):
                 raise Impure(f"`{self.function.name}` changes what others see")
@@ -115,12 +132,12 @@ class _Look:
             elif isinstance(part, ast.Call) and not self._allowed(part):
                 raise Impure(f"`{ast.unparse(part.func)}` cannot be shown to change nothing")
 
-    def _global(self, name):
+    def _global(self, name: str) -> None:
         known = self.local | self.parameters | self.inner
         if name not in known and not is_fixed_global(self.file, name):
             raise Impure(f"`{name}` may be another at every call")
 
-    def _added(self, node):
+    def _added(self, node: Any) -> None:
         """`x += 1` changes the object of `x`, but of numbers and strings."""
         load = ast.Name(node.target.id, ast.Load())
         fact = self.fact(load)
@@ -129,18 +146,18 @@ class _Look:
         ):
             raise Impure(f"`{self.function.name}` writes to `{node.target.id}`")
 
-    def _written(self, node):
+    def _written(self, node: Any) -> None:
         if isinstance(node, ast.Attribute) or not self._changed(node, root(node)):
             raise Impure(f"`{self.function.name}` writes to `{ast.unparse(node)}`")
 
-    def _changed(self, node, name):
+    def _changed(self, node: Any, name: str) -> bool:
         """Note a change of what `name` stands for at `node`; False where others may hold it."""
         if name in self.parameters and self.owned.is_parameter(node, name):
             self.changes.add(name)
             return True
         return name is not None and self.owned.at(node, name)
 
-    def _attribute(self, node):
+    def _attribute(self, node: ast.Attribute) -> None:
         fact, above = self.fact(node), self.file.parents.get(node)
         of_tensor = self.fact(node.value) and self.fact(node.value).what == "tensor"
         called = isinstance(above, ast.Call) and above.func is node
@@ -158,10 +175,10 @@ class _Look:
         if fact is not None and fact.what == "tensor" and mine and not _compared_with_none(above):
             raise Impure(f"`{ast.unparse(node)}` is a tensor of the module")
 
-    def fact(self, node):
+    def fact(self, node: ast.expr) -> Any:
         return self.file.fact(self.function, node)
 
-    def _allowed(self, call):
+    def _allowed(self, call: ast.Call) -> bool:
         for given in [*call.args, *(k.value for k in call.keywords)]:
             self._given(given)
         if (
@@ -172,7 +189,7 @@ class _Look:
             return self._changed(call, call.args[0].id)
         return self._called(call)
 
-    def _given(self, node):
+    def _given(self, node: ast.expr) -> None:
         """A module or a function that is handed on may be called by what gets it."""
         fact = self.fact(node)
         if fact is not None and fact.what == "module":
@@ -182,7 +199,7 @@ class _Look:
             if found is None or self.purity.changes(*found):
                 raise Impure(f"the function `{ast.unparse(node)}` is handed on")
 
-    def _called(self, call):
+    def _called(self, call: ast.Call) -> bool:
         fact, names = self.fact(call.func), self.file.names
         if fact is not None and fact.what == "module":
             raise Impure(f"`{ast.unparse(call.func)}` is a module")
@@ -203,7 +220,7 @@ class _Look:
             self._method(call.func) or self._any_of(call)
         )
 
-    def _seen(self, call, fact):
+    def _seen(self, call: Any, fact: Any) -> Any:
         """The function that the run saw: one of the project, or a method of torch's own objects."""
         found = self.project.definition(fact.cls)
         if found is not None:
@@ -212,7 +229,7 @@ class _Look:
             return False
         return call.func.attr in _OF_MODULES or self._method(call.func)
 
-    def _calls(self, call, file, function, is_bound):
+    def _calls(self, call: Any, file: Any, function: Any, is_bound: Any) -> bool:
         for name in self.purity.changes(file, function):
             given = argument(function, call, name, is_bound)
             if isinstance(given, ast.Name) and self._changed(call, given.id):
@@ -223,7 +240,7 @@ class _Look:
                 raise Impure(f"`{function.name}` changes `{ast.unparse(given)}`")
         return True
 
-    def _method(self, func):
+    def _method(self, func: ast.Attribute) -> bool:
         """A method of a tensor, or of a list, dict or string; one that changes its object only of a
         local one."""
         if func.attr in CHANGES:
@@ -239,7 +256,7 @@ class _Look:
             and func.attr not in RANDOM
         )
 
-    def _any_of(self, call):
+    def _any_of(self, call: ast.Call) -> bool:
         """A method that the run did not reach: every one of its name in the project changes
         nothing."""
         if self.fact(call.func.value) is not None and self.fact(call.func.value).what != "none":
@@ -248,14 +265,14 @@ class _Look:
         return bool(found) and not any(self.purity.changes(*f) for f in found)
 
 
-def _is_builtin(func, names):
+def _is_builtin(func: Any, names: Names) -> bool:
     if not isinstance(func, ast.Name) or func.id in names.bound:
         return False
     known = getattr(builtins, func.id, None)
     return func.id in _BUILTINS or (isinstance(known, type) and issubclass(known, BaseException))
 
 
-def _compared_with_none(node):
+def _compared_with_none(node: Any) -> bool:
     return (
         isinstance(node, ast.Compare)
         and all(isinstance(o, (ast.Is, ast.IsNot)) for o in node.ops)
@@ -263,7 +280,7 @@ def _compared_with_none(node):
     )
 
 
-def _plain_torch(name):
+def _plain_torch(name: str) -> bool:
     last = name.rpartition(".")[2]
     fixed = not last.endswith("_") and last not in RANDOM and last not in _STATE
     return fixed and not name.startswith(
@@ -271,7 +288,7 @@ def _plain_torch(name):
     )
 
 
-def root(node):
+def root(node: ast.expr) -> Any:
     """The name that a chain of attributes and items begins with; None where it is something
     else."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
@@ -279,7 +296,7 @@ def root(node):
     return node.id if isinstance(node, ast.Name) else None
 
 
-def bound(function):
+def bound(function: ast.FunctionDef) -> set[str]:
     """The names that the function binds itself, and its own `**kwargs`: what it alone holds."""
     stores = {
         n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
@@ -287,7 +304,7 @@ def bound(function):
     return stores | ({function.args.kwarg.arg} if function.args.kwarg else set())
 
 
-def parameters(function):
+def parameters(function: ast.FunctionDef) -> set[str]:
     args = function.args
     every = [
         *args.posonlyargs,
@@ -298,7 +315,7 @@ def parameters(function):
     return {a.arg for a in every}
 
 
-def argument(function, call, name, is_bound):
+def argument(function: Any, call: Any, name: str, is_bound: Any) -> Any:
     """What `call` gives for the parameter `name`; `is_bound`: the first one is the object. None
     where it gives nothing."""
     for keyword in call.keywords:
@@ -309,7 +326,7 @@ def argument(function, call, name, is_bound):
     return call.args[place] if place < len(call.args) else None
 
 
-def _is_plain(decorator):
+def _is_plain(decorator: Any) -> bool:
     return isinstance(decorator, ast.Name) and decorator.id in (
         "staticmethod",
         "classmethod",

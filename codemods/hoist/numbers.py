@@ -1,20 +1,27 @@
 """Tensors of which Python makes an int without being told: bounds of slices, and sizes."""
 
+from __future__ import annotations
+
 import ast
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.implicit_ints import elements, places
 from .aliases import aliases_of
 from .movable import parameters
 
+if TYPE_CHECKING:
+    from .project import File
+
+
 _INTS = frozenset("uint8 int8 int16 int32 int64".split())
 
 
-def numbers(file, function, node):
+def numbers(file: File, function: ast.FunctionDef, node: ast.Call) -> list[Any]:
     """The tensors of one element that `node`, a call or an index, reads as Python ints."""
     return [n for n in _places(file, function, node) if _rank(file, function, n) == 0]
 
 
-def _places(file, function, node):
+def _places(file: File, function: ast.FunctionDef, node: ast.Call) -> list[Any]:
     """Where a tensor's method, or an index of a tensor or a sequence, takes ints: what others do
     with them is not known."""
     owner = (
@@ -33,7 +40,7 @@ def _places(file, function, node):
 _OWNERS = ("tensor", "tensors", "object list", "object tuple", "object Size", "str")
 
 
-def as_python(file, function, node):
+def as_python(file: File, function: ast.FunctionDef, node: Any) -> str | None:
     """How `node` becomes what it is meant as, where that is an int, or ints by the names they are
     given: `int` or `tolist`; None of what else there is."""
     rank = _rank(file, function, node)
@@ -50,7 +57,7 @@ def as_python(file, function, node):
     return None
 
 
-def source_of(file, function, name):
+def source_of(file: Any, function: Any, name: str) -> Any:
     """The value that a name is given once, where it is an int, or ints by several names, in all but
     type."""
     stores = [
@@ -62,7 +69,7 @@ def source_of(file, function, name):
     return statement.value
 
 
-def _only_numbers(file, function, statement):
+def _only_numbers(file: Any, function: Any, statement: Any) -> bool:
     """Whether the names that an assignment binds are bound there alone, and stand for ints wherever
     they are read."""
     targets = elements(statement.targets[0]) if len(statement.targets) == 1 else [None]
@@ -84,7 +91,7 @@ def _only_numbers(file, function, statement):
     )
 
 
-def _is_meant(file, function, node):
+def _is_meant(file: Any, function: Any, node: Any) -> bool:
     """Whether an expression stands where an int is meant."""
     above = file.parents[node]
     while isinstance(above, (ast.Tuple, ast.List, ast.Slice)):
@@ -92,11 +99,11 @@ def _is_meant(file, function, node):
     return any(node is place for place in _places(file, function, above))
 
 
-def _is_store(node):
+def _is_store(node: Any) -> bool:
     return not isinstance(node.ctx, ast.Load)
 
 
-def _rank(file, function, node):
+def _rank(file: File, function: ast.FunctionDef, node: ast.Call) -> Any:
     """Of a tensor of integers."""
     fact = file.fact(function, node)
     return fact.rank if fact is not None and fact.what == "tensor" and fact.dtype in _INTS else None

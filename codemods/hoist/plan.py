@@ -5,10 +5,14 @@ A read that depends on the inputs of the outermost module alone is computed by a
 module's `forward` (and of each function between), which runs before it, outside the graph; the
 values are handed down as a parameter."""
 
+from __future__ import annotations
+
 import ast
 import copy
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.import_places import after_imports
 from ...rewriter.edits.source_file import SourceError, SourceFile
@@ -19,12 +23,18 @@ from . import companion_edits
 from .companion_source import HELPER, HELPER_TEXT, text_of
 from .planner import Planner
 
+if TYPE_CHECKING:
+    from ..cli.settings import Settings
+    from ..trace.trace_facts import Facts
+    from .companion import Companion
+
+
 CODE = "DYN110"
 _TITLE = "compute it ahead of the call"
 _WHY = "which functions lead to it, and with which objects, is what one run showed"
 
 
-def _edits(planner):
+def _edits(planner: Planner) -> dict[str, list[Edit]]:
     """{path: edits}."""
     found, roots = {}, set()
     for companion in planner.companions.values():
@@ -42,7 +52,7 @@ def _edits(planner):
     return found
 
 
-def _fixes(planner):
+def _fixes(planner: Planner) -> dict[str, Fix]:
     """{path: Fix}; none where one of them cannot be made."""
     found = {}
     for path, edits in _edits(planner).items():
@@ -57,7 +67,7 @@ def _fixes(planner):
     return found
 
 
-def _definition(companion):
+def _definition(companion: Companion) -> Edit:
     """The companion before its function, or, without an object, before the class."""
     source, node = companion.file.source, companion.function
     owner = companion.file.cls(node)
@@ -72,7 +82,7 @@ def _definition(companion):
     return Edit(start, start, text.replace("\n", source.newline))
 
 
-def _decorator(companion):
+def _decorator(companion: Companion) -> Edit:
     """The decorator that runs a root's companion, above the others; part of the same edit as the
     definition's place."""
     source, node = companion.file.source, companion.function
@@ -92,7 +102,9 @@ class FilePlan:
     findings: tuple
 
 
-def planned(facts, settings, load=None):
+def planned(
+    facts: dict[str, Facts], settings: Settings, load: Callable[..., Any] | None = None
+) -> dict[str, Facts]:
     """The facts, each with its file's part of the plan; of files that the settings let be changed.
     `load(path)` gives the Source of a file."""
     known = {path: copy.copy(fact) for path, fact in facts.items()}
@@ -107,7 +119,7 @@ def planned(facts, settings, load=None):
     return known
 
 
-def _load(path):
+def _load(path: str) -> Any:
     """The SourceFile at `path`; None where it is none."""
     try:
         with open(path, "rb") as stream:
@@ -116,14 +128,14 @@ def _load(path):
         return None
 
 
-def _may_change(path, line, load, settings):
+def _may_change(path: str, line: int, load: Any, settings: Settings) -> bool:
     source = load(path)
     if source is None or not settings.selects(CODE, path) or not settings.fixes(CODE):
         return False
     return not Suppressions(source).covers(CODE, line, line)
 
 
-def _findings(planner, path, fix):
+def _findings(planner: Planner, path: str, fix: Fix) -> tuple[Finding, ...]:
     source = planner.project.file(path).source
     places = {(f.file, n) for f, n in planner.reads if f.file.source is source}
     nodes = sorted({n for _, n in places}, key=lambda n: (n.lineno, n.col_offset))
@@ -133,7 +145,7 @@ def _findings(planner, path, fix):
     return tuple(_finding(source, node, fix) for node in nodes)
 
 
-def _finding(source, node, fix):
+def _finding(source: SourceFile, node: ast.AST, fix: Fix) -> Finding:
     message = "what is read here depends on inputs alone, and is read in the midst of the graph"
     end = node.end_lineno if isinstance(node, ast.expr) else node.lineno
     column = node.end_col_offset if isinstance(node, ast.expr) else node.col_offset + 3

@@ -1,7 +1,10 @@
 """Which companions compute what for whom: each read is placed as far out as it can be computed."""
 
+from __future__ import annotations
+
 import ast
 import copy
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.captured_walk import VALUES
 from .companion import AheadValue, Companion
@@ -21,11 +24,15 @@ from .read_candidates import (
     wished_key,
 )
 
+if TYPE_CHECKING:
+    from ..trace.trace_facts import Facts
+    from .project import File, Frame
+
 
 class NoReceiver(Impure):
     """The object whose method is called is not there ahead: `companion` must do without it."""
 
-    def __init__(self, companion, why):
+    def __init__(self, companion: Any, why: Any) -> None:
         super().__init__(why)
         self.companion = companion
 
@@ -33,17 +40,17 @@ class NoReceiver(Impure):
 class Planner:
     """Takes reads one by one; what cannot be computed ahead leaves no trace."""
 
-    def __init__(self, facts, load):
+    def __init__(self, facts: dict[str, Facts], load: Any) -> None:
         self.project = Project(facts, load)
         self.purity = Purity(self.project)
         self.companions, self.reads, self.failed = {}, [], []
 
-    def add(self, raw):
+    def add(self, raw: list[list[list[int] | str]]) -> None:
         """One read, by its frames."""
         for chain in targets(self.project.chain(raw)):
             self._add(chain)
 
-    def _add(self, chain):
+    def _add(self, chain: list[Frame]) -> None:
         """What is read is placed as far out as it can be computed."""
         why = Impure("no place was found for it")
         places = list(candidates(chain))
@@ -56,7 +63,7 @@ class Planner:
                 why = error
         self.failed.append((chain[-1], str(why)))
 
-    def _try(self, chain, node):
+    def _try(self, chain: list[Frame], node: ast.AST) -> None:
         """With the objects of all methods at hand; then without those that are others at every turn
         of a loop."""
         absent = set()
@@ -73,7 +80,7 @@ class Planner:
                 absent.add(error.companion)
         raise Impure("its object is not there ahead")
 
-    def _place(self, chain, node, absent):
+    def _place(self, chain: list[Frame], node: ast.AST, absent: set[Any]) -> None:
         companions = [self._companion(frame, absent) for frame in chain]
         self._root(companions[0], chain[0])
         last = companions[-1]
@@ -86,7 +93,7 @@ class Planner:
         self._grow(last)
         self._check()
 
-    def _check(self):
+    def _check(self) -> None:
         """What holds of all companions together."""
         names = [
             (c.file.path, c.takes_self and c.file.cls(c.function), c.name)
@@ -104,7 +111,7 @@ class Planner:
                 ):
                     raise Impure("what is computed once would be changed at every turn of a loop")
 
-    def _unit(self, companion, file, node):
+    def _unit(self, companion: Companion, file: File, node: ast.AST) -> Any:
         """(value, the statement before which it is computed): of an expression, of an element of
         one, or of a loop."""
         if isinstance(node, ast.stmt):
@@ -134,7 +141,7 @@ class Planner:
             node, text, f"[{flat(file, part.slice)}]", is_number=python is not None
         ), anchor
 
-    def _companion(self, frame, absent):
+    def _companion(self, frame: Frame, absent: set[Any]) -> Companion:
         if frame.key not in self.companions:
             me = frame.file.self_name(frame.function)
             without = {me} if frame.key in absent else ()
@@ -147,7 +154,7 @@ class Planner:
         self.companions[frame.key].is_checked |= frame.changed
         return self.companions[frame.key]
 
-    def _root(self, companion, frame):
+    def _root(self, companion: Companion, frame: Frame) -> None:
         if (
             companion.file.self_name(companion.function) is None
             or companion.function.name != "forward"
@@ -162,7 +169,7 @@ class Planner:
             raise Impure("the outermost module is called in a loop of another")
         companion.is_root = True
 
-    def _call(self, caller, callee, node):
+    def _call(self, caller: Any, callee: Any, node: Any) -> None:
         if not isinstance(node, ast.Call) or any(
             isinstance(a, (ast.Starred, ast.GeneratorExp)) for a in node.args
         ):
@@ -176,7 +183,7 @@ class Planner:
             caller.calls[key] = call
             callee.callers.append(call)
 
-    def _grow(self, companion, seen=()):
+    def _grow(self, companion: Companion, seen: tuple[Any, ...] = ()) -> None:
         """Have the callers compute what the companion needs."""
         if companion in seen:
             raise Impure("it calls itself")
@@ -192,7 +199,7 @@ class Planner:
             caller.anchors[key] = self._arguments(call, needed)
             self._grow(caller, (*seen, companion))
 
-    def _arguments(self, call, needed):
+    def _arguments(self, call: Any, needed: Any) -> Any:
         """The statement before which the arguments are there; of one element at every turn of a
         loop, for all of them."""
         part, state = call.caller.slice, _state(call.caller)
@@ -212,7 +219,7 @@ class Planner:
         each = [ast.parse(one_of(e, call.part), mode="eval").body for e in needed]
         return part.need([*each, call.part.value], call.part.value)
 
-    def _passed(self, call):
+    def _passed(self, call: Any) -> Any:
         """Whether the call may give parameters by the caller's own `**kwargs`; those without a
         default the caller takes from there."""
         if call.passed and (not call.spread or call.caller.kwarg is None or call.caller.is_root):
@@ -220,7 +227,7 @@ class Planner:
         call.caller.from_kwargs |= call.passed
         return call.spread and bool(call.callee.slice.needed - set(call.matched))
 
-    def _receive(self, caller, call):
+    def _receive(self, caller: Any, call: Any) -> None:
         try:
             if call.receiver is None:
                 raise Impure("its object is not there ahead")
@@ -231,7 +238,7 @@ class Planner:
             key = call.callee.file.path, call.callee.file.names_of[call.callee.function]
             raise NoReceiver(key, str(error)) from None
 
-    def _visible(self, caller, callee):
+    def _visible(self, caller: Any, callee: Any) -> None:
         """In another file a companion is found by its object alone."""
         if callee.file is not caller.file and not callee.takes_self:
             if callee.file.self_name(callee.function) is None or callee.slice.absent:
@@ -239,7 +246,7 @@ class Planner:
             callee.is_method = True
 
 
-def _state(companion):
+def _state(companion: Companion) -> Any:
     part = companion.slice
     sets = set(part.kept), set(part.flat), set(part.whole), set(part.needed)
     dicts = (
@@ -252,7 +259,7 @@ def _state(companion):
     return sets, dicts, flags, set(companion.from_kwargs)
 
 
-def _restore(companion, state):
+def _restore(companion: Companion, state: Any) -> None:
     (
         part,
         dicts,

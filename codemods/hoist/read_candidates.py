@@ -1,14 +1,22 @@
 """What could be computed ahead for a host read, and as what it would be handed down."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from .companion import in_loop
 from .companion_source import ELEMENT, each_of, flat, one_of
 from .numbers import as_python, numbers, source_of
 from .project import Frame
 
+if TYPE_CHECKING:
+    from .companion import Companion
+    from .project import File
 
-def candidates(chain):
+
+def candidates(chain: list[Frame]) -> Iterator[tuple[int, ast.AST]]:
     """(level, node), outermost functions first: the call that leads on, expressions around it, the
     loop around them."""
     for level, frame in enumerate(chain):
@@ -30,7 +38,7 @@ def candidates(chain):
             yield level, loop
 
 
-def targets(chain):
+def targets(chain: Any) -> Iterator[list[Frame]]:
     """The chain of a read; of ints that are made of tensors without saying so, one for each of
     them."""
     if not chain:
@@ -43,7 +51,7 @@ def targets(chain):
         yield [*chain[:-1], Frame(last.file, last.function, node, last.changed)]
 
 
-def _others(frame):
+def _others(frame: Frame) -> Iterator[Any]:
     """What a number was unpacked from, in place of the number."""
     source = (
         source_of(frame.file, frame.function, frame.node.id)
@@ -54,7 +62,7 @@ def _others(frame):
         yield source
 
 
-def _is_value(node):
+def _is_value(node: ast.expr) -> bool:
     """Whether a node is an expression that can stand alone, and binds no name that others read."""
     if not isinstance(node, ast.expr) or isinstance(node, (ast.Slice, ast.Starred)):
         return False
@@ -65,7 +73,7 @@ def _is_value(node):
     return not any(isinstance(n, ast.NamedExpr) for n in ast.walk(node))
 
 
-def _mask(frame):
+def _mask(frame: Any) -> Any:
     """The bool tensor of an index with one tensor: of one dimension where there are other
     indices."""
     if not isinstance(frame.node, ast.Subscript):
@@ -80,14 +88,14 @@ def _mask(frame):
     return part if fact.dtype == "bool" and (fact.rank == 1 or (alone and fact.rank)) else None
 
 
-def is_heavy(frame, node):
+def is_heavy(frame: Frame, node: ast.AST) -> bool:
     """Whether floating-point tensors go into it: work that belongs into the graph, where there is
     another way."""
     facts = (frame.file.fact(frame.function, n) for n in ast.walk(node) if isinstance(n, ast.expr))
     return any(f is not None and f.what == "tensor" and "float" in (f.dtype or "") for f in facts)
 
 
-def changing_element(file, function, node):
+def changing_element(file: File, function: ast.FunctionDef, node: Any) -> Any:
     """The `x[i]` by which alone an expression changes in a loop: a tensor's element at a Python
     int."""
     found = {ast.unparse(n): n for n in ast.walk(node) if _is_element(file, function, n)}
@@ -95,7 +103,7 @@ def changing_element(file, function, node):
     return next(iter(found.values())) if len(found) == 1 and not named else None
 
 
-def _is_element(file, function, node):
+def _is_element(file: File, function: ast.FunctionDef, node: ast.AST) -> bool:
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Name):
         return False
     whole, index = file.fact(function, node.value), file.fact(function, node.slice)
@@ -104,7 +112,7 @@ def _is_element(file, function, node):
     )
 
 
-def handed_as(file, function, node, text):
+def handed_as(file: File, function: ast.FunctionDef, node: Any, text: str) -> str:
     """The text of what is handed down for `node`: indices of a mask, and the numbers that tensors
     are meant as."""
     above, fact, python = (
@@ -123,7 +131,7 @@ def handed_as(file, function, node, text):
     return text
 
 
-def of_all(file, function, node, part):
+def of_all(file: Any, function: Any, node: Any, part: Any) -> Any:
     """(the text of the list of what `node` is for every element, the expressions that it reads).
     `x[i].tolist()` is an item of one list."""
     told = (
@@ -137,7 +145,7 @@ def of_all(file, function, node, part):
     return each_of(text, file, part), [ast.parse(each, mode="eval").body, part.value]
 
 
-def is_repeated(companion, node=None):
+def is_repeated(companion: Companion, node: ast.AST | None = None) -> bool:
     """Whether a value is used more than once for each time that it is computed."""
     if (
         node is not None
@@ -148,7 +156,7 @@ def is_repeated(companion, node=None):
     return any(call.in_loop or is_repeated(call.caller) for call in companion.callers)
 
 
-def wished_key(file, node):
+def wished_key(file: File, node: Any) -> str:
     """A key that says what it is: the names that it is assigned to, or the last name in it."""
     statement = file.statement(node)
     if isinstance(statement, ast.Assign) and statement.value is node:

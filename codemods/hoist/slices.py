@@ -1,11 +1,20 @@
 """Backward slices of one function: what must run, and under which conditions, to have the value of
 an expression ahead."""
 
+from __future__ import annotations
+
 import ast
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from .aliases import aliases_of, own
 from .movable import Impure, parameters
+
+if TYPE_CHECKING:
+    from .movable import Purity
+    from .project import File
+
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -17,7 +26,9 @@ class Slice:
     that what `need` was asked for can be computed, and the parameters (`needed`) that this takes.
     `absent`: names that are not there."""
 
-    def __init__(self, file, function, purity, absent=()):
+    def __init__(
+        self, file: File, function: ast.FunctionDef, purity: Purity, absent: tuple[Any, ...] = ()
+    ) -> None:
         self.file, self.function, self.purity, self.absent = (
             file,
             function,
@@ -33,7 +44,7 @@ class Slice:
         self.kept, self.flat, self.whole, self.needed = set(), set(), set(), set()
         self.methods = {}  # of the object, by name: the full names of those that the run saw
 
-    def need(self, expressions, within):
+    def need(self, expressions: list[ast.Call], within: Any) -> ast.stmt | None:
         """Have the values of `expressions`, which stand in or around `within`: the statement before
         which they can be computed. Raises Impure where they cannot; the slice may be half grown
         then."""
@@ -43,7 +54,7 @@ class Slice:
             self._evaluate(expression, anchor)
         return anchor
 
-    def block(self, loop):
+    def block(self, loop: Any) -> list[str]:
         """Have what a whole loop binds: the names of it that are read below."""
         inside = [s for s in self.order if s is loop or loop in self._around(s)]
         for statement in inside:
@@ -70,14 +81,14 @@ class Slice:
         )
         return sorted(bound_here & {n.id for n in outside if isinstance(n.ctx, ast.Load)})
 
-    def _name_of_block(self, name, loop, bound_here):
+    def _name_of_block(self, name: str, loop: ast.For, bound_here: bool) -> None:
         before = [s for s in self.bindings.get(name, ()) if self.order[s] < self.order[loop]]
         if before or not bound_here:
             self._name(name, loop)
 
     # Where it is evaluated
 
-    def _anchor(self, within, expressions):
+    def _anchor(self, within: ast.Call, expressions: list[ast.Call]) -> ast.stmt | None:
         """The statement before which it is evaluated: outside every loop around it."""
         self._invariant(within, expressions)
         statement = self.file.statement(within)
@@ -91,7 +102,7 @@ class Slice:
             self._fixed_in(loop, expressions)
         return anchor
 
-    def _invariant(self, within, expressions):
+    def _invariant(self, within: ast.Call, expressions: list[ast.Call]) -> None:
         """Names that a comprehension or lambda around it binds are not there ahead."""
         node, inner = within, set()
         while not isinstance(node, ast.stmt):
@@ -108,13 +119,13 @@ class Slice:
         if inner & {name for e in expressions for name in loads(e)}:
             raise Impure("it is of one turn of a comprehension")
 
-    def _fixed_in(self, loop, expressions):
+    def _fixed_in(self, loop: Any, expressions: list[ast.Call]) -> None:
         inside = {s for s in self.order if loop is s or loop in self._around(s)}
         for name in (n for e in expressions for n in loads(e)):
             if any(s in inside for s in self.bindings.get(name, ())):
                 raise Impure(f"`{name}` changes in a loop")
 
-    def _around(self, statement):
+    def _around(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements around one, innermost first."""
         found, node = [], self.file.parents.get(statement)
         while node is not None and node is not self.function:
@@ -125,14 +136,14 @@ class Slice:
 
     # Under which conditions
 
-    def _control(self, anchor):
+    def _control(self, anchor: Any) -> None:
         for outer in self._around(anchor):
             self._condition(outer)
         for exit_ in self._exits(anchor):
             with contextlib.suppress(Impure):  # computed in vain then, or not at all
                 self._keep_exit(exit_)
 
-    def _condition(self, outer):
+    def _condition(self, outer: Any) -> None:
         """Keep an `if` around what is computed; where its test cannot be, what is under it is
         computed always."""
         if not isinstance(outer, ast.If):
@@ -144,7 +155,7 @@ class Slice:
         except Impure:
             self.flat.add(outer)
 
-    def _test(self, statement):
+    def _test(self, statement: ast.If) -> None:
         """Keep the `if` with its condition."""
         if statement in self.flat:
             raise Impure(f"the test of line {statement.lineno} cannot be made ahead")
@@ -158,21 +169,21 @@ class Slice:
             self.kept, self.needed = kept, needed
             raise
 
-    def _exits(self, anchor):
+    def _exits(self, anchor: ast.stmt) -> list[ast.stmt]:
         """Statements before `anchor` that may leave the function."""
         leaving = (s for s in self.order if isinstance(s, (ast.Return, ast.Raise)))
         return [
             s for s in leaving if self.order[s] < self.order[anchor] and not self._apart(s, anchor)
         ]
 
-    def _apart(self, first, second):
+    def _apart(self, first: ast.stmt, second: ast.stmt) -> bool:
         """Whether the two stand in different branches of one `if`."""
         for outer in self._around(first):
             if isinstance(outer, ast.If) and outer in self._around(second):
                 return _branch(self.file, outer, first) != _branch(self.file, outer, second)
         return False
 
-    def _keep_exit(self, statement):
+    def _keep_exit(self, statement: ast.stmt) -> None:
         for outer in self._around(statement):
             if not isinstance(outer, ast.If):
                 raise Impure("the function may be left from a loop before it")
@@ -181,7 +192,7 @@ class Slice:
 
     # With which values
 
-    def _evaluate(self, expression, anchor):
+    def _evaluate(self, expression: ast.expr, anchor: Any) -> None:
         self.purity.expression(self.file, self.function, expression, self._later_than(anchor))
         self._note_methods(expression)
         for name in loads(expression):
@@ -189,7 +200,7 @@ class Slice:
                 raise Impure("`super()` means something else there")
             self._name(name, anchor)
 
-    def _note_methods(self, node):
+    def _note_methods(self, node: ast.AST) -> None:
         """Classes below may have methods of their own by these names."""
         me = self.file.self_name(self.function)
         for call in (
@@ -211,12 +222,12 @@ class Slice:
             if found is not None:
                 self.methods[call.func.attr] = found[0].names_of[found[1]]
 
-    def _later_than(self, anchor):
+    def _later_than(self, anchor: ast.stmt) -> Callable[..., Any]:
         """Whether a statement of this function runs after `anchor` alone."""
         in_loop = any(isinstance(s, _LOOPS) for s in self._around(anchor))
         return lambda statement: not in_loop and self.order.get(statement, -1) > self.order[anchor]
 
-    def _name(self, name, anchor):
+    def _name(self, name: str, anchor: ast.stmt) -> None:
         if name in self.absent:
             raise Impure(f"`{name}` is another at every turn of a loop")
         if name in self.parameters:
@@ -233,7 +244,7 @@ class Slice:
         for statement in before:
             self._keep(statement, anchor)
 
-    def _keep(self, statement, anchor):
+    def _keep(self, statement: ast.stmt, anchor: ast.stmt) -> None:
         """Keep what binds a name that is read at `anchor`, under its own conditions."""
         if statement in self.kept:
             return
@@ -260,7 +271,7 @@ class Slice:
         for expression in _read_by(statement):
             self._evaluate(expression, statement)
 
-    def _bindings(self):
+    def _bindings(self) -> dict[str, list[ast.stmt]]:
         """{name: statements that bind it, or write into what it may hold}; attributes of the object
         are looked at apart."""
         found, me = {}, self.file.self_name(self.function)
@@ -270,7 +281,7 @@ class Slice:
         return found
 
 
-def _bound_by(statement):
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
     """The names that a statement binds."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield statement.name
@@ -282,7 +293,7 @@ def _bound_by(statement):
             yield node.id
 
 
-def loads(expression):
+def loads(expression: ast.expr) -> dict[str, None]:
     """The names that an expression reads from around it."""
     inner = {
         n.id
@@ -298,7 +309,7 @@ def loads(expression):
     return dict.fromkeys(n for n in found if n not in inner)
 
 
-def _statements(body):
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Every statement of a function, in order, not those of functions in it."""
     for statement in body:
         yield statement
@@ -309,11 +320,11 @@ def _statements(body):
                 yield from _statements(handler.body)
 
 
-def _adds_to_name(statement):
+def _adds_to_name(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
 
 
-def _read_by(statement):
+def _read_by(statement: ast.stmt) -> list[ast.expr]:
     """What a kept statement evaluates."""
     if isinstance(statement, ast.If):
         return [statement.test]
@@ -324,7 +335,7 @@ def _read_by(statement):
     return [e for e in own(statement) if isinstance(e, ast.expr)]
 
 
-def _branch(file, outer, statement):
+def _branch(file: Any, outer: Any, statement: Any) -> bool:
     node = statement
     while file.parents[node] is not outer:
         node = file.parents[node]

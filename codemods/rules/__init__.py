@@ -2,18 +2,18 @@
 
 from .branches.bool_operator import BoolOperator
 from .branches.chains_and_asserts import BuiltinOnTensor, ChainedComparison, TensorAssert
-from .branches.raising_checks import RaiseIf, RuntimeCheck
-from .branches.tensor_if import TensorIf
+from .branches.if_on_tensor import TensorIf
+from .branches.raise_on_tensor import RaiseIf, RuntimeCheck
 from .branches.tensor_loops import Accumulate, TensorFor
-from .branches.tensor_ternary import TensorTernary
 from .branches.tensor_while import TensorWhile
+from .branches.ternary_on_tensor import TensorTernary
 from .data_shapes.drawn_roll import DrawnRoll
 from .data_shapes.dynamic_shape import DynamicShape, MissingSize
 from .data_shapes.inplace_view import InPlaceView
-from .data_shapes.masked_write import MaskedWrite
 from .data_shapes.scoped_capture import ScopedCapture
 from .data_shapes.shape_branch import ShapeBranch
 from .data_shapes.size_loop import SizeLoop
+from .data_shapes.write_under_mask import MaskedWrite
 from .draws.draws_and_clocks import Clock, PythonRandom, Seed
 from .dynamic.context_manager import ContextManager
 from .dynamic.dict_attribute import DictAttribute

@@ -1,10 +1,19 @@
 """What every rule has: a code, a message, its safety, its documentation, a matcher and a fix."""
 
+from __future__ import annotations
+
 import ast
 import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS, Reason
 from ...rewriter.edits.spans import Safety
+
+if TYPE_CHECKING:
+    from ..analysis.file_context import FileContext
+    from ..analysis.findings import Finding
+
 
 _TITLES = {Safety.SAFE: "safe", Safety.UNSAFE: "unsafe"}
 
@@ -40,14 +49,14 @@ class Rule:
     def help(self) -> str:
         return self.reason.help
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         raise NotImplementedError(f"{self.code} has no matcher")
 
-    def conclude(self, context):
+    def conclude(self, context: FileContext) -> tuple[Any, ...]:
         """Findings of a file for which no other rule has a fix left."""
         return ()
 
-    def document(self):
+    def document(self) -> str:
         """The rule's page, in Markdown."""
         safety = (
             "no fix: reported with advice"
@@ -79,5 +88,5 @@ def without_rule(reason: Reason) -> str:
     )
 
 
-def _code(text):
+def _code(text: str) -> str:
     return f"```python\n{text.strip()}\n```"

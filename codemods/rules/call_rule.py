@@ -1,9 +1,17 @@
 """Rules that know a call by its name: what no tracer can follow, with advice."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from .base import Rule
 from .host.host_read import told
+
+if TYPE_CHECKING:
+    from ..analysis.file_context import FileContext
+    from ..analysis.findings import Finding
 
 
 class CallRule(Rule):
@@ -14,7 +22,7 @@ class CallRule(Rule):
     names: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         name = context.resolve(node.func)
         if name is None or not (name in self.names or name.startswith(self.prefixes or ("\0",))):
             return
@@ -23,10 +31,10 @@ class CallRule(Rule):
                 self, node, f"{self.message}: `{name}`", fix=self.fix(node, context)
             )
 
-    def fix(self, node, context):
+    def fix(self, node: ast.Call, context: FileContext) -> Any:
         """The Fix, where there is one."""
         return None
 
-    def applies(self, node, context):
+    def applies(self, node: ast.Call, context: FileContext) -> bool:
         """Whether this call is one of those meant."""
         return True

@@ -1,15 +1,21 @@
 """Roots whose reads stand in other files than their own: seen when all files are fixed."""
 
+from __future__ import annotations
+
 import copy
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.source_file import SourceFile
 from ...rewriter.patterns.import_names import Names, by_type
 from .reads_left import Text, stands
 
+if TYPE_CHECKING:
+    from ..cli.settings import Settings
 
-def settings_for_roots(results, settings):
+
+def settings_for_roots(results: Any, settings: Settings) -> Any:
     """[(result, the settings to fix it once more with)] for files with a root below which another
     file still reads: the root's ways then hold an empty one."""
     texts, again = {}, []
@@ -31,7 +37,7 @@ def settings_for_roots(results, settings):
     return again
 
 
-def _stands(way, path, by_path, texts):
+def _stands(way: Any, path: str, by_path: Any, texts: Any) -> Any:
     """Whether a way leads into another file, and what is read there is still read."""
     if way[-1][0] == path:
         return False
@@ -41,7 +47,7 @@ def _stands(way, path, by_path, texts):
     return way[-1][0] in texts and stands(way, {p: t for p, t in texts.items() if t is not None})
 
 
-def _text(result):
+def _text(result: Any) -> Any:
     """The Text of a file as it is after its fixes; None where it could not be handled."""
     if result.error:
         return None

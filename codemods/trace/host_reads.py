@@ -2,11 +2,14 @@
 values, how it was reached from the outermost module, and whether what was read depends on that
 module's inputs alone. Needs torch."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from ...rewriter.patterns.torch_facts import SIZED, SIZED_FACTORIES
 
@@ -30,7 +33,7 @@ class Reads:
     """Records reads while a module is called; `mode()` gives the function mode that sees every
     tensor operation."""
 
-    def __init__(self, paths, torch):
+    def __init__(self, paths: Any, torch: Any) -> None:
         self.paths, self.torch = paths, torch
         self.root, self.found, self.looks = None, {}, 0
         self.real, self.derived, self.constants, self.inputs, self.consumed = (
@@ -41,21 +44,23 @@ class Reads:
             False,
         )
 
-    def enter(self, module):
+    def enter(self, module: Any) -> None:
         """The outermost module's call begins."""
         self.root = module
         self.derived, self.constants = {}, self.torch.utils.weak.WeakIdKeyDictionary()
         for buffer in module.buffers():
             self._derive(buffer)
 
-    def leave(self):
+    def leave(self) -> None:
         self.root = self.derived = self.constants = self.inputs = None
 
-    def mode(self):
+    def mode(self) -> Any:
         reads = self
 
         class Watch(self.torch.overrides.TorchFunctionMode):
-            def __torch_function__(self, function, types, args=(), kwargs=None):
+            def __torch_function__(
+                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
                 result = function(*args, **(kwargs or {}))
                 if reads.root is not None:
                     reads.see(
@@ -65,7 +70,7 @@ class Reads:
 
         return Watch()
 
-    def see(self, function, name, args, kwargs, result):
+    def see(self, function: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         if self.inputs is None:
             self.inputs = self._inputs()
         self.consumed |= (
@@ -94,7 +99,7 @@ class Reads:
                 and not self.consumed
             )
 
-    def _constant(self, result, name, tensors):
+    def _constant(self, result: Any, name: str, tensors: Any) -> None:
         """Note a number that is made of Python numbers alone: compilers know its value."""
         is_number = (
             isinstance(result, self.torch.Tensor)
@@ -104,16 +109,16 @@ class Reads:
         if is_number and name not in _RANDOM and all(self._is_constant(t) for t in tensors):
             self.constants[result] = result._version
 
-    def _is_constant(self, tensor):
+    def _is_constant(self, tensor: Any) -> bool:
         return tensor in self.constants and self.constants[tensor] == tensor._version
 
-    def _derive(self, tensor):
+    def _derive(self, tensor: Any) -> None:
         """Whatever shares its memory is derived with it."""
         with contextlib.suppress(RuntimeError):  # of some layouts there is none
             ref = self.torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
             self.derived[ref.cdata] = ref
 
-    def is_derived(self, tensor):
+    def is_derived(self, tensor: Any) -> bool:
         """Of parameters, or drawn at random: not of the inputs alone."""
         if isinstance(tensor, self.torch.nn.Parameter):
             return True
@@ -122,7 +127,7 @@ class Reads:
         except RuntimeError:
             return True
 
-    def reads(self, name, args, kwargs, result):
+    def reads(self, name: str, args: Any, kwargs: Any, result: Any) -> bool:
         """Whether the call read data on the host, or made a shape of it."""
         if name in _READS:
             return True
@@ -141,7 +146,7 @@ class Reads:
             )
         return name in _SHAPES
 
-    def note(self, clean):
+    def note(self, clean: Any) -> None:
         """Keep the way from the outermost module to the read, innermost last."""
         self.looks += 1
         if self.looks > _MOST or sys.version_info < (3, 11):
@@ -157,7 +162,7 @@ class Reads:
         if frame is not None and key:
             self.found[key] = self.found.get(key, True) and clean
 
-    def _inputs(self):
+    def _inputs(self) -> Any:
         """The tensors that the outermost module was given, with their versions: writes to them, by
         any name, show. What is given as an iterator can be read once only."""
         frame = sys._getframe(3)
@@ -171,7 +176,7 @@ class Reads:
         )
         return [(t, t._version) for t in tensors if not t.is_inference()]
 
-    def _objects(self, value):
+    def _objects(self, value: Any) -> Iterator[Any]:
         """What the objects that were given hold in attributes."""
         if isinstance(value, (list, tuple, dict)):
             for part in value.values() if isinstance(value, dict) else value:
@@ -181,22 +186,22 @@ class Reads:
         ):
             yield dict(vars(value))
 
-    def _is_root(self, frame):
+    def _is_root(self, frame: Any) -> bool:
         return frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is self.root
 
-    def _path(self, filename):
+    def _path(self, filename: Any) -> Any:
         path = self.real.get(filename)
         if path is None:
             path = self.real[filename] = os.path.realpath(filename)
         return path
 
-    def data(self):
+    def data(self) -> Any:
         """[[[[path, function, [line, column, end line, end column]], …], whether of the inputs
         alone]]."""
         return [[[list(frame) for frame in key], clean] for key, clean in self.found.items()]
 
 
-def _place(code, instruction):
+def _place(code: Any, instruction: Any) -> Any:
     positions = code.co_positions()
     for _ in range(instruction // 2):
         next(positions)
@@ -204,7 +209,7 @@ def _place(code, instruction):
     return line, column, end_line, end_column
 
 
-def _writes(name):
+def _writes(name: str) -> Any:
     """Whether a function of that name writes into its first argument."""
     if name.startswith("__"):
         return name == "__setitem__" or (
@@ -213,7 +218,7 @@ def _writes(name):
     return name.endswith("_")
 
 
-def _meant_as_numbers(name, args):
+def _meant_as_numbers(name: str, args: Any) -> Any:
     """The arguments of which a function makes Python ints: bounds of slices, and sizes."""
     if name == "__getitem__":
         return [
@@ -222,7 +227,7 @@ def _meant_as_numbers(name, args):
     return args[1:] if name in SIZED else args if name in SIZED_FACTORIES else ()
 
 
-def _leaves(value, kind):
+def _leaves(value: Any, kind: Any) -> Iterator[Any]:
     if isinstance(value, kind):
         yield value
     elif isinstance(value, (list, tuple)):

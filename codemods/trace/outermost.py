@@ -1,9 +1,13 @@
 """The outermost modules of a traced run, and what was read below each, by function and text of the
 expression: what the rule about scoped capture goes by."""
 
+from __future__ import annotations
+
 import ast
 import inspect
 import os
+from collections.abc import Iterator
+from typing import Any
 
 from .trace_facts import qualified
 
@@ -12,17 +16,17 @@ class Roots:
     """`enter(module)` for every outermost call; `data(reads)` joins the roots with the reads of the
     run."""
 
-    def __init__(self, paths):
+    def __init__(self, paths: Any) -> None:
         self.paths, self.found, self.trees = paths, set(), {}
 
-    def enter(self, module):
+    def enter(self, module: Any) -> None:
         forward = inspect.unwrap(type(module).forward)
         code = getattr(forward, "__code__", None)
         path = os.path.realpath(code.co_filename) if code else ""
         if path in self.paths:
             self.found.add((path, plain(forward.__qualname__)))
 
-    def data(self, reads):
+    def data(self, reads: Any) -> Any:
         """{path: {root: [way, …]}}; a way is [[path, function, text of the call or read], …],
         innermost last. `reads` have places for texts."""
         result = {}
@@ -38,7 +42,7 @@ class Roots:
                     ways.append(way)
         return result
 
-    def _text(self, path, place):
+    def _text(self, path: str, place: Any) -> Any:
         """The expression at a place; "" where it only decides something, which no capture of
         numbers helps."""
         if path not in self.trees:
@@ -47,7 +51,7 @@ class Roots:
         return self.trees[path].get(place, "")
 
 
-def plain(name):
+def plain(name: str) -> Any:
     """A qualified name as the tree has it, of the function around comprehensions and lambdas."""
     parts = [p for p in name.split(".") if p != "<locals>"]
     while parts and parts[-1].startswith("<"):
@@ -55,7 +59,7 @@ def plain(name):
     return ".".join(parts)
 
 
-def _by_place(tree):
+def _by_place(tree: Any) -> Any:
     """{(line, column, end line, end column): text} of every expression in a function but those that
     decide."""
     tests, found = set(), {}
@@ -74,7 +78,7 @@ def _by_place(tree):
     return found
 
 
-def _tests(node):
+def _tests(node: Any) -> Iterator[Any]:
     yield node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield from _tests(node.operand)
@@ -83,7 +87,7 @@ def _tests(node):
             yield from _tests(value)
 
 
-def _compares(node):
+def _compares(node: Any) -> bool:
     """Whether a call reads truths alone, which decide what it gives."""
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
         "max",
@@ -94,7 +98,7 @@ def _compares(node):
     )
 
 
-def _reads(node):
+def _reads(node: Any) -> bool:
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
         "item",
         "tolist",

@@ -4,10 +4,13 @@ recorded by trace_run.
 Facts are kept by function and by the text of the expression, not by its place: they hold on while
 edits move lines."""
 
+from __future__ import annotations
+
 import ast
 import os
 import sys
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...rewriter.patterns.kinds import BOOL, FLOAT, INT, NDARRAY, NONE, SIMPLE, STR, TENSORS, Kind
 from ...rewriter.patterns.torch_facts import DTYPES
@@ -41,7 +44,7 @@ class Fact:
     optional: bool = False
     cls: str | None = None
 
-    def join(self, other):
+    def join(self, other: Any) -> Any:
         """What holds of both; None where nothing does."""
         if "none" in (self.what, other.what) and self.what != other.what:
             seen = other if self.what == "none" else self
@@ -53,7 +56,7 @@ class Fact:
         cls = self.cls if self.cls == other.cls else None
         return Fact(self.what, rank, dtype, self.optional or other.optional, cls)
 
-    def kind(self, tokens):
+    def kind(self, tokens: Any) -> Any:
         """As a Kind of one file's inference; None where it says nothing that inference knows."""
         if self.what == "tensor":
             kind = tokens.tensor(rank=self.rank, optional=self.optional)
@@ -75,22 +78,28 @@ class Facts:
     module's call; `reads`: the host reads under modules of which this file begins the call:
     (frames, whether of the inputs alone)."""
 
-    def __init__(self, table, captured, reads=(), roots=None):
+    def __init__(
+        self,
+        table: dict[Any, Any],
+        captured: list[str],
+        reads: list[tuple[list[list[Any]], bool]] | tuple[Any, ...] = (),
+        roots: dict[str, list[list[list[Any]]]] | None = None,
+    ) -> None:
         self.table, self.captured, self.reads = table, frozenset(captured), reads
         self.roots, self.plan = roots or {}, None
 
-    def of(self, function, node):
+    def of(self, function: str, node: ast.expr) -> Any:
         """The Fact of an expression in the function of that qualified name, or None."""
         if not isinstance(node, _KNOWN) or function not in self.captured:
             return None
         return self.table.get((function, ast.unparse(node)))
 
 
-def qualified(tree):
+def qualified(tree: ast.Module) -> Any:
     """{function node: its name, with those of the classes and functions around it}."""
     found = {}
 
-    def visit(node, prefix):
+    def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             name = getattr(child, "name", None)
             inner = f"{prefix}{name}." if isinstance(child, (*_FUNCTIONS, ast.ClassDef)) else prefix
@@ -102,12 +111,12 @@ def qualified(tree):
     return found
 
 
-def load(data):
+def load(data: Any) -> Any:
     """{real path: Facts} of what trace_run wrote."""
     return {path: _file(entry) for path, entry in data.items()}
 
 
-def _file(entry):
+def _file(entry: Any) -> Any:
     table = {
         (function, text): Fact(*fact) for function, text, fact in entry["facts"] if fact is not None
     }
@@ -119,7 +128,7 @@ def _file(entry):
     )
 
 
-def run(command, paths):
+def run(command: Any, paths: Any) -> Any:
     """Run `script.py args` once, instrumented, in a process of its own: {real path: Facts} of the
     files at `paths`."""
     import json  # a run without --trace needs none of these

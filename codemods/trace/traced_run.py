@@ -2,6 +2,8 @@
 runs a script with the files of PATHS instrumented, in eager mode, and writes what each expression
 of their functions was. Needs torch."""
 
+from __future__ import annotations
+
 import ast
 import atexit
 import builtins
@@ -14,10 +16,15 @@ import sys
 import types
 from dataclasses import astuple
 from importlib.machinery import SourceFileLoader
+from typing import TYPE_CHECKING, Any
 
 from .host_reads import Reads
 from .outermost import Roots
 from .trace_facts import Fact, qualified
+
+if TYPE_CHECKING:
+    from ...rewriter.edits.source_file import SourceFile
+
 
 _SEE = "__dynfix_see__"
 _LOOK_AROUND = frozenset("super locals globals vars dir eval exec".split())
@@ -27,18 +34,18 @@ _MOST = 4096  # looks at one expression, after which it is known well enough
 class Tracer:
     """Collects facts; `see(number, value)` is what instrumented code calls."""
 
-    def __init__(self, paths):
+    def __init__(self, paths: Any) -> None:
         self.paths = frozenset(paths)
         self.places, self.facts, self.looks = [], {}, {}
         self.depth, self.captured = 0, set()
         self.torch = self.reads = None
         self.roots = Roots(self.paths)
 
-    def place(self, path, function, text):
+    def place(self, path: str, function: Any, text: str) -> Any:
         self.places.append((path, function, text))
         return len(self.places) - 1
 
-    def see(self, number, value):
+    def see(self, number: Any, value: Any) -> Any:
         """Note what `value` is, and give it back."""
         looks = self.looks.get(number, 0)
         if self.depth and looks < _MOST:
@@ -52,7 +59,7 @@ class Tracer:
             )
         return value
 
-    def fact(self, value):
+    def fact(self, value: Any) -> Any:
         torch, numpy = self.torch, sys.modules.get("numpy")
         if isinstance(value, torch.Tensor):
             return Fact("tensor", value.dim(), str(value.dtype).removeprefix("torch."))
@@ -86,7 +93,7 @@ class Tracer:
         )
         return Fact("tensors") if tensors else Fact(f"object {type(value).__qualname__}")
 
-    def data(self):
+    def data(self) -> Any:
         """{path: {"facts": [[function, text, fact]], "captured": [function], "reads": [...]}}:
         reads by the file of the root."""
         found = {path: {"facts": [], "captured": [], "reads": []} for path in self.paths}
@@ -102,7 +109,7 @@ class Tracer:
 
     # Instrumenting
 
-    def instrument(self, tree, path):
+    def instrument(self, tree: Any, path: str) -> Any:
         """`tree` with every expression of its functions handed to `see`."""
         names = qualified(tree)
         for function, name in names.items():
@@ -110,7 +117,7 @@ class Tracer:
             function.body = [transformer.visit(s) for s in function.body]
         return ast.fix_missing_locations(tree)
 
-    def compile(self, source, filename, *args, **kwargs):
+    def compile(self, source: SourceFile, filename: Any, *args: Any, **kwargs: Any) -> Any:
         """In the place of the builtin `compile`."""
         path = os.path.realpath(filename) if isinstance(filename, str) else ""
         mode = args[0] if args else kwargs.get("mode")
@@ -124,7 +131,7 @@ class Tracer:
             source = self.instrument(tree, path)
         return _compile(source, filename, *args, **kwargs)
 
-    def install(self):
+    def install(self) -> None:
         self.torch = importlib.import_module("torch")
         importlib.import_module("torch.utils.weak")
         self.reads = Reads(self.paths, self.torch)
@@ -136,7 +143,7 @@ class Tracer:
         builtins.compile = self.compile
         get_code, paths = SourceFileLoader.get_code, self.paths
 
-        def fresh(loader, fullname):
+        def fresh(loader: Any, fullname: Any) -> Any:
             """Not from the byte code on disk, which is not instrumented."""
             path = loader.get_filename(fullname)
             if os.path.realpath(path) in paths:
@@ -145,13 +152,13 @@ class Tracer:
 
         SourceFileLoader.get_code = fresh
 
-    def _enter(self, module, inputs):
+    def _enter(self, module: Any, inputs: Any) -> None:
         if not self.depth:
             self.reads.enter(module)
             self.roots.enter(module)
         self.depth += 1
 
-    def _leave(self, module, inputs, output):
+    def _leave(self, module: Any, inputs: Any, output: Any) -> None:
         self.depth = max(0, self.depth - 1)
         if not self.depth:
             self.reads.leave()
@@ -161,13 +168,13 @@ _compile = builtins.compile
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 
 
-def _definition(function):
+def _definition(function: Any) -> Any:
     """Where the code of a function, below its decorators, begins: `path:line`."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{os.path.realpath(code.co_filename)}:{code.co_firstlineno}" if code else None
 
 
-def _class_of(module):
+def _class_of(module: Any) -> Any:
     cls = type(module)
     known = cls.__module__.startswith("torch.nn.modules")
     return f"torch.nn.{cls.__name__}" if known else cls.__name__
@@ -177,30 +184,30 @@ class _Wrap(ast.NodeTransformer):
     """Wraps the loaded expressions of one function; functions and classes in it are others'
     business."""
 
-    def __init__(self, tracer, path, function):
+    def __init__(self, tracer: Any, path: str, function: Any) -> None:
         self.tracer, self.path, self.function = tracer, path, function
 
-    def wrapped(self, node):
+    def wrapped(self, node: Any) -> Any:
         text = ast.unparse(node)
         self.generic_visit(node)
         number = self.tracer.place(self.path, self.function, text)
         call = ast.Call(ast.Name(_SEE, ast.Load()), [ast.Constant(number), node], [])
         return ast.copy_location(call, node)
 
-    def visit_Name(self, node):
+    def visit_Name(self, node: Any) -> Any:
         return self.wrapped(node) if isinstance(node.ctx, ast.Load) else node
 
-    def visit_Attribute(self, node):
+    def visit_Attribute(self, node: Any) -> Any:
         return self.wrapped(node) if isinstance(node.ctx, ast.Load) else self.generic_visit(node)
 
     visit_Subscript = visit_Attribute
 
-    def visit_BinOp(self, node):
+    def visit_BinOp(self, node: Any) -> Any:
         return self.wrapped(node)
 
     visit_Compare = visit_UnaryOp = visit_IfExp = visit_BinOp
 
-    def visit_Call(self, node):
+    def visit_Call(self, node: Any) -> Any:
         """What looks for the frame that it is called from, `super()` and `locals()`, is called by
         its plain name."""
         text = ast.unparse(node)
@@ -212,31 +219,31 @@ class _Wrap(ast.NodeTransformer):
         call = ast.Call(ast.Name(_SEE, ast.Load()), [ast.Constant(number), node], [])
         return ast.copy_location(call, node)
 
-    def visit_FunctionDef(self, node):
+    def visit_FunctionDef(self, node: Any) -> Any:
         node.decorator_list = [self.visit(d) for d in node.decorator_list]
         return node
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
-    def visit_ClassDef(self, node):
+    def visit_ClassDef(self, node: Any) -> Any:
         return node
 
-    def visit_AnnAssign(self, node):
+    def visit_AnnAssign(self, node: Any) -> Any:
         node.value = self.visit(node.value) if node.value else None
         return node
 
-    def visit_match_case(self, node):
+    def visit_match_case(self, node: Any) -> Any:
         node.body = [self.visit(s) for s in node.body]
         return node
 
 
-def main(argv):
+def main(argv: Any) -> None:
     listed, out, script, *arguments = argv
     with open(listed, encoding="utf-8") as stream:
         tracer = Tracer(json.load(stream))
     tracer.install()
 
-    def write():
+    def write() -> None:
         temporary = f"{out}.part"
         with open(temporary, "w", encoding="utf-8") as stream:
             json.dump(tracer.data(), stream)

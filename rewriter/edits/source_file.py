@@ -1,12 +1,19 @@
 """One Python file: bytes, text (line endings as they are), tree, and the way between tree positions
 and offsets."""
 
+from __future__ import annotations
+
 import ast
 import codecs
 import io
 import re
 import tokenize
 import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .spans import Fix
+
 
 _LINE_END_BYTES = re.compile(rb"\r\n|\r")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -16,12 +23,12 @@ class SourceError(Exception):
     """A file that cannot be handled: `line` and `column` are 1-based (of a notebook's cell: "cell
     3:2"), `message` is one line."""
 
-    def __init__(self, message, line=1, column=1):
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
         self.message, self.line, self.column = message, line, column
 
 
-def decode(raw):
+def decode(raw: bytes) -> tuple[str, str, bool]:
     """(text, encoding, whether a byte order mark stood there); SourceError where bytes and encoding
     disagree."""
     bom = raw.startswith(codecs.BOM_UTF8)
@@ -37,7 +44,7 @@ def decode(raw):
         raise SourceError(f"byte {raw[error.start]:#04x} is not {encoding}", line) from None
 
 
-def parse(text):
+def parse(text: str) -> ast.Module:
     """The tree of `text`; SourceError with the place where it is no Python."""
     try:
         with warnings.catch_warnings():
@@ -54,7 +61,9 @@ def parse(text):
 class SourceFile:
     """`text` keeps its line endings; every offset counts characters of `text`."""
 
-    def __init__(self, text, path="<stdin>", encoding="utf-8", bom=False):
+    def __init__(
+        self, text: str, path: str = "<stdin>", encoding: str = "utf-8", bom: bool = False
+    ) -> None:
         self.text, self.path, self.encoding, self.bom = text, path, encoding, bom
         self.tree = parse(text)
         self.starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
@@ -62,34 +71,34 @@ class SourceFile:
         self._tokens = None
 
     @classmethod
-    def from_bytes(cls, raw, path):
+    def from_bytes(cls, raw: bytes, path: str) -> SourceFile:
         text, encoding, bom = decode(raw)
         return cls(text, path, encoding, bom)
 
     @property
-    def document(self):
+    def document(self) -> str:
         """What the file holds: the text itself, unless it stands in something else."""
         return self.text
 
-    def refuses(self, fix):
+    def refuses(self, fix: Fix) -> str:
         """Why a fix may not be made here; "" where it may."""
         return ""
 
-    def placed(self, found):
+    def placed(self, found: list[Any]) -> list[Any]:
         """Findings with the places that people see."""
         return found
 
-    def line_of(self, finding):
+    def line_of(self, finding: Any) -> int:
         """The line of `text` that a placed finding begins on."""
         return finding.line
 
-    def to_bytes(self):
+    def to_bytes(self) -> bytes:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode(self.encoding)
 
-    def with_text(self, text):
+    def with_text(self, text: str) -> SourceFile:
         return SourceFile(text, self.path, self.encoding, self.bom)
 
-    def offset(self, line, column):
+    def offset(self, line: int, column: int) -> int:
         """The offset of a tree position: `line` from 1, `column` in UTF-8 bytes as `ast` counts
         it."""
         start = self.starts[line - 1]
@@ -97,36 +106,36 @@ class SourceFile:
             return start + column
         return start + len(self.line(line).encode()[:column].decode())
 
-    def line(self, number):
+    def line(self, number: int) -> str:
         """The text of line `number` (from 1) without its ending."""
         end = self.starts[number] if number < len(self.starts) else len(self.text)
         return self.text[self.starts[number - 1] : end].rstrip("\r\n")
 
-    def column(self, line, byte_column):
+    def column(self, line: int, byte_column: int) -> int:
         """The 1-based column, in characters, of a tree position."""
         return self.offset(line, byte_column) - self.starts[line - 1] + 1
 
-    def span(self, node):
+    def span(self, node: Any) -> tuple[int, int]:
         return self.offset(node.lineno, node.col_offset), self.offset(
             node.end_lineno, node.end_col_offset
         )
 
-    def segment(self, node):
+    def segment(self, node: Any) -> str:
         start, end = self.span(node)
         return self.text[start:end]
 
-    def begin(self, node):
+    def begin(self, node: ast.stmt) -> int:
         """Where a statement begins: at its first decorator, if it has one."""
         start = self.span(node)[0]
         decorators = getattr(node, "decorator_list", ())
         return self.text.rindex("@", 0, self.span(decorators[0])[0]) if decorators else start
 
     @property
-    def newline(self):
+    def newline(self) -> str:
         match = _LINE_END.search(self.text)
         return match.group() if match else "\n"
 
-    def indent_of(self, node):
+    def indent_of(self, node: ast.stmt) -> str | None:
         """The white space before `node` on its line; None where something else stands there, or
         `node` is an `elif`."""
         if isinstance(node, ast.If) and self.text.startswith(
@@ -135,12 +144,12 @@ class SourceFile:
             return None
         return self.white_before(node)
 
-    def white_before(self, node):
+    def white_before(self, node: ast.stmt) -> str | None:
         """The white space before `node` on its line; None where something else stands there."""
         before = self.line(node.lineno)[: self.column(node.lineno, node.col_offset) - 1]
         return before if not before.strip() else None
 
-    def indent_unit(self):
+    def indent_unit(self) -> str:
         """One step of indentation as this file writes it."""
         for node in ast.walk(self.tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -154,16 +163,16 @@ class SourceFile:
                     return inner[len(outer) :]
         return "    "
 
-    def comments(self):
+    def comments(self) -> list[tuple[int, str]]:
         """Every comment as (start offset, text)."""
         return self._scan()[0]
 
-    def has_long_string(self, start, end):
+    def has_long_string(self, start: int, end: int) -> bool:
         """Whether a string token that goes over a line's end stands in text[start:end]: indenting
         would change its value."""
         return any(a < end and b > start for a, b in self._scan()[1])
 
-    def _scan(self):
+    def _scan(self) -> tuple[list[tuple[int, str]], list[tuple[int, int]]]:
         if self._tokens is None:
             comments, long = [], []
             for token in tokenize.generate_tokens(io.StringIO(self.text, newline="").readline):

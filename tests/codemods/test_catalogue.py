@@ -6,7 +6,7 @@ import inspect
 import pytest
 from dynfix.codemods.rules import BY_CODE, RULES
 from dynfix.codemods.rules.misuse import compile_misuse
-from dynfix.rewriter import catalogue
+from dynfix.rewriter import catalogue, rule_reasons
 from importgraph import sources, syntax
 
 from . import support
@@ -50,11 +50,13 @@ def test_every_constant_is_read():
     assert constants <= read
 
 
-def test_it_is_data_alone():
-    tree = ast.parse(inspect.getsource(catalogue))
-    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    assert names == {"dataclasses"}
-    assert not any(isinstance(n, ast.ImportFrom) for n in ast.walk(tree))
+@pytest.mark.parametrize("module", [catalogue, rule_reasons])
+def test_it_is_data_alone(module):
+    """Nothing is loaded for it but itself."""
+    statements = ast.parse(inspect.getsource(module)).body
+    loaded = {ast.unparse(s) for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))}
+    ours = "from .rule_reasons import OF_RULES, Reason"
+    assert loaded == {"import dataclasses"} | ({ours} if module is catalogue else set())
 
 
 def test_the_modes_are_those_that_the_rule_knows():

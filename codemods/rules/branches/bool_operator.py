@@ -1,11 +1,20 @@
 """DYN211: `and`, `or` and `not` of tensors, where the value is kept."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..host.host_read import told
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _WHY = "the value becomes a bool tensor, and every operand is evaluated"
 _SEVERAL = "a tensor of no or several elements raised an error, and gives as many bools"
@@ -43,7 +52,7 @@ def step(x: torch.Tensor):
     return torch.relu(x), done
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not _asks(node, context) or _inside(node, context) or told(node, context):
             return
         test, found = condition(node, context), context.torch(node)
@@ -62,7 +71,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, fix=fix)
 
 
-def _asks(node, context):
+def _asks(node: ast.expr, context: FileContext) -> bool:
     """Whether the truth of a tensor is needed, and no `.item()` or the like (of which other rules
     speak) gives it."""
     if any(host_read(n, context) is not None for n in ast.walk(node)):
@@ -72,7 +81,7 @@ def _asks(node, context):
     return any(_truth(n, context) for n in node.values[:-1])
 
 
-def _doubts(node, context):
+def _doubts(node: ast.expr, context: FileContext) -> set[Any]:
     """What may differ in the operands that are no `and`, `or` or `not` themselves."""
     if isinstance(node, ast.BoolOp):
         return set().union(*(_doubts(n, context) for n in node.values))
@@ -82,14 +91,14 @@ def _doubts(node, context):
     return {_SEVERAL} if isinstance(test, Condition) and test.doubt else set()
 
 
-def _truth(node, context):
+def _truth(node: ast.expr, context: FileContext) -> bool:
     kind = context.kind(node)
     if isinstance(node, (ast.BoolOp, ast.UnaryOp)) and not kind.is_tensor:
         return _asks(node, context)
     return kind.is_tensor and not kind.optional
 
 
-def _inside(node, context):
+def _inside(node: ast.expr, context: FileContext) -> bool:
     """Whether `node` stands in a test, or in an `and`, `or` or `not` around it, for which that is
     told."""
     while isinstance(node, ast.expr):

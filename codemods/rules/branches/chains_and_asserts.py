@@ -1,11 +1,21 @@
 """DYN203, DYN206, DYN207: chained comparisons, asserts and Python's builtins on tensors."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
+
+if TYPE_CHECKING:
+    from ....rewriter.patterns.kinds import Kind
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _SHOWN = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
 
@@ -40,7 +50,7 @@ def step(x: torch.Tensor):
     return torch.where(torch.logical_and(0 < y, y < 1), x, -x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         middle = node.comparators[0]
         if (
             len(node.ops) != 2
@@ -93,7 +103,7 @@ def step(x: torch.Tensor):
     return torch.log(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         constant = node.msg is None or isinstance(node.msg, ast.Constant)
         read = any(host_read(n, context) is not None for n in ast.walk(node.test))
         test = None if constant and not read else condition(node.test, context)
@@ -116,7 +126,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node.test, fix=fix)
 
 
-def _quoted(text):
+def _quoted(text: str) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -148,7 +158,7 @@ def step(x: torch.Tensor):
     return torch.maximum(x.mean(), x.sum())
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name not in ("max", "min", "any", "all", "sorted") or context.resolve(node.func) != name:
             return
@@ -157,7 +167,7 @@ def step(x: torch.Tensor):
         built = self._fix(node, name, context)
         yield context.finding(self, node, fix=built)
 
-    def _fix(self, node, name, context):
+    def _fix(self, node: ast.Call, name: str, context: FileContext) -> Any:
         kinds, found = [context.kind(a) for a in node.args], context.torch(node)
         if node.keywords or found is None or any(isinstance(a, ast.Starred) for a in node.args):
             return Refusal("it is called with more than tensors")
@@ -179,7 +189,9 @@ def step(x: torch.Tensor):
             "use the operator", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
         )
 
-    def _extreme(self, node, name, kinds, torch, context):
+    def _extreme(
+        self, node: ast.Call, name: str, kinds: list[Kind], torch: str, context: FileContext
+    ) -> str:
         if all(k.is_tensor for k in kinds):
             if any(
                 k.rank != 0 and k.shape not in context.inference.tokens.one_element for k in kinds

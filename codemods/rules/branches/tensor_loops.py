@@ -1,12 +1,20 @@
 """DYN205, DYN210: Python loops over tensors, and loops that accumulate."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import NO_CONST, literal
 from ....rewriter.patterns.proofs import sees_names
 from ...analysis.findings import NOTE
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class Accumulate(Rule):
@@ -42,7 +50,7 @@ def step(x: torch.Tensor):
     return out
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         numbers, target = _range(node, context), _accumulated(node)
         if numbers is None or target is None or not context.kind(target).is_tensor:
             return
@@ -61,7 +69,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, fix=context.fix("add the sum at once", edit))
 
 
-def _range(node, context):
+def _range(node: ast.For, context: FileContext) -> range | None:
     """The numbers of `range(<literals>)`, at most a thousand of them."""
     call = node.iter
     if not isinstance(call, ast.Call) or context.resolve(call.func) != "range" or call.keywords:
@@ -78,7 +86,7 @@ def _range(node, context):
     return numbers if len(numbers) <= 1000 else None
 
 
-def _accumulated(node):
+def _accumulated(node: ast.For) -> ast.Name | None:
     """The name of `name = name + i` where that is all that the loop does."""
     statement = node.body[0] if len(node.body) == 1 else None
     if (
@@ -102,7 +110,7 @@ def _accumulated(node):
     )
 
 
-def _loaded_after(node, context):
+def _loaded_after(node: ast.For, context: FileContext) -> bool:
     function = context.function(node).node
     inside = set(ast.walk(node))
     name = node.target.id
@@ -133,6 +141,6 @@ def step(x: torch.Tensor):
     return total
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if context.kind(node.iter).is_tensor:
             yield context.finding(self, node.iter, level=NOTE)

@@ -1,10 +1,19 @@
 """DYN204: a `while` on a tensor."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _PURE = (ast.Assign, ast.Pass)
 _HOST = ("item", "tolist", "numpy", "backward")
@@ -48,14 +57,14 @@ def step(x: torch.Tensor):
     return x
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         test = condition(node.test, context)
         if test is None:
             return
         built = Refusal(test) if isinstance(test, str) else self._fix(node, test, context)
         yield context.finding(self, node.test, fix=built)
 
-    def _fix(self, node, test, context):
+    def _fix(self, node: ast.While, test: Condition, context: FileContext) -> Any:
         found, indent = context.torch(node), context.source.indent_of(node)
         if found is None:
             return hidden()
@@ -82,7 +91,15 @@ def step(x: torch.Tensor):
             imports=found[1],
         )
 
-    def _text(self, node, test, carried, torch, indent, context):
+    def _text(
+        self,
+        node: ast.While,
+        test: Condition,
+        carried: Any,
+        torch: str,
+        indent: str,
+        context: FileContext,
+    ) -> str | None:
         source, unit = context.source, context.source.indent_unit()
         start, end = source.starts[node.body[0].lineno - 1], source.span(node)[1]
         inner = source.indent_of(node.body[0])
@@ -112,7 +129,7 @@ def step(x: torch.Tensor):
         return newline.join(lines)
 
 
-def _carried(node, context):
+def _carried(node: ast.While, context: FileContext) -> Any:
     """The names that the loop's turns change, in order; or the Refusal."""
     if not all(isinstance(s, _PURE) for s in node.body):
         return Refusal("its turns do more than assign")
@@ -138,7 +155,7 @@ def _carried(node, context):
     return _quiet(node, context) or carried or Refusal("its turns change nothing")
 
 
-def _read_outside(name, loop, context):
+def _read_outside(name: str, loop: ast.While, context: FileContext) -> bool:
     """Whether a name that the loop binds is read outside it, or in its test."""
     inside = {n for s in loop.body for n in ast.walk(s)}
     every = (
@@ -147,7 +164,7 @@ def _read_outside(name, loop, context):
     return any(isinstance(n.ctx, ast.Load) and n not in inside for n in every)
 
 
-def _quiet(node, context):
+def _quiet(node: ast.While, context: FileContext) -> Any:
     """The Refusal of a turn that may do more than compute: calls other than those of torch and of
     tensors' methods."""
     tested = set(ast.walk(node.test))

@@ -1,9 +1,18 @@
 """DYN507: a tensor is rolled by a number that Python's `random` draws."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _DRAWS = ("random.randint", "random.randrange")
 
@@ -43,7 +52,7 @@ def jitter(x: torch.Tensor):
     return x.index_select(2, (torch.arange(x.size(2), device=x.device) - shift) % x.size(2))
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         roll = _Roll.of(node, context)
         if roll is None or not any(_drawn(s, context) for s in roll.shifts):
             return
@@ -51,7 +60,7 @@ def jitter(x: torch.Tensor):
         yield context.finding(self, node, fix=built)
 
 
-def _drawn(node, context):
+def _drawn(node: ast.expr, context: FileContext) -> bool:
     """Whether a shift is made of a number that Python's generator draws: here, or where its name is
     bound, once."""
     for part in ast.walk(node):
@@ -62,7 +71,7 @@ def _drawn(node, context):
     return False
 
 
-def _bound_once(name, context):
+def _bound_once(name: ast.Name, context: FileContext) -> bool:
     every = (
         n
         for n in ast.walk(context.function(name).node)
@@ -77,12 +86,19 @@ def _bound_once(name, context):
 class _Roll:
     """`torch.roll(base, shifts, axes)`, with as many shifts as axes."""
 
-    def __init__(self, node, context, base, shifts, axes):
+    def __init__(
+        self,
+        node: ast.Call,
+        context: FileContext,
+        base: ast.expr,
+        shifts: list[ast.expr],
+        axes: list[ast.expr],
+    ) -> None:
         self.node, self.context = node, context
         self.base, self.shifts, self.axes = base, shifts, axes
 
     @classmethod
-    def of(cls, node, context):
+    def of(cls, node: ast.Call, context: FileContext) -> _Roll | None:
         """The roll that a call is; None for other calls, and for those without axes."""
         method = isinstance(node.func, ast.Attribute) and node.func.attr == "roll"
         function = context.resolve(node.func) == "torch.roll"
@@ -106,7 +122,7 @@ class _Roll:
             else None
         )
 
-    def fix(self):
+    def fix(self) -> Any:
         """The Fix, or the Refusal."""
         context, found = self.context, self.context.torch(self.node)
         if found is None:
@@ -122,7 +138,7 @@ class _Roll:
         edit = context.replacement(self.node, self._text(found[0]))
         return context.fix("pick the positions", edit, safety=safety, why=why, imports=found[1])
 
-    def _named(self):
+    def _named(self) -> Any:
         """The tensor gets a name first, in a statement of its own."""
         context, statement = self.context, self.context.statement(self.node)
         indent = context.source.indent_of(statement)
@@ -138,7 +154,7 @@ class _Roll:
             "name the tensor", *edits, safety=Safety.UNSAFE if why else Safety.SAFE, why=why
         )
 
-    def _doubt(self):
+    def _doubt(self) -> str:
         kind = self.context.kind(self.base)
         if not kind.is_tensor or kind.optional:
             return (
@@ -151,7 +167,7 @@ class _Roll:
             else ""
         )
 
-    def _text(self, torch):
+    def _text(self, torch: str) -> str:
         base, text = self.base.id, self.base.id
         for shift, axis in zip(self.shifts, self.axes, strict=True):
             shown, at = self.context.operand(shift), self.context.segment(axis)
@@ -160,5 +176,5 @@ class _Roll:
         return text
 
 
-def _listed(node):
+def _listed(node: ast.expr) -> list[ast.expr]:
     return node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]

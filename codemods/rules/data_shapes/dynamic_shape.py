@@ -1,11 +1,21 @@
 """DYN501, DYN503: shapes that depend on data."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.kinds import literal
 from ..base import Rule
 from .masked_sums import masked_sum
+
+if TYPE_CHECKING:
+    from ....rewriter.patterns.kinds import Kind
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _ALWAYS = frozenset(["nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"])
 _COUNTS = (
@@ -43,7 +53,7 @@ def step(x: torch.Tensor):
     return torch.where(x > 0, x, 0).sum()
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.Subscript):
             if (
                 isinstance(node.ctx, ast.Load)
@@ -64,11 +74,11 @@ def step(x: torch.Tensor):
                 else context.finding(self, node, message)
             )
 
-    def _told(self, node, message, context):
+    def _told(self, node: ast.expr, message: str, context: FileContext) -> Finding:
         built = masked_sum(node, context)
         return context.finding(self, node, message, fix=built)
 
-    def _name(self, node, context):
+    def _name(self, node: ast.Call, context: FileContext) -> str:
         """The operator's name, of a function of torch or a method of a tensor."""
         full = context.resolve(node.func) or ""
         if full.startswith("torch.") and full.count(".") == 1:
@@ -77,7 +87,7 @@ def step(x: torch.Tensor):
         return node.func.attr if method and node.func.attr != "where" else ""
 
 
-def _written_under(node, context):
+def _written_under(node: ast.Subscript, context: FileContext) -> bool:
     """Whether `node` stands on the right of a write under the same mask."""
     statement = context.statement(node)
     target = (
@@ -88,14 +98,14 @@ def _written_under(node, context):
     return isinstance(target, ast.Subscript) and ast.dump(target.slice) == ast.dump(node.slice)
 
 
-def _raises(kind, context):
+def _raises(kind: Kind, context: FileContext) -> bool:
     return context.inference.tokens.category(kind.dtype) in ("bool", "float") or kind.rank not in (
         None,
         1,
     )
 
 
-def is_mask(index, context):
+def is_mask(index: ast.expr, context: FileContext) -> bool:
     kind = context.kind(index)
     return kind.is_tensor and kind.dtype == context.inference.tokens.bool
 
@@ -129,7 +139,7 @@ def step(n: torch.Tensor):
     return torch.zeros(10, dtype=torch.int64, device=n.device).scatter_add_(0, n.long(), torch.ones_like(n, dtype=torch.int64))
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         full = context.resolve(node.func) or ""
         method = isinstance(node.func, ast.Attribute) and context.kind(node.func.value).is_tensor
         name = (
@@ -162,7 +172,7 @@ def step(n: torch.Tensor):
                 self, node, "the shape of `bincount`'s result depends on data", fix=built
             )
 
-    def _counted(self, node, method, context):
+    def _counted(self, node: ast.Call, method: bool, context: FileContext) -> Any:
         """The Fix that counts into as many zeros as `minlength` says, or the Refusal."""
         found, counted = context.torch(node), node.func.value if method else node.args[0]
         given = {k.arg: k.value for k in node.keywords}
@@ -194,7 +204,7 @@ def step(n: torch.Tensor):
             "count into zeros", edit, safety=Safety.UNSAFE, why=_COUNTS, imports=found[1]
         )
 
-    def _by_tensor(self, node, method, context):
+    def _by_tensor(self, node: ast.Call, method: bool, context: FileContext) -> bool:
         """Whether the counts are a tensor."""
         position = 0 if method else 1
         counts = (

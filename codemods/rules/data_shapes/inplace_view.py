@@ -1,9 +1,18 @@
 """DYN505: an input's shape changed in place."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _VIEWS = ("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_")
 
@@ -37,7 +46,7 @@ def step(x: torch.Tensor):
     return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         func = node.func
         known = (
             isinstance(func, ast.Attribute)
@@ -65,12 +74,12 @@ def step(x: torch.Tensor):
         )
 
 
-def _rebinds(statement, name):
+def _rebinds(statement: ast.Assign, name: str) -> bool:
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == name
 
 
-def _input(name, context):
+def _input(name: ast.Name, context: FileContext) -> bool:
     """Whether a name is a parameter that nothing above has bound anew."""
     function = context.function(name).node
     args = function.args

@@ -1,12 +1,19 @@
 """The fix of DYN504 where a tensor with a row for each chosen place goes into what a mask
 chooses."""
 
+from __future__ import annotations
+
 import ast
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Safety
 from ....rewriter.patterns.mask_expressions import simple, still
 from .dynamic_shape import is_mask
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+
 
 _OPERATORS = {
     ast.Add: ("+", "zeros"),
@@ -32,7 +39,7 @@ class Rows:
     statements: tuple
 
 
-def added_rows(node, context):
+def added_rows(node: ast.stmt, context: FileContext) -> Any:
     """The Fix for a masked write of one `y[mask] op rows`, also by way of a name; None for anything
     else."""
     found = _parts(node, context)
@@ -62,7 +69,7 @@ def added_rows(node, context):
     )
 
 
-def _laid_out(parts, statement, context):
+def _laid_out(parts: tuple[str, str, str], statement: ast.stmt, context: FileContext) -> str:
     """Arguments on one line, or on one each."""
     one, source = ", ".join(parts), context.source
     if len(one) < _LINE:
@@ -71,7 +78,7 @@ def _laid_out(parts, statement, context):
     return "".join(f"{indent}{source.indent_unit()}{part}," for part in parts) + indent
 
 
-def _parts(node, context):
+def _parts(node: ast.stmt, context: FileContext) -> Any:
     """The Rows of a statement; None where it is of another form."""
     target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
     mask = _mask(target.slice, context) if isinstance(target, ast.Subscript) else None
@@ -94,7 +101,7 @@ def _parts(node, context):
     return found if fits else None
 
 
-def _sum(node, target, mask, context):
+def _sum(node: Any, target: Any, mask: ast.expr, context: FileContext) -> Rows | None:
     """`y[mask] + rows` on the right, or a name for it from the statement just before, which nothing
     else reads."""
     value, statements = node.value, (node,)
@@ -113,29 +120,29 @@ def _sum(node, target, mask, context):
     return Rows(target.value, mask, value.left, value.op, statements) if turned else None
 
 
-def _names_it(statement, name):
+def _names_it(statement: Any, name: str) -> bool:
     one = isinstance(statement, ast.Assign) and len(statement.targets) == 1
     return one and isinstance(statement.targets[0], ast.Name) and statement.targets[0].id == name
 
 
-def _count(name, function):
+def _count(name: str, function: ast.FunctionDef) -> int:
     return sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(function))
 
 
-def _mask(index, context):
+def _mask(index: ast.expr, context: FileContext) -> ast.expr | None:
     """The mask of `y[mask]`, `y[mask, :]` or `y[mask, ...]`."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     rest = all(_whole(p) for p in parts[1:])
     return parts[0] if parts and rest and is_mask(parts[0], context) else None
 
 
-def _whole(node):
+def _whole(node: Any) -> bool:
     if isinstance(node, ast.Slice):
         return node.lower is node.upper is node.step is None
     return isinstance(node, ast.Constant) and node.value is ...
 
 
-def _is_rows(node, context):
+def _is_rows(node: ast.expr, context: FileContext) -> bool:
     """Whether an expression is a tensor of some axes that reads nothing under a mask."""
     kind = context.kind(node)
     reads = any(
@@ -144,7 +151,7 @@ def _is_rows(node, context):
     return kind.is_tensor and kind.least_rank() > 0 and not reads
 
 
-def _lifted(found, context):
+def _lifted(found: Rows, context: FileContext) -> str:
     """The mask with axes of one element in the place of those that it lacks."""
     mask, into = context.kind(found.mask), context.kind(found.into)
     text = context.segment(found.mask)

@@ -1,15 +1,22 @@
 """The fix of DYN501 for sums and means over the elements that a mask chooses."""
 
+from __future__ import annotations
+
 import ast
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.mask_expressions import Masked, simple, still
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+
 
 _WHOLE = ("sum", "mean")
 _WHY = "all elements are computed, and added in another order: the last bits may differ"
 
 
-def masked_sum(node, context):
+def masked_sum(node: ast.expr, context: FileContext) -> Any:
     """The Fix for a read under a mask (`x[mask]`, `torch.masked_select(x, mask)`) of which only a
     whole sum or mean is taken; or the Refusal."""
     found = context.torch(node)
@@ -25,7 +32,7 @@ def masked_sum(node, context):
     return _reduced(reduction, mask, found, context)
 
 
-def parts(node, context):
+def parts(node: ast.expr, context: FileContext) -> Any:
     """(mask, tensor) of a read under a mask; (None, None) for anything else."""
     if isinstance(node, ast.Subscript):
         return node.slice, node.value
@@ -41,13 +48,19 @@ def parts(node, context):
     return None, None
 
 
-def _fits(node, mask, tensor, context):
+def _fits(node: ast.expr, mask: ast.expr, tensor: ast.Name, context: FileContext) -> bool:
     """Whether the mask lines up with the tensor element by element; masked_select sees to that
     itself."""
     return isinstance(node, ast.Call) or Masked(mask, context).covers(tensor)
 
 
-def _zeroed(node, mask, tensor, found, context):
+def _zeroed(
+    node: ast.expr,
+    mask: ast.expr,
+    tensor: ast.Name,
+    found: tuple[str, tuple[Any, ...]],
+    context: FileContext,
+) -> Any:
     """Zeros in the place of what is left out: for a sum."""
     if not _fits(node, mask, tensor, context):
         return Refusal("the mask may have fewer axes than the tensor")
@@ -58,7 +71,12 @@ def _zeroed(node, mask, tensor, found, context):
     )
 
 
-def _reduced(reduction, mask, found, context):
+def _reduced(
+    reduction: tuple[ast.Call, ast.expr, str],
+    mask: ast.expr,
+    found: tuple[str, tuple[Any, ...]],
+    context: FileContext,
+) -> Any:
     """`f(x[mask]).mean()` as `torch.where(mask, f(x), 0).sum() / mask.sum()`."""
     call, inner, name = reduction
     masked = Masked(mask, context)
@@ -78,7 +96,7 @@ def _reduced(reduction, mask, found, context):
     )
 
 
-def whole(call, context):
+def whole(call: ast.AST, context: FileContext) -> tuple[ast.expr | None, str]:
     """(argument, "sum" or "mean") of a reduction over everything; (None, "") for anything else."""
     if not isinstance(call, ast.Call) or call.keywords or not isinstance(call.func, ast.Attribute):
         return None, ""
@@ -92,7 +110,7 @@ def whole(call, context):
     )
 
 
-def _reduction(node, context):
+def _reduction(node: ast.expr, context: FileContext) -> Any:
     """(call, what it reduces, its name) of the reduction that the expression around `node` goes
     into."""
     parent = context.parent(node)
@@ -104,7 +122,7 @@ def _reduction(node, context):
     return None
 
 
-def _kept_for_sum(node, context):
+def _kept_for_sum(node: ast.expr, context: FileContext) -> bool:
     """Whether the read is the whole of what a sum takes: there, or by way of a name that nothing
     else reads."""
     parent = context.parent(node)
@@ -121,7 +139,7 @@ def _kept_for_sum(node, context):
     return _one_sum(parent, context)
 
 
-def _one_sum(statement, context):
+def _one_sum(statement: ast.Assign, context: FileContext) -> bool:
     """Whether the name that a statement binds is bound once and read once, by a sum."""
     name = statement.targets[0].id
     every = [

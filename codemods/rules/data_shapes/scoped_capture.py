@@ -1,12 +1,24 @@
 """DYN506: numbers and shapes that are read from tensors, captured below one root alone."""
 
+from __future__ import annotations
+
 import ast
 import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.import_places import after_imports
 from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ...trace.reads_left import Text, stands
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.source_file import SourceFile
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.definitions import Function
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _NAME = "captures_reads"
 _HELPER = f"""
@@ -59,20 +71,20 @@ class Model(nn.Module):
         return torch.sort(x[x > x.mean()]).values
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         return ()
 
-    def conclude(self, context):
+    def conclude(self, context: FileContext) -> Iterator[Finding]:
         roots = context.facts.roots if context.facts else {}
         for function in context.program.functions:
             ways = roots.get(function.qualified, ())
             if ways and not _captures(function.node) and _reads(ways, context):
                 yield self._told(function, context)
 
-    def _told(self, function, context):
+    def _told(self, function: Function, context: FileContext) -> Finding:
         return context.finding(self, function.node, fix=self._fix(function.node, context))
 
-    def _fix(self, node, context):
+    def _fix(self, node: Any, context: FileContext) -> Fix | Refusal:
         """The Fix: the helper, where the file has none yet, and the outermost decorator."""
         source, found = context.source, context.torch(node)
         if found is None or found[1]:
@@ -89,14 +101,14 @@ class Model(nn.Module):
         title = "capture what is read, below it alone"
         return context.fix(title, *edits, safety=Safety.UNSAFE, why=_WHY)
 
-    def _decorator(self, node, source):
+    def _decorator(self, node: ast.FunctionDef, source: SourceFile) -> Any:
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         indent = source.indent_of(node)
         start = source.starts[first - 1]
         return None if indent is None else Edit(start, start, f"{indent}@{_NAME}{source.newline}")
 
 
-def _reads(ways, context):
+def _reads(ways: list[list[list[str]]], context: FileContext) -> bool:
     """Whether a number or a shape is still read below a root: in this file, or, as the run of all
     files found, elsewhere (an empty way)."""
     own = os.path.realpath(context.source.path)
@@ -105,13 +117,13 @@ def _reads(ways, context):
     return [] in ways or any(stands(way, {own: text}) for way in here)
 
 
-def _is_truth(read, context):
+def _is_truth(read: list[str], context: FileContext) -> bool:
     """Whether what was read is a bool, which can only decide a branch: a symbol is no help
     there."""
     fact = context.facts.table.get((read[1], read[2]))
     return fact is not None and fact.what == "bool"
 
 
-def _captures(node):
+def _captures(node: ast.FunctionDef) -> bool:
     """Whether the helper is on it already."""
     return any(isinstance(d, ast.Name) and d.id == _NAME for d in node.decorator_list)

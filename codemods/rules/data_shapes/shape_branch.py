@@ -1,9 +1,18 @@
 """DYN502: a branch on a size. DYN501 and DYN503 to DYN505: shapes that depend on data."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class ShapeBranch(Rule):
@@ -38,7 +47,7 @@ def step(x: torch.Tensor):
     return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         test = node.test
         equal = (
             isinstance(test, ast.Compare)
@@ -58,7 +67,7 @@ def step(x: torch.Tensor):
         fix = self._collapse(node, context)
         yield context.finding(self, test, fix=fix, kept="" if fix else "the sides differ")
 
-    def _collapse(self, node, context):
+    def _collapse(self, node: ast.If, context: FileContext) -> Fix | None:
         same = [ast.dump(s) for s in node.body] == [ast.dump(s) for s in node.orelse]
         if not same or len(node.body) != 1 or context.source.indent_of(node) is None:
             return None
@@ -67,5 +76,5 @@ def step(x: torch.Tensor):
         return context.fix("keep the one side", edit, safety=Safety.UNSAFE, why=why)
 
 
-def _only_checks(body):
+def _only_checks(body: list[ast.stmt]) -> bool:
     return all(isinstance(s, (ast.Raise, ast.Pass)) for s in body)

@@ -1,13 +1,23 @@
 """DYN508: Python loops as long as an axis of a tensor."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Safety, apply
 from ....rewriter.patterns.kinds import literal
 from ....rewriter.patterns.torch_facts import SAME, SAME_FLOAT
 from ...analysis.findings import NOTE
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 # Of the operators that keep the shape: not elementwise, random, or an alias of what they are given.
 _OTHERS = frozenset(
@@ -70,7 +80,7 @@ def step(x: torch.Tensor):
     return torch.relu(x) * 2
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.Call):
             yield from self._comprehension(node, context)
             return
@@ -83,7 +93,7 @@ def step(x: torch.Tensor):
         elif not turns.rows and _uses_index(node.body, turns, context):
             yield context.finding(self, node.iter, kept=_KEPT, level=NOTE)
 
-    def _comprehension(self, node, context):
+    def _comprehension(self, node: ast.Call, context: FileContext) -> Iterator[Any]:
         listed = node.args[0] if node.args else None
         if (
             not isinstance(listed, (ast.ListComp, ast.GeneratorExp))
@@ -115,7 +125,7 @@ def step(x: torch.Tensor):
 _TIGHT = (ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Subscript, ast.Compare, ast.Await, ast.Call)
 
 
-def _copied(text, element, stack, context):
+def _copied(text: str, element: ast.expr, stack: Any, context: FileContext) -> str:
     """The source for all rows, with the copy that torch.stack makes where autograd keeps the
     result, which code after it could write in place."""
     saved = isinstance(element, ast.Call) and element.func.attr in _RESULT_SAVED
@@ -123,11 +133,11 @@ def _copied(text, element, stack, context):
     return f"{text}.clone()" if saved and not consumed else text
 
 
-def _fix(context, *edits):
+def _fix(context: FileContext, *edits: Any) -> Fix:
     return context.fix("work on the whole tensor", *edits, safety=Safety.UNSAFE, why=_WHY)
 
 
-def _turns(target, iterated, context):
+def _turns(target: ast.expr, iterated: ast.expr, context: FileContext) -> Turns | None:
     """The Turns of a loop over `range(<an axis of a tensor>)` or over a tensor."""
     if not isinstance(target, ast.Name):
         return None
@@ -142,7 +152,7 @@ def _turns(target, iterated, context):
     return Turns(target.id, *found) if found else None
 
 
-def _axis(node, context):
+def _axis(node: ast.expr, context: FileContext) -> Any:
     """(tensor, axis) of `x.size(0)`, `x.shape[0]` or `len(x)`."""
     if (
         isinstance(node, ast.Subscript)
@@ -164,17 +174,17 @@ def _axis(node, context):
     return (tensor, axis) if known else None
 
 
-def _uses_index(body, turns, context):
+def _uses_index(body: list[ast.AST], turns: Turns, context: FileContext) -> bool:
     """Whether the body indexes a tensor with the loop's variable."""
     parts = (n for s in body for n in ast.walk(s) if isinstance(n, ast.Subscript))
     return any(context.kind(p.value).is_tensor and _names(p.slice, turns.name) for p in parts)
 
 
-def _names(node, name):
+def _names(node: ast.expr, name: str) -> list[ast.Name]:
     return [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name]
 
 
-def _stack_axis(call):
+def _stack_axis(call: ast.Call) -> Any:
     given = (
         call.args[1]
         if len(call.args) == 2
@@ -191,7 +201,7 @@ _REPEATED = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lamb
 # The body for all rows at once
 
 
-def _whole(node, turns, context):
+def _whole(node: ast.expr, turns: Turns, context: FileContext) -> str | None:
     """The source of an expression of one row, for all rows; None where it is not elementwise. A row
     alone is no work."""
     rows = _rows(node, turns, context)
@@ -209,12 +219,12 @@ def _whole(node, turns, context):
     return apply(context.source.text[start:end], edits)
 
 
-def _plain(node):
+def _plain(node: Any) -> bool:
     """Whether a node is a chain of names: evaluated again, it is the same."""
     return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _plain(node.value))
 
 
-def _rows(node, turns, context):
+def _rows(node: ast.expr, turns: Turns, context: FileContext) -> Any:
     """The parts of an expression that are the row of this turn."""
     if turns.rows:
         return _names(node, turns.name)
@@ -225,7 +235,7 @@ def _rows(node, turns, context):
     return [p for p in parts if _selects(p.slice, turns)]
 
 
-def _selects(index, turns):
+def _selects(index: ast.expr, turns: Turns) -> bool:
     """Whether an index is `i` at the loop's axis, after as many whole axes."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     *before, last = parts
@@ -235,7 +245,7 @@ def _selects(index, turns):
     )
 
 
-def _pointwise(node, rows, context):
+def _pointwise(node: ast.expr, rows: list[ast.expr], context: FileContext) -> bool:
     """Whether an expression does the same to each element of the rows."""
     if node in rows:
         return True
@@ -252,7 +262,7 @@ def _pointwise(node, rows, context):
     return isinstance(node, ast.Call) and _pointwise_call(node, rows, context)
 
 
-def _pointwise_call(call, rows, context):
+def _pointwise_call(call: ast.Call, rows: list[ast.expr], context: FileContext) -> bool:
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _UNARY:
         return False
     base = call.func.value
@@ -265,7 +275,7 @@ def _pointwise_call(call, rows, context):
     return _pointwise(inner, rows, context) and all(_number(a, context) for a in given)
 
 
-def _number(node, context):
+def _number(node: ast.expr, context: FileContext) -> bool:
     """Whether a node is a Python number that every turn finds the same."""
     named = isinstance(node, (ast.Name, ast.Constant)) or literal(node) is not None
     return (
@@ -278,7 +288,7 @@ def _number(node, context):
 # `out = []`, a loop that appends, `torch.stack(out)`
 
 
-def _appended(node, turns, context):
+def _appended(node: ast.For, turns: Turns, context: FileContext) -> Fix | None:
     """The Fix of a loop that only appends to a list made before it and stacked once after it; else
     None."""
     added = _added(node)
@@ -302,7 +312,7 @@ def _appended(node, turns, context):
     return _three_edits(made, node, added.func.value.id, stack, text, context)
 
 
-def _read_outside(name, names, context):
+def _read_outside(name: str, names: list[ast.Name], context: FileContext) -> bool:
     """Whether the loop's variable is read elsewhere than in loops that bind it themselves."""
     return any(
         n.id == name and isinstance(n.ctx, ast.Load) and not _bound_around(n, context)
@@ -310,7 +320,7 @@ def _read_outside(name, names, context):
     )
 
 
-def _bound_around(node, context):
+def _bound_around(node: ast.Name, context: FileContext) -> bool:
     name = node.id
     while not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         node = context.parent(node)
@@ -320,7 +330,7 @@ def _bound_around(node, context):
     return False
 
 
-def _added(node):
+def _added(node: ast.For) -> Any:
     """The call of `out.append(f(x[i]))` where that is all that the loop does."""
     statement = node.body[0] if len(node.body) == 1 else None
     call = statement.value if isinstance(statement, ast.Expr) else None
@@ -334,13 +344,13 @@ def _added(node):
     )
 
 
-def _makes_list(statement, name):
+def _makes_list(statement: Any, name: str) -> bool:
     plain = isinstance(statement, ast.Assign) and len(statement.targets) == 1
     empty = plain and isinstance(statement.value, ast.List) and not statement.value.elts
     return empty and isinstance(statement.targets[0], ast.Name) and statement.targets[0].id == name
 
 
-def _stacks(call, following, turns, context):
+def _stacks(call: Any, following: list[ast.stmt], turns: Turns, context: FileContext) -> bool:
     """Whether a call stacks the list along the loop's axis, at once in one of the statements that
     follow."""
     if (
@@ -353,7 +363,7 @@ def _stacks(call, following, turns, context):
     return listed and context.statement(call) in following and _once(call, context)
 
 
-def _once(node, context):
+def _once(node: ast.Call, context: FileContext) -> bool:
     """Whether an expression is evaluated once where its statement is: one tensor must not stand for
     several."""
     while not isinstance(node, ast.stmt):
@@ -363,7 +373,9 @@ def _once(node, context):
     return not isinstance(node, (ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
 
 
-def _three_edits(made, node, name, stack, text, context):
+def _three_edits(
+    made: Any, node: ast.For, name: str, stack: Any, text: str, context: FileContext
+) -> Fix | None:
     source = context.source
     if source.indent_of(made) is None or context.lost_comments(
         source.span(made)[0], source.span(node)[1]

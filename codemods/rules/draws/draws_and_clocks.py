@@ -1,12 +1,18 @@
 """DYN701, DYN703, DYN704: random numbers from outside torch, clocks, seeds."""
 
+from __future__ import annotations
+
 import ast
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Safety
 from ..call_rule import CallRule
 from ..effects.guarded import guard
 from .random_draws import only_for_training, settled
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
 
 
 class PythonRandom(CallRule):
@@ -44,10 +50,10 @@ class Model(nn.Module):
         return x if self.training and p < 0.1 else torch.relu(x)
 """
 
-    def applies(self, node, context):
+    def applies(self, node: ast.Call, context: FileContext) -> bool:
         return not settled(node, context)
 
-    def fix(self, node, context):
+    def fix(self, node: ast.Call, context: FileContext) -> Fix | None:
         drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
         return only_for_training(node, context) if drawn else None
 
@@ -83,7 +89,7 @@ def step(x: torch.Tensor):
     return torch.relu(x), time.time() - started
 """
 
-    def fix(self, node, context):
+    def fix(self, node: ast.Call, context: FileContext) -> Any:
         statement = context.parent(node)
         if context.resolve(node.func) != "time.sleep" or not isinstance(statement, ast.Expr):
             return None

@@ -1,8 +1,16 @@
 """The fix of DYN701 for a number that only training looks at."""
 
+from __future__ import annotations
+
 import ast
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+
 
 _WHY = (
     "compiled code that does not train leaves NumPy's generator alone: later draws give other"
@@ -10,7 +18,7 @@ _WHY = (
 )
 
 
-def only_for_training(call, context):
+def only_for_training(call: ast.Call, context: FileContext) -> Fix | None:
     """The Fix for `p = numpy.random.uniform()` of which every use stands behind `self.training
     and`; None where there is none. Eager draws as before."""
     statement, found = context.parent(call), context.torch(call)
@@ -34,7 +42,7 @@ def only_for_training(call, context):
     )
 
 
-def settled(call, context):
+def settled(call: ast.Call, context: FileContext) -> bool:
     """Whether the call is drawn in eager and in training alone."""
     parent = context.parent(call)
     if (
@@ -48,7 +56,7 @@ def settled(call, context):
     return off and context.resolve(last.operand.func) == "torch.compiler.is_compiling"
 
 
-def _loads(name, function):
+def _loads(name: str, function: ast.FunctionDef) -> list[ast.Name]:
     return [
         n
         for n in ast.walk(function)
@@ -56,7 +64,7 @@ def _loads(name, function):
     ]
 
 
-def _behind(node, training, context):
+def _behind(node: ast.Name, training: str, context: FileContext) -> bool:
     """Whether `node` is evaluated only where `training` holds."""
     child, parent = node, context.parent(node)
     while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.Lambda)):
@@ -78,10 +86,10 @@ def _behind(node, training, context):
     return False
 
 
-def _asks(test, training):
+def _asks(test: Any, training: str) -> bool:
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     return any(ast.unparse(p) == training for p in parts)
 
 
-def _in_body(child, parent):
+def _in_body(child: Any, parent: Any) -> bool:
     return child in parent.body if isinstance(parent.body, list) else child is parent.body

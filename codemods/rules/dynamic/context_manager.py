@@ -1,11 +1,21 @@
 """DYN408: context managers that Dynamo cannot enter."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.kinds import literal
 from ...analysis.prior_bindings import held
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _AROUND = frozenset(
     [
@@ -92,11 +102,11 @@ def step(x: torch.Tensor):
         return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         for item in node.items:
             yield from self._item(item, context)
 
-    def _item(self, item, context):
+    def _item(self, item: ast.withitem, context: FileContext) -> Iterator[Finding]:
         manager = item.context_expr
         name = context.resolve(manager.func) if isinstance(manager, ast.Call) else None
         lost = _WITHOUT.get(name) or (
@@ -114,7 +124,7 @@ def step(x: torch.Tensor):
             built = self._eager(item, lost, context) if lost else self._successor(item, context)
             yield context.finding(self, manager, f"{shown} cannot be entered in a graph", fix=built)
 
-    def _eager(self, item, why, context):
+    def _eager(self, item: ast.withitem, why: str, context: FileContext) -> Fix | Refusal:
         """The Fix that enters it only when not compiling, or the Refusal."""
         found = context.torch(item.context_expr)
         own = context.module("contextlib", item.context_expr)
@@ -133,7 +143,7 @@ def step(x: torch.Tensor):
             "enter it in eager only", edit, safety=Safety.UNSAFE, why=why, imports=imports
         )
 
-    def _successor(self, item, context):
+    def _successor(self, item: ast.withitem, context: FileContext) -> Fix | Refusal:
         """`sdpa_kernel` with the backends that `sdp_kernel` would let in."""
         call = item.context_expr
         found, chosen = context.torch(call), _backends(call)
@@ -148,7 +158,7 @@ def step(x: torch.Tensor):
         return context.fix("use sdpa_kernel", edit, safety=Safety.UNSAFE, why=why, imports=found[1])
 
 
-def _is_lock(node, context):
+def _is_lock(node: ast.expr, context: FileContext) -> bool:
     if isinstance(node, ast.Call):
         return context.resolve(node.func) in _LOCKS
     values = held(node, context)
@@ -157,7 +167,7 @@ def _is_lock(node, context):
     )
 
 
-def _used(manager, context):
+def _used(manager: ast.expr, context: FileContext) -> bool:
     """Whether the lock that `manager` names stands, in captured code, elsewhere than after `with`,
     or in another lock."""
     if isinstance(manager, ast.Call):
@@ -175,13 +185,13 @@ def _used(manager, context):
     return any(_called(n) == _called(manager) and id(n) not in managed for n in parts)
 
 
-def _called(node):
+def _called(node: ast.AST) -> str | None:
     """The name by which a node reads a variable or an attribute."""
     loaded = isinstance(getattr(node, "ctx", None), ast.Load)
     return getattr(node, "id", None) or getattr(node, "attr", None) if loaded else None
 
 
-def _is_device(node, name, context):
+def _is_device(node: ast.expr, name: str | None, context: FileContext) -> bool:
     own = (
         isinstance(node, ast.Attribute)
         and node.attr == "device"
@@ -190,7 +200,7 @@ def _is_device(node, name, context):
     return own or name == "torch.device"
 
 
-def _backends(call):
+def _backends(call: Any) -> list[str] | None:
     """The backends that the literal arguments of `sdp_kernel` leave on, in the order in which it
     lists them."""
     if len(call.args) > len(_BACKENDS) or any(k.arg not in _BACKENDS for k in call.keywords):

@@ -1,9 +1,17 @@
 """DYN406: an attribute of a dict whose `__getattr__` is dict's own method."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class DictAttribute(Rule):
@@ -54,7 +62,7 @@ class Model(nn.Module):
         return x * self.config["scale"]
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         kind = context.kind(node.value)
         if (
             kind.what != "dict with attributes"
@@ -85,7 +93,7 @@ class Model(nn.Module):
             self, node, fix=context.fix("look up the item", edit, safety=safety, why=why)
         )
 
-    def _stores_items(self, spec, context):
+    def _stores_items(self, spec: str, context: FileContext) -> bool:
         """Whether the class, of this file, makes items of stored attributes, too."""
         cls = context.program.classes.get(spec.partition(".")[0])
         return cls is not None and any(

@@ -1,9 +1,19 @@
 """DYN409: an exception of a tensor operator that decides what is done."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _CAUGHT = frozenset(["RuntimeError", "Exception", "BaseException"])
 _OTHERS = frozenset(["IndexError", "torch.linalg.LinAlgError", "torch._C._LinAlgError"])
@@ -43,7 +53,7 @@ def step(x: torch.Tensor):
     return torch.relu(y)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.With):
             caught = [_suppressed(i.context_expr, context) for i in node.items]
             if any(caught) and _fails(node.body, context):
@@ -56,26 +66,26 @@ def step(x: torch.Tensor):
         yield context.finding(self, node.body[0], fix=built)
 
 
-def _names(node, context):
+def _names(node: ast.expr, context: FileContext) -> set[str]:
     listed = node.elts if isinstance(node, ast.Tuple) else [node]
     return {context.resolve(n) for n in listed}
 
 
-def _catches(node, context):
+def _catches(node: ast.expr, context: FileContext) -> bool:
     """Whether a handler of this type (None: of all) takes what operators raise."""
     return node is None or bool(_names(node, context) & (_CAUGHT | _OTHERS))
 
 
-def _suppressed(manager, context):
+def _suppressed(manager: ast.expr, context: FileContext) -> bool:
     named = isinstance(manager, ast.Call) and context.resolve(manager.func) == "contextlib.suppress"
     return named and any(_catches(a, context) for a in manager.args)
 
 
-def _raises(body):
+def _raises(body: list[ast.stmt]) -> bool:
     return any(isinstance(n, ast.Raise) for s in body for n in ast.walk(s))
 
 
-def _fails(body, context):
+def _fails(body: list[ast.stmt], context: FileContext) -> bool:
     """Whether statements do nothing but compute with tensors, and may fail on their shapes."""
     parts = [n for s in body for n in ast.walk(s)]
     plain = all(
@@ -90,7 +100,7 @@ def _fails(body, context):
     )
 
 
-def _operator(call, context):
+def _operator(call: ast.Call, context: FileContext) -> bool:
     """Whether a call is one of torch's functions that give a tensor, or of a tensor's methods."""
     if isinstance(call.func, ast.Attribute) and context.kind(call.func.value).is_tensor:
         return True
@@ -98,7 +108,7 @@ def _operator(call, context):
     return named and context.kind(call).what in ("tensor", "tensors")
 
 
-def _may_fail(node, context):
+def _may_fail(node: ast.AST, context: FileContext) -> bool:
     """Whether an operator has more than one tensor, or an axis, an index or a size, to fail on."""
     if isinstance(node, ast.Call):
         return _call_may_fail(node, context)
@@ -112,7 +122,7 @@ def _may_fail(node, context):
     )
 
 
-def _call_may_fail(call, context):
+def _call_may_fail(call: ast.Call, context: FileContext) -> bool:
     attribute = isinstance(call.func, ast.Attribute)
     method = attribute and context.kind(call.func.value).is_tensor
     several = len(call.args) + len(call.keywords) + method > 1 or any(
@@ -121,7 +131,7 @@ def _call_may_fail(call, context):
     return (several and not (method and call.func.attr == "to")) or _inverts(call, context)
 
 
-def _inverts(call, context):
+def _inverts(call: ast.Call, context: FileContext) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     return (
         name in ("cholesky", "inv", "inverse", "eigh", "svd", "solve", "qr")
@@ -129,7 +139,7 @@ def _inverts(call, context):
     )
 
 
-def _reshaped(node, handler, context):
+def _reshaped(node: ast.Try, handler: ast.ExceptHandler, context: FileContext) -> Fix | Refusal:
     """The Fix that calls reshape alone, or the Refusal."""
     first, second = (_single(body) for body in (node.body, handler.body))
     pair = first and second and first[0] == second[0] and _same_call(first[1], second[1])
@@ -145,7 +155,7 @@ def _reshaped(node, handler, context):
     return context.fix("use reshape alone", edit)
 
 
-def _single(body):
+def _single(body: list[ast.stmt]) -> tuple[str, ast.Call] | None:
     """(where it goes, the call) of a body that only stores or returns a call."""
     statement = body[0] if len(body) == 1 else None
     if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Call):
@@ -159,7 +169,7 @@ def _single(body):
     return (statement.targets[0].id, statement.value) if named else None
 
 
-def _same_call(first, second):
+def _same_call(first: ast.Call, second: ast.Call) -> bool:
     """`a.b.view(n, m)` and `a.b.reshape(n, m)`."""
     methods = all(isinstance(c.func, ast.Attribute) and not c.keywords for c in (first, second))
     if not methods or (first.func.attr, second.func.attr) != ("view", "reshape"):
@@ -171,7 +181,7 @@ def _same_call(first, second):
     return shown[0] == shown[1] and isinstance(root, ast.Name)
 
 
-def _size(node, context):
+def _size(node: ast.expr, context: FileContext) -> bool:
     """Whether an argument is a size, or a tuple or list of sizes, and evaluating it twice is
     evaluating it once."""
     if isinstance(node, (ast.Tuple, ast.List)):

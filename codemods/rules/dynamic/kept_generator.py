@@ -1,9 +1,18 @@
 """DYN407: iterators that live on from call to call."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ...analysis.prior_bindings import held
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _MAKERS = frozenset(["iter", "zip", "map", "filter", "enumerate", "reversed"])
 _COUNT = "itertools.count"
@@ -35,7 +44,7 @@ class Model(nn.Module):
         return torch.relu(x) * next(self.scales)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, (ast.Yield, ast.YieldFrom)):
             yield from self._yielding(node, context)
             return
@@ -50,7 +59,7 @@ class Model(nn.Module):
             )
             yield context.finding(self, iterated, message)
 
-    def _yielding(self, node, context):
+    def _yielding(self, node: Any, context: FileContext) -> Iterator[Finding]:
         """Once for a compiled function: at its first yield."""
         function = context.function(node)
         if function is None or not context.program.is_compiled(function):
@@ -62,11 +71,11 @@ class Model(nn.Module):
             )
 
 
-def _place(node):
+def _place(node: ast.Yield) -> tuple[int, int]:
     return node.lineno, node.col_offset
 
 
-def _iterated(node, context):
+def _iterated(node: ast.AST, context: FileContext) -> ast.expr | None:
     """What a node advances: `next(it)`, `it.send(v)`, `for v in it`, `list(it)`; else None."""
     if not isinstance(node, ast.Call):
         return node.iter
@@ -78,7 +87,7 @@ def _iterated(node, context):
     return node.args[0] if named else None
 
 
-def _given(node, iterated, context):
+def _given(node: ast.AST, iterated: ast.expr, context: FileContext) -> bool:
     """Whether `node` is `next(p)` of a parameter of a compiled function that is not bound anew."""
     function = context.function(node)
     named = (
@@ -98,12 +107,12 @@ def _given(node, iterated, context):
     return given and all(n.id != iterated.id for n in stores)
 
 
-def _kept(iterated, context):
+def _kept(iterated: ast.expr, context: FileContext) -> bool:
     values = held(iterated, context)
     return bool(values) and all(_makes_iterator(v, context) for v in values)
 
 
-def _makes_iterator(node, context):
+def _makes_iterator(node: ast.expr, context: FileContext) -> bool:
     """Whether an expression gives a new iterator."""
     if isinstance(node, ast.GeneratorExp):
         return True
@@ -117,7 +126,7 @@ def _makes_iterator(node, context):
     )
 
 
-def _calls_generator(func, context):
+def _calls_generator(func: ast.expr, context: FileContext) -> bool:
     """Whether what is called is a generator function of the file."""
     if isinstance(func, ast.Name):
         function = context.program.top.get(func.id)
@@ -132,7 +141,7 @@ def _calls_generator(func, context):
     )
 
 
-def _own_yields(function):
+def _own_yields(function: ast.FunctionDef) -> Any:
     """Those of the function itself, not of functions in it."""
     found, todo = [], list(function.body)
     while todo:
@@ -144,7 +153,7 @@ def _own_yields(function):
     return found
 
 
-def _counter(iterated, context):
+def _counter(iterated: ast.expr, context: FileContext) -> bool:
     values = held(iterated, context)
     return bool(values) and all(
         isinstance(v, ast.Call) and context.names.resolve(v.func) == _COUNT for v in values

@@ -1,6 +1,14 @@
 """DYN402 to DYN405: code made, asked and copied at run time."""
 
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
 from ..call_rule import CallRule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
 
 
 class DynamicCode(CallRule):
@@ -76,7 +84,7 @@ def step(x: torch.Tensor):
     return x + copy.copy(x)
 """
 
-    def applies(self, node, context):
+    def applies(self, node: ast.Call, context: FileContext) -> bool:
         return bool(node.args) and context.kind(node.args[0]).what in ("tensor", "tensors")
 
 
@@ -97,7 +105,7 @@ def step(x: torch.Tensor, seen: dict):
     return x * seen.get(id(x), 1)
 """
 
-    def applies(self, node, context):
+    def applies(self, node: ast.Call, context: FileContext) -> bool:
         return bool(node.args) and context.kind(node.args[0]).what in (
             "tensor",
             "tensors",

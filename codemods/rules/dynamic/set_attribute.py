@@ -1,13 +1,22 @@
 """DYN401: setattr with a name that is known."""
 
+from __future__ import annotations
+
 import ast
 import keyword
 import unicodedata
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import STR
 from ...analysis.findings import NOTE
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class SetAttribute(Rule):
@@ -41,7 +50,7 @@ class Model(nn.Module):
         return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         call = node.value
         known = (
             isinstance(call, ast.Call)
@@ -70,7 +79,9 @@ class Model(nn.Module):
                 self, node, fix=self._fix(node, owner, text, value, context), level=NOTE
             )
 
-    def _fix(self, node, owner, name, value, context):
+    def _fix(
+        self, node: ast.Expr, owner: Any, name: str, value: ast.expr, context: FileContext
+    ) -> Fix:
         edit = context.replacement(node, f"{context.atom(owner)}.{name} = {context.shown(value)}")
         simple = all(
             isinstance(n, (ast.Name, ast.Attribute, ast.Constant, ast.Load))
@@ -85,7 +96,7 @@ class Model(nn.Module):
         )
 
 
-def _plain(text):
+def _plain(text: str) -> Any:
     """Whether `owner.text` names the attribute `text`: Python normalizes and mangles names in
     source, and `setattr` does not."""
     same = unicodedata.normalize("NFKC", text) == text

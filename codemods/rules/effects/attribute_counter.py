@@ -1,12 +1,23 @@
 """DYN307: a Python number on a module that every call changes."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety
 from ...analysis.growing_attributes import attributes, counted
 from ..base import Rule
 from .grown import guard_each
 from .guarded import mute
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Edit, Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+    from ...analysis.growing_attributes import Attribute, Growth, Use
+
 
 _GUARDED = "compiled code does not count: `{0}` then tells of eager calls alone"
 _BUFFER = (
@@ -63,7 +74,7 @@ class Model(nn.Module):
         return torch.relu(x) / self.calls
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         for attribute in attributes(context, counted, ast.AugAssign, ast.Assign):
             if not attribute.reset and _integers(attribute, context):
                 built = _Counter(attribute, context).fix
@@ -71,7 +82,7 @@ class Model(nn.Module):
                     yield context.finding(self, growth.node, fix=built(growth))
 
 
-def _integers(attribute, context):
+def _integers(attribute: Attribute, context: FileContext) -> bool:
     """Whether the number surely is an int, to which ints other than 0 are added."""
     kinds = list(attribute.kinds())
     added = [context.kind(a) for g in attribute.growths for a in g.added]
@@ -85,17 +96,17 @@ def _integers(attribute, context):
 class _Counter:
     """The fixes of one counter."""
 
-    def __init__(self, attribute, context):
+    def __init__(self, attribute: Attribute, context: FileContext) -> None:
         self.attribute, self.context, self.attr = attribute, context, attribute.attr
         self.reads = [u for u in attribute.uses if u.what != "store" and not self._told(u)]
 
-    def _told(self, use):
+    def _told(self, use: Use) -> bool:
         node = use.node
         while node is not None and not isinstance(node, ast.stmt):
             node = self.attribute.parents.get(node)
         return use.captured and isinstance(node, ast.Expr) and mute(node, self.context)
 
-    def fix(self, growth):
+    def fix(self, growth: Growth) -> Fix | Refusal:
         """The Fix for one place where it is counted, or the Refusal."""
         if not self.reads and not self.attribute.named:
             return guard_each(self.attribute.growths, _GUARDED.format(self.attr), self.context)[
@@ -105,7 +116,7 @@ class _Counter:
             return Refusal(self.attribute.read_by())
         return self._buffer()
 
-    def _buffer(self):
+    def _buffer(self) -> Fix | Refusal:
         found, why = self.context.torch(self.attribute.growths[0].node), self._unfit()
         if why:
             return Refusal(why)
@@ -118,7 +129,7 @@ class _Counter:
             "count in a buffer", *edits, safety=Safety.UNSAFE, why=why, imports=found[1]
         )
 
-    def _unfit(self):
+    def _unfit(self) -> str:
         """Why a buffer cannot take the number's place; "" where it can."""
         wrong = next((u for u in self.reads if u.captured and not self._computes(u.node)), None)
         if wrong is not None:
@@ -138,14 +149,14 @@ class _Counter:
             else ""
         )
 
-    def _computes(self, node):
+    def _computes(self, node: ast.Attribute) -> bool:
         """Whether a number goes into arithmetic that gives a tensor."""
         top = node
         while isinstance(self.attribute.parents.get(top), ast.BinOp):
             top = self.attribute.parents[top]
         return top is not node and self.context.kind(top).is_tensor
 
-    def _stores(self, torch):
+    def _stores(self, torch: str) -> list[Edit | Refusal]:
         """The edits of the places that store a number; none where one of them is not plain."""
         edits, made, registered = [], 0, 0
         for use in (u for u in self.attribute.uses if u.what == "store"):
@@ -173,19 +184,19 @@ class _Counter:
             edits.append(self.context.replacement(statement, text))
         return edits if made == registered == 1 else []
 
-    def _grown(self):
+    def _grown(self) -> list[Edit]:
         """Autograd, or who read it, may hold the old value: a new tensor instead of a write into
         it."""
         nodes = [g.node for g in self.attribute.growths if isinstance(g.node, ast.AugAssign)]
         return [self.context.replacement(n, self._plainly(n)) for n in nodes]
 
-    def _plainly(self, node):
+    def _plainly(self, node: ast.AugAssign) -> str:
         target, value = self.context.segment(node.target), self.context.operand(node.value)
         sign = "+" if isinstance(node.op, ast.Add) else "-"
         return f"{target} = {target} {sign} {value}"
 
 
-def _below_super(statement, init):
+def _below_super(statement: ast.Assign, init: ast.FunctionDef) -> bool:
     """Whether a statement of `__init__` itself stands below its `super().__init__()`."""
     if statement not in init.body:
         return False

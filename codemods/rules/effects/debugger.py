@@ -1,10 +1,19 @@
 """DYN304: a debugger stop in captured code."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import delete_statement
 from ....rewriter.edits.spans import Safety
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _STOPS = frozenset(
     [
@@ -44,7 +53,7 @@ def step(x: torch.Tensor):
     return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         call = node.value
         if isinstance(call, ast.Call) and context.resolve(call.func) in _STOPS:
             edit = delete_statement(context.source, node)

@@ -1,8 +1,17 @@
 """Statements that make one attribute of a module grow: put under the guard all together, or not at
 all."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ....rewriter.edits.spans import Fix, Refusal, Safety
 from .guarded import guard, quiet
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.growing_attributes import Growth
+
 
 _COMPUTED = Refusal(
     "what is added is computed there, and not by reading alone: leaving it out could change the"
@@ -10,7 +19,9 @@ _COMPUTED = Refusal(
 )
 
 
-def guard_each(growths, why, context):
+def guard_each(
+    growths: list[Growth], why: str, context: FileContext
+) -> dict[Growth, Fix | Refusal]:
     """growth -> the Fix that guards each of the statements, or the Refusal of that one or of
     another."""
     built = {g: _guarded(g, context) for g in growths}
@@ -23,13 +34,13 @@ def guard_each(growths, why, context):
     return {g: b if isinstance(b, Refusal) else other for g, b in built.items()}
 
 
-def _guarded(growth, context):
+def _guarded(growth: Growth, context: FileContext) -> Fix | Refusal:
     return (
         guard([growth.node], context) if all(quiet(a, context) for a in growth.added) else _COMPUTED
     )
 
 
-def _joined(fixes, why):
+def _joined(fixes: list[Fix], why: str) -> Fix:
     edits = tuple(e for f in fixes for e in f.edits)
     silent = sum(f.silent for f in fixes)
     return Fix(edits, fixes[0].title, Safety.UNSAFE, why, fixes[0].imports, silent)

@@ -1,13 +1,22 @@
 """Calls that only tell something (print, log): what they have in common, and the guard that mutes
 them under torch.compile."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import wrap
 from ....rewriter.edits.spans import hidden
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.kinds import LOGGER
 from ....rewriter.patterns.torch_facts import FUNCTION, RANDOM
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix, Refusal
+    from ...analysis.file_context import FileContext
+
 
 _LOG_METHODS = frozenset(
     [
@@ -47,7 +56,7 @@ _QUIET_CALLS = frozenset(
 )
 
 
-def is_print(node, context):
+def is_print(node: ast.AST, context: FileContext) -> bool:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -55,7 +64,7 @@ def is_print(node, context):
     )
 
 
-def is_log(node, context):
+def is_log(node: ast.AST, context: FileContext) -> bool:
     """A call of a method of a logger, or of the logging module."""
     if (
         not isinstance(node, ast.Call)
@@ -68,7 +77,7 @@ def is_log(node, context):
     return (context.resolve(node.func) or "").startswith(("logging.", "loguru.logger."))
 
 
-def mute(statement, context):
+def mute(statement: ast.stmt, context: FileContext) -> bool:
     """Whether a statement does nothing but tell: a print, a log call, or an `if` around such."""
     if isinstance(statement, ast.Expr):
         return (is_print(statement.value, context) or is_log(statement.value, context)) and quiet(
@@ -83,7 +92,7 @@ def mute(statement, context):
     return isinstance(statement, ast.Pass)
 
 
-def joins(statement, context):
+def joins(statement: ast.stmt, context: FileContext) -> bool:
     """Whether a statement goes under the guard as a whole: it only tells, and an `if` in it needs a
     tensor's value (else the guard is better off inside)."""
     if isinstance(statement, ast.If):
@@ -91,7 +100,7 @@ def joins(statement, context):
     return isinstance(statement, ast.Expr) and mute(statement, context)
 
 
-def mute_only(body, context):
+def mute_only(body: list[ast.stmt], context: FileContext) -> bool:
     return (
         bool(body)
         and all(mute(s, context) for s in body)
@@ -99,7 +108,7 @@ def mute_only(body, context):
     )
 
 
-def quiet(node, context):
+def quiet(node: ast.AST, context: FileContext) -> bool:
     """Whether leaving out what `node` evaluates changes nothing else: no stores, no calls but known
     ones."""
     for part in ast.walk(node):
@@ -110,7 +119,7 @@ def quiet(node, context):
     return True
 
 
-def _quiet_call(call, context):
+def _quiet_call(call: ast.Call, context: FileContext) -> bool:
     if is_print(call, context) or is_log(call, context):
         return True
     if isinstance(call.func, ast.Name):
@@ -133,18 +142,18 @@ def _quiet_call(call, context):
     return full.startswith(("math.", "torch.cuda.memory_")) or _computes(call, full)
 
 
-def _computes(call, full):
+def _computes(call: ast.Call, full: str) -> bool:
     """Whether a call is one of a function of torch that only computes."""
     last = full.rpartition(".")[2]
     known = full == f"torch.{last}" and last in FUNCTION and last not in RANDOM
     return known and last[-1] != "_" and not any(k.arg == "out" for k in call.keywords)
 
 
-def count_calls(statement, context):
+def count_calls(statement: ast.stmt, context: FileContext) -> int:
     return sum(is_print(n, context) or is_log(n, context) for n in ast.walk(statement))
 
 
-def run_of(statement, context, accept):
+def run_of(statement: ast.stmt, context: FileContext, accept: Callable[..., Any]) -> list[ast.stmt]:
     """The adjacent statements around `statement` that `accept` takes, as one run."""
     block, index = context.block(statement)
     first = last = index
@@ -155,7 +164,7 @@ def run_of(statement, context, accept):
     return block[first : last + 1]
 
 
-def guard(run, context, silent=None):
+def guard(run: list[ast.stmt], context: FileContext, silent: int | None = None) -> Fix | Refusal:
     """The Fix that puts a run of statements under `if not torch.compiler.is_compiling():`, or the
     Refusal."""
     found = context.torch(run[0])

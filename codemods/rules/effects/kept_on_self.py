@@ -1,11 +1,21 @@
 """DYN308: a list of a module that grows at every call."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety
 from ...analysis.growing_attributes import attributes, kept
 from ..base import Rule
 from .grown import guard_each
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+    from ...analysis.growing_attributes import Growth
+
 
 _WHY = "compiled code keeps nothing: `{0}` then holds what eager calls put there"
 
@@ -57,7 +67,7 @@ class Model(nn.Module):
         return y
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         for attribute in attributes(context, kept, ast.Expr, ast.AugAssign, ast.Assign):
             growths = [g for g in attribute.growths if _fits(g, attribute.stores, context)]
             if attribute.reset or not attribute.stores or len(growths) < len(attribute.growths):
@@ -69,7 +79,7 @@ class Model(nn.Module):
                 yield context.finding(self, growth.node, fix=built)
 
 
-def _fits(growth, stores, context):
+def _fits(growth: Growth, stores: list[ast.expr | None], context: FileContext) -> bool:
     """Whether the attribute surely is what the statement makes longer: a list, a dict, or a dict or
     a list of lists."""
     fits = _is_list
@@ -82,7 +92,7 @@ def _fits(growth, stores, context):
     return all(v is not None and fits(v, context) for v in stores)
 
 
-def _is_dict(node, context):
+def _is_dict(node: ast.Dict, context: FileContext) -> bool:
     if isinstance(node, ast.Dict):
         return True
     return isinstance(node, ast.Call) and context.names.resolve(node.func) in (
@@ -91,13 +101,13 @@ def _is_dict(node, context):
     )
 
 
-def _is_list(node, context):
+def _is_list(node: ast.expr, context: FileContext) -> bool:
     if isinstance(node, (ast.List, ast.ListComp)):
         return True
     return isinstance(node, ast.Call) and context.names.resolve(node.func) == "list"
 
 
-def _holds_lists(node, context):
+def _holds_lists(node: ast.expr, context: FileContext) -> bool:
     if isinstance(node, (ast.DictComp, ast.ListComp)):
         return _is_list(node.value if isinstance(node, ast.DictComp) else node.elt, context)
     if isinstance(node, (ast.Dict, ast.List)):

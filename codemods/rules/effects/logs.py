@@ -1,15 +1,23 @@
 """DYN302: logging in captured code."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ..base import Rule
 from .guarded import is_log, joins
 from .prints import tell
 
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
-def _told(context):
-    def accept(statement):
+
+def _told(context: FileContext) -> Callable[..., Any]:
+    def accept(statement: ast.stmt) -> bool:
         if not joins(statement, context):
             return False
         return any(is_log(n, context) for n in ast.walk(statement))
@@ -55,6 +63,6 @@ def step(x: torch.Tensor):
     return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if is_log(node.value, context):
             yield tell(self, node, context, _told(context))

@@ -1,14 +1,22 @@
 """DYN301: print in captured code."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ..base import Rule
 from .guarded import guard, is_print, joins, quiet, run_of
 
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
-def _told(context):
-    def accept(statement):
+
+def _told(context: FileContext) -> Callable[..., Any]:
+    def accept(statement: ast.stmt) -> bool:
         if not joins(statement, context):
             return False
         return any(is_print(n, context) for n in ast.walk(statement))
@@ -51,7 +59,7 @@ def step(x: torch.Tensor):
     return y
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not isinstance(node, ast.Expr):
             return
         if not is_print(node.value, context):
@@ -59,7 +67,7 @@ def step(x: torch.Tensor):
         yield tell(self, node, context, _told(context))
 
 
-def tell(rule, node, context, accept):
+def tell(rule: Rule, node: ast.Expr, context: FileContext, accept: Callable[..., Any]) -> Finding:
     """The finding for a statement that tells something; a run of them (and an `if` with nothing
     else in it) is guarded as one."""
     if not quiet(node, context):
@@ -77,7 +85,7 @@ def tell(rule, node, context, accept):
     return context.finding(rule, node, fix=built)
 
 
-def _is_elif(node, context):
+def _is_elif(node: ast.stmt, context: FileContext) -> bool:
     return isinstance(node, ast.If) and context.source.text.startswith(
         "elif", context.source.span(node)[0]
     )

@@ -1,12 +1,21 @@
 """DYN303, DYN305: warnings and progress bars in captured code."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Safety
 from ..base import Rule
 from ..call_rule import CallRule
 from .guarded import guard, quiet
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _FILTERS = ("warnings.simplefilter", "warnings.filterwarnings", "warnings.resetwarnings")
 _BARS = frozenset(
@@ -51,7 +60,7 @@ def step(x: torch.Tensor):
     return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         call = node.value
         name = context.resolve(call.func) if isinstance(call, ast.Call) else None
         if name not in ("warnings.warn", *_FILTERS):
@@ -78,7 +87,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, message, fix=built)
 
 
-def _tells(call):
+def _tells(call: ast.Call) -> bool:
     """Whether a filter only says which warnings are shown."""
     action = (
         call.args[0]

@@ -1,6 +1,10 @@
 """DYN104: a tensor that becomes a NumPy array in captured code."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety
 from ....rewriter.patterns.torch_facts import NUMPY_ELEMENTWISE
@@ -9,6 +13,12 @@ from ...analysis.numpy_flow import LIBRARIES
 from ..base import Rule
 from ..libraries.custom_op import CustomOp
 from .host_read import told
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _TORCH = {"power": "pow"} | {n: n for n in NUMPY_ELEMENTWISE if n not in ("power", "cbrt")}
 _READS = ("tolist", "item", "tobytes")
@@ -81,7 +91,7 @@ def step(x: torch.Tensor):
     return torch.relu(x) + wave
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if "numpy" not in context.source.text:
             return
         found = [
@@ -95,16 +105,16 @@ def step(x: torch.Tensor):
             finding for part, finding in found if context.function(part).name not in operators
         )
 
-    def _finding(self, node, context):
+    def _finding(self, node: ast.AST, context: FileContext) -> Iterator[Any]:
         return (
             self._branch(node, context) if isinstance(node, ast.If) else self._call(node, context)
         )
 
-    def _branch(self, node, context):
+    def _branch(self, node: ast.If, context: FileContext) -> Iterator[Finding]:
         if _array(node.test, context):
             yield context.finding(self, node.test, _READ)
 
-    def _call(self, call, context):
+    def _call(self, call: Any, context: FileContext) -> Iterator[Finding]:
         read, missing = _read(call, context), _untraced(call, context)
         if read is not None:
             yield context.finding(self, call, _READ, fix=_direct(call, read, context))
@@ -117,7 +127,7 @@ def step(x: torch.Tensor):
             yield context.finding(self, call, fix=built)
 
 
-def _operators(tree, context):
+def _operators(tree: ast.Module, context: FileContext) -> set[str]:
     """The functions that DYN606 speaks of."""
     places = {(f.line, f.column) for f in CustomOp().check(tree, context)}
     calls = [c for c in context.program.calls if isinstance(c.func, ast.Name)] if places else []
@@ -131,7 +141,7 @@ def _operators(tree, context):
 # What an expression is
 
 
-def _array(node, context, depth=0):
+def _array(node: ast.expr, context: FileContext, depth: int = 0) -> bool:
     """Whether an expression surely is an array, or a NumPy scalar, made of a tensor."""
     if isinstance(node, ast.Name):
         value = _bound(node, context) if depth < 5 else None
@@ -158,7 +168,7 @@ def _array(node, context, depth=0):
     return made and any(context.kind(a).is_tensor or _array(a, context, depth) for a in node.args)
 
 
-def _is_numpy(node, context):
+def _is_numpy(node: ast.expr, context: FileContext) -> bool:
     """`t.numpy()` of a tensor."""
     method = (
         isinstance(node, ast.Call)
@@ -168,7 +178,7 @@ def _is_numpy(node, context):
     return method and not node.args and context.kind(node.func.value).is_tensor
 
 
-def _bound(name, context):
+def _bound(name: ast.Name, context: FileContext) -> ast.expr | None:
     """The expression that a name stands for, where the function binds it once."""
     function = context.function(name)
     nodes = list(ast.walk(function.node)) if function else []
@@ -186,7 +196,7 @@ def _bound(name, context):
     )
 
 
-def _read(call, context):
+def _read(call: ast.Call, context: FileContext) -> ast.expr | None:
     """What a call reads as a Python value, where that is an array."""
     if isinstance(call.func, ast.Attribute) and call.func.attr in _READS and not call.args:
         return call.func.value if _array(call.func.value, context) else None
@@ -198,7 +208,7 @@ def _read(call, context):
     return call.args[0] if named and not call.keywords and _array(call.args[0], context) else None
 
 
-def _untraced(call, context):
+def _untraced(call: ast.Call, context: FileContext) -> str:
     """The name of a NumPy function on such arrays that Dynamo cannot trace; "" for anything
     else."""
     name = context.resolve(call.func) or ""
@@ -210,7 +220,7 @@ def _untraced(call, context):
     return name[6:] if any(context.kind(p).is_tensor or _array(p, context) for p in parts) else ""
 
 
-def _behind(node, context):
+def _behind(node: ast.expr, context: FileContext) -> tuple[ast.expr, list[str]]:
     """(the tensor behind `t.detach().cpu().numpy()`, the methods on the way)."""
     names = []
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords:
@@ -224,7 +234,7 @@ def _behind(node, context):
     return node, names
 
 
-def _copied(call, context):
+def _copied(call: ast.Call, context: FileContext) -> bool:
     """Whether a call makes an array of a tensor's copy on the host."""
     made = _is_numpy(call, context)
     if not made and (context.resolve(call.func) not in _ARRAYS or not call.args):
@@ -237,7 +247,7 @@ def _copied(call, context):
     return "cpu" in names and context.kind(inner).is_tensor
 
 
-def _told_elsewhere(call, context):
+def _told_elsewhere(call: ast.Call, context: FileContext) -> bool:
     """Whether the array goes at once to what has a finding of its own, or is asked for its shape or
     dtype alone."""
     parent = context.parent(call)
@@ -255,7 +265,7 @@ def _told_elsewhere(call, context):
 # The fixes
 
 
-def _source(node, context):
+def _source(node: ast.expr, context: FileContext) -> str:
     text = context.segment(node)
     return (
         text
@@ -264,7 +274,7 @@ def _source(node, context):
     )
 
 
-def _direct(call, read, context):
+def _direct(call: ast.Call, read: ast.expr, context: FileContext) -> Fix | None:
     """The Fix that reads the tensor itself."""
     tensor, names = _behind(read, context)
     bytes_ = isinstance(call.func, ast.Attribute) and call.func.attr == "tobytes"
@@ -274,7 +284,7 @@ def _direct(call, read, context):
     return context.fix("read the tensor itself", edit, safety=Safety.UNSAFE, why=_READ_WHY)
 
 
-def _in_torch(call, context):
+def _in_torch(call: ast.Call, context: FileContext) -> Any:
     """The Fix that computes with torch what goes from the device to NumPy and back; or why there is
     none."""
     inner = call
@@ -304,12 +314,12 @@ def _in_torch(call, context):
     )
 
 
-def _elementwise(node, context):
+def _elementwise(node: ast.AST, context: FileContext) -> bool:
     name = context.resolve(node.func) or "" if isinstance(node, ast.Call) else ""
     return name.startswith("numpy.") and name[6:] in _TORCH and not node.keywords
 
 
-def _back_on(outer, context):
+def _back_on(outer: ast.Call, context: FileContext) -> int | None:
     """The token of the device of `t`, where `outer` stands in `outer.to(t.device)`."""
     method = context.parent(outer)
     call = (
@@ -323,7 +333,9 @@ def _back_on(outer, context):
     return kind.device if kind is not None and kind.is_tensor else None
 
 
-def _rewritten(node, device, torch, edits, context):
+def _rewritten(
+    node: ast.expr, device: int, torch: str, edits: list[Edit], context: FileContext
+) -> bool:
     """Whether all of an expression has a torch form; the `edits` that make it."""
     if _is_numpy(node, context):
         tensor, _ = _behind(node, context)

@@ -1,14 +1,23 @@
 """DYN101 to DYN105: a tensor's value read on the host."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..effects.guarded import is_log, is_print
 
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
-def in_test(node, context):
+
+def in_test(node: ast.Call, context: FileContext) -> bool:
     """Whether `node` stands in the test of a branch, which has a rule of its own."""
     while isinstance(node, ast.expr):
         parent = context.parent(node)
@@ -18,7 +27,7 @@ def in_test(node, context):
     return False
 
 
-def told(node, context):
+def told(node: ast.AST, context: FileContext) -> bool:
     """Whether `node` stands in a print or a log call, which has a rule of its own."""
     while node is not None and not isinstance(node, ast.stmt):
         if is_print(node, context) or is_log(node, context):
@@ -61,7 +70,7 @@ class Model(nn.Module):
         return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         inner = host_read(node, context)
         if (
             inner is None
@@ -74,7 +83,7 @@ class Model(nn.Module):
         yield context.finding(self, node, fix=built)
 
 
-def keep_tensor(node, context):
+def keep_tensor(node: ast.Call, context: FileContext) -> Any:
     """The Fix that keeps the tensor whose value `node` reads, with the `max` and `min` around it as
     tensor operators; or why there is none."""
     found, top = context.torch(node), reduced(node, context)
@@ -87,7 +96,7 @@ def keep_tensor(node, context):
     return context.fix("keep the tensor", edit, safety=Safety.UNSAFE, why=why, imports=imports)
 
 
-def reduced(node, context):
+def reduced(node: ast.Call, context: FileContext) -> ast.Call:
     """The outermost builtin `max` or `min` of two numbers that `node` goes into, by way of
     arithmetic; or `node`."""
     top, child, parent = node, node, context.parent(node)
@@ -98,7 +107,7 @@ def reduced(node, context):
     return top
 
 
-def extreme(node, context):
+def extreme(node: ast.AST, context: FileContext) -> bool:
     """Whether `node` is `max(a, b)` or `min(a, b)` of numbers."""
     named = (
         isinstance(node, ast.Call)
@@ -115,7 +124,7 @@ def extreme(node, context):
     return all(context.kind(a).is_number for a in node.args)
 
 
-def shown_as_tensor(node, context, torch):
+def shown_as_tensor(node: ast.expr, context: FileContext, torch: str) -> str:
     """The source of an expression with its host reads left as tensors."""
     inner = host_read(node, context)
     if inner is not None:
@@ -144,7 +153,7 @@ def shown_as_tensor(node, context, torch):
     )
 
 
-def _extreme_of_tensors(node, context, torch):
+def _extreme_of_tensors(node: Any, context: FileContext, torch: str) -> str:
     reads = [any(host_read(n, context) is not None for n in ast.walk(a)) for a in node.args]
     shown = [shown_as_tensor(a, context, torch) for a in node.args]
     if all(reads):
@@ -155,7 +164,7 @@ def _extreme_of_tensors(node, context, torch):
     return f"{torch}.clamp({tensor}, {'min' if node.func.id == 'max' else 'max'}={bound})"
 
 
-def kept_as_tensor(node, context):
+def kept_as_tensor(node: ast.Call, context: FileContext) -> str:
     """Why the value cannot stay a tensor; "" where it is only kept, returned, formatted or used in
     arithmetic."""
     child, parent = node, context.parent(node)
@@ -174,14 +183,14 @@ def kept_as_tensor(node, context):
     return "the number is needed as a Python number"
 
 
-def _kept_call(call, argument):
+def _kept_call(call: ast.Call, argument: ast.expr) -> str:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name == "append":
         return ""
     return f"`{name}(...)` takes it as a Python number"
 
 
-def _kept_names(statement, context):
+def _kept_names(statement: Any, context: FileContext) -> str:
     """A local name that holds the number must not be used as a size, an index or a condition."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     names = {t.id for t in targets if isinstance(t, ast.Name)}
@@ -194,7 +203,7 @@ def _kept_names(statement, context):
     return ""
 
 
-def _kept_use(node, context):
+def _kept_use(node: ast.Name, context: FileContext) -> str:
     child, parent = node, context.parent(node)
     while isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict)):
         child, parent = parent, context.parent(parent)
@@ -235,7 +244,7 @@ def step(x: torch.Tensor):
     return torch.relu(x), x.float().sum().detach()
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         inner = host_read(node, context)
         if (
             inner is None
@@ -259,7 +268,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, fix=built)
 
 
-def _quotient(node, inner, context):
+def _quotient(node: ast.Call, inner: ast.expr, context: FileContext) -> Fix | None:
     """`int(torch.div(n, 2))` of Python numbers, which never needed a tensor."""
     name = context.resolve(inner.func) if isinstance(inner, ast.Call) else None
     divides = (
@@ -275,7 +284,7 @@ def _quotient(node, inner, context):
     return context.fix("divide in Python", edit, safety=Safety.UNSAFE, why=why)
 
 
-def _plain_int(node, context):
+def _plain_int(node: ast.expr, context: FileContext) -> bool:
     kind = context.kind(node)
     return kind.what in ("int", "size") and kind.cls != "shape" and not kind.host
 
@@ -299,7 +308,7 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
     return [x[:n] for n in lengths.tolist()]
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         func = node.func
         reads = (
             isinstance(func, ast.Attribute)
@@ -309,7 +318,7 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
         if reads and not told(node, context):
             yield context.finding(self, node, fix=self._range(node, context))
 
-    def _range(self, node, context):
+    def _range(self, node: ast.Call, context: FileContext) -> Fix | None:
         """`torch.arange(2, n).tolist()` never needed a tensor."""
         call = node.func.value
         made = (

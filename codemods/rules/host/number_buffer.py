@@ -1,11 +1,22 @@
 """DYN107: buffers that hold Python numbers."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Safety
 from ...analysis.integer_buffers import Buffers, Method
 from ...cli.suppressions import Suppressions
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.definitions import Class, Function
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _WHY = (
     "the methods compute with Python numbers, in double precision, and give a Python number where"
@@ -64,14 +75,14 @@ class Pad(nn.Module):
         return F.pad(x, (0, self.extra(x)))
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not any(k.arg == "persistent" for k in context.index.get(ast.keyword, ())):
             return
         for cls in context.program.classes.values():
             if cls.is_module and "__init__" in cls.methods and _makes_buffers(cls.node):
                 yield from self._class(cls, context)
 
-    def _class(self, cls, context):
+    def _class(self, cls: Class, context: FileContext) -> Iterator[Finding]:
         buffers = Buffers(cls, context)
         methods = [m for m in cls.methods.values() if m.node in context.functions and m.self_name]
         chosen = _whole(methods, buffers.numbers, context) if buffers.numbers else []
@@ -87,7 +98,9 @@ class Pad(nn.Module):
             _statements(cls.node, [e for e in edits if isinstance(e, Edit)], context), fix, context
         )
 
-    def _told(self, statements, fix, context):
+    def _told(
+        self, statements: list[ast.stmt], fix: Fix, context: FileContext
+    ) -> Iterator[Finding]:
         """Every statement that the fix changes is reported; one that is told to stay keeps all of
         them."""
         suppressions = Suppressions(context.source)
@@ -97,7 +110,7 @@ class Pad(nn.Module):
             yield context.finding(self, statement, fix=None if stays else fix, kept=kept)
 
 
-def _statements(cls, edits, context):
+def _statements(cls: ast.ClassDef, edits: list[Edit], context: FileContext) -> list[ast.stmt]:
     """The innermost statements that edits stand in, or right before or behind, in their order."""
     inner = [n for n in ast.walk(cls) if isinstance(n, ast.stmt) and n is not cls]
     spans = {n: context.source.span(n) for n in inner}
@@ -117,17 +130,17 @@ def _statements(cls, edits, context):
     return sorted(dict.fromkeys(found), key=lambda n: n.lineno)
 
 
-def _holds(statement, edit, spans):
+def _holds(statement: ast.stmt, edit: Edit, spans: dict[ast.stmt, tuple[int, int]]) -> bool:
     """Whether an edit stands between the statements of a block."""
     body = getattr(statement, "body", None)
     return bool(body) and edit.start > spans[body[0]][0]
 
 
-def _makes_buffers(node):
+def _makes_buffers(node: ast.ClassDef) -> bool:
     return any(isinstance(k, ast.keyword) and k.arg == "persistent" for k in ast.walk(node))
 
 
-def _whole(methods, numbers, context):
+def _whole(methods: list[Function], numbers: dict[str, str], context: FileContext) -> list[Method]:
     """The methods that can compute with numbers, callers after what they call; none where one could
     not do without the tensor that another gave."""
     giving = set()
@@ -141,5 +154,5 @@ def _whole(methods, numbers, context):
     return [] if calls else [m for m in tried if m.whole and (m.edits or m.feeds)]
 
 
-def _calls(function, names):
+def _calls(function: Function, names: set[str]) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr in names for n in ast.walk(function.node))

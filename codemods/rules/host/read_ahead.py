@@ -1,10 +1,18 @@
 """DYN110: reads that depend on a module's inputs alone, computed ahead of its captured call."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ...hoist.companion_source import HELPER_TEXT
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class ReadAhead(Rule):
@@ -59,7 +67,7 @@ class Model(nn.Module):
         return torch.stack([p.mean(0) for p in parts])
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         plan = context.facts.plan if context.facts else None
         if plan is not None and plan.text == context.source.text:
             yield from plan.findings

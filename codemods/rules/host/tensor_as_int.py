@@ -1,10 +1,18 @@
 """DYN105: a tensor used as a Python int."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ...analysis.captured_walk import read_ahead
 from ...analysis.implicit_ints import places
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class ImplicitInt(Rule):
@@ -27,7 +35,7 @@ def step(x: torch.Tensor):
     return torch.arange((x > 0).sum()) + 1
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         taken = isinstance(node, ast.Call) and context.resolve(node.func) in self.takers
         for number in node.args if taken else places(context.resolve, node):
             is_ahead = isinstance(number, ast.IfExp) and read_ahead(

@@ -1,12 +1,22 @@
 """DYN108: text made of a tensor's value."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety
 from ....rewriter.patterns.percent_format import as_format
 from ...analysis.captured_walk import compiling
 from ..base import Rule
 from ..effects.guarded import guard, is_log, is_print, quiet
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _BREAKS = "text is made of a tensor's value, which breaks the graph"
 _WHOLE = "`%` puts a tensor's value into text, and leaves the whole function to eager"
@@ -57,7 +67,7 @@ def step(x: torch.Tensor):
     return y, f"{y.mean():.3f}"
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         found = _FORMS[type(node)](node, context)
         if found is None or _told(node, context):
             return
@@ -66,7 +76,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, message, fix=built)
 
 
-def _told(node, context):
+def _told(node: ast.expr, context: FileContext) -> bool:
     """Whether the text stands in a print, a log call, a warning, an exception or an assertion, or
     in a lambda."""
     while node is not None and not isinstance(node, ast.stmt):
@@ -81,7 +91,7 @@ def _told(node, context):
     return isinstance(node, (ast.Raise, ast.Assert))
 
 
-def _tensor(node, context, several=False):
+def _tensor(node: ast.expr, context: FileContext, several: bool = False) -> bool:
     kind = context.kind(node)
     return (kind.is_tensor and not kind.optional) or (several and kind.what == "tensors")
 
@@ -89,7 +99,7 @@ def _tensor(node, context, several=False):
 # The forms: (message, what builds the Fix, the Refusal, or nothing)
 
 
-def _call(node, context):
+def _call(node: ast.Call, context: FileContext) -> tuple[str, Callable[..., Any]] | None:
     func, args = node.func, node.args
     if isinstance(func, ast.Attribute) and func.attr in ("__repr__", "__str__") and not args:
         return (
@@ -107,11 +117,11 @@ def _call(node, context):
     return None
 
 
-def _is_text(node, context):
+def _is_text(node: Any, context: FileContext) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _percent(node, context):
+def _percent(node: ast.BinOp, context: FileContext) -> tuple[str, Callable[..., Any]] | None:
     values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
     if not isinstance(node.op, ast.Mod) or context.kind(node.left).what != "str":
         return None
@@ -122,7 +132,7 @@ def _percent(node, context):
     )
 
 
-def _joined(node, context):
+def _joined(node: ast.JoinedStr, context: FileContext) -> tuple[str, Callable[..., Any]] | None:
     fields = [
         v
         for v in node.values
@@ -137,7 +147,9 @@ def _joined(node, context):
 _FORMS = {ast.Call: _call, ast.BinOp: _percent, ast.JoinedStr: _joined}
 
 
-def _late(node, values, context):
+def _late(
+    node: ast.expr, values: list[ast.expr], context: FileContext
+) -> tuple[str, Callable[..., Any]] | None:
     """Text that is made after the graph: no break, unless it is needed earlier, and wrong where the
     tensor changes."""
     tensors = [v for v in values if _tensor(v, context)]
@@ -150,7 +162,7 @@ def _late(node, values, context):
 # Where text goes
 
 
-def _use(node, context):
+def _use(node: ast.expr, context: FileContext) -> str:
     """What becomes of text: "kept", "worked with", or "passed" to something that is not known."""
     child, parent = node, context.parent(node)
     while isinstance(parent, _HOLDERS) and getattr(parent, "test", None) is not child:
@@ -171,14 +183,14 @@ def _use(node, context):
     return next((u for u in ("worked with", "passed") if u in uses), "kept")
 
 
-def _works(call):
+def _works(call: ast.Call) -> bool:
     """`len(text)`, `", ".join([text])`."""
     if isinstance(call.func, ast.Name):
         return call.func.id == "len"
     return call.func.attr == "join" if isinstance(call.func, ast.Attribute) else False
 
 
-def _loads(statement, context):
+def _loads(statement: Any, context: FileContext) -> list[ast.Name]:
     """Where the names that a statement binds are read."""
     names = {
         t.id
@@ -193,7 +205,7 @@ def _loads(statement, context):
     ]
 
 
-def _written_below(name, context):
+def _written_below(name: ast.Name, context: FileContext) -> bool:
     """Whether the tensor under a name is written to in place after the text is made, or anywhere in
     a loop around both."""
     body = list(ast.walk(context.function(name).node))
@@ -204,7 +216,7 @@ def _written_below(name, context):
     )
 
 
-def _writes(node, name, context):
+def _writes(node: ast.AST, name: str, context: FileContext) -> bool:
     if isinstance(node, ast.Call):
         func = node.func
         method = (
@@ -228,7 +240,7 @@ def _writes(node, name, context):
 # The fixes
 
 
-def _muted(node, context):
+def _muted(node: ast.expr, context: FileContext) -> Fix | None:
     """The Fix that makes text under a guard, where all that reads it is guarded already."""
     statement = context.parent(node)
     while isinstance(statement, (ast.BinOp, ast.Call, ast.JoinedStr, ast.FormattedValue)):
@@ -251,7 +263,7 @@ def _muted(node, context):
     return None if isinstance(built, Refusal) else built
 
 
-def _shared(name, context, statement):
+def _shared(name: str, context: FileContext, statement: ast.Assign) -> bool:
     """Whether a name is bound elsewhere in the function, or known outside of it."""
     body = list(ast.walk(context.function(statement).node))
     stores = [
@@ -263,7 +275,7 @@ def _shared(name, context, statement):
     return len(stores) > 1 or any(isinstance(n, scopes) for n in body[1:])
 
 
-def _in_eager(node, context):
+def _in_eager(node: ast.Name, context: FileContext) -> bool:
     child, parent = node, context.parent(node)
     while parent is not None:
         if (
@@ -276,7 +288,7 @@ def _in_eager(node, context):
     return False
 
 
-def _kept(node, values, context):
+def _kept(node: ast.expr, values: list[ast.expr], context: FileContext) -> str:
     """Why an f-string in the place of `node` would not do."""
     use = _use(node, context)
     if context.lost_comments(*context.source.span(node)):
@@ -295,18 +307,18 @@ def _kept(node, values, context):
     )
 
 
-def _ranked(value, context):
+def _ranked(value: ast.expr, context: FileContext) -> str:
     kind = context.kind(value)
     known = kind.is_tensor and kind.least_rank() > 0
     return "" if known else "of a tensor without axes `str` shows more than an f-string does"
 
 
-def _shown(node, value, context):
+def _shown(node: ast.Call, value: ast.expr, context: FileContext) -> Any:
     kept = _ranked(value, context) or _kept(node, [value], context)
     return Refusal(kept) if kept else _field(node, value, "", context)
 
 
-def _formatted(node, context):
+def _formatted(node: ast.Call, context: FileContext) -> Any:
     spec = node.args[1] if len(node.args) == 2 else None
     plain = spec is None or (
         isinstance(spec, ast.Constant) and isinstance(spec.value, str) and spec.value.isascii()
@@ -319,7 +331,7 @@ def _formatted(node, context):
     )
 
 
-def _field(node, value, spec, context):
+def _field(node: ast.Call, value: ast.expr, spec: str, context: FileContext) -> Any:
     """The Fix that writes an f-string of one field."""
     text = context.segment(value)
     quote = "'" if '"' in text else '"'
@@ -334,7 +346,7 @@ def _field(node, value, spec, context):
     return context.fix("use an f-string", edit)
 
 
-def _inside(node, context):
+def _inside(node: ast.expr, context: FileContext) -> bool:
     """Whether a node stands in an f-string already."""
     while isinstance(node, ast.expr):
         node = context.parent(node)
@@ -343,7 +355,9 @@ def _inside(node, context):
     return False
 
 
-def _unconverted(node, fields, context):
+def _unconverted(
+    node: ast.JoinedStr, fields: list[ast.FormattedValue], context: FileContext
+) -> Any:
     """The Fix that takes `!r` and `!s` out of an f-string."""
     for field in fields:
         kept = _ranked(field.value, context) or _kept(node, [field.value], context)
@@ -362,7 +376,7 @@ def _unconverted(node, fields, context):
     return context.fix("leave the conversion out", *edits)
 
 
-def _as_call(node, context):
+def _as_call(node: ast.BinOp, context: FileContext) -> Any:
     text = as_format(node, context)
     values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
     kept = text[1:] if text.startswith("!") else _kept(node, values, context)

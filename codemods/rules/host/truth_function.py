@@ -1,9 +1,17 @@
 """DYN106: a Python bool made of tensors."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ..call_rule import CallRule
 from .host_read import told
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class TruthFunction(CallRule):
@@ -27,7 +35,7 @@ def step(x: torch.Tensor, y: torch.Tensor):
     return x + y
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         method = isinstance(node.func, ast.Attribute) and node.func.attr in self.methods
         if not method or not context.kind(node.func.value).is_tensor:
             yield from super().check(node, context)

@@ -1,11 +1,22 @@
 """DYN605: statements that make a tensor of sizes alone, in a way that breaks the graph."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
 from ...analysis.constancy import Constancy
 from ..base import Rule
 from .constant_helper import Body
+
+if TYPE_CHECKING:
+    from ....rewriter.patterns.kinds import Kind
+    from ...analysis.definitions import Function
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _NUMBERS = ("int", "float", "bool", "size")
 
@@ -53,14 +64,16 @@ def off_diagonal(x: torch.Tensor):
     return x.flatten()[index].mean()
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         given = set()
         for function in list(context.functions.values()):
             if function.outer is None and isinstance(function.node, ast.FunctionDef):
                 for block in _blocks(function.node):
                     yield from self._block(block, function, context, given)
 
-    def _block(self, block, function, context, given):
+    def _block(
+        self, block: list[ast.stmt], function: Function, context: FileContext, given: set[str]
+    ) -> Iterator[Any]:
         at = 0
         while at < len(block):
             stretch = _Stretch(block, at, function, context)
@@ -70,7 +83,7 @@ def off_diagonal(x: torch.Tensor):
             at += max(1, stretch.length)
 
 
-def _blocks(function):
+def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
     """Every list of statements of a function, those of functions in it left out."""
     todo = [function]
     while todo:
@@ -86,7 +99,7 @@ def _blocks(function):
                 ]
 
 
-def _leaves(statement):
+def _leaves(statement: ast.stmt) -> bool:
     """Whether a statement returns on every path."""
     if isinstance(statement, ast.If):
         return (
@@ -95,14 +108,16 @@ def _leaves(statement):
     return isinstance(statement, ast.Return)
 
 
-def _returns(statement):
+def _returns(statement: ast.stmt) -> list[ast.Return]:
     return [n for n in ast.walk(statement) if isinstance(n, ast.Return)]
 
 
 class _Stretch:
     """The longest run of constant statements of `block` from `at` on, cut down to what it needs."""
 
-    def __init__(self, block, at, function, context):
+    def __init__(
+        self, block: list[ast.stmt], at: int, function: Function, context: FileContext
+    ) -> None:
         self.context, self.function = context, function
         end = at
         scan = self._scan([])
@@ -116,12 +131,12 @@ class _Stretch:
         self.inputs, self.uses = self.scan.settled()
         self.outputs = self._outputs(self.run)
 
-    def _scan(self, run):
+    def _scan(self, run: Any) -> Constancy | None:
         scan = Constancy(self.context, self.function, lambda f: Body(self.context).constant(f, ()))
         return scan if all(scan.takes(s) for s in run) else None
 
     @property
-    def worth(self):
+    def worth(self) -> bool:
         """Whether something in it breaks the graph, and a tensor comes out."""
         if not self.run or not (self.scan.numpy or self.scan.dynamic):
             return False
@@ -135,7 +150,7 @@ class _Stretch:
 
     # Which statements
 
-    def _cut(self, run):
+    def _cut(self, run: list[ast.stmt]) -> list[ast.stmt]:
         """Without what comes after the last breaking statement and its tensors, and without what
         may stay before."""
         last = max(
@@ -156,11 +171,11 @@ class _Stretch:
             run = run[1:]
         return run
 
-    def _breaks(self, run):
+    def _breaks(self, run: list[ast.stmt]) -> int:
         scan = self._scan(run)
         return scan.numpy + scan.dynamic if scan else -1
 
-    def _needed(self, first, rest):
+    def _needed(self, first: Any, rest: Any) -> bool:
         """Whether a statement makes more than numbers for the others."""
         stores = [
             n for n in ast.walk(first) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
@@ -170,7 +185,7 @@ class _Stretch:
             and self._scan(rest) is None
         )
 
-    def _outputs(self, run):
+    def _outputs(self, run: list[ast.stmt]) -> list[tuple[str, Kind]]:
         """(name, kind) of what is read outside the statements, in the order of its making."""
         inside = {n for s in run for n in ast.walk(s)}
         every = [n for n in ast.walk(self.function.node) if isinstance(n, ast.Name)]
@@ -182,7 +197,7 @@ class _Stretch:
         }
         return [(name, kind) for name, kind in found.items() if name in read]
 
-    def _half_bound(self):
+    def _half_bound(self) -> Any:
         """A name that is bound on one path alone, and elsewhere as well."""
         inside = {n for s in self.run for n in ast.walk(s)}
         sure = {
@@ -202,7 +217,7 @@ class _Stretch:
 
     # The fix
 
-    def fix(self, given):
+    def fix(self, given: set[str]) -> Any:
         """The Fix, or the Refusal; `given`: names of functions that other fixes add."""
         context, source = self.context, self.context.source
         found, half = context.torch(self.run[0]), self._half_bound()
@@ -225,14 +240,14 @@ class _Stretch:
             "make it while tracing", *edits, safety=safety, why=why, imports=found[1]
         )
 
-    def _tail(self):
+    def _tail(self) -> str:
         source, last = self.context.source, self.run[-1]
         tail = source.line(last.end_lineno)[
             source.column(last.end_lineno, last.end_col_offset) - 1 :
         ]
         return "" if tail.strip().startswith("#") else tail
 
-    def _doubt(self):
+    def _doubt(self) -> str:
         if self.scan.attributes:
             return f"compiled code does not notice a change of `self.{min(self.scan.attributes)}`"
         if self.scan.doubts:
@@ -242,7 +257,7 @@ class _Stretch:
         many = sum(k.is_tensor for _, k in self.outputs) > 1
         return "results that shared memory no longer do" if many else ""
 
-    def _name(self, given):
+    def _name(self, given: set[str]) -> str:
         wish = (
             "_".join(["constant", *(name for name, _ in self.outputs[:1])])
             if self.outputs
@@ -256,7 +271,7 @@ class _Stretch:
         given.add(name)
         return name
 
-    def _parameters(self):
+    def _parameters(self) -> dict[str, str]:
         """{source of an input: the parameter's name}."""
         found = {}
         for text in self.inputs:
@@ -266,11 +281,11 @@ class _Stretch:
             found[text] = fresh
         return found
 
-    def _arguments(self, parameters):
+    def _arguments(self, parameters: dict[str, str]) -> str:
         forms = {"shape": "tuple(range(n).stop for n in {})", "int": "range({}).stop"}
         return ", ".join(forms[self.inputs[text]].format(text) for text in parameters)
 
-    def _call(self, name, parameters):
+    def _call(self, name: str, parameters: dict[str, str]) -> str:
         own = f"{self.function.self_name}." if self.scan.attributes else ""
         call = f"{own}{name}({self._arguments(parameters)})"
         if not self.outputs:
@@ -285,7 +300,7 @@ class _Stretch:
             f" {', '.join(f'{n}.clone()' for n in tensors)}"
         )
 
-    def _helper(self, name, parameters, torch):
+    def _helper(self, name: str, parameters: dict[str, str], torch: str) -> Edit:
         """The edit that adds the function: beside the method, or before what holds it at the file's
         top level."""
         source, method = self.context.source, bool(self.scan.attributes)
@@ -315,13 +330,13 @@ class _Stretch:
         )
         return Edit(source.starts[line - 1], source.starts[line - 1], text)
 
-    def _top(self):
+    def _top(self) -> ast.stmt:
         body = self.context.source.tree.body
         return next(
             s for s in body if s.lineno <= self.function.node.lineno <= s.end_lineno and _holds(s)
         )
 
-    def _body(self, parameters):
+    def _body(self, parameters: dict[str, str]) -> list[str]:
         """The lines of the statements, with the parameters in the place of what they stand for."""
         source, indent = self.context.source, self.context.source.indent_of(self.run[0])
         start, end = source.span(self.run[0])[0], source.span(self.run[-1])[1]
@@ -331,10 +346,10 @@ class _Stretch:
         return [lines[0], *(text.removeprefix(indent) for text in lines[1:])]
 
 
-def _holds(statement):
+def _holds(statement: ast.stmt) -> bool:
     return isinstance(statement, (ast.FunctionDef, ast.ClassDef))
 
 
-def _known(kind):
+def _known(kind: Kind) -> bool:
     number = kind.what in _NUMBERS and not kind.host and kind.cls != "shape"
     return number or (kind.is_tensor and not kind.optional)

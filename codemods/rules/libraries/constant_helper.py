@@ -1,12 +1,22 @@
 """DYN604: a helper that makes a constant with NumPy."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import insert_before
 from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
 from ....rewriter.patterns.torch_facts import RANDOM
 from ...analysis.constancy import number_by_default, several, sized
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.definitions import Function
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _BUILTINS = frozenset(
     "range len float int bool min max abs sum tuple list enumerate zip round sorted reversed pow"
@@ -71,7 +81,7 @@ def step(x: torch.Tensor):
     return x * window(4)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not any(full.split(".")[0] == "numpy" for full in context.names.aliases.values()):
             return
         captured = list(context.functions.values())
@@ -79,7 +89,9 @@ def step(x: torch.Tensor):
             if function.cls is None and function.outer is None and not function.node.decorator_list:
                 yield from self._function(function, captured, context)
 
-    def _function(self, function, captured, context):
+    def _function(
+        self, function: Function, captured: list[Function], context: FileContext
+    ) -> Iterator[Finding]:
         used = Body(context)
         if not used.constant(function, ()) or not (used.numpy and used.makes):
             return
@@ -108,7 +120,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, calls[0], fix=fix)
 
 
-def _not_fixed(calls, context):
+def _not_fixed(calls: list[ast.Call], context: FileContext) -> str:
     for call in calls:
         for value in [*call.args, *(k.value for k in call.keywords)]:
             kind = context.kind(value)
@@ -124,7 +136,7 @@ def _not_fixed(calls, context):
     return ""
 
 
-def _one_size(node, context):
+def _one_size(node: ast.expr, context: FileContext) -> bool:
     """Whether `node` asks for one size of a name that surely is no plain object of another sort."""
     if isinstance(node, ast.Name) and context.kind(node).what == "unknown":
         return _unpacked_size(node, context)
@@ -134,7 +146,7 @@ def _one_size(node, context):
     )
 
 
-def _unpacked_size(name, context):
+def _unpacked_size(name: ast.Name, context: FileContext) -> bool:
     """Whether a name is bound once, by `_, name = x.shape`."""
     every = (
         n
@@ -148,13 +160,13 @@ def _unpacked_size(name, context):
     return value is not None and sized(value, context) is not None and several(value)
 
 
-def _is_cuda(node, context):
+def _is_cuda(node: ast.expr, context: FileContext) -> bool:
     """Whether `node` asks a tensor, or what may be one, where it lies."""
     asks = isinstance(node, ast.Attribute) and node.attr == "is_cuda"
     return asks and context.kind(node.value).what in ("tensor", "unknown")
 
 
-def _at_call(call, context):
+def _at_call(call: ast.Call, context: FileContext) -> Iterator[Edit]:
     """The edits of a call: sizes become plain ints, since a size that changes from call to call is
     no constant to Dynamo; what an attribute keeps becomes a tensor of its own."""
     for value in [*call.args, *(k.value for k in call.keywords)]:
@@ -166,7 +178,7 @@ def _at_call(call, context):
         yield Edit(end, end, ".clone()")
 
 
-def _kept_in_attribute(call, context):
+def _kept_in_attribute(call: ast.Call, context: FileContext) -> bool:
     """Whether the result itself, or a name for it, is stored in an attribute."""
     statement = context.statement(call)
     targets = (
@@ -187,10 +199,10 @@ class Body:
     """Whether a function is one of its arguments alone; whether it uses NumPy, and makes a
     tensor."""
 
-    def __init__(self, context):
+    def __init__(self, context: FileContext) -> None:
         self.context, self.numpy, self.makes, self.seen = context, False, False, set()
 
-    def constant(self, function, above):
+    def constant(self, function: Function, above: tuple[ast.FunctionDef, ...]) -> bool:
         node = function.node
         if node in above:
             return False
@@ -217,7 +229,7 @@ class Body:
             and self._calls(node)
         )
 
-    def _name(self, name, above):
+    def _name(self, name: ast.Name, above: tuple[ast.FunctionDef, ...]) -> bool:
         other = self.context.program.top.get(name.id)
         if other is not None:
             return self.constant(other, above)
@@ -227,7 +239,7 @@ class Body:
         known = full.split(".")[0] in ("numpy", "math", "torch")
         return known or (name.id in _BUILTINS and name.id not in self.context.names.bound)
 
-    def _calls(self, node):
+    def _calls(self, node: Any) -> bool:
         for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
             name = self.context.resolve(call.func) or ""
             last = name.rpartition(".")[2]

@@ -1,8 +1,12 @@
 """DYN606: a function that works on a tensor outside torch becomes an operator of its own."""
 
+from __future__ import annotations
+
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import insert_before
 from ....rewriter.edits.signatures import annotate_parameter, annotate_result
@@ -10,6 +14,13 @@ from ....rewriter.edits.spans import Edit, Safety
 from ....rewriter.patterns.kinds import ANY, constant
 from ...analysis.numpy_flow import IN_TORCH, LIBRARIES, Flow, InTorch, Unfollowed
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.definitions import Function
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+    from ...analysis.numpy_flow import Array
+
 
 _TYPES = {"int": "int", "size": "int", "float": "float", "bool": "bool", "str": "str"}
 _SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
@@ -66,7 +77,7 @@ def step(x: torch.Tensor):
     return x - smooth(x.detach(), 2.0)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         roots = {full.split(".")[0] for full in context.names.aliases.values()}
         if not roots & {"numpy", *LIBRARIES}:
             return
@@ -83,7 +94,9 @@ def step(x: torch.Tensor):
             if calls:
                 yield from self._function(function, calls, context)
 
-    def _function(self, function, calls, context):
+    def _function(
+        self, function: Function, calls: list[ast.Call], context: FileContext
+    ) -> Iterator[Finding]:
         operator = _Operator(function, calls, context)
         if not operator.tensors or not context.kind(calls[0]).is_tensor or not operator.leaves():
             return
@@ -99,7 +112,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, calls[0], fix=fix)
 
 
-def _calls(function, captured):
+def _calls(function: Function, captured: list[Function]) -> list[ast.Call]:
     """The calls of a function in captured code, but for its own."""
     nodes = (n for other in captured if other is not function for n in ast.walk(other.node))
     found = {
@@ -113,7 +126,7 @@ def _calls(function, captured):
 class _Operator:
     """What is written for one function."""
 
-    def __init__(self, function, calls, context):
+    def __init__(self, function: Function, calls: list[ast.Call], context: FileContext) -> None:
         self.function, self.node, self.calls, self.context = function, function.node, calls, context
         args = self.node.args
         self.positional = [*args.posonlyargs, *args.args]  # positional-only ones are refused later
@@ -133,14 +146,14 @@ class _Operator:
         }
         self.tensors = [a.arg for a in self.args if self._type(a) == "torch.Tensor"]
 
-    def _argument(self, call, name):
+    def _argument(self, call: Any, name: str) -> ast.expr | None:
         """What a call gives for a parameter; None where it gives nothing by name or place."""
         names = [a.arg for a in self.positional]
         if name in names and names.index(name) < len(call.args):
             return call.args[names.index(name)]
         return next((k.value for k in call.keywords if k.arg == name), None)
 
-    def _type(self, arg):
+    def _type(self, arg: ast.arg) -> str | None:
         """The type of a parameter, as `custom_op` reads it; None where it is not known to be one
         that it can read."""
         if arg.annotation is not None:
@@ -156,25 +169,25 @@ class _Operator:
         types = {"float"} if types == {"int", "float"} else types
         return types.pop() if len(types) == 1 else None
 
-    def leaves(self):
+    def leaves(self) -> bool:
         """Whether a library's function is called in it."""
         calls = (n for n in ast.walk(self.node) if isinstance(n, ast.Call))
         names = [self.context.resolve(c.func) or "" for c in calls]
         numpy = any(n.startswith("numpy.") for n in names)
         return any(n.split(".")[0] in LIBRARIES for n in names) or (numpy and self._meets())
 
-    def _meets(self):
+    def _meets(self) -> bool:
         try:
             return bool(self._flow()[0].met)
         except Unfollowed:
             return False
 
-    def _flow(self):
+    def _flow(self) -> Any:
         numbers = [a.arg for a in self.args if a.arg not in self.tensors]
         flow = Flow(self.context, self.function, self.tensors, numbers)
         return flow, flow.result()
 
-    def edits(self):
+    def edits(self) -> tuple[list[Edit], tuple[Any, ...], str] | None:
         """(edits, imports, what else makes it unsafe); Unfollowed with the reason why there are
         none."""
         args = self.node.args
@@ -217,7 +230,7 @@ class _Operator:
         )
         return edits, found[1], floats
 
-    def _only_called(self):
+    def _only_called(self) -> None:
         """Unfollowed where the function's name is used otherwise than in calls."""
         called = {id(c.func) for c in self.context.program.calls}
         names = self.context.index.get(ast.Name, [])
@@ -225,17 +238,17 @@ class _Operator:
             raise Unfollowed("it is not only called")
 
     @property
-    def _operator_name(self):
+    def _operator_name(self) -> str:
         path = PurePath(self.context.source.path)
         stem = path.parent.name if path.stem == "__init__" else path.stem
         space = re.sub(r"\W", "_", stem).strip("_") or "project"
         return f"{space if not space[0].isdigit() else '_' + space}::{self.function.name}"
 
-    def _head(self, torch):
+    def _head(self, torch: str) -> Iterator[Edit]:
         decorator = f'@{torch}.library.custom_op("{self._operator_name}", mutates_args=())'
         yield insert_before(self.context.source, self.node, decorator)
 
-    def _annotations(self, torch):
+    def _annotations(self, torch: str) -> Iterator[Any]:
         source = self.context.source
         for arg in self.args:
             if arg.annotation is None:
@@ -244,7 +257,7 @@ class _Operator:
         if self.node.returns is None:
             yield annotate_result(source, self.node, f"{torch}.Tensor")
 
-    def _result(self, torch, result):
+    def _result(self, torch: str, result: Array) -> Iterator[Edit]:
         """The fake function below; the returned value made contiguous where that is not sure."""
         source, last = self.context.source, self.node.body[-1]
         if not result.c_order:
@@ -266,7 +279,7 @@ class _Operator:
         lines = ["", "", f"@{self.function.name}.register_fake", head, made]
         yield Edit(end, end, source.newline + source.newline.join(lines))
 
-    def _parameters(self):
+    def _parameters(self) -> Iterator[str]:
         """The parameters, with their defaults, as the fake function has them."""
         args = self.node.args
         for arg in self.args:
@@ -275,14 +288,14 @@ class _Operator:
             default = self.defaults.get(arg.arg)
             yield arg.arg if default is None else f"{arg.arg}={self.context.shown(default)}"
 
-    def _dtype(self, result, torch):
+    def _dtype(self, result: Array, torch: str) -> Iterator[str]:
         how, what = result.dtype
         if how == "is":
             yield f"dtype={torch}.{what}"
         elif what != result.shape:
             yield f"dtype={what}.dtype"
 
-    def _detached(self):
+    def _detached(self) -> Iterator[Edit]:
         """Every call in the file gives detached tensors."""
         calls = (
             c
@@ -294,7 +307,7 @@ class _Operator:
             for value in (v for v in values if v is not None and not _is_detached(v)):
                 yield self.context.replacement(value, f"{self.context.atom(value)}.detach()")
 
-    def advice(self):
+    def advice(self) -> str:
         name = self.function.name
         return (
             f'write `@torch.library.custom_op("{self._operator_name}", mutates_args=())` above it,'
@@ -304,7 +317,7 @@ class _Operator:
         )
 
 
-def _is_detached(node):
+def _is_detached(node: ast.expr) -> bool:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)

@@ -1,8 +1,17 @@
 """DYN601: a call into code that cannot be traced, on a tensor's data."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _TRACED = frozenset(
     [
@@ -63,7 +72,7 @@ def step(x: torch.Tensor):
     return torch.relu(x) + len(text)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         name = context.resolve(node.func)
         root = (name or "").split(".")[0]
         imported = root in context.names.aliases.values() or root in {

@@ -1,10 +1,21 @@
 """DYN602, DYN603: NumPy where a Python number would do."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety, hidden
 from ....rewriter.patterns.import_names import dotted
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Edit
+    from ...analysis.definitions import Function
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _MATH = {
     "numpy.sqrt": "sqrt",
@@ -69,7 +80,7 @@ class Model(nn.Module):
         return x
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not any(full.split(".")[0] == "numpy" for full in context.names.aliases.values()):
             return
         captured = [context.functions[n] for n in context.functions]
@@ -81,7 +92,9 @@ class Model(nn.Module):
         for function in captured:
             yield from self._inside(function, context)
 
-    def _made_outside(self, tree, context, used, loaded):
+    def _made_outside(
+        self, tree: ast.Module, context: FileContext, used: set[str], loaded: set[str]
+    ) -> Iterator[ast.Call]:
         """NumPy scalars that become attributes of modules or globals, and that captured code
         reads."""
         for cls in context.program.classes.values():
@@ -97,7 +110,7 @@ class Model(nn.Module):
             if any(isinstance(t, ast.Name) and t.id in loaded for t in names):
                 yield from _stored(statement.value, context)
 
-    def _inside(self, function, context):
+    def _inside(self, function: Function, context: FileContext) -> Iterator[Finding]:
         for call in _scalars(function.node, context):
             wanted = _MATH.get(context.resolve(call.func) or "")
             if not wanted or len(call.args) != (2 if wanted in _OF_TWO else 1) or call.keywords:
@@ -114,12 +127,20 @@ class Model(nn.Module):
             why = "the number's type changes, and math raises where NumPy gives nan"
             yield self._told(call, edit, f"use math.{wanted}", why, imports, context)
 
-    def _told(self, call, edit, title, why, imports, context):
+    def _told(
+        self,
+        call: ast.Call,
+        edit: Edit,
+        title: str,
+        why: str,
+        imports: tuple[str, ...],
+        context: FileContext,
+    ) -> Finding:
         fix = context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=imports)
         return context.finding(self, call, fix=fix)
 
 
-def _is_shape(node, context):
+def _is_shape(node: ast.expr, context: FileContext) -> bool:
     """Whether an expression is the shape of a tensor, or a part of it."""
     while isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         node = node.value
@@ -132,11 +153,11 @@ def _is_shape(node, context):
     )
 
 
-def _attributes(statement):
+def _attributes(statement: ast.Assign) -> set[str]:
     return {t.attr for t in statement.targets if isinstance(t, ast.Attribute) and dotted(t)}
 
 
-def _parts(node, context):
+def _parts(node: ast.expr, context: FileContext) -> Iterator[ast.expr]:
     """The expressions that an assigned value is made of: through operators, displays and plain
     classes of the file."""
     yield node
@@ -154,7 +175,7 @@ def _parts(node, context):
         yield from _parts(part, context)
 
 
-def _stored(node, context):
+def _stored(node: ast.expr, context: FileContext) -> list[ast.Call]:
     return [
         n
         for n in _parts(node, context)
@@ -162,7 +183,7 @@ def _stored(node, context):
     ]
 
 
-def _scalars(node, context):
+def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
     """The calls in `node` that surely give a NumPy scalar, and are not made a number already."""
     converted = {
         n.func.value
@@ -215,7 +236,7 @@ def step(x: torch.Tensor):
     return x.masked_fill(x < 0, low)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         call = node.value
         asks = (
             isinstance(call, ast.Call)
@@ -243,7 +264,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, fix=fix)
 
 
-def _dtype_behind(node, context):
+def _dtype_behind(node: ast.Attribute, context: FileContext) -> str | None:
     """The source of the torch dtype behind `<tensor>.numpy().dtype`; None for anything else."""
     if (
         not isinstance(node, ast.Attribute)

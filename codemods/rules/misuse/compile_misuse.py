@@ -1,12 +1,21 @@
 """DYN901 to DYN904: torch.compile used in a way that cannot work well."""
 
+from __future__ import annotations
+
 import ast
 import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ...analysis.definitions import COMPILE
 from ...analysis.findings import NOTE
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 
@@ -31,7 +40,7 @@ def train(model, batches):
         step(batch)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.FunctionDef) and node.name != "forward":
             return
         inner = [
@@ -48,7 +57,7 @@ def train(model, batches):
         )
 
 
-def _nearest(call, node):
+def _nearest(call: ast.Call, node: ast.For) -> bool:
     """Whether no inner loop holds the call, which then speaks for itself."""
     loops = [n for s in node.body for n in ast.walk(s) if isinstance(n, (ast.For, ast.While))]
     return not any(call in set(ast.walk(loop)) for loop in loops)
@@ -79,7 +88,7 @@ def make(model):
     return torch.compile(model, mode="max-autotune")
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if context.names.resolve(node.func) not in COMPILE:
             return
         mode = next((k.value for k in node.keywords if k.arg == "mode"), None)
@@ -121,7 +130,7 @@ def run(model, x):
         return model(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         broad = [h for h in node.handlers if self._catches_all(h)]
         if not broad:
             return
@@ -135,7 +144,7 @@ def run(model, x):
             ):
                 yield context.finding(self, call)
 
-    def _catches_all(self, handler):
+    def _catches_all(self, handler: ast.ExceptHandler) -> bool:
         named = (
             []
             if handler.type is None
@@ -178,7 +187,7 @@ def fresh():
     torch.compiler.reset()
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         name = context.names.resolve(node) or ""
         successor = self.successors.get(name)
         if successor is None or context.names.torch() is None or context.segment(node) != name:

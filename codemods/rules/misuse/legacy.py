@@ -1,11 +1,20 @@
 """DYN905 to DYN907: what Dynamo refuses by name: the old Variable constructor, recurrent layers,
 new leaves."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.import_places import after_imports
 from ....rewriter.edits.spans import Edit, Safety
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
 _RECURRENT = frozenset(["torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"])
@@ -40,7 +49,7 @@ def step(x: torch.Tensor):
     return x + torch.zeros(3).detach()
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if context.resolve(node.func) not in VARIABLE:
             return
         plain = len(node.args) == 1 and all(_says_no_gradient(k) for k in node.keywords)
@@ -60,7 +69,7 @@ def step(x: torch.Tensor):
         )
 
 
-def _says_no_gradient(keyword):
+def _says_no_gradient(keyword: ast.keyword) -> bool:
     return (
         keyword.arg == "requires_grad"
         and isinstance(keyword.value, ast.Constant)
@@ -108,7 +117,7 @@ class Model(nn.Module):
         return self.rnn(x)[0]
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         kind = context.kind(node)
         layer = kind.what == "module" and kind.cls in _RECURRENT
         if not layer or not isinstance(node.ctx, ast.Load) or _allowed(context):
@@ -135,7 +144,7 @@ class Model(nn.Module):
         )
 
 
-def _packs(context):
+def _packs(context: FileContext) -> bool:
     """Whether the file packs sequences: anywhere, or, where a run was traced, in what ran then."""
     ran = context.facts.captured if context.facts else frozenset()
     looked = (
@@ -149,7 +158,7 @@ def _packs(context):
     )
 
 
-def _allowed(context):
+def _allowed(context: FileContext) -> bool:
     """Whether the file sets the option already, either way."""
     settings = (n for n in context.index.get(ast.Attribute, ()) if n.attr == "allow_rnn")
     return any(isinstance(n.ctx, ast.Store) for n in settings)
@@ -193,7 +202,7 @@ def step(x: torch.Tensor):
     return (x * scale).sum()
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         name = context.resolve(node.func)
         keyword = next((k for k in node.keywords if k.arg == "requires_grad"), None)
         if (

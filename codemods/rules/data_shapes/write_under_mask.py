@@ -1,11 +1,19 @@
 """DYN504: writes under a bool mask."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.masked_write import chosen
 from ..base import Rule
 from .masked_rows import added_rows
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class MaskedWrite(Rule):
@@ -45,7 +53,7 @@ def step(x: torch.Tensor):
     return y
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         rows = added_rows(node, context)
         if rows is not None:
             yield context.finding(self, node, fix=rows)

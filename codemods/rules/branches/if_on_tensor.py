@@ -1,6 +1,10 @@
 """DYN201: a tensor in the test of an `if` statement."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.condition import condition
@@ -8,6 +12,10 @@ from ....rewriter.patterns.if_conversion import Predicated
 from ....rewriter.patterns.tensor_if import chosen, raises_only
 from ..base import Rule
 from ..effects.guarded import mute_only
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class TensorIf(Rule):
@@ -55,7 +63,7 @@ class Model(nn.Module):
         return torch.where(condition.to(h.device), h + 1, h - 1)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         undecided = condition(node.test, context) is None
         if undecided or raises_only(node.body) or mute_only(node.body, context):
             return

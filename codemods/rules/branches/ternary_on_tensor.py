@@ -1,10 +1,18 @@
 """DYN202: a tensor in the test of a conditional expression."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.tensor_ternary import chosen
 from ..base import Rule
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
 
 
 class TensorTernary(Rule):
@@ -36,7 +44,7 @@ def step(x: torch.Tensor):
     return torch.where(y.mean() > 0.25, y * 2, y)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         built = chosen(node, context)
         if built is None:
             return

@@ -1,12 +1,22 @@
 """DYN208, DYN209: an exception raised under a condition on a tensor, and calls that check one."""
 
+from __future__ import annotations
+
 import ast
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..effects.guarded import guard, run_of
+
+if TYPE_CHECKING:
+    from ....rewriter.edits.spans import Fix
+    from ...analysis.file_context import FileContext
+    from ...analysis.findings import Finding
+
 
 _CHECKS = frozenset(
     f"torch.{name}"
@@ -54,7 +64,7 @@ def step(x: torch.Tensor):
     return torch.relu(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if len(node.body) != 1 or not isinstance(node.body[0], ast.Raise):
             return
         test = condition(node.test, context)
@@ -63,7 +73,7 @@ def step(x: torch.Tensor):
         built = Refusal(test) if isinstance(test, str) else self._fix(node, test, context)
         yield context.finding(self, node.test, fix=built)
 
-    def _fix(self, node, test, context):
+    def _fix(self, node: ast.If, test: Condition, context: FileContext) -> Fix | Refusal:
         found, text = context.torch(node), self._text(node.body[0])
         if found is None:
             return hidden()
@@ -80,7 +90,7 @@ def step(x: torch.Tensor):
             "assert on the device", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
         )
 
-    def _text(self, statement):
+    def _text(self, statement: Any) -> Any:
         call = statement.exc
         one = (
             isinstance(call, ast.Call)
@@ -124,7 +134,7 @@ def step(x: torch.Tensor):
     return torch.log(x)
 """
 
-    def check(self, node, context):
+    def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not _reads(node, context):
             return
         built = guard(run_of(node, context, lambda s: _reads(s, context)), context)
@@ -140,7 +150,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, node, fix=fix)
 
 
-def _reads(statement, context):
+def _reads(statement: ast.stmt, context: FileContext) -> bool:
     """Whether a statement is a check that needs a tensor's value, for its condition or its text."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or not call.args:
