@@ -9,6 +9,7 @@ import types
 import dynfix
 import pytest
 import torch
+from dynfix.rewriter.outline import pieces
 from helpers import Case, Counting, X, Y, outside, same, tensor
 
 _names = {"torch": torch, "seen": []}
@@ -580,13 +581,14 @@ def test_native(program):
     same(make, *steps, backend="native", tolerance=(1e-5, 1e-6))
 
 
-def test_a_deep_row_of_breaks_ends():
-    """More breaks one after another than Python has frames for."""
-    lines = "".join(f"    x = unknown(x) + {i}\n" for i in range(200))
+def test_a_deep_row_of_breaks_ends(monkeypatch):
+    """Parts in parts have an end: from there on every statement runs as it is."""
+    monkeypatch.setattr(pieces, "DEEPEST", 5)
+    lines = "".join(f"    x = unknown(x) + {i}\n" for i in range(12))
     text = f"def program(x):\n{lines}    return x\n"
-
     linecache.cache["<rows>"] = (len(text), None, text.splitlines(keepends=True), "<rows>")
     exec(compile(text, "<rows>", "exec"), names := {"unknown": unknown})
     compiled = dynfix.compile(names["program"], backend="eager")
-    for _ in range(40):
+    for _ in range(12):
         assert torch.equal(compiled(X), names["program"](X))
+    assert not compiled._dynfix_entry._dispatcher.entries
