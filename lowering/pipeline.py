@@ -12,6 +12,7 @@ from ..runtime.options import Options
 from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality, storage
+from .collection import uncollected
 from .inline import inline
 from .ir import Group, Nest
 from .lower import lower_graph
@@ -63,13 +64,14 @@ def compile_unit(graph: GraphModule, name: str, options: Options) -> Program:
 
 
 def _compile(graph: GraphModule, name: str, options: Options, symbolic_loops: bool) -> Program:
-    unit = lower_graph(graph, name, symbolic_loops)
-    _check(unit, "lower", options)
-    for stage in STAGES:
-        run = stage.run if options.fusion or not stage.fusion else stage.unfused
-        if run is not None:
-            unit = run(unit)
-            _check(unit, stage.name, options)
+    with uncollected():
+        unit = lower_graph(graph, name, symbolic_loops)
+        _check(unit, "lower", options)
+        for stage in STAGES:
+            run = stage.run if options.fusion or not stage.fusion else stage.unfused
+            if run is not None:
+                unit = run(unit)
+                _check(unit, stage.name, options)
     return finish(unit, target_of(unit, options), options)
 
 
