@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 from dynfix.lowering import storage
+from dynfix.lowering.collection import uncollected
 from dynfix.lowering.decompose import decompositions
 from dynfix.lowering.ir import Group
 from dynfix.lowering.lower import lower_graph
@@ -108,7 +109,8 @@ def main() -> None:
         for nodes in arguments.nodes:
             fn, _, inputs = KINDS[kind](nodes)
             graph = graph_of(fn, inputs)
-            times = seconds(graph)
+            with uncollected():
+                times = seconds(graph)
             parts = ", ".join(f"{name} {one:.2f}" for name, one in times.items())
             found = len(graph.graph.nodes)
             print(f"{kind}, {found} nodes: {sum(times.values()):.2f} s ({parts})", flush=True)

@@ -14,6 +14,7 @@ from ..runtime.pacing import checkpoint
 from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality, storage
+from .collection import uncollected
 from .in_place import in_place
 from .inline import inline
 from .ir import Buffer, Group, Nest
@@ -73,14 +74,15 @@ def _compile(
     symbolic_loops: bool = True,
     ordered: bool = True,
 ) -> Program | GraphedProgram:
-    unit = lower_graph(graph, name, symbolic_loops, ordered)
-    _check(unit, "lower", options)
-    for stage in STAGES:
-        checkpoint()
-        run = stage.run if options.fusion or not stage.fusion else stage.unfused
-        if run is not None:
-            unit = run(unit)
-            _check(unit, stage.name, options)
+    with uncollected():
+        unit = lower_graph(graph, name, symbolic_loops, ordered)
+        _check(unit, "lower", options)
+        for stage in STAGES:
+            checkpoint()
+            run = stage.run if options.fusion or not stage.fusion else stage.unfused
+            if run is not None:
+                unit = run(unit)
+                _check(unit, stage.name, options)
     return finish(unit, target_of(unit, options), options)
 
 

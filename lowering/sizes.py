@@ -7,6 +7,7 @@ every call: a question without a certain answer leaves an index as it is.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -23,6 +24,7 @@ from .poly import (
     split,
 )
 
+KEPT = 1 << 15  # results remembered of a function: graphs repeat the same few index maps
 Bounds = tuple[Size, Size]  # None for an end that is not known
 
 
@@ -148,6 +150,7 @@ def add(*indices: Index) -> Index:
     return _canonical(factors, sum(index.offset for index in indices))
 
 
+@lru_cache(KEPT)
 def scale(index: Index, factor: Size) -> Index:
     return _canonical({atom: f * factor for atom, f in index.terms}, index.offset * factor)
 
@@ -165,7 +168,9 @@ def _canonical(factors: dict[Atom, Size], offset: Size) -> Index:
                     if a is not atom and all(a is not q for q, _ in quotient.terms)
                 }
                 return add(_canonical(rest, offset - quotient.offset), scale(atom.base, factor))
-    return Index(tuple(sorted(factors.items(), key=lambda term: term[0].text)), offset)
+    terms = factors.items()
+    ordered = sorted(terms, key=lambda term: term[0].text) if len(factors) > 1 else terms
+    return Index(tuple(ordered), offset)
 
 
 def bounds(index: Index) -> Bounds:
@@ -228,6 +233,7 @@ def _one_quotient(index: Index, divisor: Size) -> Size | None:
     return 0 if nonnegative(index) and within(index, divisor) else None
 
 
+@lru_cache(KEPT)
 def floordiv(index: Index, divisor: Size) -> Index:
     if divisor == 1:
         return index
@@ -279,6 +285,7 @@ def _floordiv_rest(rest: Index, divisor: Size) -> Index:
     return atom_index(FloorDiv(rest, divisor))
 
 
+@lru_cache(KEPT)
 def mod(index: Index, divisor: Size) -> Index:
     if divisor == 1:
         return ZERO
@@ -313,6 +320,11 @@ def make_axes(sizes: Sequence[Size], start: int = 0) -> tuple[Axis, ...]:
 
 def linear(axes: Iterable[Atom | Index], strides: Iterable[Size], offset: Size = 0) -> Index:
     """`offset + sum(axis * stride)`: where a strided tensor keeps an element."""
+    return _linear(tuple(axes), tuple(strides), offset)
+
+
+@lru_cache(KEPT)
+def _linear(axes: tuple[Atom | Index, ...], strides: tuple[Size, ...], offset: Size) -> Index:
     terms = (
         scale(a if isinstance(a, Index) else atom_index(a), s)
         for a, s in zip(axes, strides, strict=True)
@@ -323,6 +335,11 @@ def linear(axes: Iterable[Atom | Index], strides: Iterable[Size], offset: Size =
 def delinear(index: Index, sizes: Sequence[Size]) -> tuple[Index, ...]:
     """Coordinates of flat position `index` in a row-major block of `sizes`: the inverse of `linear`
     with contiguous strides."""
+    return _delinear(index, tuple(sizes))
+
+
+@lru_cache(KEPT)
+def _delinear(index: Index, sizes: tuple[Size, ...]) -> tuple[Index, ...]:
     return tuple(
         mod(floordiv(index, prod(sizes[d + 1 :])), size) if d else floordiv(index, prod(sizes[1:]))
         for d, size in enumerate(sizes)

@@ -1,14 +1,22 @@
-"""Builds the C++ kernels of a unit into one library."""
+"""Builds the C++ kernels of a unit: equal ones once, and many in several files at once."""
 
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
-from ...runtime.build import build_shared, probe_flags
+from ...runtime.build import build_shared, build_shared_later, probe_flags
 from ...runtime.errors import BuildError
 from ...runtime.launch import Library
-from ..ir import Group
+from ..collection import uncollected
+from ..ir import Group, accesses, group_variables
 from ..program_steps import Launch
 from ..unit import Unit
-from .cpp import FLAGS, library_source, print_kernel
+from .cpp import FLAGS, Kernel, library_source, print_kernel
+
+FILE = 8  # kernels that are worth a compiler process of their own
 
 
 class CppTarget:
@@ -19,18 +27,86 @@ class CppTarget:
     def build(self, unit: Unit, groups: list[Group]) -> dict[Group, Launch]:
         if not groups:
             return {}
-        kernels = {group: print_kernel(group) for group in groups}
-        source = library_source(kernels.values(), groups, probe_flags().vector_math)
-        library = Library(_build(source, unit.name))
-        return {group: (library.kernel(k.name, k.big), k.buffers) for group, k in kernels.items()}
+        with uncollected():
+            kernels = {group: print_kernel(group) for group in groups}
+        texts = {group: general_text(group, kernel) for group, kernel in kernels.items()}
+        first = dict(zip(reversed(texts.values()), reversed(texts), strict=True))
+        names = {
+            text: f"kernel_{number}" for number, text in enumerate(dict.fromkeys(texts.values()))
+        }
+        named = {
+            first[text]: replace(
+                kernels[first[text]], name=name, source=_with_origins(first[text], text, name)
+            )
+            for text, name in names.items()
+        }
+        libraries = _libraries(named, unit.name)
+        return {
+            group: (
+                libraries[first[texts[group]]].kernel(names[texts[group]], kernel.big),
+                kernel.buffers,
+            )
+            for group, kernel in kernels.items()
+        }
+
+
+def general_text(group: Group, kernel: Kernel) -> str:
+    """The kernel's source with names by order of appearance and without origins: equal for kernels
+    that do the same to other buffers."""
+    buffers = {access.buffer.name for nest in group.nests for access in accesses(nest)}
+    own = {group.name, *buffers, *(var.name for var in group_variables(group))}
+    renamed: dict[str, str] = {group.name: "KERNEL"}
+
+    def rename(found: re.Match[str]) -> str:
+        return renamed.setdefault(found[0], f"m{len(renamed)}")
+
+    lines = (line for line in kernel.source.splitlines() if not line.startswith("//"))
+    choice = "|".join(sorted(map(re.escape, own), key=len, reverse=True))
+    return re.sub(rf"\b(?:{choice})\b", rename, "\n".join(lines))
+
+
+def _with_origins(group: Group, text: str, name: str) -> str:
+    origins = dict.fromkeys(origin for nest in group.nests for origin in nest.origins)
+    comments = [f"// {origin.replace(chr(92), '/')}" for origin in origins]
+    return "\n".join([*comments, text.replace("KERNEL", name, 1)])
+
+
+def _libraries(kernels: dict[Group, Kernel], name: str) -> dict[Group, Library]:
+    """The library that holds each kernel."""
+    groups = list(kernels)
+    count = max(1, min(2 * (os.cpu_count() or 1), len(groups) // FILE))
+    parts = [groups[start::count] for start in range(count)]
+    sources = [_source(part, kernels) for part in parts]
+    if count == 1:
+        paths = [_build(sources[0], name)]
+    else:
+        waiting = [build_shared_later(source, flags=FLAGS, name=name) for source in sources]
+        paths = [_built(one, source, name) for one, source in zip(waiting, sources, strict=True)]
+    libraries = map(Library, paths)
+    return {g: library for part, library in zip(parts, libraries, strict=True) for g in part}
+
+
+def _source(groups: Sequence[Group], kernels: dict[Group, Kernel]) -> str:
+    return library_source((kernels[g] for g in groups), groups, probe_flags().vector_math)
+
+
+def _built(waiting: "Future[Path]", source: str, name: str) -> Path:
+    try:
+        return waiting.result()
+    except BuildError as error:
+        return _with_less(error, source, name)
 
 
 def _build(source: str, name: str) -> Path:
-    """The library; a compiler that fails on its own optimiser (GCC 12 does, on some vector code) is
-    asked for less."""
     try:
         return build_shared(source, flags=FLAGS, name=name)
     except BuildError as error:
-        if "internal compiler error" not in str(error):
-            raise
-        return build_shared(source, flags=(*FLAGS, "-O1"), name=name)
+        return _with_less(error, source, name)
+
+
+def _with_less(error: BuildError, source: str, name: str) -> Path:
+    """A compiler that fails on its own optimiser (GCC 12 does, on some vector code) is asked for
+    less."""
+    if "internal compiler error" not in str(error):
+        raise error
+    return build_shared(source, flags=(*FLAGS, "-O1"), name=name)

@@ -29,7 +29,7 @@ from .cpp_expr import (
     slow_divisions,
 )
 from .cpp_ops import TYPES, highest, lowest
-from .cpp_rows import BLOCK, Rows, fold, folds_row, in_memory
+from .cpp_rows import BLOCK, Rows, finds_in_row, fold, folds_row, in_memory
 
 ROW_BLOCK = 32  # the same for sums of columns
 TILE = 64
@@ -231,7 +231,9 @@ class NestPrinter:
             self._sweep(nest, simple, printer)
         for accumulator in accumulators:
             if accumulator.is_position:
-                self._position_loops(nest, accumulator, printer)
+                by_row = bool(nest.inner) and finds_in_row(accumulator.reduced, nest.axes[-1])
+                search = self._position_rows if by_row else self._position_loops
+                search(nest, accumulator, printer)
             printer.names[accumulator.reduced] = self._outcome(accumulator)
         self.stores(nest, printer)
 
@@ -369,6 +371,29 @@ class NestPrinter:
             return Row(kept, True, computed=kept not in self._filled)
         memory = in_memory(a.reduced.value, last)
         return Row(f"{a.name}_row", False, computed=memory is None, memory=memory)
+
+    def _position_rows(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
+        """The extremum of each part of a row, and its position where it is a new one."""
+        *outer, last = nest.axes[len(nest.space) :]
+        for axis in outer:
+            self.lines.open(loop(axis))
+        start = sizes.linear(outer, sizes.contiguous_strides(nest.inner)[:-1])
+        self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
+        self.lines.add(f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};")
+        memory = in_memory(a.reduced.value, last)
+        if memory is None:
+            row = f"{a.name}_row"
+            self.lines.add(f"{a.type} {row}[{BLOCK}];")
+            self.simd(nest)
+            self.lines.open(f"for (int64_t {last.text} = b; {last.text} < e; ++{last.text})")
+            value = self._inside(nest, printer)(a.reduced.value)
+            self.lines.add(f"{row}[{last.text} - b] = {value};")
+            self.lines.close()
+        else:
+            row = f"{memory[0].name} + {printer.index(memory[1])} + b"
+        place = f"{printer.index(start)} + b"
+        self.lines.add(f"op_row_{a.kind}<{a.type}>({row}, e - b, {place}, {a.name}, {a.name}_at);")
+        self.lines.close(len(outer) + 1)
 
     def _position_loops(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
         axes = nest.axes[len(nest.space) :]

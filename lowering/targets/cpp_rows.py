@@ -38,9 +38,18 @@ def _long(axis: Axis) -> bool:
     return not is_known(axis.size) or axis.size >= SHORTEST
 
 
+def finds_in_row(reduced: Reduced, last: Axis) -> bool:
+    """Whether the position of an extremum is looked for row by row, with rows.h."""
+    position = reduced.kind.startswith("arg")
+    return position and reduced.value.dtype in (torch.float32, torch.float64) and _long(last)
+
+
 def uses_rows(nests: Sequence[Nest]) -> bool:
     return any(
-        folds_row(r, nest.axes[-1]) for nest in nests if nest.inner for r in _reductions(nest)
+        folds_row(r, nest.axes[-1]) or finds_in_row(r, nest.axes[-1])
+        for nest in nests
+        if nest.inner
+        for r in _reductions(nest)
     )
 
 

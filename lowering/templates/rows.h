@@ -81,6 +81,37 @@ template <typename T> INLINE T op_row_min(const T *p, int64_t n) {
   return nan != nan ? nan : least;
 }
 
+// The first of n elements that equals `wanted`, or that is NaN if it is; there is one.
+template <typename T> INLINE int64_t op_row_find(const T *p, int64_t n, T wanted) {
+  const bool nan = wanted != wanted;
+  for (int64_t i = 0;; i += 64) {
+    const int64_t m = n - i < 64 ? n - i : 64;
+    int32_t first = 64;
+#pragma omp simd reduction(min : first)
+    for (int32_t k = 0; k < (int32_t)m; ++k) {
+      const int32_t here = (p[i + k] == wanted) | (nan & (p[i + k] != p[i + k])) ? k : 64;
+      first = here < first ? here : first;
+    }
+    if (first < 64) return i + first;
+    if (m < 64) return 0;
+  }
+}
+// Goes on with the extremum `best` at `at` of what came before: n more elements, the first of which has position `start`.
+template <typename T> INLINE void op_row_argmax(const T *p, int64_t n, int64_t start, T &best, int64_t &at) {
+  const T most = op_row_max<T>(p, n);
+  if (most > best || (most != most && best == best)) {
+    best = most;
+    at = start + op_row_find<T>(p, n, most);
+  }
+}
+template <typename T> INLINE void op_row_argmin(const T *p, int64_t n, int64_t start, T &best, int64_t &at) {
+  const T least = op_row_min<T>(p, n);
+  if (least < best || (least != least && best == best)) {
+    best = least;
+    at = start + op_row_find<T>(p, n, least);
+  }
+}
+
 // An array for a row whose length only a call knows: on the stack unless it is long.
 template <typename T> struct Kept {
   T here[2048];

@@ -151,3 +151,16 @@ def test_cross_entropy_and_its_gradient_with_ignored_targets():
     targets = torch.randint(30, (8,))
     targets[2] = -100
     check_gradients(fn, torch.randn(8, 30), targets)
+
+
+@pytest.mark.parametrize("length", [16, 63, 64, 513, 1200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_positions_of_extrema_in_rows(length, dtype):
+    x = torch.randint(-3, 4, (9, length)).to(dtype)
+    x[1] = float("-inf")
+    x[2] = float("inf")
+    x[3, length // 2 :] = float("nan")
+    x[4, -1] = 9
+    x[5, -1] = -9
+    x[6, length // 3] = float("nan")
+    check(lambda x: (x.argmax(-1), x.argmin(-1), x.argmax(), (x * 2).argmin(-1)), x)
