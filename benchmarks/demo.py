@@ -33,7 +33,18 @@ TOLERANCE = 1e-4
 DYNFIX = "import sys; from dynfix.codemods.cli.command import main; sys.exit(main())"
 DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
-console = Console(width=None if sys.stdout.isatty() else 110)
+console = Console(width=None if sys.stdout.isatty() else 80)
+beside = Console(stderr=True, width=80)
+
+
+@contextlib.contextmanager
+def progress():
+    """`tell(text)`: what is being done now, on stderr; one line that changes, on a terminal."""
+    if not beside.is_terminal:
+        yield lambda text: beside.print(text, highlight=False)
+        return
+    with beside.status("") as status:
+        yield status.update
 
 
 # -- graph breaks
@@ -85,20 +96,24 @@ def is_equal(one, other):
 def breaks_page():
     """The table; whether every sample computes the same after safe fixes."""
     page = Table(
-        title="Graph breaks under torch.compile, before and after dynfix", title_justify="left"
+        title="Graph breaks under torch.compile, before and after dynfix's fixes",
+        title_justify="left",
     )
     for heading in (
         "examples/breaks/",
         "before",
-        "safe fixes",
-        "--unsafe-fixes",
-        "equal in eager (safe, unsafe)",
+        "safe",
+        "unsafe",
+        "equal in eager",
     ):
         page.add_column(heading, justify="left" if heading.startswith("examples") else "right")
     ok, totals = True, [0, 0, 0]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, progress() as tell:
+        tell("fixing examples/breaks/")
         folder = fixed_copies(Path(scratch))
-        for sample in sorted(SAMPLES.glob("[a-z]*.py")):
+        samples = sorted(SAMPLES.glob("[a-z]*.py"))
+        for number, sample in enumerate(samples, 1):
+            tell(f"counting graph breaks: {number} of {len(samples)}, {sample.stem}")
             (before, wanted), *after = [
                 result(folder / name / sample.name) for name in ("before", "safe", "unsafe")
             ]
@@ -144,9 +159,12 @@ def run_all(folder, arguments):
     script = str(SCRIPT)
     dynrun = ["-c", DYNRUN, "--explain", "--eager-calls=1", script]
     commands = {"python": [script], "dynrun": dynrun, "torch.compile": [script, "--compile"]}
-    return {
-        name: run_script(folder, name, command, arguments) for name, command in commands.items()
-    }
+    runs = {}
+    with progress() as tell:
+        for name, command in commands.items():
+            tell(f"training under {name} ({arguments.steps} steps, empty caches)")
+            runs[name] = run_script(folder, name, command, arguments)
+    return runs
 
 
 def training_page(arguments):
@@ -158,18 +176,18 @@ def training_page(arguments):
             console.print(f"  {line}", highlight=False, markup=False)
         cold_table(runs)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(scratch) / "inductor")
-        made, first = step.steps(arguments)
-        times = interleaved(made, arguments.rounds)
-    title = (
-        f"One training step, interleaved in one process, warm caches, {arguments.threads} thread(s)"
-    )
+        with progress() as tell:
+            tell("timing steps in turn")
+            made, first = step.steps(arguments)
+            times = interleaved(made, arguments.rounds)
+    title = f"One training step, in turn, warm caches, {arguments.threads} thread(s)"
     console.print(step.table(times, first, title))
     return difference(runs, "dynrun") <= TOLERANCE
 
 
 def losses_table(runs):
     page = Table(
-        title="python, dynrun and torch.compile on examples/train_text.py: loss",
+        title="examples/train_text.py: loss under python, dynrun, torch.compile",
         title_justify="left",
     )
     for heading in ("step", *runs):

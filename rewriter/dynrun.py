@@ -59,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         "--eager-calls",
         type=int,
         metavar="N",
-        help="compile a module at once after N eager calls (--explain: 0), not beside the script"
-        " where it pays",
+        help="compile a module at once after N eager calls (--explain: 0; --fullgraph and"
+        " --emit-source: 1), not beside the script where it pays",
     )
     add(
         "--overhead",
@@ -125,9 +125,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.emit_source:
         emit_source.install(arguments.emit_source)
     if not arguments.disable:
-        if arguments.eager_calls is None and not arguments.explain:
+        at_once = arguments.explain or arguments.fullgraph or arguments.emit_source
+        if arguments.eager_calls is None and not at_once:
             session.compile_beside(arguments.overhead / 100)
-        install(session, arguments.eager_calls or 0)
+        default = 0 if arguments.explain else 1
+        install(session, default if arguments.eager_calls is None else arguments.eager_calls)
     runs = {"-m": _run_module, "-c": _run_code, "-": _run_stdin}
     if script[0] in runs:
         _run_as_python_does(lambda: runs[script[0]](script[1:]))

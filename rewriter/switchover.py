@@ -4,7 +4,9 @@ Eager serves its calls while it is built. Then a few calls of both kinds are tim
 their backward; the compiled form stays where it was faster, and is timed once more later.
 """
 
+import contextlib
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -57,7 +59,8 @@ class Switchover:
         self.trials = 0
         self.compiled_calls = 0
         self.eager_seconds = self.compiled_seconds = 0.0
-        self._times: dict[bool, list[Sample]] = {}
+        self._times: dict[bool, list[Sample]] = {True: [], False: []}
+        self._lock = threading.Lock()
         self._warm = 0
 
     @property
@@ -104,26 +107,32 @@ class Switchover:
         if self._warm:
             self._warm -= 1
             return entry.run(inputs, args, kwargs)
-        taken = {kind: len(samples) for kind, samples in self._times.items()}
+        times = self._times
+        taken = {kind: len(samples) for kind, samples in times.items()}
         if min(taken.values()) >= TIMED:
-            self._decide()
+            self._decide(times)
             return self.run(inputs, args, kwargs)
         compiled = _next_kind(taken)
         sample = Sample(any(isinstance(v, torch.Tensor) and v.is_cuda for v in inputs))
         result = entry.run(inputs, args, kwargs) if compiled else self.eager(*args, **kwargs)
         if result is not MISS:
             sample.forward(result)
-            self._times[compiled].append(sample)
+            times[compiled].append(sample)
         return result
 
-    def _decide(self) -> None:
+    def _decide(self, times: "dict[bool, list[Sample]]") -> None:
+        with self._lock:
+            if times is not self._times or self.state is not State.TRIAL:
+                return  # another thread was here
+            self._judge(times)
+
+    def _judge(self, times: "dict[bool, list[Sample]]") -> None:
         self.trials += 1
-        differentiated = any(s.differentiated for samples in self._times.values() for s in samples)
-        eager, compiled = (_typical(self._times[kind]) for kind in (False, True))
+        differentiated = any(s.differentiated for samples in times.values() for s in samples)
+        eager, compiled = (_typical(times[kind]) for kind in (False, True))
         self.eager_seconds, self.compiled_seconds = eager, compiled
-        for sample in self._times[True]:
+        for sample in times[True]:
             self.judge.gained(eager - sample.seconds)
-        self._times = {}
         limit = FASTER if self.trials == 1 else AS_FAST
         if differentiated or compiled > limit * eager:
             self.give_up()
@@ -174,7 +183,8 @@ class Sample:
         self._handle.remove()
         self.differentiated |= torch.is_grad_enabled()
         self._start = self._now()
-        torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+        with contextlib.suppress(RuntimeError):  # a backward of another kind: it is not timed
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
 
     def _backward_ends(self) -> None:
         self.seconds += self._now() - self._start

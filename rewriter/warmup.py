@@ -5,7 +5,9 @@ from torch.fx import Graph, GraphModule
 
 from ..lowering import joint
 from ..lowering.fakes import PacedFakeMode
+from ..runtime.errors import DynfixError
 from ..runtime.options import Options
+from ..runtime.report import log
 from . import emit
 
 
@@ -15,7 +17,10 @@ def warm_up() -> None:
     with torch.inference_mode(False), torch.enable_grad():
         with PacedFakeMode(allow_non_fake_inputs=True):
             example = torch.empty(4, requires_grad=True)
-        joint.compile_graph(_graph(), [example], Options())
+        try:
+            joint.compile_graph(_graph(), [example], Options())
+        except DynfixError as error:  # no C++ compiler, say: who compiles something says so
+            log.debug("the first compilation failed: %s", error)
 
 
 def _graph() -> GraphModule:

@@ -44,8 +44,11 @@ class Account:
         self.gained = 0.0
 
     def allows(self, seconds: float = 0.0) -> bool:
-        """Whether `seconds` more may be lost now."""
+        """Whether `seconds` more may be lost now. Where no core is free the run is as long as its
+        processor time: the rest of the clock's is other processes'."""
         elapsed = time.perf_counter() - self.started
+        if is_crowded():
+            elapsed = min(elapsed, time.process_time())
         return self.lost + seconds <= self.share * elapsed + self.gained / 2
 
 
@@ -84,6 +87,17 @@ class Pace:
         return min(own, wall * max(-1.0, 1.0 - rate / self.rate))
 
 
+def _import_waits() -> bool:
+    """Whether another thread waits for a module that is being imported."""
+    own = threading.get_ident()
+    return any(
+        frame.f_code.co_filename == "<frozen importlib._bootstrap>"
+        and frame.f_code.co_name in ("acquire", "__enter__", "_lock_unlock_module")
+        for thread, frame in sys._current_frames().items()
+        if thread != own
+    )
+
+
 def is_crowded() -> bool:
     """Whether more threads want to run than there are cores: then the worker's are the user's."""
     try:
@@ -101,8 +115,9 @@ class Worker:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.busy = False
         self.seconds = 0.0
+        self._pending = 0
+        self._counting = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._pace = Pace()
@@ -114,11 +129,17 @@ class Worker:
 
     def submit(self, job: Callable[[], None]) -> None:
         """Do `job` later. `busy` is True until no job is left."""
-        self.busy = True
+        with self._counting:
+            self._pending += 1
         self._jobs.put(job)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="dynfix", daemon=True)
             self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is at hand or waits; in a forked child, always."""
+        return self._pending > 0
 
     def stop(self) -> None:
         """End at once: the job at hand is given up, compilers that run for it are ended."""
@@ -147,7 +168,7 @@ class Worker:
         self._fork_waits = False
         self._working.release()
         if child:
-            self._stopping, self._thread, self.busy = True, None, True
+            self._stopping, self._thread, self._pending = True, None, 1
 
     def is_current(self) -> bool:
         """Whether the calling thread is this worker."""
@@ -181,7 +202,8 @@ class Worker:
             with self._working:
                 self._do(job)
             self.seconds += time.perf_counter() - start
-            self.busy = not self._jobs.empty()
+            with self._counting:
+                self._pending -= 1
 
     def _do(self, job: Callable[[], None]) -> None:
         try:
@@ -204,12 +226,14 @@ class Worker:
 
     def _rest(self) -> None:
         """Rest while nothing more may be lost; now and then also to see the pace without us."""
-        while (self._slices % LOOK == 0 or not self.account.allows()) and not self._stopping:
+        while self._slices % LOOK == 0 or not self.account.allows():
+            if self._stopping or self._fork_waits:
+                return
             self._slices += 1
             time.sleep(REST)
-            waits = self._pace.rested()
+            waits = self._pace.rested() and not is_crowded()
             self._pace.mark()
-            if waits:
+            if waits or (self.importing and _import_waits()):
                 return
 
 

@@ -243,6 +243,32 @@ def test_a_fork_waits_for_a_checkpoint_and_the_child_builds_nothing():
     assert worker.busy and worker._thread is None
 
 
+def test_an_import_that_waits_for_the_worker_ends_its_rest(tmp_path, monkeypatch):
+    """Both want one module; the worker, which has it half way, may lose no more time."""
+    (tmp_path / "wanted_by_both.py").write_text(
+        "from dynfix.runtime import pacing\nimport time\n"
+        "for _ in range(8):\n    time.sleep(0.006)\n    pacing.checkpoint()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    account = Account(started=time.perf_counter(), share=0.0)
+    account.lost = 1e6
+    worker, began = Worker(account), threading.Event()
+
+    def job():
+        began.set()
+        with pacing.RestingFinder(worker):
+            __import__("wanted_by_both")
+
+    monkeypatch.setattr(pacing, "is_crowded", lambda: True)
+    worker.submit(job)
+    assert began.wait(10)
+    time.sleep(0.1)
+    start = time.perf_counter()
+    __import__("wanted_by_both")
+    assert time.perf_counter() - start < 10
+    worker.stop()
+
+
 def test_what_does_not_matter_is_left_alone():
     loaded = []
     account = Account(started=time.perf_counter() - 100, share=10)
