@@ -22,9 +22,9 @@ class Classifier(nn.Module):
 
 def broken(x):
     y = x.sin()
-    if y.sum().item() > 0:  # the branch needs the value: the graph ends here
+    if y.sum().item() > 0:  # the sides differ in shape: the branch needs the value, the graph ends
         return y * 2
-    return y - 1
+    return y.sum()
 
 
 def main():

@@ -12,7 +12,7 @@ import torch
 from ..edits.source_file import SourceFile
 from ..edits.spans import Edit, Intent
 from ..patterns.file_view import FileView
-from ..patterns.import_names import Names, by_type
+from ..patterns.import_names import Names
 from ..patterns.kinds import ANY, FUNCTION, MODULE, NDARRAY, NONE, SIMPLE, SIZE, TENSORS, Kind
 from ..patterns.kinds import Tokens as KindTokens
 from ..patterns.torch_facts import DTYPES
@@ -42,15 +42,21 @@ class _Kinds:
 
 
 class RecordedOracle(FileView):
-    """Answers about the function `function` of a file at the moment when `values` stood in it. The
-    branches `places` ask there; what stands elsewhere is not known."""
+    """Answers about the function `function` of a file, in which the top level has `names`, at the
+    moment when `values` stood in it. The branches `places` ask there; what stands elsewhere is not
+    known."""
 
     exact = True
 
     def __init__(
-        self, source: SourceFile, function: ast.AST, values: FakeValues, places: list[ast.AST]
+        self,
+        source: SourceFile,
+        function: ast.AST,
+        values: FakeValues,
+        places: list[ast.AST],
+        names: Names,
     ) -> None:
-        super().__init__(source, Names(source.tree, by_type(source.tree)))
+        super().__init__(source, names)
         self.values = values
         args = function.args  # type: ignore[attr-defined]
         first = next(iter([*args.posonlyargs, *args.args]), None)

@@ -6,6 +6,7 @@ The recording goes on as it would; at its end the functions with what was found 
 """
 
 import ast
+import functools
 import linecache
 import os
 import types
@@ -18,6 +19,7 @@ from ..edits.intents import realised
 from ..edits.source_file import SourceError, SourceFile
 from ..edits.spans import Edit, Fix, Refusal, Safety, apply
 from ..patterns import masked_write, tensor_if, tensor_ternary
+from ..patterns.import_names import Names, by_type
 from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
 from .places import place_of
@@ -54,8 +56,8 @@ class Applied:
 
 @dataclass
 class Found:
-    """The changes of one function, on the text of its file. `edits` by the line that asked, with
-    the number of looks; None: it stays as it is."""
+    """The changes of one function. `file`: its text, with each line under its number. `edits` by
+    the line that asked, with the number of looks; None: it stays as it is."""
 
     function: types.FunctionType
     source: live_source.Source
@@ -76,8 +78,7 @@ class Found:
         edits = [entry[0] for entry in self.edits.values() if entry]
         if not edits:
             return None
-        start = self.file.starts[self.source.first_line - 1]
-        end = start + len(self.source.text)
+        start, end = len(self.file.text) - len(self.source.text), len(self.file.text)
         inner = [Edit(e.start - start, e.end - start, e.text) for e in edits]
         if any(e.start < 0 or e.end > end - start for e in inner):
             return None
@@ -164,16 +165,21 @@ class Rewritings:
 def _found(function: types.FunctionType) -> "Found | str":
     try:
         source = live_source.find(function)
-        lines = linecache.getlines(source.file)
-        file = SourceFile("".join(lines), source.file)
+        file = SourceFile(live_source.padded(source, source.text), source.file)
     except (live_source.NotRewritable, SourceError) as error:
         return str(error)
-    if source.is_lambda:
-        return "it stands in a lambda"
-    start = file.starts[source.first_line - 1]
-    if not file.text.startswith(source.text, start):
-        return "the file is another by now"
-    return Found(function, source, file)
+    return "it stands in a lambda" if source.is_lambda else Found(function, source, file)
+
+
+def _names(file: str) -> Names:
+    """What the names of a file's top level stand for."""
+    return _names_of(file, "".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(16)
+def _names_of(file: str, text: str) -> Names:
+    tree = SourceFile(text, file).tree
+    return Names(tree, by_type(tree))
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:
@@ -187,6 +193,8 @@ def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | s
     for _ in range(_ROUNDS):
         function = _function(file.tree, found.source)
         places = _places(function, line)
+        if not places:
+            break
         made = _first_made(file, function, places, values)
         if isinstance(made, str) or made is None:
             why = made or why
@@ -202,7 +210,7 @@ def _asks(file: SourceFile, found: Found, line: int, values: FakeValues) -> bool
     """Whether a tensor still decides on the line."""
     function = _function(file.tree, found.source)
     places = [node for node in _places(function, line) if _on(_decider(node), line)]
-    oracle = RecordedOracle(file, function, values, places)
+    oracle = RecordedOracle(file, function, values, places, _names(file.path))
     return any(PATTERNS[type(node)][1](node, oracle) is not None for node in places)
 
 
@@ -210,7 +218,7 @@ def _first_made(
     file: SourceFile, function: ast.AST, places: list[Any], values: FakeValues
 ) -> "tuple[Fix, str] | str | None":
     """The first place, from inside out, that a pattern can change safely."""
-    oracle, why = RecordedOracle(file, function, values, places), None
+    oracle, why = RecordedOracle(file, function, values, places, _names(file.path)), None
     for node in places:
         code, make = PATTERNS[type(node)]
         fix = make(node, oracle)

@@ -23,10 +23,13 @@ _DTYPES: dict[Any, torch.dtype] = {
 
 
 def takes(function: Any) -> bool:
-    return isinstance(function, type(torch.LongTensor)) or function is torch.Tensor
+    old = isinstance(function, type(torch.LongTensor)) or function is torch.Tensor
+    return old or function is torch.autograd.Variable
 
 
 def call(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if cls is torch.autograd.Variable:
+        return _variable(rec, args, kwargs)
     dtype = torch.get_default_dtype() if cls is torch.Tensor else _DTYPES.get(cls)
     given = settle_in(args)
     if dtype is None or kwargs or torch.get_default_device().type != "cpu":
@@ -43,7 +46,15 @@ def call(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _fits(value: Any, dtype: torch.dtype) -> bool:
     if type(value) in (list, tuple):
         return all(_fits(part, dtype) for part in value)
-    return type(value) is int or (type(value) is float and dtype.is_floating_point)
+    return type(value) is int or (isinstance(value, float) and dtype.is_floating_point)
+
+
+def _variable(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Variable(t)`: the same data, without history."""
+    plain = len(args) == 1 and isinstance(args[0], torch.Tensor)
+    if plain and set(kwargs) <= {"requires_grad", "volatile"} and not any(kwargs.values()):
+        return args[0].detach()
+    return _unknown(rec, torch.autograd.Variable, args, kwargs)
 
 
 def _unknown(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

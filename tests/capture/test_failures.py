@@ -171,7 +171,7 @@ def test_fullgraph_names_everything():
         y = x * 2
         if y.sum() > 0:  # the line
             return y
-        return -y
+        return y.sum()
 
     fn = dynfix.compile(f, backend="eager", fullgraph=True)
     with pytest.raises(
