@@ -216,7 +216,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("line", MAGICS)
 def test_a_magic_is_turned_back(line):
-    cell = notebook.Cell(1, line, 0, 0, None)
+    cell = notebook.NotebookCell(1, line, 0, 0, None)
     marks = notebook.Marks([line])
     masked = marks.masked(cell)
     assert "get_ipython()" in masked
@@ -225,7 +225,7 @@ def test_a_magic_is_turned_back(line):
 
 @pytest.mark.parametrize("line", PLAIN)
 def test_python_is_no_magic(line):
-    assert notebook.Marks([line]).masked(notebook.Cell(1, line, 0, 0, None)) == line
+    assert notebook.Marks([line]).masked(notebook.NotebookCell(1, line, 0, 0, None)) == line
 
 
 @pytest.fixture
