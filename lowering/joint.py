@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch._functorch import aot_autograd
 from torch._functorch._aot_autograd import graph_capture_wrappers
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 
 from ..runtime.errors import LoweringError
@@ -20,6 +19,7 @@ from ..runtime.pacing import in_background
 from .channels_last import prefer_channels_last
 from .constant_masks import drop_constant_masks
 from .decompose import decompositions
+from .gradient_paths import GradientPaths, without_history
 from .pipeline import compile_unit
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
@@ -99,17 +99,20 @@ def compile_graph(
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
+    paths = GradientPaths()
     compiled = aot_autograd.aot_module_simplified(
         tupled,
         tuple(example_inputs),
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=paths.partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
     )
-    return (lambda *args: compiled(*args)[0]) if single else compiled
+    cut_off = paths.inputs_without(tupled, example_inputs)
+    called = without_history(compiled, cut_off) if cut_off else compiled
+    return (lambda *args: called(*args)[0]) if single else called
 
 
 def with_aten_views(gm: GraphModule) -> GraphModule:

@@ -161,6 +161,7 @@ class CompiledFunction:
             return self._uncaptured(args, kwargs)
         if (
             self._stance_forbids()
+            or torch._C._len_torch_dispatch_stack()  # its modes would see another program
             or (self.background is not None and not self.background.may_record())
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
@@ -217,6 +218,8 @@ class CompiledFunction:
             raise recorder.failure
         recording = self._finished(recorder, result, args, kwargs, ambient)
         result = recorder.strip(result)
+        if recorder.failure is not None:
+            raise recorder.failure
         if changed is not None:
             recording = self._checked(None, recorder, recording, changed)
         elif recording is None:

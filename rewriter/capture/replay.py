@@ -21,6 +21,7 @@ class Undo:
 
     def __init__(self, random: bool, devices: tuple[torch.device, ...]) -> None:
         self._generators: dict[int, Callable[[], None] | None] = {}
+        self._histories: list[tuple[torch.Tensor, int]] = []
         self._copies: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._cpu = torch.random.get_rng_state() if random else None
         self._cuda = (
@@ -34,16 +35,16 @@ class Undo:
         if id(owner) not in self._generators:
             self._generators[id(owner)] = restorer(owner)
 
-    def keep(self, tensor: torch.Tensor) -> None:
-        """The tensor is about to be written."""
-        self._copies.append((tensor, tensor.detach().clone(), version_of(tensor)))
+    def keep(self, tensor: torch.Tensor, historied: bool) -> None:
+        """The tensor is about to be written, as part of its gradient history or not."""
+        version = version_of(tensor)
+        self._copies.append((tensor, tensor.detach().clone(), version))
+        if historied:
+            self._histories.append((tensor, version))
 
     def can_go_back(self) -> bool:
-        """Whether nothing was written that requires gradients: a history cannot be put back."""
-        return not any(
-            tensor.requires_grad and version_of(tensor) != version
-            for tensor, _, version in self._copies
-        )
+        """Whether no gradient history was written: it could not be put back."""
+        return all(version_of(tensor) == version for tensor, version in self._histories)
 
     def back(self) -> None:
         with torch.no_grad():
@@ -149,7 +150,7 @@ class Entry:
         tensors = [self._fed(feed, env) for feed in segment.feeds]
         if self._keeps:
             for position in segment.writes:
-                undo.keep(tensors[position])
+                undo.keep(tensors[position], position in segment.histories)
         env.outputs[index] = program(*tensors)
 
     def _fed(self, feed: Feed, env: Env) -> Any:

@@ -31,11 +31,12 @@ class Segment:
     ops: int
     writes: tuple[int, ...]
     random: bool
+    histories: tuple[int, ...] = ()
 
     def writes_history(self) -> bool:
-        """Whether it writes an input that requires gradients: the write belongs to the history of
-        the input, of its base and of their views, which a program of functions cannot touch."""
-        return any(self.metas[index].requires_grad for index in self.writes)
+        """Whether a write of an input is part of its gradient history, and so of that of its base
+        and of their views, which a program of functions cannot touch."""
+        return bool(self.histories)
 
 
 class SegmentBuilder:
@@ -47,6 +48,7 @@ class SegmentBuilder:
         self.graph = torch.fx.Graph()
         self.outputs: list[Value] = []
         self.written: set[Value] = set()
+        self.historied: set[Value] = set()  # written while gradients are recorded
         self.ops = 0
         self.random = False
         self.sizes: dict[Any, torch.fx.Node] = {}
@@ -109,4 +111,5 @@ class SegmentBuilder:
             self.ops,
             writes,
             self.random,
+            tuple(i for i, (value, _) in enumerate(self._imports) if value in self.historied),
         )

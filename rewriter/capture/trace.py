@@ -11,7 +11,7 @@ import torch
 
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
-from ...runtime.replay.recipes import Apply
+from ...runtime.replay.recipes import Apply, Input
 from .. import catalogue
 from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
 from .moving import Moving
@@ -121,6 +121,8 @@ class Recorder(ReadRecorder):
         if shaped:
             self.decided(catalogue.DYNAMIC_SHAPE, name)
             self.cut(eager=True)
+        if name in ("as_strided", "as_strided_", "as_strided_scatter"):
+            self._pin_offsets(args[0])
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         try:
@@ -155,6 +157,18 @@ class Recorder(ReadRecorder):
         except Exception as error:
             self.fault(error)
             raise Stopped from error
+
+    def _pin_offsets(self, tensor: torch.Tensor) -> None:
+        """`as_strided` counts from the start of the storage, where a graph has its inputs start."""
+        self.value(tensor)
+        for other in self.tracker.sharing(tensor):
+            value = self.value(other)
+            if value.home != self.segment.index and other.storage_offset():
+                self.stop_here(catalogue.UNSUPPORTED, "as_strided of a part of a storage")
+            if value.home == CALL_INPUT:
+                self.outcomes.append(
+                    (0, Apply(torch.Tensor.storage_offset, (Input(value.index),)), 0)
+                )
 
     def opaque(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run a function as it is and record it as one node; its body is not looked into."""
@@ -193,7 +207,14 @@ class Recorder(ReadRecorder):
                 self._written(tensor)
 
     def _written(self, tensor: torch.Tensor) -> None:
-        for other in self.tracker.sharing(tensor):
+        sharing = self.tracker.sharing(tensor)
+        homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
+        if len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:
+            self.stop(
+                catalogue.UNSUPPORTED,
+                "a tensor is written that has an alias on the other side of a graph break",
+            )
+        for other in sharing:
             tracked = self.tracker.get(other)
             assert tracked is not None
             if tracked.readonly or tracked.value in self.late_reads:
@@ -207,6 +228,8 @@ class Recorder(ReadRecorder):
                     "a view is written whose base was made before a graph break",
                 )
             self.segment.written.add(tracked.value)
+            if tensor.requires_grad and other.requires_grad and torch.is_grad_enabled():
+                self.segment.historied.add(tracked.value)
 
     def _bind(self, result: Any, node: torch.fx.Node) -> None:
         """Track what an operator gave: a tensor, or a (nested) sequence of tensors."""

@@ -45,6 +45,8 @@ CONSTRUCTS = (
     Construct("call", (cst.Call,), calls.convert),
     Construct("attribute", (cst.Attribute,), attributes.convert),
     Construct("item", (cst.Subscript,), subscripts.convert),
+    Construct("dict key", (cst.DictElement,), subscripts.convert_dict_element),
+    Construct("set", (cst.Set,), subscripts.convert_set),
     Construct("arithmetic", (cst.BinaryOperation,), arithmetic.convert_binary),
     Construct("sign and not", (cst.UnaryOperation,), arithmetic.convert_unary),
     Construct("comparison", (cst.Comparison,), comparisons.convert),

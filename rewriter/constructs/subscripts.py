@@ -6,7 +6,8 @@ import libcst as cst
 
 from ..scope import NameKind
 from .conversion import Context
-from .form import Part, argument, around, gap, template
+from .form import Part, argument, around, gap, operator, template
+from .tree import swap
 
 
 def convert(node: cst.Subscript, cx: Context) -> Any:
@@ -67,3 +68,24 @@ def _bound(node: Any, cx: Context) -> Part:
 
 def _comma(colon: cst.Colon) -> tuple[Part, ...]:
     return around(colon, ",")
+
+
+def convert_dict_element(node: cst.DictElement, cx: Context) -> Any:
+    """`{k: v}` -> `{__df.key(k): v}`: the dict asks its keys, which may be the user's code."""
+    return swap(node, key=hashed(node.key, cx), value=cx.convert(node.value))
+
+
+def convert_set(node: cst.Set, cx: Context) -> Any:
+    elements = [
+        swap(each, value=hashed(each.value, cx))
+        if isinstance(each, cst.Element)
+        else cx.inside(each)
+        for each in node.elements
+    ]
+    return swap(node, elements=elements)
+
+
+def hashed(node: Any, cx: Context) -> Any:
+    """A key, told before it is hashed; a literal is its own."""
+    literal = isinstance(node, cst.SimpleString | cst.Integer | cst.Float | cst.UnaryOperation)
+    return cx.convert(node) if literal else operator("key", cx.convert(node))

@@ -51,6 +51,13 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
     return rec.known.loaded(value, Item(path, key))
 
 
+def check_key(rec: Recorder, key: Any) -> None:
+    """A dict or set is about to ask a key for its hash, and whether it equals another."""
+    if not is_constant(key) and type(key) not in scalars.TRACED:
+        c_calls.check(rec, ("__eq__", "__hash__"), key)
+        guard_arguments(rec, (key,), {})
+
+
 def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
     """`obj[key]` of a mapping from outside: guards the element, or that there is none."""
     c_calls.check(rec, ("__eq__", "__hash__"), key)

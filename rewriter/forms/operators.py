@@ -170,6 +170,13 @@ class Forms:
             else rec.safely(lambda: items.load(rec, obj, key), lambda: obj[key])
         )
 
+    def key(self, key: Any) -> Any:
+        """A key of a dict display, or a member of a set's."""
+        rec = recorder()
+        if rec is not None:
+            items.check_key(rec, key)
+        return key
+
     def set_item(self, obj: Any, key: Any, value: Any) -> None:
         rec = recorder()
         if rec is None:

@@ -152,6 +152,9 @@ class Forms:
     def select(self, test, then, orelse):
         return then() if self.truth(test) else orelse()
 
+    def key(self, key):
+        return key
+
     def subject(self, value, patterns, attributes):
         return value
 

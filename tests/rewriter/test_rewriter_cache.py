@@ -108,6 +108,19 @@ def test_what_another_user_owns_is_not_loaded(entry, what):
     assert rewrite_cache.load(key) is None
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a folder away"
+)
+def test_nothing_is_made_in_the_folder_of_another_user(tmp_path, monkeypatch):
+    place = tmp_path / "theirs"
+    place.mkdir()
+    os.chown(place, 12345, 12345)
+    monkeypatch.setenv("DYNFIX_CACHE_DIR", str(place))
+    with pytest.warns(UserWarning, match="belongs to user 12345"):
+        rewrite_cache.store("code", emit.rewrite.__code__)
+    assert not list(place.iterdir())
+
+
 def test_an_unwritable_place_does_no_harm(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / "file"))

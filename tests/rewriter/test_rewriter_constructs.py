@@ -177,7 +177,7 @@ CASES = {
         "(lambda x: x + G)(1)",
         [("call", "...", 1), ("glob", "G", 5), ("binary", "+", 1, 5)],
     ),
-    "match guard": ("match n:\n    case x if x: pass", [("truth", 2)]),
+    "match guard": ("match n:\n    case x if x: pass", [("subject", 2, (), ()), ("truth", 2)]),
     "decorator": ("@(lambda f: f)\ndef g(): pass", []),
 }
 
@@ -211,9 +211,9 @@ def test_frame_readers_are_left_alone():
     assert "locals" not in repr(log) and "eval" not in repr(log) and "globals" not in repr(log)
 
 
-def test_class_bodies_are_left_alone():
+def test_class_bodies_are_left_alone_but_what_they_read_is_told():
     log = record("class C:\n    y = n + G\n    def m(self): return [G for _ in 'a']\nC().m()")
-    assert [entry[0] for entry in log] == ["call", "attr", "call"]
+    assert [entry[0] for entry in log] == ["class_reads", "call", "attr", "call"]
 
 
 def test_annotations_are_left_alone():

@@ -1,0 +1,74 @@
+"""Which inputs of a graph have no gradient path: they are given without their history, which eager
+would not look into either, and which may have been freed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import detect_fake_mode
+from torch.fx import GraphModule
+
+
+class GradientPaths:
+    """Which inputs of a joint graph get a gradient; asked while it is partitioned."""
+
+    def __init__(self) -> None:
+        self._has_gradient: list[bool] = []
+
+    def partition(self, joint: GraphModule, inputs: Any, **settings: Any) -> Any:
+        output = next(node for node in reversed(joint.graph.nodes) if node.op == "output")
+        gradients = output.args[0][settings["num_fwd_outputs"] :]
+        self._has_gradient = [gradient is not None for gradient in gradients]
+        return min_cut_rematerialization_partition(joint, inputs, **settings)
+
+    def inputs_without(self, gm: GraphModule, example_inputs: list[Any]) -> frozenset[int]:
+        """Indices of inputs that require gradients and get none, though they are neither written
+        nor does an output share their memory (AOTAutograd remakes such outputs from the input)."""
+        if len(self._has_gradient) != len(example_inputs):
+            return frozenset()
+        found = {
+            index
+            for index, (example, has) in enumerate(
+                zip(example_inputs, self._has_gradient, strict=True)
+            )
+            if isinstance(example, torch.Tensor) and example.requires_grad and not has
+        }
+        return frozenset(found - _shared(gm, example_inputs)) if found else frozenset()
+
+
+def _shared(gm: GraphModule, example_inputs: list[Any]) -> set[int]:
+    """Indices of inputs that the graph writes, or whose memory an output shares."""
+    mode = detect_fake_mode(example_inputs)
+    if mode is None:
+        return set(range(len(example_inputs)))
+    with mode, torch.no_grad():
+        inputs = [
+            each.detach().clone() if isinstance(each, torch.Tensor) else each
+            for each in example_inputs
+        ]
+        before = [each._version for each in inputs if isinstance(each, torch.Tensor)]
+        given = [each for each in inputs if isinstance(each, torch.Tensor)]
+        outputs = [each for each in gm(*inputs) if isinstance(each, torch.Tensor)]
+    memory = {each.untyped_storage()._cdata for each in outputs}
+    changed = {
+        id(each)
+        for each, version in zip(given, before, strict=True)
+        if each._version != version or each.untyped_storage()._cdata in memory
+    }
+    return {index for index, each in enumerate(inputs) if id(each) in changed}
+
+
+def without_history(compiled: Callable[..., Any], cut_off: frozenset[int]) -> Callable[..., Any]:
+    """`compiled`, given the inputs of `cut_off` without their history: eager would not look into it
+    either, and it may have been freed."""
+
+    def call(*args: Any) -> Any:
+        return compiled(
+            *(
+                arg.detach() if index in cut_off and arg.requires_grad else arg
+                for index, arg in enumerate(args)
+            )
+        )
+
+    return call

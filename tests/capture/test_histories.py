@@ -1,0 +1,116 @@
+"""Gradients where a call writes an input, keeps state, or looks behind a tensor's first element."""
+
+import dynfix
+import pytest
+import torch
+
+BACKENDS = ("eager", "native")
+
+
+def both(make, backend, turns=3):
+    """What `make(compile)` gives with the plain function, and with the compiled one."""
+    torch.manual_seed(0)
+    expected = make(lambda fn: fn)
+    torch.manual_seed(0)
+    assert make(lambda fn: dynfix.compile(fn, backend=backend)) == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_written_view_reaches_its_base(backend):
+    def make(compiled):
+        fn, seen = compiled(lambda v: v.mul_(3)), []
+        for _ in range(3):
+            leaf = torch.ones(4, requires_grad=True)
+            base = leaf * 1
+            fn(base[:2])
+            base.sum().backward()
+            seen.append(leaf.grad.tolist())
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_written_base_reaches_its_views(backend):
+    def make(compiled):
+        def f(b, y):
+            b.mul_(y)
+            return b[1:]
+
+        fn, seen = compiled(f), []
+        for _ in range(3):
+            leaf = torch.ones(4, requires_grad=True)
+            base = leaf * 1
+            view = base[:2]
+            fn(base, torch.full((4,), 5.0, requires_grad=True))
+            view.sum().backward()
+            seen.append(leaf.grad.tolist())
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_leaf_is_not_written(backend):
+    def make(compiled):
+        fn, seen = compiled(lambda x: x.add_(1).detach()), []
+        for leaf in (False, False, True, False):
+            x = torch.zeros(2, requires_grad=True)
+            x = x if leaf else x * 1
+            try:
+                seen.append(fn(x).tolist())
+            except RuntimeError as error:
+                seen.append(str(error)[:30])
+            seen.append(x.detach().tolist())
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_detached_state_trains(backend):
+    class State:
+        h = torch.zeros(2)
+
+    def make(compiled):
+        state = State()
+
+        def f(x, w):
+            state.h = torch.tanh(state.h.detach() + x * w)
+            return state.h.sum()
+
+        fn, w, seen = compiled(f), torch.ones(2, requires_grad=True), []
+        for _ in range(4):
+            w.grad = None
+            fn(torch.ones(2), w).backward()
+            seen.append([round(value, 4) for value in w.grad.tolist()])
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_of_what_has_no_gradient_keeps_its_history(backend):
+    """The output shares the input's memory: its gradient goes to the input all the same."""
+
+    def make(compiled):
+        fn, seen = compiled(lambda x, w: (x.detach() * w, x[1:])), []
+        for _ in range(3):
+            x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+            out, view = fn(x, w)
+            (out.sum() + view.sum()).backward()
+            seen.append((x.grad.tolist(), w.grad.tolist()))
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_as_strided_counts_from_the_start_of_the_storage(backend):
+    def make(compiled):
+        fn = compiled(lambda x: torch.as_strided(x, (2,), (1,), 0) + 1)
+        base = torch.arange(10.0)
+        parts = (base[:3], base[2:5], base[4:7], base[:3])
+        return [fn(part).tolist() for part in parts]
+
+    both(make, backend)

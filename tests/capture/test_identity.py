@@ -1,0 +1,114 @@
+"""Objects that were distinct stay distinct where that was asked or written; aliases across a graph
+break; tensors that can be swapped."""
+
+import types
+
+import dynfix
+import torch
+from helpers import Case, X, call, one_graph, recordings, same
+
+TOTALS = [1.0]
+
+
+class Holder:
+    def __init__(self, v):
+        self.v = v
+
+
+def written_and_read(o, p, x):
+    o.v = 5.0
+    return x * p.v
+
+
+def appended_and_counted(d, x):
+    d["a"].append(2)
+    return x * len(d["b"])
+
+
+def test_objects_become_one():
+    one, two = Holder(1.0), Holder(1.0)
+    same(lambda: written_and_read, (one, two, X), (one, one, X), (one, two, X), (one, one, X))
+
+
+def test_lists_become_one():
+    shared = [1]
+    apart, together = {"a": [1], "b": [1]}, {"a": shared, "b": shared}
+    same(lambda: appended_and_counted, (apart, X), (together, X), (apart, X), (together, X))
+
+
+def test_an_argument_that_is_a_global():
+    def make():
+        totals = [1.0]
+        namespace = {"TOTALS": totals, "__name__": __name__}
+
+        def f(values, x):
+            values.append(2.0)
+            return x * len(TOTALS)
+
+        return Case(fn=types.FunctionType(f.__code__, namespace), totals=totals)
+
+    eager, compiled = make(), make()
+    fn = dynfix.compile(compiled.fn, backend="eager")
+    for own in (False, True, False, True):
+        results = []
+        for case, run in ((eager, eager.fn), (compiled, fn)):
+            case.totals[:] = [1.0]
+            results.append(run(case.totals if own else [1.0], X))
+        assert torch.equal(*results)
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = (torch.nn.Parameter(torch.ones(2, 3)) for _ in range(2))
+
+    def forward(self, x):
+        return x * 2 if self.w is self.v else x * 3
+
+
+def test_parameters_tied_later():
+    def tie(m):
+        m.v = m.w
+
+    fn = same(Tied, (X,), tie, (X,))
+    one_graph(fn)
+
+
+def test_is_among():
+    def f(x, values):
+        return x + 1 if any(x is y for y in values) else x - 1
+
+    a, b = X.clone(), X.clone()
+    fn = same(lambda: f, call(a, [b, b]), call(a, [a, b]), call(b, [a, a]), call(b, [a, b]))
+    assert not [site for recording in recordings(fn) for site in recording.sites]
+
+
+def test_objects_told_apart_need_not_be_the_same_ones():
+    def f(a, b, x):
+        return x + 1 if a is b else x - 1
+
+    steps = [call(Holder(1.0), Holder(2.0), X) for _ in range(4)]
+    assert len(recordings(same(lambda: f, *steps))) == 1
+
+
+def test_an_alias_across_a_break():
+    for backend in ("eager", "native"):
+
+        def f(p, w, n):
+            q = p.detach()
+            if n > 0:
+                q.add_(w)
+            return p.sum()
+
+        p, fn = torch.zeros(2), dynfix.compile(f, backend=backend)
+        for turn in range(1, 4):
+            assert fn(p, torch.ones(2), torch.ones(())).item() == 2.0 * turn
+
+
+def test_parameters_can_be_swapped():
+    m = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
+    fn = dynfix.compile(m, backend="eager")
+    x = torch.ones(1, 2)
+    fn(x), fn(x)
+    torch.utils.swap_tensors(m.weight, torch.nn.Parameter(torch.ones(2, 2), False))
+    assert fn(x).tolist() == [[2.0, 2.0]]

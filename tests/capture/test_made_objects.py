@@ -1,0 +1,205 @@
+"""Containers and objects that are made in the call come back exactly, whatever their classes do;
+and a call that raises leaves what eager leaves."""
+
+import collections
+import datetime
+import functools
+
+import dynfix
+import pytest
+import torch
+from helpers import X, same
+
+
+class Counted(list):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.n = len(self)
+
+    def append(self, value):
+        super().append(value)
+        self.n += 100
+
+
+class Turned(tuple):
+    def __new__(cls, a, b):
+        return super().__new__(cls, (b, a))
+
+
+class Loud(dict):
+    def __setitem__(self, key, value):
+        super().__setitem__(key, (key, value))
+
+
+class Grams(float):
+    unit = "g"
+
+
+class Slotted:
+    __slots__ = ("a", "b")
+
+    def __init__(self, a):
+        self.a, self.b = a, 1
+
+
+class Named(collections.namedtuple("Named", "a b")):
+    def total(self):
+        return self.a + self.b
+
+
+class Lying:
+    def __init__(self, x):
+        self.x, self.label = x, "first"
+
+    def __getstate__(self):
+        return {"x": self.x, "label": "second"}
+
+
+def ordered(x):
+    made = collections.OrderedDict()
+    made["b"], made["a"] = x * 2, x
+    made.move_to_end("b")
+    return made
+
+
+def counted(x):
+    made = Counted([x, x * 2])
+    made.append(x + 1)
+    return made
+
+
+def loud(x):
+    made = Loud()
+    made["a"] = x * 2
+    return made
+
+
+MAKERS = {
+    "ordered": ordered,
+    "counted": counted,
+    "loud": loud,
+    "turned": lambda x: Turned(x, x * 2),
+    "grams": lambda x: (Grams(2.5), x * 2),
+    "slotted": lambda x: Slotted(x * 2),
+    "named": lambda x: Named(x, 3),
+    "lying": lambda x: Lying(x * 2),
+    "deque": lambda x: collections.deque([x * 2, 1], maxlen=5),
+    "defaultdict": lambda x: collections.defaultdict(list, a=[x * 2]),
+    "partial": lambda x: (functools.partial(torch.add, x * 2)(x), datetime.date(2020, 1, 2)),
+    "nested": lambda x: Turned(Counted([x * 2]), {"k": Turned(x, 1)}),
+    "frozenset": lambda x: (frozenset({1, 2}), x * 2),
+}
+
+
+def shown(obj):
+    """What an observer sees of a made object, below its class's own methods."""
+    if isinstance(obj, torch.Tensor):
+        return obj.tolist()
+    fields = {name: shown(value) for name, value in getattr(obj, "__dict__", {}).items()}
+    fields |= {name: shown(getattr(obj, name)) for name in getattr(obj, "__slots__", ())}
+    if isinstance(obj, dict):
+        return type(obj), list(obj), {k: shown(v) for k, v in dict.items(obj)}, fields
+    if isinstance(obj, list | tuple | collections.deque):
+        return type(obj), [shown(part) for part in obj], getattr(obj, "maxlen", None), fields
+    return type(obj), fields or repr(obj)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_made_in_the_call(name):
+    fn = dynfix.compile(MAKERS[name], backend="eager")
+    for k in range(1, 4):
+        assert shown(fn(X * k)) == shown(MAKERS[name](X * k))
+
+
+def test_what_holds_itself():
+    def f(x):
+        made = [x * 2]
+        made.append(made)
+        return made
+
+    fn = dynfix.compile(f, backend="eager")
+    for _ in range(3):
+        made = fn(X)
+        assert made[1] is made and torch.equal(made[0], X * 2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_effects_before_an_error_are_kept(backend):
+    def make():
+        log = []
+
+        def f(x, i):
+            log.append("before")
+            x.add_(1)
+            return x[i].sum()
+
+        return log, f
+
+    def outcome(fn, x, i):
+        try:
+            return fn(x, i).item()
+        except (IndexError, RuntimeError) as error:
+            return type(error).__name__
+
+    index = torch.tensor([0])
+    logs, results = [], []
+    for compiled in (False, True):
+        log, f = make()
+        fn = dynfix.compile(f, backend=backend) if compiled else f
+        xs = [torch.ones(2) for _ in range(4)]
+        picks = (index, index, index + 5, index)
+        results.append([outcome(fn, x, i) for x, i in zip(xs, picks, strict=True)])
+        logs.append((log, [x.tolist() for x in xs]))
+    assert logs[0] == logs[1]
+    assert results[0] == results[1]
+
+
+def test_fullgraph_names_what_is_found_at_the_end():
+    def leaks_grad_mode(x):
+        torch.set_grad_enabled(False)
+        return x * 2
+
+    try:
+        with pytest.raises(dynfix.GraphBreakError):
+            dynfix.compile(leaks_grad_mode, backend="eager", fullgraph=True)(X)
+    finally:
+        torch.set_grad_enabled(True)
+
+
+class Effectful(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        Effectful.calls += 1
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class Pure(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 2 * torch.ones_like(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_effects_of_an_autograd_function_happen_once(backend):
+    Effectful.calls = 0
+    fn = dynfix.compile(lambda x: Effectful.apply(x).sin(), backend=backend)
+    for count in range(1, 4):
+        fn(torch.ones(2, requires_grad=True)).sum().backward()
+        assert Effectful.calls == count
+
+
+def test_an_autograd_function_that_only_computes_stays_in_the_graph():
+    fn = same(lambda: lambda x: Pure.apply(x).sin(), (X.clone().requires_grad_(),), (X,))
+    assert all(recording.segments for recording in fn._dynfix_entry.recordings)

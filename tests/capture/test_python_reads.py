@@ -1,0 +1,281 @@
+"""What Python reads by itself: match patterns, class bodies, imports, `super()`, special methods
+that C code calls, names of functions, bounds of ranges."""
+
+import dataclasses
+import sys
+import types
+
+import dynfix
+import pytest
+import torch
+from helpers import X, call, one_graph, same
+
+SCALE = [2.0]
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+class Kinds:
+    A, B = 1, 2
+
+
+class Always(type):
+    wanted = True
+
+    def __instancecheck__(cls, instance):
+        return Always.wanted
+
+
+class Any(metaclass=Always):
+    pass
+
+
+class Number:
+    def __init__(self, v):
+        self.v = v
+
+    def __add__(self, other):
+        return Number(self.v + (other.v if isinstance(other, Number) else other))
+
+    __radd__ = __add__
+
+    def __eq__(self, other):
+        return self.v == other.v and SCALE[0] > 1
+
+    def __hash__(self):
+        return hash(self.v)
+
+    def __str__(self):
+        return f"{self.v * SCALE[0]}"
+
+
+def by_class(t, p):
+    match p:
+        case Point(x=0, y=y):
+            return t * y
+        case Point(x=x):
+            return t + x
+
+
+def by_value(t, n):
+    match n:
+        case Kinds.A:
+            return t + 1
+        case Kinds.B:
+            return t * 2
+    return t
+
+
+def by_shape(t, value):
+    match value:
+        case []:
+            return t
+        case [first, *_] if first > 1:
+            return t * first
+        case {"k": k, **rest}:
+            return t * k + len(rest)
+        case (_, str(s)):
+            return t + len(s)
+    return -t
+
+
+def test_match_of_a_class():
+    points = (Point(0, 1.0), Point(0, 2.0), Point(1.0, 2.0), Point(0, 1.0))
+    fn = same(lambda: by_class, *(call(X, point) for point in points))
+    one_graph(fn)
+
+
+def test_match_of_a_value(monkeypatch):
+    fn = dynfix.compile(by_value, backend="eager")
+    assert torch.equal(fn(X, 1), X + 1)
+    monkeypatch.setattr(Kinds, "A", 2)
+    monkeypatch.setattr(Kinds, "B", 1)
+    assert torch.equal(fn(X, 1), X * 2)
+
+
+def test_match_of_a_structure():
+    values = ([], [2, 3], [2, 4], [1], {"k": 2}, {"k": 3}, {"k": 3, "l": 1}, (1, "ab"), (1, 2), [2])
+    same(lambda: by_shape, *(call(X, value) for value in values))
+
+
+def changing(fn, changes, *args):
+    """Compare eager and compiled before and after each change."""
+    compiled = dynfix.compile(fn, backend="eager")
+    for change in (lambda: None, *changes):
+        change()
+        for _ in range(2):
+            assert torch.equal(compiled(*args), fn(*args))
+
+
+def test_class_body(monkeypatch):
+    namespace = {"__name__": __name__, "K": 2.0, "__builtins__": __builtins__}
+
+    def f(x):
+        class Inner:
+            k = K  # noqa: F821
+
+        return x * Inner.k
+
+    fn = types.FunctionType(f.__code__, namespace)
+    changes = [lambda value=value: namespace.update(K=value) for value in (5.0, 7.0, 2.0)]
+    changing(fn, changes, X)
+
+
+def test_class_body_with_bases_and_methods():
+    def f(x):
+        class Inner(Number):
+            extra: int = 3
+
+            def total(self, y):
+                return y * self.v + self.extra
+
+        return Inner(2.0).total(x)
+
+    same(lambda: f, (X,), (X,), (X,))
+
+
+def test_import_inside(monkeypatch):
+    made = types.ModuleType("read_inside")
+    made.K = 2.0
+    monkeypatch.setitem(sys.modules, "read_inside", made)
+
+    def f(x):
+        import read_inside as module
+        from read_inside import K
+
+        return x * K + module.K
+
+    def replace():
+        other = types.ModuleType("read_inside")
+        other.K = 7.0
+        sys.modules["read_inside"] = other
+
+    changing(f, [lambda: setattr(made, "K", 5.0), replace], X)
+
+
+class Base:
+    b = 2.0
+
+    @property
+    def p(self):
+        return self.b
+
+
+class Derived(Base):
+    def read(self, x):
+        return x * super().b * super().p
+
+
+def test_super(monkeypatch):
+    obj = Derived()
+    changes = [
+        lambda: monkeypatch.setattr(Base, "b", 5.0),
+        lambda: monkeypatch.setattr(Base, "p", property(lambda self: 3.0)),
+    ]
+    changing(lambda x: obj.read(x), changes, X)
+
+
+def test_names_of_functions_and_classes():
+    class Named:
+        pass
+
+    def named():
+        pass
+
+    changes = [
+        lambda: setattr(named, "__name__", "longer_than_before"),
+        lambda: setattr(Named, "__name__", "N"),
+    ]
+    changing(lambda x: x * len(named.__name__) + len(Named.__name__), changes, X)
+
+
+def test_class_methods_are_recorded_once():
+    class Maker:
+        k = 2
+
+        @classmethod
+        def make(cls, x):
+            return x * cls.k
+
+    fn = same(lambda: lambda x: Maker.make(x), (X,), (X,), (X,))
+    one_graph(fn, count=1)
+
+
+def test_bounds_of_equal_ranges():
+    ranges = (range(0, 3, 2), range(0, 4, 2), range(0), range(5, 5))
+    same(lambda: lambda r, x: (x * r.stop, r.start), *(call(r, X) for r in ranges))
+
+
+def test_length_after_a_caught_index_error():
+    def f(x, values):
+        try:
+            return x * values[2]
+        except IndexError:
+            return x - 1
+
+    same(lambda: f, call(X, [1]), call(X, [1, 2, 3]), call(X, [1, 2]), call(X, [1, 2, 5]))
+
+
+def test_recursion_limit():
+    before = sys.getrecursionlimit()
+    try:
+        changing(
+            lambda x: x * sys.getrecursionlimit(), [lambda: sys.setrecursionlimit(before + 7)], X
+        )
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda a, b, x: x * sum([a, b]).v,
+        lambda a, b, x: x + ([a] == [b]),
+        lambda a, b, x: x + (a in [b, b]),
+        lambda a, b, x: x + len({a: 1, b: 2}),
+        lambda a, b, x: x + len("%s" % b),
+        lambda a, b, x: x + len(f"{b}"),
+        lambda a, b, x: x + [b, b].count(a),
+        lambda a, b, x: x + isinstance(a, Any),
+    ],
+)
+def test_special_methods_that_c_code_calls(read, monkeypatch):
+    a, b = Number(1.0), Number(1.0)
+    monkeypatch.setattr(Always, "wanted", True)
+
+    def scale(value):
+        SCALE[0] = value
+
+    try:
+        changes = [
+            lambda: setattr(b, "v", 2.0),
+            lambda: scale(1.0),
+            lambda: setattr(a, "v", 2.0),
+            lambda: scale(20.0),
+            lambda: monkeypatch.setattr(Always, "wanted", False),
+        ]
+        changing(read, changes, a, b, X)
+    finally:
+        scale(2.0)
+
+
+def test_lists_of_what_dataclass_compares():
+    p, q = Point(1.0, 1.0), Point(1.0, 1.0)
+    changes = [lambda: setattr(q, "x", 2.0), lambda: setattr(p, "x", 2.0)]
+    changing(lambda a, b, x: x + 1 if [a] == [b] else x - 1, changes, p, q, X)
+
+
+def test_attributes_that_torch_stores():
+    norm = torch.nn.utils.weight_norm(torch.nn.Linear(2, 3)).requires_grad_(False)
+    fn = dynfix.compile(norm, backend="eager")
+    for value in (1.0, 1.0, 10.0):
+        norm.weight_g.fill_(value)
+        fn(torch.ones(1, 2))
+        found = norm.weight.clone()
+        torch.nn.Linear.forward(norm, torch.ones(1, 2))
+        norm(torch.ones(1, 2))
+        assert torch.equal(found, norm.weight)
