@@ -4,68 +4,37 @@ function is."""
 import functools
 import threading
 import time
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..lowering import joint
-from ..lowering.aot_eager import aot_eager
 from ..lowering.double_backward import Differentiable
-from ..lowering.fakes import PacedFakeMode
-from ..runtime import backends, report
+from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
 from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
 from ..runtime.options import Options
-from . import catalogue, emit, stances
+from . import catalogue, stances
 from .background import Background
 from .capture import current, places
 from .capture.moving import Moving
-from .capture.recording import Recording, finish
+from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Generators, equal, is_repeatable
 from .capture.replay import Entry
-from .capture.segments import Segment
 from .capture.symbolic import Symbols
 from .capture.trace import Recorder
 from .forms import call_ops, known_calls
-from .forms.operators import Forms
-from .live_source import NotRewritable
 from .outline import pieces
+from .recorders_rewriter import Rewriter
 from .rerecord import Changed, checked
+from .segment_programs import Foreign, compile_segment
 from .switchover import State, Switchover
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
 FAILURES_KEPT = 2
-
-
-class Rewriter:
-    """What the recorder needs of the rewriter: calls, rewritten functions, callbacks."""
-
-    NotRewritable = NotRewritable
-    call = staticmethod(call_ops.call)
-    construct = staticmethod(call_ops.construct)
-    is_rewritten = staticmethod(emit.is_rewritten)
-
-    @staticmethod
-    def rewrite(fn: types.FunctionType) -> types.FunctionType:
-        return emit.rewrite(fn, Forms)
-
-    @staticmethod
-    def made_in_call(obj: Any) -> bool:
-        """Whether a function is a closure or lambda that rewritten code made."""
-        return isinstance(obj, types.FunctionType) and emit.is_rewritten(obj.__code__)
-
-    @staticmethod
-    def callback(rec: Recorder, fn: Any) -> Callable[..., Any]:
-        """`fn` for C code that calls back: it runs as called from rewritten source."""
-        return lambda *args, **kwargs: call_ops.call(rec, fn, args, kwargs)
-
-
-places.use(emit.is_rewritten)
 
 
 class CompiledFunction:
@@ -440,7 +409,7 @@ class CompiledFunction:
         recording.compile_times["backend"] = time.perf_counter() - start
         entry = Entry(recording, programs, self.fn)
         for program in programs:
-            inner = program.program if isinstance(program, _Foreign) else program
+            inner = program.program if isinstance(program, Foreign) else program
             if isinstance(inner, Differentiable):
                 inner.when_seen = functools.partial(self._double_backward, entry)
         return entry
@@ -497,63 +466,6 @@ class CompiledFunction:
             f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}",
             name,
         )
-
-
-class Failed:
-    """A call that was not captured: its sites, and nothing else."""
-
-    segments: tuple[Segment, ...] = ()
-    guards: tuple[Any, ...] = ()
-    graphs: tuple[Any, ...] = ()
-    rewritten: tuple[Any, ...] = ()
-
-    def __init__(self, sites: tuple[catalogue.Site, ...]) -> None:
-        self.sites = sites
-        self.compile_times: dict[str, float] = {}
-
-
-def compile_segment(
-    segment: Segment, options: Options, example_inputs: list[Any] | None = None
-) -> Callable[..., Any]:
-    """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it
-    is."""
-    if segment.eager or not segment.ops:
-        return segment.module
-    by_aot = options.backend in ("native", "aot_eager")
-    if by_aot and segment.writes_history():
-        return _Foreign(segment.module)
-    if example_inputs is None:
-        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
-            example_inputs = [meta.fake() for meta in segment.metas]
-    program = backends.lookup(options.backend)(segment.module, example_inputs, options)
-    if options.backend == "eager":
-        return _Foreign(program)
-    program = Differentiable(program, segment.module, segment.random)
-    return program if by_aot else _Foreign(program)
-
-
-class _Foreign:
-    """A program of another backend: it may write its inputs before it raises, so a call that fails
-    is not redone."""
-
-    may_write_first = True
-
-    def __init__(self, program: Callable[..., Any]) -> None:
-        self.program = program
-
-    def __call__(self, *tensors: Any) -> Any:
-        return self.program(*tensors)
-
-
-def _eager_backend(
-    gm: torch.fx.GraphModule, example_inputs: Any, options: Options
-) -> Callable[..., Any]:
-    return gm
-
-
-backends.register_builtin("native", joint.compile_graph)
-backends.register_builtin("aot_eager", aot_eager)
-backends.register_builtin("eager", _eager_backend)
 
 
 def make_compiled(fn: Callable[..., Any], options: Options) -> CompiledFunction:

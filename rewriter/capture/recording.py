@@ -86,6 +86,19 @@ class Recording:
         return [segment.module for segment in self.segments if segment.ops]
 
 
+class Failed:
+    """A call that was not captured: its sites, and nothing else."""
+
+    segments: tuple[Segment, ...] = ()
+    guards: tuple[Any, ...] = ()
+    graphs: tuple[Any, ...] = ()
+    rewritten: tuple[Any, ...] = ()
+
+    def __init__(self, sites: tuple[catalogue.Site, ...]) -> None:
+        self.sites = sites
+        self.compile_times: dict[str, float] = {}
+
+
 def finish(
     recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any
 ) -> Recording | None:

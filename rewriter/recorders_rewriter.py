@@ -1,0 +1,38 @@
+"""What the recorder needs of the rewriter."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from . import emit
+from .capture import places
+from .capture.trace import Recorder
+from .forms import call_ops
+from .forms.operators import Forms
+from .live_source import NotRewritable
+
+
+class Rewriter:
+    """What the recorder needs of the rewriter: calls, rewritten functions, callbacks."""
+
+    NotRewritable = NotRewritable
+    call = staticmethod(call_ops.call)
+    construct = staticmethod(call_ops.construct)
+    is_rewritten = staticmethod(emit.is_rewritten)
+
+    @staticmethod
+    def rewrite(fn: types.FunctionType) -> types.FunctionType:
+        return emit.rewrite(fn, Forms)
+
+    @staticmethod
+    def made_in_call(obj: Any) -> bool:
+        """Whether a function is a closure or lambda that rewritten code made."""
+        return isinstance(obj, types.FunctionType) and emit.is_rewritten(obj.__code__)
+
+    @staticmethod
+    def callback(rec: Recorder, fn: Any) -> Callable[..., Any]:
+        """`fn` for C code that calls back: it runs as called from rewritten source."""
+        return lambda *args, **kwargs: call_ops.call(rec, fn, args, kwargs)
+
+
+places.use(emit.is_rewritten)

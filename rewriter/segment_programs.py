@@ -1,0 +1,58 @@
+"""The callables of a recording's segments, by the backend that was chosen."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..lowering import joint
+from ..lowering.aot_eager import aot_eager
+from ..lowering.double_backward import Differentiable
+from ..lowering.fakes import PacedFakeMode
+from ..runtime import backends
+from ..runtime.options import Options
+from .capture.segments import Segment
+
+
+def compile_segment(
+    segment: Segment, options: Options, example_inputs: list[Any] | None = None
+) -> Callable[..., Any]:
+    """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it
+    is."""
+    if segment.eager or not segment.ops:
+        return segment.module
+    by_aot = options.backend in ("native", "aot_eager")
+    if by_aot and segment.writes_history():
+        return Foreign(segment.module)
+    if example_inputs is None:
+        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
+            example_inputs = [meta.fake() for meta in segment.metas]
+    program = backends.lookup(options.backend)(segment.module, example_inputs, options)
+    if options.backend == "eager":
+        return Foreign(program)
+    program = Differentiable(program, segment.module, segment.random)
+    return program if by_aot else Foreign(program)
+
+
+class Foreign:
+    """A program of another backend: it may write its inputs before it raises, so a call that fails
+    is not redone."""
+
+    may_write_first = True
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        self.program = program
+
+    def __call__(self, *tensors: Any) -> Any:
+        return self.program(*tensors)
+
+
+def _eager_backend(
+    gm: torch.fx.GraphModule, example_inputs: Any, options: Options
+) -> Callable[..., Any]:
+    return gm
+
+
+backends.register_builtin("native", joint.compile_graph)
+backends.register_builtin("aot_eager", aot_eager)
+backends.register_builtin("eager", _eager_backend)
