@@ -402,12 +402,12 @@ class CompiledFunction:
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
+            entry = Entry(recording, programs, self.fn)
         except Exception as error:
             self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
             return None
         recording.compile_times["backend"] = time.perf_counter() - start
-        entry = Entry(recording, programs, self.fn)
         for program in programs:
             inner = program.program if isinstance(program, Foreign) else program
             if isinstance(inner, Differentiable):
