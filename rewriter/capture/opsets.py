@@ -176,17 +176,24 @@ def with_numbers(
 
 def _with_numbers_in_slices(index: Any, number: Callable[[torch.Tensor], Any]) -> Any:
     if type(index) is tuple:
-        return tuple(_with_numbers_in_slices(part, number) for part in index)
+        return _if_other(index, tuple(_with_numbers_in_slices(part, number) for part in index))
     if type(index) is slice:
-        return slice(*(_numbered(end, number) for end in (index.start, index.stop, index.step)))
+        ends = (index.start, index.stop, index.step)
+        made = tuple(_numbered(end, number) for end in ends)
+        return index if _if_other(ends, made) is ends else slice(*made)
     return index
+
+
+def _if_other(given: Any, made: Any) -> Any:
+    """`made` where a part of it changed; else the object that was given, by which it is known."""
+    return given if all(a is b for a, b in zip(given, made, strict=True)) else made
 
 
 def _numbered(part: Any, number: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(part, torch.Tensor):
         return number(part)
     if type(part) in (list, tuple) and any(isinstance(each, torch.Tensor) for each in part):
-        return type(part)(_numbered(each, number) for each in part)
+        return _if_other(part, type(part)(_numbered(each, number) for each in part))
     return part
 
 
