@@ -2,6 +2,7 @@
 or ends the recording."""
 
 import copy
+import dataclasses
 import functools
 import types
 import weakref
@@ -361,10 +362,32 @@ def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
         or _is_generated(cls, init)
     ):
         items.guard_arguments(rec, args, kwargs)
+        after = on_class(cls, "__post_init__")
+        if isinstance(after, types.FunctionType) and dataclasses.is_dataclass(cls):
+            return _initialised(rec, cls, after, args, kwargs)
         return cls(*args, **kwargs)
     made = _new(rec, cls, new, args, kwargs)
     if isinstance(made, cls):
         call(rec, init, (made, *args), kwargs)
+    return made
+
+
+def _initialised(
+    rec: Recorder, cls: type, after: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Any:
+    """An instance of a dataclass: its generated `__init__` runs as it is, the `__post_init__` that
+    it calls as rewritten code."""
+    made: Any = cls.__new__(cls)
+    if not hasattr(made, "__dict__"):
+        rec.stop(catalogue.UNSUPPORTED, f"{cls.__qualname__}.__post_init__ of a class with slots")
+        return cls(*args, **kwargs)
+    given: list[Any] = []
+    made.__dict__["__post_init__"] = lambda *parts: given.extend(parts)
+    try:
+        made.__init__(*args, **kwargs)
+    finally:
+        del made.__dict__["__post_init__"]
+    call(rec, after, (made, *given), {})
     return made
 
 
