@@ -52,6 +52,7 @@ from .lookup import (
     is_torch_internal,
     module_name,
     on_class,
+    owner_of,
     python_method,
 )
 from .stand_ins import STAND_INS
@@ -244,7 +245,7 @@ def _is_torch(function: Any) -> bool:
         return is_torch_internal(function)
     if isinstance(function, type):
         return _is_torch_type(function)
-    owner = getattr(function, "__self__", None)
+    owner = owner_of(function)
     if isinstance(owner, torch.Tensor):
         return True
     if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
@@ -309,7 +310,7 @@ _DUNDERS = tuple(
 def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A listed pure function: it, its object and its arguments are guarded, its result needs no
     path."""
-    owner = getattr(function, "__self__", None)
+    owner = owner_of(function)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
     if getattr(function, "__module__", None) in _COMPUTING:
         c_calls.check(rec, _DUNDERS, *args)
@@ -331,7 +332,7 @@ def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _is_pure(function: Any) -> bool:
-    owner = getattr(function, "__self__", None)
+    owner = owner_of(function)
     return (
         _is_hashable_in(function, PURE)
         or isinstance(owner, str | bytes | int | float | complex | range)

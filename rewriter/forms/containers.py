@@ -13,6 +13,7 @@ from ..capture.nested import settle_in
 from ..capture.provenance import MAPPINGS
 from ..capture.trace import Recorder
 from . import c_calls, items
+from .lookup import owner_of
 
 _TYPES: tuple[type, ...] = (
     list,
@@ -47,7 +48,7 @@ _ASKING = {
 
 def takes(function: Any) -> bool:
     """A bound method, written in C, of a builtin container."""
-    return isinstance(getattr(function, "__self__", None), _TYPES) and type(function).__name__ in (
+    return isinstance(owner_of(function), _TYPES) and type(function).__name__ in (
         "builtin_function_or_method",
         "method-wrapper",
     )

@@ -19,6 +19,7 @@ from ..capture.nested import plain_in
 from ..capture.provenance import CONSTANTS, is_constant
 from ..capture.trace import Recorder
 from ..live_source import NotRewritable
+from .lookup import owner_of
 
 _PARTS = ("forward", "setup_context", "backward", "jvp", "vmap")
 _QUIET_BUILTINS = frozenset(
@@ -39,7 +40,7 @@ class _Loud(Exception):
 
 
 def is_apply(function: Any) -> bool:
-    owner = getattr(function, "__self__", None)
+    owner = owner_of(function)
     return (
         isinstance(owner, type)
         and issubclass(owner, torch.autograd.Function)

@@ -17,6 +17,7 @@ from .. import catalogue
 from ..capture import scalars
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
+from .lookup import owner_of
 
 CLOCKS = frozenset(
     {
@@ -40,7 +41,7 @@ def takes(function: Any) -> bool:
     """A listed function, or a method of a host generator."""
     if isinstance(function, types.BuiltinFunctionType) and function in ANSWERS:
         return True
-    owner = getattr(function, "__self__", None)
+    owner = owner_of(function)
     return isinstance(owner, GENERATORS) and not isinstance(owner, random.SystemRandom)
 
 

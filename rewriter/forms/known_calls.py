@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from .. import catalogue
+from .lookup import owner_of
 
 PURE: set[Any] = {
     abs,
@@ -196,7 +197,7 @@ _PURE_OWNERS = (re.Pattern, re.Match, enum.Enum, inspect.Signature, types.Mappin
 
 def is_pure_module(function: Any) -> bool:
     """Whether a function of C or of a listed standard module computes from its arguments alone."""
-    owner = getattr(function, "__self__", None)
+    owner = owner_of(function)
     if isinstance(owner, types.ModuleType):
         return owner.__name__ in _PURE_MODULES
     if isinstance(owner, _PURE_OWNERS):

@@ -152,3 +152,12 @@ def is_stable(obj: Any) -> bool:
         "copy",
         "inspect",
     )
+
+
+_BOUND = (types.BuiltinMethodType, types.MethodType, types.MethodWrapperType)
+
+
+def owner_of(function: Any) -> Any:
+    """The object that a method is bound to. Other callables may answer to `__self__` with anything:
+    a class by the `__getattr__` of its metaclass."""
+    return function.__self__ if isinstance(function, _BOUND) else None

@@ -15,6 +15,7 @@ from ..capture.nested import settle_in
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
 from . import items
+from .lookup import owner_of
 
 # They read or write something besides their arguments.
 _NOT_PURE = (
@@ -26,7 +27,7 @@ def takes(function: Any) -> bool:
     """A function of NumPy's namespaces of mathematics, or a method of a ufunc or a NumPy number."""
     if np is None or isinstance(function, type):
         return np is not None and isinstance(function, type) and issubclass(function, np.generic)
-    owner = getattr(function, "__self__", None)
+    owner = owner_of(function)
     if isinstance(function, np.ufunc) or isinstance(owner, np.ufunc | np.generic):
         return True
     module = getattr(function, "__module__", None) or ""
