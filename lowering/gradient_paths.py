@@ -9,6 +9,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
+from .saved_inputs import keep_results
+
 
 class GradientPaths:
     """Which inputs of a joint graph get a gradient; asked while it is partitioned."""
@@ -20,6 +22,7 @@ class GradientPaths:
         output = next(node for node in reversed(joint.graph.nodes) if node.op == "output")
         gradients = output.args[0][settings["num_fwd_outputs"] :]
         self._has_gradient = [gradient is not None for gradient in gradients]
+        keep_results(joint, self._has_gradient)
         return min_cut_rematerialization_partition(joint, inputs, **settings)
 
     def inputs_without(self, gm: GraphModule, example_inputs: list[Any]) -> frozenset[int]:

@@ -102,6 +102,7 @@ class Expressions:
         return replace(
             kind,
             optional=kind.optional and seen.optional,
+            strided=kind.strided or seen.strided,
             **rank,
             **({"dtype": seen.dtype} if unknown else {}),
         )

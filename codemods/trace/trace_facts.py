@@ -36,13 +36,15 @@ class TraceError(Exception):
 @dataclass(frozen=True)
 class Fact:
     """What an expression was at every evaluation: `what` as in kinds; of tensors the rank and
-    dtype, where they never changed; `optional`: it was None at times; `cls`: of a module."""
+    dtype, where they never changed, and whether none was sparse or nested (`strided`); `optional`:
+    it was None at times; `cls`: of a module."""
 
     what: str
     rank: int | None = None
     dtype: str | None = None
     optional: bool = False
     cls: str | None = None
+    strided: bool = False
 
     def join(self, other: Any) -> Any:
         """What holds of both; None where nothing does."""
@@ -54,12 +56,14 @@ class Fact:
         rank = self.rank if self.rank == other.rank else None
         dtype = self.dtype if self.dtype == other.dtype else None
         cls = self.cls if self.cls == other.cls else None
-        return Fact(self.what, rank, dtype, self.optional or other.optional, cls)
+        strided = self.strided and other.strided
+        return Fact(self.what, rank, dtype, self.optional or other.optional, cls, strided)
 
     def kind(self, tokens: Any) -> Any:
         """As a Kind of one file's inference; None where it says nothing that inference knows."""
         if self.what == "tensor":
             kind = tokens.tensor(rank=self.rank, optional=self.optional)
+            kind = replace(kind, strided=self.strided)
             category = DTYPES.get(self.dtype or "")
             return replace(kind, dtype=tokens.known(self.dtype, category)) if category else kind
         if self.what == "tensors":

@@ -62,7 +62,9 @@ class Tracer:
     def fact(self, value: Any) -> Any:
         torch, numpy = self.torch, sys.modules.get("numpy")
         if isinstance(value, torch.Tensor):
-            return Fact("tensor", value.dim(), str(value.dtype).removeprefix("torch."))
+            dtype = str(value.dtype).removeprefix("torch.")
+            strided = value.layout is torch.strided and not value.is_nested
+            return Fact("tensor", value.dim(), dtype, strided=strided)
         if value is None:
             return Fact("none")
         if isinstance(value, _FUNCTIONS):

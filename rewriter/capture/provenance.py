@@ -206,6 +206,8 @@ class Provenance:
         else:
             self.guard(path, TypeIs(kind))
             self._reached(value, path)
+            if kind is slice:  # nobody writes to one, and an index takes its ends unseen
+                self._parts(value)
         return value
 
     def fixed(self, value: Any, path: Path) -> None:

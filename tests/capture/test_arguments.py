@@ -463,3 +463,10 @@ def test_module_as_argument():
         return Case(fn=lambda x, i: nets[i](x), nets=nets)
 
     same(make, (X, 0), (X, 1), (X, 2), (X, 0))
+
+
+@pytest.mark.parametrize("fn", [lambda x, s: x[s] + 1, lambda x, s: (x[0, s] * 2, s.step)])
+def test_ends_of_a_slice_argument_are_seen(fn):
+    x = torch.arange(36.0).view(6, 6)
+    ends = ((0, 3), (1, 3), (None, None, 2), (0, 3), (1, 3))
+    same(lambda: fn, *((x, slice(*end)) for end in ends))

@@ -114,3 +114,33 @@ def test_as_strided_counts_from_the_start_of_the_storage(backend):
         return [fn(part).tolist() for part in parts]
 
     both(make, backend)
+
+
+@pytest.mark.parametrize("written", ["inside", "between two graphs", "by the caller"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_buffer_that_was_read_is_written_before_the_backward(written, backend):
+    """Eager saves `1 + seen`, never `seen` itself, which may change."""
+
+    def make(compiled):
+        layer, count, grads = torch.nn.Linear(4, 4), torch.zeros(4), []
+
+        def step(x):
+            y = torch.tanh(layer(x)) * (1 + count.view(2, 2).flatten())
+            if written == "inside" or (written == "between two graphs" and y.sum() > -1e9):
+                count.add_(1)
+            return y
+
+        fn = compiled(step)
+        for _ in range(3):
+            loss = fn(torch.ones(64, 4)).sum() + fn(torch.full((64, 4), 0.5)).sum()
+            if written == "by the caller":
+                count.add_(1)
+            loss.backward()
+            grads += [loss.item(), *layer.weight.grad.flatten().tolist()]
+        return pytest.approx(grads, rel=1e-4, abs=1e-4)
+
+    torch.manual_seed(0)
+    expected = make(lambda fn: fn)
+    torch.manual_seed(0)
+    found = make(lambda fn: dynfix.compile(fn, backend=backend))
+    assert found.expected == expected

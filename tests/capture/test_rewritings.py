@@ -16,7 +16,7 @@ from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts, traced_run
 from dynfix.rewriter import emit, emit_source
-from dynfix.rewriter.edits.source_file import Source
+from dynfix.rewriter.edits.source_file import SourceFile
 from dynfix.rewriter.forms.operators import Forms
 from helpers import Counting, outside
 
@@ -223,7 +223,7 @@ def test_the_compiler_records_what_the_codemod_writes(body, written, monkeypatch
         text = text.replace(change.before, change.after)
     facts = {os.path.realpath(path): facts_of(original, path, monkeypatch)}
     settings = Settings(unsafe_fixes=True, facts=facts)
-    assert check.fix(Source(original, path), settings).source.text == text
+    assert check.fix(SourceFile(original, path), settings).source.text == text
 
 
 # One graph without gradients: the side that is not taken is proved on fake tensors.

@@ -246,12 +246,12 @@ def test_the_command(folder):
     _, out, _ = support.command("--diff")
     assert out.startswith("--- n.ipynb:cell 4\n+++ n.ipynb:cell 4\n")
     assert "+        y = torch.where(y.sum() > 0, y * 2, y)\n" in out
-    assert support.command()[0] == 0
+    assert support.command(".")[0] == 0
     assert json.loads((folder / "n.ipynb").read_text())["cells"][3]["source"] == FIXED.splitlines(
         keepends=True
     )
     before = (folder / "n.ipynb").read_bytes()
-    assert support.command()[0] == 0
+    assert support.command(".")[0] == 0
     assert (folder / "n.ipynb").read_bytes() == before
 
 
@@ -270,7 +270,7 @@ def test_formats(folder):
 
 
 def test_comments_are_added(folder):
-    assert support.command("--add-noqa")[0] == 0
+    assert support.command("--add-noqa", ".")[0] == 0
     cell = "".join(json.loads((folder / "n.ipynb").read_text())["cells"][3]["source"])
     assert 'print("é", y.shape)  # noqa: DYN301\n        if y.sum() > 0:  # noqa: DYN201\n' in cell
     assert support.command("--check")[0] == 0

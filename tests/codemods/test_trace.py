@@ -65,9 +65,9 @@ def project(tmp_path, monkeypatch):
 def test_what_the_run_shows(project):
     facts = trace_facts.run("script.py a 'b c'", ["model.py"])[str(project / "model.py")]
     of = {(f, t): fact for (f, t), fact in facts.table.items()}
-    assert of["Model.forward", "x"] == trace_facts.Fact("tensor", 2, "float32")
+    assert of["Model.forward", "x"] == trace_facts.Fact("tensor", 2, "float32", strided=True)
     assert of["Model.forward", "self.rnn"].cls == "torch.nn.GRU"
-    assert of["helper", "b.sum()"] == trace_facts.Fact("tensor", 0, "float32")
+    assert of["helper", "b.sum()"] == trace_facts.Fact("tensor", 0, "float32", strided=True)
     assert of["helper", "flag"].what == "none"
     assert facts.captured == {"Model.forward", "helper"}
 
@@ -91,10 +91,7 @@ def test_the_command_fixes_what_the_run_justifies(project):
 
 def test_verified_with_what_the_run_shows(project, capsys):
     made = "\n\ndef make():\n    return Model('Identity'), (torch.randn(2, 4),)\n"
-    model = (
-        MODEL.replace("self.rnn(self.h(x))[0]", "self.h(x)").replace("b = a * 2", "b = a.float()")
-        + made
-    )
+    model = MODEL.replace("self.rnn(self.h(x))[0]", "self.h(x)") + made
     (project / "model.py").write_text(model)
     (project / "script.py").write_text("import model\nm, x = model.make()\nm(*x)\n")
     _, out, _ = support.command("--verify", "model.py:make", "model.py")
@@ -103,6 +100,22 @@ def test_verified_with_what_the_run_shows(project, capsys):
     assert "fixes kept           1" in out
     assert "breaks after         0" in out
     assert "torch.where(b.sum() > 0, b + 1, b)" in (project / "model.py").read_text()
+
+
+def test_a_run_does_not_prove_whose_tensor_it_is(project):
+    """`a.float()` may be `a` itself."""
+    (project / "model.py").write_text(MODEL.replace("b = a * 2", "b = a.float()"))
+    _, out, _ = support.command("--check", "--trace", "script.py", "model.py")
+    assert "fix (unsafe): use torch.where" in out and "`b` is a tensor from elsewhere" in out
+
+
+def test_a_tensor_that_was_sparse_once_may_be_sparse():
+    tracer = traced_run.Tracer([])
+    tracer.torch = torch
+    dense, sparse = tracer.fact(torch.ones(2)), tracer.fact(torch.ones(2).to_sparse())
+    nested = tracer.fact(torch.nested.nested_tensor([torch.ones(2)]))
+    assert (dense.strided, sparse.strided, nested.strided) == (True, False, False)
+    assert dense.join(dense).strided and not dense.join(sparse).strided
 
 
 def test_facts_hold_on_while_edits_move_lines(project):
