@@ -30,6 +30,7 @@ class Recorder(ReadRecorder):
         super().__init__(options, rewriter, moving)
         self.effects: list[Any] = []
         self.marks: dict[str, Any] = {}
+        self.kernels = attention_kernels()
         self.name_holders: dict[int, Any] = {}
 
     def strip(self, result: Any) -> Any:
@@ -123,6 +124,8 @@ class Recorder(ReadRecorder):
             self.cut(eager=True)
         if name in ("as_strided", "as_strided_", "as_strided_scatter"):
             self._pin_offsets(args[0])
+        if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
+            self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         try:
@@ -134,9 +137,8 @@ class Recorder(ReadRecorder):
             self._record(name, call, (args, kwargs), result)
             if shaped:
                 self._shape_outcomes(result)
-        except (
-            Exception
-        ) as error:  # a fault of the recorder's own must not take the operator's result away
+        except Exception as error:
+            # a fault of the recorder's own must not take the operator's result away
             self.fault(error)
         return result
 
@@ -271,3 +273,14 @@ class Recorder(ReadRecorder):
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
+
+
+def attention_kernels() -> tuple[bool, ...]:
+    """Which kernels attention may take: `sdpa_kernel()` sets it for the operators inside."""
+    cuda = torch.backends.cuda
+    return (
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )

@@ -7,6 +7,8 @@ import types
 import unittest
 import warnings
 
+import torch
+
 # torch's test helpers subclass one class of this package, which is on no runtime's list
 sys.modules.setdefault(
     "expecttest", types.SimpleNamespace(TestCase=unittest.TestCase, __spec__=None)
@@ -23,6 +25,9 @@ def operators():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
+    # the import forbids that flags of backends are set, in this process for good
+    backends = torch.backends.flags_frozen.__globals__
+    backends["__allow_nonbracketed_mutation_flag"] = True
     named = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
     return {name: op for name, op in named.items() if op.name not in UNDEFINED}
 
