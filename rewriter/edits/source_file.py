@@ -68,7 +68,7 @@ class SourceFile:
         self.tree = parse(text)
         self.starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
         self._ascii = text.isascii()
-        self._tokens = None
+        self._tokens: tuple[list[tuple[int, str]], list[tuple[int, int]]] | None = None
 
     @classmethod
     def from_bytes(cls, raw: bytes, path: str) -> SourceFile:

@@ -378,7 +378,8 @@ def _initialised(
 ) -> Any:
     """An instance of a dataclass: its generated `__init__` runs as it is, the `__post_init__` that
     it calls as rewritten code."""
-    made: Any = cls.__new__(cls)
+    new: Any = cls.__new__
+    made: Any = new(cls)
     if not hasattr(made, "__dict__"):
         rec.stop(catalogue.UNSUPPORTED, f"{cls.__qualname__}.__post_init__ of a class with slots")
         return cls(*args, **kwargs)
