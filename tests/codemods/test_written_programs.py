@@ -3,6 +3,8 @@ without breaks has no finding that is none."""
 
 import pytest
 
+pytest.importorskip("torch")
+
 from . import support
 from .written_programs import calls, cases, shown
 
