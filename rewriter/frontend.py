@@ -332,8 +332,7 @@ class CompiledFunction:
         self._stays_eager = self._failures >= 4 * FAILURES_KEPT
 
     def _failed(self, recorder: Recorder) -> None:
-        """This call ran in eager. The next may be recordable (lazy initialisation); after a few the
-        function is cut where the recording ended."""
+        """This call ran in eager. After a few, the function is cut where the recording ended."""
         self._failures += 1
         sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
         self.recordings.append(Failed(sites))
@@ -341,7 +340,9 @@ class CompiledFunction:
         if recorder.stopped is not None:
             self._tell(recorder.stopped)
         if self._failures >= kept and not self._stays_eager:
-            self._cut(recorder.stopped_at)
+            self._stays_eager = True
+            if recorder.cuttable:
+                self._cut(recorder.stopped_at)
 
     def _tell(self, site: catalogue.Site) -> None:
         name = getattr(self.fn, "__qualname__", repr(self.fn))

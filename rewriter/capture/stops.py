@@ -36,6 +36,7 @@ class StoppableMode(TorchFunctionMode):
         self.sites: list[catalogue.Site] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.identity_asked = False
+        self.cuttable = True
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # -- places
@@ -138,6 +139,9 @@ class StoppableMode(TorchFunctionMode):
     def fault(self, error: Exception) -> None:
         if isinstance(error, GraphBreakError) or self.options.strict:
             raise error
+        # torch's own compiler, which some higher-order operators call, cannot take rewritten code:
+        # neither parts of it
+        self.cuttable = self.cuttable and not type(error).__module__.startswith("torch._dynamo")
         self.stop(catalogue.UNSUPPORTED, f"an internal error, {type(error).__name__}: {error}")
 
     # -- pauses

@@ -354,6 +354,11 @@ def test_program(program, grad):
     same(lambda: Case(fn=program, watch=taken), *steps)
 
 
+@pytest.fixture(autouse=True)
+def nothing_taken_before():
+    taken()
+
+
 def taken():
     """What the unknown functions saw since the last time."""
     seen = list(_names["seen"])
