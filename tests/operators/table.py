@@ -9,7 +9,6 @@ call but products.
 import functools
 from pathlib import Path
 
-import dynfix
 import torch
 from dynfix.lowering import lower, pipeline
 from dynfix.lowering.decompose import decompositions
@@ -20,7 +19,7 @@ from dynfix.runtime.options import Options
 from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten
-FILE = Path(dynfix.__file__).parent / "docs" / "operators.md"
+FILE = Path(__file__).parents[2] / "docs" / "operators.md"
 RANDOM = "draws from eager's stream of random numbers"
 PRODUCT = "the library's product; what surrounds it is fused"
 NUMBER = "a number: nothing runs"
