@@ -16,13 +16,13 @@ from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
 from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
 from ..runtime.options import Options
+from ..runtime.replay.entry import Entry
 from . import catalogue, stances
 from .background import Background
 from .capture import current, places
 from .capture.moving import Moving
 from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Generators, equal, is_repeatable
-from .capture.replay import Entry
 from .capture.symbolic import Symbols
 from .capture.trace import Recorder
 from .forms import call_ops, known_calls
@@ -403,7 +403,7 @@ class CompiledFunction:
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
-            entry = Entry(recording, programs, self.fn)
+            entry = recording.entry(programs, self.fn)
         except Exception as error:
             self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)

@@ -16,7 +16,7 @@ import torch
 
 from ..runtime import report
 from ..runtime.dispatch import MISS
-from .capture.replay import Entry
+from ..runtime.replay.entry import Entry
 
 TIMED = 6  # calls of each kind in a trial
 AGAIN = 60  # compiled calls, after which the second and last trial is held

@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from ...runtime.replay.recipes import Const, Env, Recipe, RecipeMaker
+from ...runtime.replay.recipes import Const, Recipe, RecipeMaker
+from ...runtime.replay.steps import Redo
 from . import scalars
 
 
@@ -25,8 +26,8 @@ class Effect:
         """The live object that is changed, if it is one of the outside."""
         return self.arguments[0] if self.arguments else None
 
-    def settle(self, maker: RecipeMaker) -> "Effect":
-        return Effect(
+    def settle(self, maker: RecipeMaker) -> Redo:
+        return Redo(
             self.function,
             tuple(_recipe(part, maker) for part in self.arguments),
             {name: _recipe(part, maker) for name, part in self.keywords.items()},
@@ -44,10 +45,6 @@ class Effect:
             *place, _ = (part.value if isinstance(part, Const) else part for part in self.arguments)
             if STORES[self.function](*place) is value:
                 self.function(*place, made_plain)
-
-    def run(self, env: Env) -> None:
-        keywords = {name: recipe.make(env) for name, recipe in self.keywords.items()}
-        self.function(*(recipe.make(env) for recipe in self.arguments), **keywords)
 
 
 def set_cell(cell: Any, value: Any) -> None:

@@ -19,6 +19,7 @@ from ...runtime.replay.recipes import (
     Recipe,
     Works,
 )
+from ...runtime.replay.steps import CALL_INPUT, HOST
 from .. import catalogue
 from . import constant_values, current, opsets, raising_checks, scalar_forms, scalars, traced_sizes
 from .moving import Moving
@@ -26,7 +27,7 @@ from .nested import settle_but_sizes, tensors_in
 from .provenance import Provenance
 from .segments import SegmentBuilder
 from .stops import StoppableMode, Stopped
-from .values import CALL_INPUT, FLOAT, HOST, Meta, Tracker, Value, is_plain
+from .values import FLOAT, Meta, Tracker, Value, is_plain
 
 
 class ReadRecorder(StoppableMode):

@@ -3,20 +3,22 @@ and an output recipe."""
 
 import dataclasses
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
+from ...runtime.replay.entry import Entry, Plan
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
+from ...runtime.replay.steps import CALL_INPUT, Redo, Step
 from .. import catalogue
 from . import constant_values, rehearsal, scalars
-from .effects import Effect
 from .provenance import BY_IDENTITY, is_constant
 from .segments import Segment
 from .symbolic import Symbols, make_static
 from .trace import Recorder
-from .values import CALL_INPUT, storage_of
+from .values import Meta, storage_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,7 +32,7 @@ class Recording:
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
-    effects: tuple[Effect, ...]
+    effects: tuple[Redo, ...]
     output: Recipe
     guard_set: GuardSet
     guards: tuple[Guard, ...]
@@ -43,6 +45,33 @@ class Recording:
     fed: tuple[Recipe, ...] = ()
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
     rewritten: tuple[Any, ...] = ()
+
+    def entry(self, programs: tuple[Callable[..., Any], ...], eager: Callable[..., Any]) -> Entry:
+        """What serves later calls with the compiled segments. `eager`: the user's own function."""
+        steps = (
+            Step(program if segment.ops else None, segment.feeds, segment.writes, segment.histories)
+            for segment, program in zip(self.segments, programs, strict=True)
+        )
+        plan = Plan(
+            steps=tuple(steps),
+            outcomes=self.outcomes,
+            effects=self.effects,
+            output=self.output,
+            aliases=self.aliases,
+            distinct=self.distinct,
+            fed=self.fed,
+            holds=self.symbols.holds if self.symbols is not None else None,
+            random=any(segment.random for segment in self.segments),
+            devices=tuple(
+                {
+                    meta.device
+                    for segment in self.segments
+                    for meta in segment.metas
+                    if isinstance(meta, Meta)
+                }
+            ),
+        )
+        return Entry(self.guard_set, plan, eager)
 
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...runtime.replay.recipes import HostCall
+from ...runtime.replay.steps import CALL_INPUT
 from .recording import Recording
-from .values import CALL_INPUT
 
 
 def is_repeatable(recorder: Any, recording: Recording) -> bool:

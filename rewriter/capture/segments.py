@@ -7,16 +7,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from .values import CALL_INPUT, HOST, Meta, Number, Value
-
-
-@dataclasses.dataclass(frozen=True)
-class Feed:
-    """Where a segment's input comes from: a call input, a number of the host, or output `index` of
-    `segment`."""
-
-    segment: int
-    index: int
+from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
+from .values import Meta, Number, Value
 
 
 @dataclasses.dataclass(eq=False)

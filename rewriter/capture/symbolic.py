@@ -18,9 +18,10 @@ from torch.utils._sympy.printers import PythonPrinter
 from ...lowering.fakes import PacedFakeMode, without_warnings
 from ...runtime.guard import TensorMeta
 from ...runtime.replay.recipes import Recipe
+from ...runtime.replay.steps import CALL_INPUT, HOST
 from .segments import Segment
 from .traced_sizes import LARGEST, Form, SymbolicEnv
-from .values import CALL_INPUT, HOST, Meta, Number
+from .values import Meta, Number
 
 ITSELF = -1  # in the place of a dim: the input is a number
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

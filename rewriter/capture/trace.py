@@ -12,6 +12,7 @@ import torch
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
+from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
 from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
 from .moving import Moving
@@ -20,7 +21,7 @@ from .node_arguments import as_nodes
 from .provenance import Unguardable
 from .reads import ReadRecorder
 from .stops import Stopped
-from .values import CALL_INPUT, Meta, Value, is_plain
+from .values import Meta, Value, is_plain
 
 
 class Recorder(ReadRecorder):

@@ -15,9 +15,10 @@ import torch
 import torch.fx
 
 from ...runtime.replay.recipes import Env, Recipe
+from ...runtime.replay.steps import CALL_INPUT
 from . import opsets
 from .scalars import plain, size_form, traced
-from .values import CALL_INPUT, Meta, Number, Value
+from .values import Meta, Number, Value
 
 ARITHMETIC = frozenset(
     {

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-CALL_INPUT = -1
-HOST = -2  # a number that Python makes, handed to a graph as a 0-dim tensor
+from ...runtime.replay.steps import CALL_INPUT
+from ...runtime.replay.undo import version_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -74,10 +74,6 @@ class Tracked:
     grad: tuple[bool, str]
     storage: int
     readonly: bool = False
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from dynfix.lowering import joint
 from dynfix.rewriter import emit, frontend
-from dynfix.rewriter.capture import provenance, recording, replay, segments, trace
+from dynfix.rewriter.capture import provenance, recording, segments, trace
 from dynfix.rewriter.forms import attribute_ops, binaries, call_ops, items, texts
 from dynfix.runtime import backends
-from dynfix.runtime.replay import recipes
+from dynfix.runtime.replay import entry, recipes
 from helpers import Case, Fresh, X, Y, same, tensor
 
 
@@ -62,9 +62,9 @@ STAGES = [
     (recording, "GuardSet"),
     (frontend, "Entry"),
     (backends, "lookup"),
-    (replay.Entry, "run"),
-    (replay.Entry, "_segment"),
-    (replay.Entry, "_agrees"),
+    (entry.Entry, "run"),
+    (entry.Entry, "_step"),
+    (entry.Entry, "_agrees"),
 ]
 
 
