@@ -37,7 +37,7 @@ def can_be_lazy(*nodes: cst.CSTNode) -> bool:
 
 
 def convert(node: cst.Call, cx: Context) -> Any:
-    args = [swap(arg, value=argument(cx.convert(arg.value))) for arg in node.args]
+    args = [cx.convert(arg) for arg in node.args]
     if reads_frame(node) and cx.scope.resolve(node.func.value) is NameKind.GLOBAL:  # type: ignore[attr-defined]
         return _without_own_cell(node) if not args else swap(node, args=args)
     between = gap(node.whitespace_after_func, "," if args else "", node.whitespace_before_args)

@@ -30,6 +30,8 @@ _COMPUTING = (
     cst.Import,
     cst.ImportFrom,
     cst.Del,
+    cst.StarredElement,
+    cst.StarredDictElement,
     *COMPREHENSIONS,
 )
 
@@ -42,14 +44,11 @@ def convert(node: cst.ClassDef, cx: Context) -> Any:
     computes = any(isinstance(each, _COMPUTING) for each in inside)
     reads = [part for name in names for part in ("lambda: ", cx.convert(cst.Name(name)), ", ")]
     told = template("__df.class_reads((", *reads, f"), {computes})")
-    bases = [
-        swap(node.bases[i], value=cx.convert(node.bases[i].value)) for i in range(len(node.bases))
-    ]
     return swap(
         node,
         decorators=[cx.inside(each) for each in node.decorators],
-        bases=[cst.Arg(told, star="*"), *bases],
-        keywords=[swap(each, value=cx.convert(each.value)) for each in node.keywords],
+        bases=[cst.Arg(told, star="*"), *(cx.convert(each) for each in node.bases)],
+        keywords=[cx.convert(each) for each in node.keywords],
         lpar=cst.LeftParen() if isinstance(node.lpar, cst.MaybeSentinel) else node.lpar,
         rpar=cst.RightParen() if isinstance(node.rpar, cst.MaybeSentinel) else node.rpar,
     )

@@ -22,6 +22,7 @@ from . import (
     strings,
     subscripts,
     ternary,
+    unpacking,
 )
 from .conversion import Context, Converter, StoreTarget, TruthTest
 from .form import text_of
@@ -43,6 +44,10 @@ CONSTRUCTS = (
     Construct("name", (cst.Name,), names.convert),
     Construct("walrus", (cst.NamedExpr,), names.convert_walrus),
     Construct("call", (cst.Call,), calls.convert),
+    Construct(
+        "unpacking", (cst.Arg, cst.StarredElement, cst.StarredDictElement), unpacking.convert
+    ),
+    Construct("yield from", (cst.From,), unpacking.convert_from),
     Construct("attribute", (cst.Attribute,), attributes.convert),
     Construct("item", (cst.Subscript,), subscripts.convert),
     Construct("dict key", (cst.DictElement,), subscripts.convert_dict_element),

@@ -8,6 +8,7 @@ from ..scope import NameKind
 from .conversion import Context
 from .form import Part, argument, around, gap, operator, template
 from .tree import swap
+from .unpacking import taken_apart
 
 
 def convert(node: cst.Subscript, cx: Context) -> Any:
@@ -44,8 +45,8 @@ def _key(elements: Any, cx: Context) -> list[Part]:
 
 def _element(element: cst.BaseSlice, cx: Context) -> list[Part]:
     if isinstance(element, cst.Index):
-        value = argument(cx.convert(element.value))
-        return [element.star, value] if element.star else [value]
+        star = element.star or ""
+        return [star, taken_apart(element.value, star, cx)]
     assert isinstance(element, cst.Slice)
     if cx.scope.resolve("slice") is not NameKind.GLOBAL:
         raise cx.unsupported("a slice where the name `slice` is shadowed")
@@ -79,7 +80,7 @@ def convert_set(node: cst.Set, cx: Context) -> Any:
     elements = [
         swap(each, value=hashed(each.value, cx))
         if isinstance(each, cst.Element)
-        else cx.inside(each)
+        else cx.convert(each)
         for each in node.elements
     ]
     return swap(node, elements=elements)

@@ -39,9 +39,29 @@ def _advanced(rec: Recorder, iterator: Any) -> Any:
     while True:
         try:
             value = advance(rec, iterator)
-        except StopIteration:
-            return
+        except StopIteration as end:
+            return end.value
         yield value
+
+
+def pairs(rec: Recorder, mapping: Any) -> Any:
+    """What `**mapping` should take apart, as Python does: a dict that iterates like one as it lies,
+    anything else by its `keys` and items."""
+    if not isinstance(mapping, dict) or python_method(rec, mapping, "__iter__") is not None:
+        keys = python_method(rec, mapping, "keys")
+        if keys is not None:
+            found = over(rec, rec.call(keys, (mapping,), {}))
+            return {key: items.load(rec, mapping, key) for key in found}
+    items.guard_structure(rec, mapping)
+    return mapping
+
+
+def stored(rec: Recorder, obj: Any, key: Any, value: Any) -> Any:
+    """What `obj[key] = value` takes: of a slice of a list, what iterating over `value` gives."""
+    if not isinstance(key, slice) or not isinstance(obj, list):
+        return value
+    taken = over(rec, value)
+    return taken if taken is value else list(taken)
 
 
 LAZY = (types.GeneratorType, map, filter, zip, enumerate)

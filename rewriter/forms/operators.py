@@ -183,7 +183,8 @@ class Forms:
             obj[key] = plain(value)
         else:
             rec.safely(
-                lambda: items.store(rec, obj, key, value), lambda: items.set_item(obj, key, value)
+                lambda: items.store(rec, obj, key, iteration.stored(rec, obj, key, value)),
+                lambda: items.set_item(obj, key, value),
             )
 
     def del_item(self, obj: Any, key: Any) -> None:
@@ -305,6 +306,13 @@ class Forms:
             iterable
             if rec is None
             else rec.safely(lambda: iteration.over(rec, iterable), lambda: iterable)
+        )
+
+    def mapping(self, value: Any) -> Any:
+        """What `**` takes apart."""
+        rec = recorder()
+        return (
+            value if rec is None else rec.safely(lambda: iteration.pairs(rec, value), lambda: value)
         )
 
     def context(self, manager: Any) -> Any:

@@ -167,6 +167,9 @@ class Forms:
     def iter(self, iterable):
         return iterable
 
+    def mapping(self, value):
+        return value
+
     def context(self, manager):
         return manager
 

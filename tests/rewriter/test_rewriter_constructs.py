@@ -76,7 +76,11 @@ def record(body, free=""):
 
 
 CASES = {
-    "call": ("o.m(n, *d, k=1)", [("attr", "o", "m"), ("call", "m", 2, 1, "k", "k")]),
+    "call": ("o.m(n, k=1)", [("attr", "o", "m"), ("call", "m", 2, "k")]),
+    "star": ("[*d, n]", [("iter", {1: 2, "k": [1, 2, 3]})]),
+    "star in a call": ("print(*'')", [("glob", "print", "print"), ("iter", ""), ("call", "print")]),
+    "star in a key": ("{}.get((*'ab',))", [("attr", {}, "get"), ("iter", "ab"), ("call", "get")]),
+    "two stars": ("{**d}", [("mapping", {1: 2, "k": [1, 2, 3]})]),
     "attribute": ("o.x", [("attr", "o", "x")]),
     "item": ("d[1]", [("item", {1: 2, "k": [1, 2, 3]}, 1)]),
     "slice": ("'abc'[n:]", [("item", "abc", slice(2, None))]),

@@ -352,3 +352,14 @@ def long_sum(log):
 def sees_its_frame(log):
     x, y = 1, 2
     return sorted(locals()), sorted(vars()), sorted(dir()), eval("x + y"), "LIMIT" in globals(), x if x else locals()
+
+
+def stars(log):
+    parts, named = [1, 2], {"sep": "-", "end": "!"}
+    print(*parts, *(x for x in parts), **named)
+    made = [*parts, 0, *parts], (*parts,), {*parts, *"ab"} == {1, 2, "a", "b"}, {**named, "end": 2, **{}}
+    return made, {(1, 2): 3}[(*parts,)], (lambda *a, **k: (a, k))(*parts, *parts, x=1, **named)
+
+
+def star_of_a_number(log):
+    return [*LIMIT]

@@ -1,0 +1,29 @@
+"""What is taken apart in place: `*v` -> `*__df.iter(v)`, `**m` -> `**__df.mapping(m)`, in calls,
+displays and subscripts; `yield from v`."""
+
+from typing import Any
+
+import libcst as cst
+
+from .conversion import Context
+from .form import Form, argument, operator
+from .tree import swap
+
+
+def convert(node: Any, cx: Context) -> Any:
+    """An element or argument with a star; other arguments are made fit to stand in a call."""
+    if isinstance(node, cst.Arg):
+        return swap(node, value=taken_apart(node.value, node.star, cx))
+    star = "**" if isinstance(node, cst.StarredDictElement) else "*"
+    return swap(node, value=taken_apart(node.value, star, cx))
+
+
+def convert_from(node: cst.From, cx: Context) -> Any:
+    return swap(node, item=taken_apart(node.item, "*", cx))
+
+
+def taken_apart(value: cst.BaseExpression, star: str, cx: Context) -> cst.CSTNode | Form:
+    """What stands behind `star`, converted."""
+    if not star:
+        return argument(cx.convert(value))
+    return operator("mapping" if star == "**" else "iter", cx.convert(value))
