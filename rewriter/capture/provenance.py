@@ -41,7 +41,7 @@ from ...runtime.guard import (
     Stored,
     TypeIs,
 )
-from .scalars import plain
+from .scalars import TRACED, plain
 
 CONSTANTS = (
     int,
@@ -188,6 +188,8 @@ class Provenance:
     def loaded(self, value: Any, path: Path) -> Any:
         """`value` was read at `path`: guard what a later call could find changed there. A number
         known to change comes back traced."""
+        if type(value) in TRACED:  # stored there by the call itself
+            return value
         moving = self._moving(value, path) if type(value) in (int, float) else None
         if moving is not None:
             self.guard(path, TypeIs(type(value)))

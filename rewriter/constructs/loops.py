@@ -6,8 +6,8 @@ from typing import Any
 import libcst as cst
 
 from .conversion import Context
-from .form import operator
 from .tree import swap
+from .unpacking import looped
 
 
 def convert_for(node: cst.For, cx: Context) -> Any:
@@ -16,7 +16,7 @@ def convert_for(node: cst.For, cx: Context) -> Any:
     return swap(
         node,
         target=cx.target(node.target),
-        iter=operator("iter", cx.convert(node.iter)),
+        iter=looped(node.target, node.iter, cx),
         body=cx.convert(node.body),
         orelse=node.orelse and cx.convert(node.orelse),
     )
@@ -48,7 +48,7 @@ def _loop(node: cst.CompFor, cx: Context, inner: Context) -> Any:
     return swap(
         node,
         target=inner.target(node.target),
-        iter=operator("iter", cx.convert(node.iter)),
+        iter=looped(node.target, node.iter, cx),
         ifs=[swap(each, test=inner.test(each.test)) for each in node.ifs],
         inner_for_in=node.inner_for_in and _loop(node.inner_for_in, inner, inner),
     )

@@ -10,6 +10,7 @@ from ..scope import pattern_names
 from .conversion import Context
 from .form import argument, template
 from .tree import swap
+from .unpacking import parts_of
 
 
 def convert_line(node: cst.SimpleStatementLine | cst.SimpleStatementSuite, cx: Context) -> Any:
@@ -35,7 +36,9 @@ def convert_with(node: cst.With, cx: Context) -> Any:
 
 
 def _with_item(item: cst.WithItem, cx: Context) -> Any:
-    context = template("__df.context(", argument(cx.convert(item.item)), ")")
+    parts = parts_of(item.asname.name) if item.asname else None
+    told = "" if parts is None else f", {parts}"
+    context = template("__df.context(", argument(cx.convert(item.item)), f"{told})")
     asname = item.asname and swap(item.asname, name=cx.target(item.asname.name))
     return swap(item, item=context, asname=asname)
 

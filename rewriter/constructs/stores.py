@@ -27,6 +27,7 @@ from .form import (
 from .names import stored
 from .order import any_order, is_still, place_is_still
 from .tree import swap
+from .unpacking import parts_of
 
 INPLACE = {
     cst.AddAssign: "+=",
@@ -75,14 +76,23 @@ def convert_assign(node: cst.Assign, cx: Context) -> Any:
             and (kind := cx.scope.resolve(first.value)) is not NameKind.LOCAL
         ):
             return swap(node, value=stored(first.value, argument(cx.convert(node.value)), kind, cx))
-    unpacks = len(node.targets) == 1 and isinstance(first, (cst.Tuple, cst.List))
-    displayed = isinstance(node.value, (cst.Tuple, cst.List))
-    value = cx.convert(node.value)
     targets = [swap(each, target=convert_target(each.target, cx)) for each in node.targets]
-    new = swap(
-        node, targets=targets, value=operator("iter", value) if unpacks and not displayed else value
-    )
+    new = swap(node, targets=targets, value=_unpacked(node, cx))
     return _followed(new, [name for each in node.targets for name in target_names(each.target)], cx)
+
+
+def _unpacked(node: cst.Assign, cx: Context) -> Any:
+    """The value of an assignment, which a target may take apart."""
+    value = cx.convert(node.value)
+    parts = [parts for each in node.targets if (parts := parts_of(each.target)) is not None]
+    if not parts:
+        return value
+    if len(node.targets) > 1:
+        return operator("unpack_kept", value, *parts)
+    if any("(" in part[1:].replace("()", "") for part in parts):
+        return operator("unpack", value, *parts)
+    displayed = isinstance(node.value, (cst.Tuple, cst.List))
+    return value if displayed else operator("iter", value)
 
 
 def _store(target: Any, between: tuple[Part, ...], value: Any, cx: Context) -> Form:

@@ -1,5 +1,6 @@
 """What is taken apart in place: `*v` -> `*__df.iter(v)`, `**m` -> `**__df.mapping(m)`, in calls,
-displays and subscripts; `yield from v`."""
+displays and subscripts; `yield from v`; and targets with parts: `(a, b), c = v` -> `(a, b), c =
+__df.unpack(v, (((), ()), ()))`, `for a, b in v` -> `for a, b in __df.each(v, ((), ()))`."""
 
 from typing import Any
 
@@ -27,3 +28,23 @@ def taken_apart(value: cst.BaseExpression, star: str, cx: Context) -> cst.CSTNod
     if not star:
         return argument(cx.convert(value))
     return operator("mapping" if star == "**" else "iter", cx.convert(value))
+
+
+def looped(target: cst.CSTNode, values: cst.BaseExpression, cx: Context) -> Form:
+    """What a `for` over `values` iterates over."""
+    parts = parts_of(target)
+    if parts is None:
+        return operator("iter", cx.convert(values))
+    return operator("each", cx.convert(values), parts)
+
+
+def parts_of(target: cst.CSTNode) -> str | None:
+    """The text of a tuple that shows how `target` takes a value apart: `()` for what takes a whole
+    one, "*" for the rest. None: it does not."""
+    if not isinstance(target, cst.Tuple | cst.List):
+        return None
+    shown = [
+        '"*"' if isinstance(each, cst.StarredElement) else parts_of(each.value) or "()"
+        for each in target.elements
+    ]
+    return f"({', '.join(shown)},)" if shown else "()"

@@ -79,7 +79,9 @@ def _len(rec: Recorder, obj: Any) -> int:
         return len(scalars.settle(obj))
     method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
     if method is not None:
-        return len(_Answers(rec.call(method, (obj,), {})))
+        answer = rec.call(method, (obj,), {})
+        traced = type(answer) is scalars.TracedInt and answer >= 0
+        return answer if traced else len(_Answers(answer))  # type: ignore[no-any-return]
     items.guard_structure(rec, obj)
     return len(obj)
 
@@ -88,7 +90,7 @@ class _Answers:
     """Python's own checks of what a `__len__` or `__hash__` gave."""
 
     def __init__(self, answer: Any) -> None:
-        self._answer = answer
+        self._answer = scalars.settle(answer) if type(answer) in scalars.TRACED else answer
 
     def __len__(self) -> int:
         return self._answer  # type: ignore[no-any-return]
@@ -141,12 +143,18 @@ def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
     if method is not None and not isinstance(
         args[0], torch.nn.Module | torch.Tensor | BaseException
     ):
-        return str(rec.call(method, (args[0],), {}))
+        made = rec.call(method, (args[0],), {})
+        return made if type(made) is scalars.TracedStr else str(made)
     return str(*args, **kwargs)
 
 
 def _rounded(rec: Recorder, number: Any, ndigits: Any = None) -> Any:
-    return round(number) if ndigits is None else round(number, scalars.settle(ndigits))
+    if ndigits is None:
+        return binaries.unary_call(rec, round, "__round__", number)
+    method = python_method(rec, number, "__round__")
+    if method is not None:
+        return rec.call(method, (number, ndigits), {})
+    return round(number, scalars.settle(ndigits))
 
 
 def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
@@ -190,11 +198,14 @@ def _reversed(rec: Recorder, value: Any) -> Any:
 
 
 def _dict(rec: Recorder, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-    for arg in args:
-        if not isinstance(arg, dict):
-            arg = iteration.over(rec, arg) if python_method(rec, arg, "keys") is None else arg
-        items.guard_structure(rec, arg)
-    return dict(*args, **kwargs)
+    mapped = [isinstance(arg, dict) or hasattr(type(arg), "keys") for arg in args]
+    taken = [
+        iteration.pairs(rec, arg)
+        if is_mapping
+        else [tuple(iteration.over(rec, pair)) for pair in iteration.over(rec, arg)]
+        for arg, is_mapping in zip(args, mapped, strict=True)
+    ]
+    return dict(*taken, **kwargs)
 
 
 def _any(rec: Recorder, iterable: Any) -> bool:

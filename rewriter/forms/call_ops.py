@@ -184,6 +184,8 @@ def _cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     its effect, at every call."""
     if torch_tensors_in((args, kwargs)):
         return call(rec, function.__wrapped__, args, kwargs)
+    if rec.rewriter.made_in_call(function.__wrapped__):
+        rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
     if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
         return show(rec, function, args, kwargs)
     with rec.paused():

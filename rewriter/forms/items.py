@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Item
+from ...runtime.guard import Attr, Item
 from .. import catalogue
 from ..capture import scalars
 from ..capture.effects import Effect
@@ -72,13 +72,22 @@ def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
 
 
 def _missing(rec: Recorder, obj: Any, key: Any) -> Any:
-    """A key that is not there: a defaultdict makes and stores it, `__missing__` is called."""
-    if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
-        value = rec.call(obj.default_factory, (), {})
-        store(rec, obj, key, value)
-        return value
+    """A key that is not there: `__missing__` is called, a defaultdict makes and stores it."""
     method = python_method(rec, obj, "__missing__")
-    return obj[key] if method is None else rec.call(method, (obj, key), {})
+    if method is not None:
+        return rec.call(method, (obj, key), {})
+    factory = _default_factory(rec, obj) if isinstance(obj, collections.defaultdict) else None
+    if factory is None:
+        return obj[key]
+    value = rec.call(factory, (), {})
+    store(rec, obj, key, value)
+    return value
+
+
+def _default_factory(rec: Recorder, obj: Any) -> Any:
+    path = rec.known.path_of(obj)
+    factory = obj.default_factory
+    return factory if path is None else rec.known.loaded(factory, Attr(path, "default_factory"))
 
 
 def lacks(rec: Recorder, obj: Any) -> bool:

@@ -1,6 +1,8 @@
 """Iteration while recording: what a loop reads from outside is guarded, what it would use up stops
 the recording."""
 
+import functools
+import itertools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +44,68 @@ def _advanced(rec: Recorder, iterator: Any) -> Any:
         except StopIteration as end:
             return end.value
         yield value
+
+
+Parts = tuple[Any, ...]
+"""How a target takes a value apart, an entry for each target in it: `()` a whole value, "*" the
+rest, or parts again."""
+
+
+def each(rec: Recorder, iterable: Any, parts: Parts) -> Any:
+    """What a loop should iterate over whose target takes each value apart."""
+    for value in over(rec, iterable):
+        yield rec.safely(
+            functools.partial(unpacked, rec, value, parts), functools.partial(_itself, value)
+        )
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def unpacked(rec: Recorder, value: Any, parts: Parts) -> Any:
+    """What a target with these parts should take apart instead of `value`."""
+    taken = over(rec, value)
+    if not any(part and part != "*" for part in parts):
+        return taken
+    taken = list(taken if "*" in parts else itertools.islice(taken, len(parts) + 1))
+    return [
+        unpacked(rec, inner, part) if part and part != "*" else inner
+        for inner, part in _matched(taken, parts)
+    ]
+
+
+def _matched(values: list[Any], parts: Parts) -> Iterator[tuple[Any, Any]]:
+    """Each value with its part; where there are too many or too few, Python is to raise."""
+    if "*" in parts:
+        star, rest = parts.index("*"), len(values) - len(parts) + 1
+        parts = (*parts[:star], *["*"] * rest, *parts[star + 1 :])
+    return itertools.zip_longest(values, parts[: len(values)], fillvalue="*")
+
+
+class Entered:
+    """A context manager, what it gives taken apart by a target with `parts`."""
+
+    def __init__(self, rec: Recorder, manager: Any, parts: Parts) -> None:
+        self._rec, self._manager, self._parts = rec, manager, parts
+
+    def __enter__(self) -> Any:
+        value = type(self._manager).__enter__(self._manager)
+        return unpacked(self._rec, value, self._parts)
+
+    def __exit__(self, *error: Any) -> Any:
+        return type(self._manager).__exit__(self._manager, *error)
+
+
+def taken_apart(rec: Recorder, value: Any, targets: tuple[Parts, ...]) -> None:
+    """`value` is kept, and taken apart by some targets as well."""
+    for parts in targets:
+        if over(rec, value) is not value:
+            rec.stop(catalogue.UNSUPPORTED, "what is unpacked and kept iterates in Python")
+        elif isinstance(value, list | tuple):
+            for inner, part in _matched(list(value), parts):
+                if part and part != "*":
+                    taken_apart(rec, inner, (part,))
 
 
 def pairs(rec: Recorder, mapping: Any) -> Any:

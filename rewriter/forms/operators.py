@@ -308,6 +308,31 @@ class Forms:
             else rec.safely(lambda: iteration.over(rec, iterable), lambda: iterable)
         )
 
+    def each(self, iterable: Any, parts: iteration.Parts) -> Any:
+        """What a loop iterates over whose target takes each value apart."""
+        rec = recorder()
+        return (
+            iterable
+            if rec is None
+            else rec.safely(lambda: iteration.each(rec, iterable, parts), lambda: iterable)
+        )
+
+    def unpack(self, value: Any, parts: iteration.Parts) -> Any:
+        """What a target with targets in it takes apart."""
+        rec = recorder()
+        return (
+            value
+            if rec is None
+            else rec.safely(lambda: iteration.unpacked(rec, value, parts), lambda: value)
+        )
+
+    def unpack_kept(self, value: Any, *targets: iteration.Parts) -> Any:
+        """What several targets take, some of them apart."""
+        rec = recorder()
+        if rec is not None:
+            rec.safely(lambda: iteration.taken_apart(rec, value, targets), lambda: None)
+        return value
+
     def mapping(self, value: Any) -> Any:
         """What `**` takes apart."""
         rec = recorder()
@@ -315,13 +340,13 @@ class Forms:
             value if rec is None else rec.safely(lambda: iteration.pairs(rec, value), lambda: value)
         )
 
-    def context(self, manager: Any) -> Any:
+    def context(self, manager: Any, parts: iteration.Parts | None = None) -> Any:
+        """What `with` should enter; `parts`: how its target takes apart what that gives."""
         rec = recorder()
-        return (
-            manager
-            if rec is None
-            else rec.safely(lambda: contexts.enter(rec, manager), lambda: manager)
-        )
+        if rec is None:
+            return manager
+        entered = rec.safely(lambda: contexts.enter(rec, manager), lambda: manager)
+        return entered if parts is None else iteration.Entered(rec, entered, parts)
 
     def fstring(self, *pieces: Any) -> str:
         """Texts, and (value, conversion, spec) for each `{value!conversion:spec}`, joined."""

@@ -1,5 +1,8 @@
 """What `*v`, `**m` and `yield from v` take apart is guarded, wherever they stand."""
 
+import collections
+import functools
+
 import pytest
 from helpers import X, one_graph, same
 
@@ -166,3 +169,125 @@ def test_a_tensor_is_taken_apart():
         return sum(parts)
 
     same(lambda: body, (X,), (X[:2],), (X * 2,), (X,))
+
+
+class Lacking(collections.defaultdict):
+    def __missing__(self, key):
+        return 7
+
+
+def test_what_a_dict_makes_of_a_missing_key():
+    def body(x, d):
+        return x * d["q"] + len(d)
+
+    made = [collections.defaultdict(int), collections.defaultdict(lambda: 4), Lacking(int)]
+    same(lambda: body, *[(X, d) for d in [*made, {"q": 3}, collections.defaultdict(int, q=1)]])
+
+
+def in_for_target(x, v):
+    for a, (b, *c) in v:
+        x = x * a + b + sum(c)
+    return x
+
+
+def in_comprehension_target(x, v):
+    return x * sum(a * b[0] for a, b in v)
+
+
+def in_nested_target(x, v):
+    (a, (b, *_)), *rest = v
+    return x * a + b + len(rest)
+
+
+def in_kept_target(x, v):
+    kept = (a, b), *rest = v
+    return x * a + len(kept) + len(rest) + b[0]
+
+
+class Giving:
+    def __init__(self, given):
+        self.given = given
+
+    def __enter__(self):
+        return self.given
+
+    def __exit__(self, *error):
+        return False
+
+
+def in_with_target(x, v):
+    with Giving(v[0]) as (a, b):
+        return x * a + b[0]
+
+
+PAIRS = [
+    [[1, [2]], [3, [4]]],
+    [[1, [5]], [3, [4]]],
+    [[1, [5, 6]], [3, [4]]],
+    ([2, (5,)], [3, [4, 4]]),
+    [[2, [5]]],
+    [[1]],
+]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [in_for_target, in_comprehension_target, in_nested_target, in_kept_target, in_with_target],
+)
+def test_targets_with_parts(body):
+    same(lambda: body, *[(X, v) for v in PAIRS])
+    one_graph(same(lambda: body, *[(X, v) for v in (PAIRS[0], PAIRS[1], PAIRS[0])]))
+
+
+class Answering:
+    """Special methods in Python that builtins ask."""
+
+    def __init__(self, k):
+        self.k = k
+
+    def __len__(self):
+        return self.k
+
+    def __str__(self):
+        return f"{self.k}"
+
+    def __round__(self, digits=0):
+        return self.k + digits
+
+
+@pytest.mark.parametrize(
+    "body",
+    [len, lambda v: int(str(v)), round, lambda v: round(v, 2)],
+    ids="len str round at".split(),
+)
+def test_what_special_methods_answer(body):
+    fn = same(lambda: lambda x, v: x * body(v), *[(X, Answering(k)) for k in (1, 2, 3, 2, 5, 1)])
+    assert not any(recording.sites for recording in fn._dynfix_entry.recordings)
+
+
+def test_a_cache_made_in_the_call():
+    def body(x, k):
+        @functools.lru_cache
+        def times(n):
+            return n * k
+
+        return x * times(2)
+
+    same(lambda: body, *[(X, k) for k in (1, 2, 3, 1)])
+
+
+class Based:
+    k = 2
+
+
+def test_a_class_attribute_written_and_read_by_super():
+    class Sub(Based):
+        def get(self):
+            return super().k
+
+    def body(x, k):
+        Based.k = k
+        return x * Sub().get()
+
+    fn = same(lambda: body, *[(X, k) for k in (1, 2, 3, 1)])
+    assert not any(recording.sites for recording in fn._dynfix_entry.recordings)

@@ -167,10 +167,19 @@ class Forms:
     def iter(self, iterable):
         return iterable
 
+    def each(self, iterable, parts):
+        return iterable
+
+    def unpack(self, value, parts):
+        return value
+
+    def unpack_kept(self, value, *targets):
+        return value
+
     def mapping(self, value):
         return value
 
-    def context(self, manager):
+    def context(self, manager, parts=None):
         return manager
 
     def fstring(self, *pieces):

@@ -80,6 +80,15 @@ CASES = {
     "star": ("[*d, n]", [("iter", {1: 2, "k": [1, 2, 3]})]),
     "star in a call": ("print(*'')", [("glob", "print", "print"), ("iter", ""), ("call", "print")]),
     "star in a key": ("{}.get((*'ab',))", [("attr", {}, "get"), ("iter", "ab"), ("call", "get")]),
+    "for with parts": (
+        "for a, (b, *c) in ((1, (2, 3)),): pass",
+        [("each", ((1, (2, 3)),), ((), ((), "*")))],
+    ),
+    "targets in a target": (
+        "(a, b), c = d, 1",
+        [("unpack", ({1: 2, "k": [1, 2, 3]}, 1), (((), ()), ()))],
+    ),
+    "several targets": ("e = (a, b) = d", [("unpack_kept", {1: 2, "k": [1, 2, 3]}, ((), ()))]),
     "two stars": ("{**d}", [("mapping", {1: 2, "k": [1, 2, 3]})]),
     "attribute": ("o.x", [("attr", "o", "x")]),
     "item": ("d[1]", [("item", {1: 2, "k": [1, 2, 3]}, 1)]),
