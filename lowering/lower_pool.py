@@ -203,6 +203,45 @@ def _adaptive(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
     return ctx.reduce(target, longest, body)
 
 
+@lowers(aten._adaptive_avg_pool2d_backward.default)
+def _adaptive_avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
+    return _adaptive_backward(ctx, node, grad, x, 2)
+
+
+@lowers(aten._adaptive_avg_pool3d_backward.default)
+def _adaptive_avg_pool3d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
+    return _adaptive_backward(ctx, node, grad, x, 3)
+
+
+def _adaptive_backward(ctx: Context, node: Any, grad: Ref, x: Ref, rank: int) -> Ref:
+    """Position p of an axis of m lies in windows floor(p n / m) to floor(((p + 1) n - 1) / m) of n,
+    each of which shares its gradient out equally."""
+    lead = len(x.shape) - rank
+    axes = list(zip(x.shape[lead:], grad.shape[lead:], strict=True))
+    if not all(map(is_known, (*x.shape, *grad.shape))) or 0 in x.shape or 0 in grad.shape:
+        raise Unsupported("windows that only a call knows")
+    most = tuple(max(((p + 1) * n - 1) // m - p * n // m + 1 for p in range(m)) for m, n in axes)
+    target, compute = ctx.result(ctx.value_of(node)), compute_dtype(x.dtype)
+
+    def body(outer: Coordinates, inner: Coordinates) -> Value:
+        windows, inside, shares = [], None, list[Value]()
+        for p, k, (m, n) in zip(outer[lead:], inner, axes, strict=True):
+            window = sizes.add(sizes.floordiv(sizes.scale(p, n), m), k)
+            last = sizes.floordiv(sizes.add(sizes.scale(p, n), sizes.const(n - 1)), m)
+            test = op("le", IndexValue(window), IndexValue(last))
+            inside = test if inside is None else op("and", inside, test)
+            start = sizes.floordiv(sizes.scale(window, m), n)
+            end = sizes.floordiv(sizes.add(sizes.scale(window, m), sizes.const(m + n - 1)), n)
+            windows.append(window)
+            shares.append(cast(IndexValue(sizes.add(end, sizes.scale(start, -1))), compute))
+        element = cast(grad.load((*outer[:lead], *windows), inside), compute)
+        for share in shares:
+            element = op("div", element, share)
+        return Reduced("sum", _chosen(inside, element, const(0, compute)), compute)
+
+    return ctx.reduce(target, most, body)
+
+
 # maxima
 
 
