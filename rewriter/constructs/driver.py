@@ -47,7 +47,7 @@ CONSTRUCTS = (
     Construct(
         "unpacking", (cst.Arg, cst.StarredElement, cst.StarredDictElement), unpacking.convert
     ),
-    Construct("yield from", (cst.From,), unpacking.convert_from),
+    Construct("yield", (cst.Yield,), unpacking.convert_yield),
     Construct("attribute", (cst.Attribute,), attributes.convert),
     Construct("item", (cst.Subscript,), subscripts.convert),
     Construct("dict key", (cst.DictElement,), subscripts.convert_dict_element),

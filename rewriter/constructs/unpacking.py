@@ -19,8 +19,10 @@ def convert(node: Any, cx: Context) -> Any:
     return swap(node, value=taken_apart(node.value, star, cx))
 
 
-def convert_from(node: cst.From, cx: Context) -> Any:
-    return swap(node, item=taken_apart(node.item, "*", cx))
+def convert_yield(node: cst.Yield, cx: Context) -> Any:
+    if not isinstance(node.value, cst.From):
+        return cx.inside(node)
+    return swap(node, value=swap(node.value, item=taken_apart(node.value.item, "*", cx)))
 
 
 def taken_apart(value: cst.BaseExpression, star: str, cx: Context) -> cst.CSTNode | Form:
