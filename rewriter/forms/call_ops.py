@@ -359,11 +359,7 @@ def _class(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
 def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """`type.__call__(cls, *args, **kwargs)`."""
     new, init = on_class(cls, "__new__"), on_class(cls, "__init__")
-    if (
-        issubclass(cls, BaseException)
-        or not isinstance(init, types.FunctionType)
-        or _is_generated(cls, init)
-    ):
+    if not isinstance(init, types.FunctionType) or _is_generated(cls, init):
         items.guard_arguments(rec, args, kwargs)
         after = on_class(cls, "__post_init__")
         if isinstance(after, types.FunctionType) and dataclasses.is_dataclass(cls):

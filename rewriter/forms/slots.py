@@ -1,9 +1,10 @@
 """Special methods of `object` called by name while recording: `super().__setattr__(name, value)`,
-`object.__getattribute__(self, name)`."""
+`object.__getattribute__(self, name)`; and `__init__` of Python's exceptions."""
 
 import types
 from typing import Any
 
+from .. import catalogue
 from ..capture.effects import Effect, constant
 from ..capture.nested import settle_in
 from ..capture.trace import Recorder
@@ -18,11 +19,11 @@ def takes(function: Any) -> bool:
     if isinstance(function, types.MethodWrapperType):
         if function.__name__ == "__call__" and isinstance(function.__self__, type):
             return True
-        return function.__name__ in _NAMES and function.__objclass__ is object  # type: ignore[attr-defined]
-    return (
-        isinstance(function, types.WrapperDescriptorType)
-        and function.__objclass__ is object
-        and function.__name__ in _NAMES
+    elif not isinstance(function, types.WrapperDescriptorType):
+        return False
+    owner = function.__objclass__  # type: ignore[attr-defined]
+    return (owner is object and function.__name__ in _NAMES) or (
+        function.__name__ == "__init__" and issubclass(owner, BaseException)
     )
 
 
@@ -31,11 +32,22 @@ def call_slot(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[
         return rec.rewriter.construct(rec, function.__self__, args, kwargs)
     if isinstance(function, types.MethodWrapperType):
         args = (function.__self__, *args)
+    if isinstance(args[0], BaseException) and function.__name__ == "__init__":
+        return _initialise(rec, function, args, kwargs)
     if function.__name__ == "__getattribute__":
         return attribute_ops.plainly(rec, args[0], settle_in(args[1]))
     if function.__name__ == "__setattr__":
         return _set(rec, args[0], settle_in(args[1]), args[2])
     return getattr(object, function.__name__)(*args, **kwargs)
+
+
+def _initialise(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """An exception takes its arguments."""
+    if rec.known.path_of(args[0]) is not None:
+        rec.stop(catalogue.UNSUPPORTED, "an exception from outside is made anew")
+    getattr(function.__objclass__, "__init__")(*args, **kwargs)  # noqa: B009
 
 
 def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
