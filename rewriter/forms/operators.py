@@ -298,6 +298,13 @@ class Forms:
         if rec is not None:
             rec.safely(lambda: name_ops.imported(rec, self.fn, module, level, names), lambda: None)
 
+    def raised(self, exception: Any) -> Any:
+        """What `raise` raises, or names as the cause: made here, if it is a class."""
+        rec = recorder()
+        if rec is None or not _is_exception_class(exception):
+            return exception
+        return rec.safely(lambda: call_ops.call(rec, exception, (), {}), lambda: exception)
+
     # -- iteration, contexts, text
 
     def iter(self, iterable: Any) -> Any:
@@ -361,3 +368,7 @@ class Forms:
                 for piece in pieces
             )
         )
+
+
+def _is_exception_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)

@@ -167,6 +167,9 @@ class Forms:
     def iter(self, iterable):
         return iterable
 
+    def raised(self, exception):
+        return exception
+
     def each(self, iterable, parts):
         return iterable
 

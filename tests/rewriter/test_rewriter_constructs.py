@@ -89,6 +89,10 @@ CASES = {
         [("unpack", ({1: 2, "k": [1, 2, 3]}, 1), (((), ()), ()))],
     ),
     "several targets": ("e = (a, b) = d", [("unpack_kept", {1: 2, "k": [1, 2, 3]}, ((), ()))]),
+    "raise": (
+        "try:\n    raise KeyError from None\nexcept: pass",
+        [("glob", "KeyError", "KeyError"), ("raised", "KeyError"), ("raised", None)],
+    ),
     "two stars": ("{**d}", [("mapping", {1: 2, "k": [1, 2, 3]})]),
     "attribute": ("o.x", [("attr", "o", "x")]),
     "item": ("d[1]", [("item", {1: 2, "k": [1, 2, 3]}, 1)]),

@@ -339,6 +339,27 @@ def raise_from(log):
         raise
 
 
+class Counted(Exception):
+    made = 0
+
+    def __init__(self):
+        Counted.made += 1
+        super().__init__(f"made {Counted.made}")
+
+
+def raise_a_class(log):
+    Counted.made = 0
+    try:
+        raise Counted from Counted
+    except Counted as error:
+        log.append((str(error), str(error.__cause__)))
+    raise Counted
+
+
+def raise_what_is_none(log):
+    raise log
+
+
 def raise_again(log):
     try:
         int("x")
