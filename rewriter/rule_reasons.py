@@ -220,6 +220,13 @@ OF_RULES = (
         (),
     ),
     Reason(
+        "DYN309",
+        "housekeeping",
+        "memory is tidied, or the device waited for, in compiled code",
+        "do it outside the compiled code",
+        ("GB0059",),
+    ),
+    Reason(
         "DYN401",
         "setattr",
         "an attribute is set by name",

@@ -24,6 +24,7 @@ from .dynamic.set_attribute import SetAttribute
 from .effects.attribute_counter import AttributeCounter
 from .effects.debugger import Debugger
 from .effects.file_access import FileAccess
+from .effects.housekeeping import Housekeeping
 from .effects.kept_on_self import KeptOnSelf
 from .effects.logs import Logging
 from .effects.prints import Print
@@ -72,6 +73,7 @@ RULES = (
     FileAccess(),
     AttributeCounter(),
     KeptOnSelf(),
+    Housekeeping(),
     SetAttribute(),
     DynamicCode(),
     Introspection(),
