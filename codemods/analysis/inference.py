@@ -4,6 +4,7 @@ variable's name."""
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ class Inference(Calls):
         """Parameters whose type the body asks for: a use on one path proves nothing on the
         others."""
         found = set()
-        for call in ast.walk(node):
+        for call in self.program.nodes(node):
             asks = (
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Name)
@@ -109,7 +110,34 @@ class Inference(Calls):
             result = kind if result is None else self.tokens.join(result, kind)
         return result or ANY
 
+    def affected(self) -> set[Function]:
+        """The functions whose kinds change when suggested inputs are taken to be tensors."""
+        found, inner = set(), {}
+        for function in self.program.functions:
+            inner.setdefault(function.outer, []).append(function)
+        todo = list(self.suggested)
+        while todo:
+            function = todo.pop()
+            if function is not None and function.name == "__init__":
+                return set(self.program.functions)  # what it stores may be read anywhere
+            if function is not None and function not in found:
+                found.add(function)
+                todo += [*inner.get(function, ()), *self.users.get(function, ())]
+        return found
+
+    def supposing(self, affected: set[Function]) -> Inference:
+        """What is known here, with the `affected` functions to be inferred anew."""
+        other = copy.copy(self)
+        other.suppose, other.done = True, self.done - affected
+        for name in ("kinds", "final_env", "at_branch", "grad_modes"):
+            setattr(other, name, dict(getattr(self, name)))
+        other.return_kinds = {f: k for f, k in self.return_kinds.items() if f not in affected}
+        made_anew = any(f.name == "__init__" for f in affected)
+        other.class_kinds = {} if made_anew else dict(self.class_kinds)
+        return other
+
     def returns(self, function: Function) -> Kind:
+        self.users.setdefault(function, set()).add(self.current)
         if function not in self.done:
             self.function(function)
         kind = self.return_kinds.get(function, ANY)
