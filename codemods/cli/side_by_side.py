@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.source_file import SourceFile
+from ...rewriter.edits.source_file import SourceError, SourceFile
 from ..analysis.findings import ERROR
 from ..hoist.plan import planned
 from ..trace import trace_facts
 from . import check
+from .file_writes import write
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -206,7 +207,10 @@ def _target(spec: Any) -> Any:
     if os.path.exists(module):
         return module, factory
     sys.path.insert(0, os.getcwd())
-    found = importlib.util.find_spec(module)
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # of the package around it
+        found = None
     if found is None or not found.origin:
         raise VerifyError(f"no module {module!r}")
     return found.origin, factory
@@ -284,7 +288,7 @@ def _one_by_one(
             current, applied = changed, [*applied, todo]
 
 
-def command(options: Any, settings: Any, write: Any) -> Any:
+def command(options: Any, settings: Any) -> Any:
     """`--verify MODULE:FACTORY`: fix the module's file, verified; print the table; the exit
     code."""
     try:
@@ -294,14 +298,15 @@ def command(options: Any, settings: Any, write: Any) -> Any:
                 settings, facts=planned(trace_facts.run(options.trace, [path]), settings)
             )
         with open(path, "rb") as stream:
-            source = SourceFile.from_bytes(stream.read(), path)
+            read = stream.read()
+        source = SourceFile.from_bytes(read, path)
         outcome = verify(source, factory, settings)
-    except VerifyError as error:
+    except (VerifyError, SourceError) as error:
         print(f"dynfix: {error}", file=sys.stderr)
         return 2
     _table(outcome)
     if not options.check and not options.diff and outcome.kept.text != source.text:
-        write(path, outcome.kept.to_bytes())
+        write(path, outcome.kept.to_bytes(), read)
     left = [f for f in check.findings(outcome.kept, settings) if f.level == ERROR]
     return 1 if left or outcome.refused else 0
 
