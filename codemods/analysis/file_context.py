@@ -16,6 +16,7 @@ from ..trace.trace_facts import qualified
 from .definitions import FileProgram
 from .findings import ERROR, Finding
 from .inference import Inference
+from .supposed import supposing
 
 if TYPE_CHECKING:
     from ...rewriter.edits.source_file import SourceFile
@@ -43,7 +44,7 @@ class FileContext(FileView):
         """The same file, with the inputs of `affected` functions taken to be tensors where their
         use suggests it."""
         other = copy.copy(self)
-        other.inference = self.inference.supposing(affected)
+        other.inference = supposing(self.inference, affected)
         return other
 
     # What a node is

@@ -4,7 +4,6 @@ variable's name."""
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -109,32 +108,6 @@ class Inference(Calls):
         for kind in kinds:
             result = kind if result is None else self.tokens.join(result, kind)
         return result or ANY
-
-    def affected(self) -> set[Function]:
-        """The functions whose kinds change when suggested inputs are taken to be tensors."""
-        found, inner = set(), {}
-        for function in self.program.functions:
-            inner.setdefault(function.outer, []).append(function)
-        todo = list(self.suggested)
-        while todo:
-            function = todo.pop()
-            if function is not None and function.name == "__init__":
-                return set(self.program.functions)  # what it stores may be read anywhere
-            if function is not None and function not in found:
-                found.add(function)
-                todo += [*inner.get(function, ()), *self.users.get(function, ())]
-        return found
-
-    def supposing(self, affected: set[Function]) -> Inference:
-        """What is known here, with the `affected` functions to be inferred anew."""
-        other = copy.copy(self)
-        other.suppose, other.done = True, self.done - affected
-        for name in ("kinds", "final_env", "at_branch", "grad_modes"):
-            setattr(other, name, dict(getattr(self, name)))
-        other.return_kinds = {f: k for f, k in self.return_kinds.items() if f not in affected}
-        made_anew = any(f.name == "__init__" for f in affected)
-        other.class_kinds = {} if made_anew else dict(self.class_kinds)
-        return other
 
     def returns(self, function: Function) -> Kind:
         self.users.setdefault(function, set()).add(self.current)

@@ -13,6 +13,7 @@ from ...rewriter.edits.source_file import SourceError
 from ...rewriter.edits.spans import Safety, apply, disjoint
 from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
+from ..analysis.supposed import affected
 from ..rules import RULES
 from .suppressions import Suppressions
 
@@ -69,9 +70,9 @@ def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     seen = context.facts.captured if context.facts else frozenset()
     functions = context.program.captured(settings.scope, seen)
     found = _captured(context, rules, functions) + _whole_file(context, rules)
-    affected = context.inference.affected()
-    if affected:
-        supposed = _captured(context.supposed(affected), rules, functions & affected)
+    changed = affected(context.inference)
+    if changed:
+        supposed = _captured(context.supposed(changed), rules, functions & changed)
         found += _only_supposed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]

@@ -28,7 +28,7 @@ from . import (
     runner,
     side_by_side,
 )
-from .report import CLEAN, FAILED, FINDINGS, count, report
+from .command_report import CLEAN, FAILED, FINDINGS, count, report
 from .settings import SettingsError
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ def _server(words: list[str]) -> int:
     try:
         server = importlib.import_module(".language_server", __package__)
     except ModuleNotFoundError as missing:
-        raise SettingsError(f"no {missing.name}: install dynfix[server]") from None
+        raise SettingsError(
+            f"no {missing.name.partition('.')[0]}: install dynfix[server]"
+        ) from None
     return server.serve()
 
 
