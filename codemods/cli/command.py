@@ -27,6 +27,7 @@ from . import (
     notebook,
     runner,
     side_by_side,
+    trace_verify,
 )
 from .command_report import CLEAN, FAILED, FINDINGS, count, report
 from .settings import SettingsError
@@ -140,6 +141,8 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         )
     fixing = not options.check and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
+    if options.trace and fixing and not options.no_verify:
+        results = trace_verify.verified(options.trace, results, settings)
     failures = [failure(p, "no such file or folder") for p in missing]
     if options.add_noqa:
         return _add_noqa(results, options, settings, failures)

@@ -119,6 +119,9 @@ def _modes(group: Any) -> None:
         metavar="'SCRIPT ARGS'",
         help="run a script once, and fix what it shows the code to be (needs torch)",
     )
+    group.add_argument(
+        "--no-verify", action="store_true", help="with --trace: do not run what was fixed"
+    )
     group.add_argument("--explain", metavar="CODE", help="explain a rule")
     group.add_argument("--show-settings", action="store_true", help="show the settings in force")
 

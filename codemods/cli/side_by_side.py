@@ -59,6 +59,20 @@ def count_breaks(function: Any, inputs: Any, kwargs: Any = None) -> Any:
     return max(explained.graph_break_count, counted, int(explained.graph_count == 0))
 
 
+def one_graph(function: Any, inputs: Any) -> bool:
+    """Whether `torch.compile(function, fullgraph=True)` takes one call."""
+    torch = _torch()
+    with _silence():
+        torch._dynamo.reset()
+        try:
+            torch.compile(function, fullgraph=True, backend="eager")(*inputs)
+        except Exception:  # Dynamo's, or one that its backend or the code itself raises
+            return False
+        finally:
+            torch._dynamo.reset()
+    return True
+
+
 @contextlib.contextmanager
 def _silence() -> Iterator[Any]:
     """Neither the code's own output nor Dynamo's log lines."""
@@ -234,6 +248,8 @@ class Outcome:
     refused: list
     before: int
     after: int
+    whole_before: bool
+    whole_after: bool
 
 
 def verify(source: SourceFile, factory: Any, settings: Settings, seeds: Any = (0, 1, 2, 3)) -> Any:
@@ -243,30 +259,27 @@ def verify(source: SourceFile, factory: Any, settings: Settings, seeds: Any = (0
     original = _factory(source.text, source.path, "dynfix_original", factory)
     refused = []
     candidate, applied = fixed.source, fixed.applied
-    problems = _compare(original, candidate, factory, seeds)
+    whole = one_graph(*original())
+    problems = _compare(original, candidate, factory, seeds, whole)
     if problems:
-        candidate, applied, refused = _one_by_one(source, original, factory, settings, seeds)
-    before = _count(original)
-    after = _count(_factory(candidate.text, source.path, "dynfix_fixed", factory))
-    return Outcome(source, candidate, applied, refused, before, after)
+        candidate, applied, refused = _one_by_one(source, original, factory, settings, seeds, whole)
+    make = _factory(candidate.text, source.path, "dynfix_fixed", factory)
+    before, after = count_breaks(*original()), count_breaks(*make())
+    return Outcome(source, candidate, applied, refused, before, after, whole, one_graph(*make()))
 
 
-def _count(make: Any) -> Any:
-    function, inputs = make()
-    return count_breaks(function, inputs)
-
-
-def _compare(original: Any, candidate: Any, factory: Any, seeds: Any) -> Any:
+def _compare(original: Any, candidate: Any, factory: Any, seeds: Any, whole: bool) -> list[str]:
+    """What differs after some fixes; the loss of the one graph that the original is counts."""
     make = _factory(candidate.text, candidate.path, "dynfix_fixed", factory)
     for seed in seeds:
         found = differences(observe(original, seed), observe(make, seed))
         if found:
             return found
-    return []
+    return ["it is not one graph any more"] if whole and not one_graph(*make()) else []
 
 
 def _one_by_one(
-    source: SourceFile, original: Any, factory: Any, settings: Settings, seeds: Any
+    source: SourceFile, original: Any, factory: Any, settings: Settings, seeds: Any, whole: bool
 ) -> Any:
     """Fix by fix, keeping those after which the code still behaves as the original."""
     current, applied, refused, seen = source, [], [], set()
@@ -279,7 +292,7 @@ def _one_by_one(
         problems = (
             ["its fix does not parse"]
             if changed is None
-            else _compare(original, changed, factory, seeds)
+            else _compare(original, changed, factory, seeds, whole)
         )
         if problems:
             seen.add((todo.code, todo.fix.title, todo.line))
@@ -317,6 +330,9 @@ def _table(outcome: Any) -> None:
     print(f"  fixes taken back  {len(outcome.refused):>4}")
     print(f"  breaks before     {outcome.before:>4}")
     print(f"  breaks after      {outcome.after:>4}")
+    whole = ["yes" if w else "no" for w in (outcome.whole_before, outcome.whole_after)]
+    print(f"  one graph before  {whole[0]:>4}")
+    print(f"  one graph after   {whole[1]:>4}")
     for finding, problems in outcome.refused:
         print(f"  taken back {finding.place}: {finding.code} {finding.fix.title}: {problems[0]}")
     if not outcome.refused:
