@@ -414,6 +414,13 @@ OF_RULES = (
         (),
     ),
     Reason(
+        "DYN900",
+        "unused-noqa",
+        "a `# noqa` comment suppresses nothing",
+        "remove the comment",
+        (),
+    ),
+    Reason(
         "DYN901",
         "compile-inside",
         "torch.compile is called again and again",

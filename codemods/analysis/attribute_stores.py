@@ -4,11 +4,16 @@ find."""
 from __future__ import annotations
 
 import ast
+import bisect
 from typing import Any
 
 _BY_NAME = frozenset(["setattr", "__setattr__", "add_module", "register_module", "delattr"])
 _BY_NAME |= {"register_parameter", "register_buffer"}
 _OPEN = frozenset(["__dict__", "_modules", "_parameters", "_buffers"])
+
+
+def _start(function: Any) -> tuple[int, int]:
+    return function.node.lineno, function.node.col_offset
 
 
 class AttributeStores:
@@ -17,7 +22,9 @@ class AttributeStores:
 
     def __init__(self, index: Any, functions: Any, classes: Any) -> None:
         self.classes, self.anything, self.loose, self.own = classes, False, set(), {}
-        self.functions = functions
+        self._functions = sorted(functions, key=_start)
+        self._starts = [_start(f) for f in self._functions]
+        self._lines, self._families = {}, {}
         for node in index.get(ast.Attribute, ()):
             if not isinstance(node.ctx, ast.Load):
                 self._store(node, node.value, node.attr)
@@ -47,12 +54,14 @@ class AttributeStores:
 
     def _around(self, node: Any) -> Any:
         """The innermost function around a node."""
-        at, found = (node.lineno, node.col_offset), None
-        for function in self.functions:  # those around others come first
-            one = function.node
-            if (one.lineno, one.col_offset) <= at < (one.end_lineno, one.end_col_offset):
-                found = function
-        return found
+        at = (node.lineno, node.col_offset)
+        last = bisect.bisect_right(self._starts, at) - 1
+        function = self._functions[last] if last >= 0 else None
+        while function is not None and (
+            (function.node.end_lineno, function.node.end_col_offset) <= at
+        ):
+            function = function.outer
+        return function
 
     def _store(self, node: Any, owner: Any, name: str) -> None:
         if not isinstance(owner, ast.Name):
@@ -66,29 +75,35 @@ class AttributeStores:
             self.loose.add(name)
         else:
             inside = method is function and function.name == "__init__"
-            self.own.setdefault(name, set()).add((method.cls, inside))
+            self.own.setdefault(name, {}).setdefault(method.cls, set()).add(inside)
 
     def elsewhere(self, cls: Any, name: str) -> bool:
         if self.anything or name in self.loose:
             return True
-        for other, in_init in self.own.get(name, ()):
-            above = self._derives(cls, other)
-            if (above and not in_init) or (other is not cls and self._derives(other, cls)):
-                return True
-        return any(name in d.bound_names for d in self._below(cls))
+        stored = self.own.get(name, {})
+        if any(False in stored.get(one, ()) for one in self._above(cls)):
+            return True
+        return any(one in stored or name in one.bound_names for one in self._below(cls))
 
     def _below(self, cls: Any) -> Any:
-        return [c for c in self.classes.values() if c is not cls and self._derives(c, cls)]
+        if not self._families:
+            for one in self.classes.values():
+                for above in self._above(one):
+                    self._families.setdefault(above, []).append(one)
+        return [c for c in self._families.get(cls, ()) if c is not cls]
 
     def overridden(self, cls: Any, method: Any) -> Any:
         """Whether a class below has a method of that name, or something stores one."""
         stored = self.anything or method in self.loose or method in self.own
         return stored or any(method in d.methods for d in self._below(cls))
 
-    def _derives(self, cls: Any, base: Any, seen: Any = ()) -> bool:
-        if cls is base:
-            return True
-        if cls in seen:
-            return False
-        bases = [self.classes[b] for b in cls.bases if b in self.classes]
-        return any(self._derives(b, base, (*seen, cls)) for b in bases)
+    def _above(self, cls: Any) -> Any:
+        """The class and those of the file that it derives from."""
+        if cls not in self._lines:
+            self._lines[cls] = found = {cls: None}
+            todo = [cls]
+            for one in todo:
+                bases = [self.classes[b] for b in one.bases if b in self.classes]
+                todo += [b for b in bases if b not in found]
+                found.update(dict.fromkeys(bases))
+        return self._lines[cls]

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ..rules.base import Rule
     from .definitions import Function
     from .file_context import FileContext
-    from .growing_attributes import _Collector
 
 
 _COMPILING = (
@@ -24,6 +23,7 @@ _COMPILING = (
 _SCRIPTING = ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export")
 VALUES = "host_values"  # what is computed ahead of a captured call
 _BLOCKS = {"body", "orelse", "finalbody"}
+_NO_CODE = {"annotation", "ctx", "op", "ops"}
 
 
 def compiling(test: ast.expr, names: Names) -> bool | None:
@@ -68,17 +68,18 @@ def read_ahead(test: ast.expr) -> bool:
 
 
 class Walk:
-    """Calls the rules of `table` ({node type: rules}) and keeps each node's parent."""
+    """Calls the rules of `table` ({node type: rules}) and keeps each node's parent, and the nodes
+    that run when compiled as the context's `alive`."""
 
-    def __init__(
-        self, context: FileContext, table: dict[type, list[Rule] | tuple[_Collector]]
-    ) -> None:
+    def __init__(self, context: FileContext, table: dict[type, list[Rule]]) -> None:
         self.context, self.table, self.found = context, table, []
+        context.alive = self.alive = []
 
     def function(self, function: Function) -> None:
         self.context.functions[function.node] = function
         self.context.inference.function(function)
-        self._parents(function.node)
+        if function.node.body[0] not in self.context.parents:
+            self._parents(function.node)
         self._block(function.node.body)
 
     def _parents(self, node: Any) -> None:
@@ -103,6 +104,7 @@ class Walk:
                     return
 
     def _visit(self, node: ast.AST) -> None:
+        self.alive.append(node)
         for rule in self.table.get(type(node), ()):
             self.found.extend(rule.check(node, self.context))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -115,8 +117,9 @@ class Walk:
         self._children(node)
 
     def _children(self, node: ast.AST) -> None:
-        for name, value in ast.iter_fields(node):
-            if name == "annotation":
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if name in _NO_CODE:
                 continue
             if isinstance(value, list):
                 if name in _BLOCKS and value and isinstance(value[0], ast.stmt):

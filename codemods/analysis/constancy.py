@@ -323,7 +323,11 @@ def number_by_default(node: ast.expr, context: FileContext) -> bool:
         or node.attr in _stored_later(function.cls)
     ):
         return False
-    stores = [s for s in ast.walk(init.node) if isinstance(s, ast.Assign) and _names(s, node.attr)]
+    stores = [
+        s
+        for s in context.program.nodes(init.node)
+        if isinstance(s, ast.Assign) and _names(s, node.attr)
+    ]
     value = stores[0].value if len(stores) == 1 else None
     default = defaults(init.node).get(value.id) if isinstance(value, ast.Name) else None
     return isinstance(default, ast.Constant) and isinstance(default.value, (int, float))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.import_names import dotted
@@ -86,7 +87,7 @@ class Class:
                 return statement.value.attr
         return ""
 
-    @property
+    @cached_property
     def bound_names(self) -> set[str]:
         """What the class's body binds."""
         stores = (
@@ -114,9 +115,17 @@ class FileProgram:
         self._collect(tree.body, None, None)
         for cls in self.classes.values():
             cls.is_module = self._is_module(cls, set())
+        self.by_node = {f.node: f for f in self.functions}
+        self._nodes = {}
         self.stores = AttributeStores(index, self.functions, self.classes)
         self.rebound, self.compiled = names.rebound, self._compiled_roots()
         self.switching = switching_functions(self.functions, self.calls)
+
+    def nodes(self, function: ast.AST) -> list[ast.AST]:
+        """The nodes of a function, as `ast.walk` gives them."""
+        if function not in self._nodes:
+            self._nodes[function] = list(ast.walk(function))
+        return self._nodes[function]
 
     def _collect(self, body: Any, cls: Class | None, outer: Function | None) -> None:
         for node in body:
@@ -260,7 +269,7 @@ class FileProgram:
         """Functions of this file that `function` names in a call or hands on; functions defined in
         it."""
         yield from (f for f in self.functions if f.outer is function)
-        for node in ast.walk(function.node):
+        for node in self.nodes(function.node):
             if isinstance(node, ast.Name) and node.id in self.top:
                 yield self.top[node.id]
             elif isinstance(node, ast.Name) and node.id in self.classes:
@@ -305,7 +314,7 @@ class FileProgram:
             and node.value.id == owner.self_name
         )
         init = self.method(owner.cls, "__init__") if own else None
-        for statement in ast.walk(init.node) if init else ():
+        for statement in self.nodes(init.node) if init else ():
             if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
                 continue
             made = statement.value.func

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,26 +16,36 @@ from ..trace.trace_facts import qualified
 from .definitions import FileProgram
 from .findings import ERROR, Finding
 from .inference import Inference
+from .supposed import supposing
 
 if TYPE_CHECKING:
     from ...rewriter.edits.source_file import SourceFile
     from ...rewriter.edits.spans import Fix
     from ...rewriter.patterns.kinds import Kind
     from ..cli.settings import Settings
+    from .definitions import Function
 
 
 class FileContext(FileView):
     """One file: its source, names, program and inference; parents of the nodes of captured
     functions."""
 
-    def __init__(self, source: SourceFile, settings: Settings, suppose: bool = False) -> None:
+    def __init__(self, source: SourceFile, settings: Settings) -> None:
         self.settings, self.index = settings, by_type(source.tree)
         super().__init__(source, Names(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
         named = qualified(source.tree) if self.facts else None
         self.program = FileProgram(source.tree, self.names, self.index, named)
-        self.inference = Inference(self.program, self.names, self.facts, suppose)
+        self.inference = Inference(self.program, self.names, self.facts)
+        self.alive: list[ast.AST] = []  # what the last walk found to run when compiled
         self._whole = None
+
+    def supposed(self, affected: set[Function]) -> FileContext:
+        """The same file, with the inputs of `affected` functions taken to be tensors where their
+        use suggests it."""
+        other = copy.copy(self)
+        other.inference = supposing(self.inference, affected)
+        return other
 
     # What a node is
 

@@ -8,6 +8,7 @@ from typing import Any
 from ...rewriter.edits.spans import Fix
 
 ERROR, NOTE = "error", "note"
+SYNTAX, FAILURE = "syntax-error", "failure"  # codes of what is no rule's finding
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,9 @@ class Finding:
 
     def sort_key(self) -> tuple[str, int, int, str]:
         return self.path, self.line, self.column, self.code
+
+
+def failure(path: str, message: str, line: int = 1, column: int = 1, cell: Any = None) -> Finding:
+    """Why a file could not be handled, as the formats print findings."""
+    code = SYNTAX if message.startswith("SyntaxError") else FAILURE
+    return Finding(code, message, path, line, column, line, column + 1, cell=cell)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.kinds import constant
-from .captured_walk import Walk, compiling
+from .captured_walk import compiling
 
 if TYPE_CHECKING:
     from .definitions import Class, Function
@@ -41,19 +41,6 @@ class Use:
     what: str
     function: object
     captured: bool
-
-
-class _Collector:
-    def check(self, node: Any, context: FileContext) -> Iterator[ast.AST]:
-        yield node
-
-
-def live(context: FileContext, *types: Any) -> list[ast.AST]:
-    """The nodes of captured functions that run when compiled."""
-    walk = Walk(context, dict.fromkeys(types, (_Collector(),)))
-    for function in list(context.functions.values()):
-        walk.function(function)
-    return walk.found
 
 
 def own_attribute(node: Any, function: Function) -> str | None:
@@ -167,9 +154,7 @@ class Attribute:
             first.attr,
             first.function.cls,
         )
-        self.parents = {
-            c: p for p in ast.walk(context.source.tree) for c in ast.iter_child_nodes(p)
-        }
+        self.parents = context.whole_parents()
         own = {id(n) for g in grown for n in g.own}
         nodes = [
             n
@@ -250,7 +235,7 @@ class Attribute:
 
     def _function(self, node: ast.Attribute) -> Any:
         """The function of the file around a node, lambdas and nested functions left out."""
-        by_node = {f.node: f for f in self.context.program.functions}
+        by_node = self.context.program.by_node
         while node is not None and not (node in by_node and by_node[node].outer is None):
             node = self.parents.get(node)
         return by_node.get(node)
@@ -329,7 +314,7 @@ def attributes(context: FileContext, grows: Callable[..., Any], *types: Any) -> 
     of a statement."""
     nodes = [n for t in types for n in context.index.get(t, ())]
     grown = [(n, g) for n, g in ((n, grows(n, context)) for n in nodes) if g]
-    alive = {id(n) for n in live(context, *types)} if grown else set()
+    alive = {id(n) for n in context.alive} if grown else set()
     found = {}
     for node, growth in grown:
         if id(node) in alive:

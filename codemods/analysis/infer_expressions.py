@@ -48,11 +48,9 @@ _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset())
 class Expressions:
     """State of one file's inference, and the expression half of it."""
 
-    def __init__(
-        self, program: FileProgram, names: Names, facts: Facts | None = None, suppose: bool = False
-    ) -> None:
+    def __init__(self, program: FileProgram, names: Names, facts: Facts | None = None) -> None:
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
-        self.suppose, self.suggested = suppose, False
+        self.suppose, self.suggested, self.users = False, set(), {}
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None
@@ -182,7 +180,7 @@ class Expressions:
         """Takes an input of a captured function to be a tensor, where that is asked for."""
         if not self._takes_inputs():
             return False
-        self.suggested = True
+        self.suggested.add(self.current)
         if self.suppose and kind.param:
             self.proved.add(kind.param)
         return self.suppose

@@ -93,7 +93,7 @@ class Inference(Calls):
         """Parameters whose type the body asks for: a use on one path proves nothing on the
         others."""
         found = set()
-        for call in ast.walk(node):
+        for call in self.program.nodes(node):
             asks = (
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Name)
@@ -110,6 +110,7 @@ class Inference(Calls):
         return result or ANY
 
     def returns(self, function: Function) -> Kind:
+        self.users.setdefault(function, set()).add(self.current)
         if function not in self.done:
             self.function(function)
         kind = self.return_kinds.get(function, ANY)

@@ -43,7 +43,8 @@ def _of_instance(attr: str, cls: Class, program: FileProgram) -> tuple[ast.expr,
         owners += [c for c in above if c not in owners]
         for name, method in owner.methods.items():
             stores = _values(
-                ast.walk(method.node), lambda t: isinstance(t, ast.Attribute) and t.attr == attr
+                program.nodes(method.node),
+                lambda t: isinstance(t, ast.Attribute) and t.attr == attr,
             )
             if stores and name != "__init__":
                 return ()

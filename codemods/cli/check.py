@@ -13,12 +13,14 @@ from ...rewriter.edits.source_file import SourceError
 from ...rewriter.edits.spans import Safety, apply, disjoint
 from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
+from ..analysis.supposed import affected
 from ..rules import RULES
 from .suppressions import Suppressions
 
 if TYPE_CHECKING:
     from ...rewriter.edits.source_file import SourceFile
-    from ...rewriter.edits.spans import Fix
+    from ...rewriter.edits.spans import Edit, Fix
+    from ..analysis.definitions import Function
     from ..analysis.findings import Finding
     from ..rules.base import Rule
     from .settings import Settings
@@ -53,19 +55,33 @@ def findings(source: SourceFile, settings: Settings) -> list[Finding]:
     return [f if (f.code, f.fix) in proved else replace(f, traced=True) for f in found]
 
 
+def _off(settings: Settings, path: str) -> list[str]:
+    """The rules that find nothing in a file: what is not selected, and, without facts of a traced
+    run, what only such a run shows."""
+    traced = settings.facts_of(path) is not None
+    known = (r.code for r in RULES if traced or not r.shown)
+    on = {code for code in known if settings.selects(code, path)}
+    return [r.code for r in RULES if r.code not in on]
+
+
 def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     context = FileContext(source, settings)
     rules = enabled(settings, source.path)
-    found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
-    if context.inference.suggested:
-        supposed = _captured(FileContext(source, settings, suppose=True), rules, settings.scope)
+    seen = context.facts.captured if context.facts else frozenset()
+    functions = context.program.captured(settings.scope, seen)
+    found = _captured(context, rules, functions) + _whole_file(context, rules)
+    changed = affected(context.inference)
+    if changed:
+        supposed = _captured(context.supposed(changed), rules, functions & changed)
         found += _only_supposed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]
     suppressions = Suppressions(source)
     kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
     shown = [_admitted(f, source) for f in _without_muted(kept, found)]
-    return sorted(shown + suppressions.unused(found, settings), key=lambda f: f.sort_key())
+    return sorted(
+        [*shown, *suppressions.unused(_off(settings, source.path))], key=lambda f: f.sort_key()
+    )
 
 
 _SUPPOSED = (
@@ -98,11 +114,8 @@ def _admitted(finding: Finding, source: SourceFile) -> Finding:
     return finding.without_fix(why) if why else finding
 
 
-def _captured(context: FileContext, rules: list[Rule], scope: str) -> list[Finding]:
+def _captured(context: FileContext, rules: list[Rule], functions: set[Function]) -> list[Finding]:
     walk = Walk(context, _table([r for r in rules if not r.whole_file]))
-    functions = context.program.captured(
-        scope, context.facts.captured if context.facts else frozenset()
-    )
     for function in sorted(functions, key=lambda f: f.node.lineno):
         walk.function(function)
     return walk.found
@@ -167,11 +180,23 @@ def wanted(finding: Finding, settings: Settings) -> bool:
 def apply_fixes(source: SourceFile, fixes: list[Fix]) -> SourceFile | None:
     """The source with the fixes and the imports that they need; None where the result does not
     parse."""
-    modules = sorted({m for f in fixes for m in f.imports})
-    edits = [e for f in fixes for e in f.edits] + [add_import(source, m) for m in modules]
+    edits = splices(source, fixes)
+    if edits is None:
+        return None
     try:
-        changed = source.with_text(apply(source.text, realised(source, edits)))
+        changed = source.with_text(apply(source.text, edits))
         changed.to_bytes()
     except (SourceError, ValueError):
         return None
     return changed
+
+
+def splices(source: SourceFile, fixes: list[Fix]) -> list[Edit] | None:
+    """The fixes, and the imports that they need, as splices of the text; None where one cannot be
+    made."""
+    modules = sorted({m for f in fixes for m in f.imports})
+    edits = [e for f in fixes for e in f.edits] + [add_import(source, m) for m in modules]
+    try:
+        return realised(source, edits)
+    except (SourceError, ValueError):
+        return None

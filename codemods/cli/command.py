@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...rewriter.catalogue import REASONS
-from ..analysis.findings import ERROR
+from ..analysis.findings import ERROR, failure
 from ..hoist.plan import planned
 from ..rules import BY_CODE
 from ..rules.base import without_rule
 from ..trace import trace_facts
-from . import add_noqa, command_line, formats, notebook, runner, side_by_side
+from . import (
+    add_noqa,
+    command_line,
+    completion,
+    deep_stack,
+    file_writes,
+    formats,
+    notebook,
+    runner,
+    side_by_side,
+    trace_verify,
+)
+from .command_report import CLEAN, FAILED, FINDINGS, count, report
 from .settings import SettingsError
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
-    from .formats import PlainLines
     from .runner import Result
     from .settings import Settings
-
-
-CLEAN, FINDINGS, FAILED = 0, 1, 2
 
 
 def main(argv: list[str] | None = None) -> int | None:
@@ -46,11 +55,11 @@ def main(argv: list[str] | None = None) -> int | None:
 
 
 def _main(argv: list[str]) -> int | None:
-    if argv[:1] == ["rule"] and not os.path.exists("rule"):
-        return _rule(argv[1:])
-    parser = command_line.parser(__version__)
-    options = parser.parse_args(argv)
-    if command_line.writes_nowhere(options):
+    alone = {"rule": _rule, "server": _server, "completion": completion.main}
+    if argv and argv[0] in alone:
+        return alone[argv[0]](argv[1:])
+    parser, options = command_line.parsed(argv, __version__)
+    if command_line.without_path(options):
         parser.print_help()
         print("\ndynfix: no PATH given; `dynfix .` fixes this folder", file=sys.stderr)
         return FAILED
@@ -60,7 +69,7 @@ def _main(argv: list[str]) -> int | None:
     if options.show_settings:
         return _show_settings(settings)
     if options.verify:
-        return side_by_side.command(options, settings, runner.write)
+        return side_by_side.command(options, settings)
     if options.paths == ["-"]:
         return _stdin(options, settings)
     return _files(options, settings)
@@ -74,6 +83,18 @@ def _rule(codes: list[str]) -> int:
         return FAILED
     print("\n".join(_page(c) for c in known), end="")
     return CLEAN
+
+
+def _server(words: list[str]) -> int:
+    if words:
+        raise SettingsError(f"dynfix server takes nothing, not {words[0]}")
+    try:
+        server = importlib.import_module(".language_server", __package__)
+    except ModuleNotFoundError as missing:
+        raise SettingsError(
+            f"no {missing.name.partition('.')[0]}: install dynfix[server]"
+        ) from None
+    return server.serve()
 
 
 def _page(code: str) -> str:
@@ -93,7 +114,7 @@ def _show_settings(settings: Any) -> int:
 def _stdin(options: Any, settings: Any) -> Any:
     raw = sys.stdin.buffer.read()
     fixing = not options.check
-    result = runner.handle(options.stdin_filename, raw, settings, fixing)
+    result = deep_stack.called(runner.handle, options.stdin_filename, raw, settings, fixing)
     text = _decoded(raw)
     if options.diff:
         sys.stdout.write(_diff(result))
@@ -102,7 +123,7 @@ def _stdin(options: Any, settings: Any) -> Any:
         sys.stdout.flush()
     stream = sys.stderr if fixing else sys.stdout
     lines = formats.PlainLines({options.stdin_filename: result.after or text})
-    return _report([result], options, settings, [], stream, lines)
+    return report([result], options, settings, [], stream, lines)
 
 
 def _decoded(raw: Any) -> Any:
@@ -120,27 +141,30 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         )
     fixing = not options.check and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
+    if options.trace and fixing and not options.no_verify:
+        results = trace_verify.verified(options.trace, results, settings)
+    failures = [failure(p, "no such file or folder") for p in missing]
     if options.add_noqa:
-        return _add_noqa(results, missing)
-    errors = [f"{p}: no such file or folder" for p in missing]
+        return _add_noqa(results, options, settings, failures)
     if options.diff:
         sys.stdout.write("".join(_diff(r) for r in results))
     elif fixing:
-        errors += _write(results)
+        failures += _write(results)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
-    return _report(results, options, settings, errors, stream, formats.PlainLines(known))
+    return report(results, options, settings, failures, stream, formats.PlainLines(known))
 
 
-def _write(results: list[Result]) -> list[Any]:
-    errors = []
+def _write(results: list[Result]) -> list[Finding]:
+    """Put the fixed files back; why some could not be."""
+    failures = []
     for result in results:
         if result.raw is not None:
             try:
-                runner.write(result.path, result.raw)
+                file_writes.write(result.path, result.raw, result.read)
             except OSError as error:
-                errors.append(f"{result.path}: cannot be written: {error.strerror}")
-    return errors
+                failures.append(failure(result.path, f"cannot be written: {error.strerror}"))
+    return failures
 
 
 def _diff(result: Result) -> str:
@@ -163,9 +187,10 @@ def _diff_of(before: str, after: str, path: str) -> str:
     )
 
 
-def _progress(options: argparse.Namespace, count: int) -> Any:
+def _progress(options: argparse.Namespace, total_files: int) -> Any:
     """A counter on a terminal for long runs, nothing in a pipe."""
-    if options.quiet or count < 200 or not sys.stderr.isatty():
+    dumb = not sys.stderr.isatty() or os.environ.get("TERM") == "dumb"
+    if options.quiet or total_files < 200 or dumb:
         return None
 
     def show(done: Any, total: Any) -> None:
@@ -176,127 +201,42 @@ def _progress(options: argparse.Namespace, count: int) -> Any:
     return show
 
 
-# Reporting
-
-
-def _painter(stream: Any) -> Callable[..., Any]:
-    """Marks up text for a terminal; rich is loaded only for one."""
-    if not stream.isatty() or os.environ.get("NO_COLOR"):
-        return lambda text, style: text
-    from rich.style import Style
-
-    return lambda text, style: Style.parse(style).render(text)
-
-
-def _report(
-    results: list[Result],
-    options: argparse.Namespace,
-    settings: Settings,
-    errors: list[str],
-    stream: Any,
-    lines: PlainLines,
-) -> int:
-    left = [f for r in results for f in r.left]
-    failing = [f for f in left if f.level == ERROR]
-    shown = left if options.verbose or settings.output_format not in formats.FOR_PEOPLE else failing
-    if options.statistics:
-        stream.write(formats.statistics(shown))
-    else:
-        stream.write(formats.FORMATTERS[settings.output_format](shown, lines, _painter(stream)))
-    stream.flush()  # what stderr says comes after it, wherever both go
-    errors += [f"{r.path}:{r.error[1]}:{r.error[2]}: {r.error[0]}" for r in results if r.error]
-    for error in errors:
-        print(f"dynfix: {error}", file=sys.stderr)
-    if not options.quiet and settings.output_format in formats.FOR_PEOPLE:
-        _summary(results, left, options, settings)
-    return _exit_code(results, failing, errors, options)
-
-
-def _exit_code(
-    results: list[Result], failing: list[Finding], errors: list[str], options: argparse.Namespace
-) -> int:
-    if errors:
-        return FAILED
-    fixed = any(r.applied for r in results)
-    if fixed and (options.exit_non_zero_on_fix or options.diff):
-        return FINDINGS
-    return FINDINGS if failing and not options.exit_zero else CLEAN
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _summary(
-    results: list[Result], left: list[Finding], options: argparse.Namespace, settings: Settings
-) -> None:
-    applied = [f for r in results for f in r.applied]
-    if options.verbose:
-        for finding in applied:
-            print(f"fixed {finding.place}: {finding.code} {finding.fix.title}", file=sys.stderr)
-    failing = [f for f in left if f.level == ERROR]
-    notes = len(left) - len(failing)
-    parts = []
-    if applied:
-        files = sum(bool(r.applied) for r in results)
-        verb = "Would fix" if options.diff else "Fixed"
-        parts.append(
-            f"{verb} {_count(len(applied), 'problem')} in"
-            f" {_count(files, 'file')}{_silent(applied)}."
-        )
-    parts.append(
-        f"Found {_count(len(failing), 'problem')}{' more' if applied else ''}."
-        if failing
-        else _clean(applied)
-    )
-    parts += _ways_out(failing, options, settings)
-    if notes and not options.verbose:
-        parts.append(f"{_count(notes, 'note')} (-v shows).")
-    print(" ".join(p for p in parts if p), file=sys.stderr)
-
-
-def _clean(applied: list[Any]) -> str:
-    return "" if applied else "All clear."
-
-
-def _silent(applied: list[Finding]) -> str:
-    fixes = dict.fromkeys(f.fix for f in applied)
-    count = sum(f.silent for f in fixes)
-    return f" ({_count(count, 'print or log call')} silent when compiled)" if count else ""
-
-
-def _ways_out(failing: list[Finding], options: argparse.Namespace, settings: Settings) -> list[str]:
-    safe = sum(f.fix is not None and f.fix.safety.value == "safe" for f in failing)
-    unsafe = sum(f.fix is not None and f.fix.safety.value == "unsafe" for f in failing)
-    parts = []
-    if safe and options.check:
-        parts.append(f"{safe} fixable with `dynfix`.")
-    if unsafe and not settings.unsafe_fixes:
-        parts.append(f"{unsafe} fixable with `--unsafe-fixes`.")
-    return parts
-
-
 # --add-noqa
 
 
-def _add_noqa(results: list[Result], missing: list[Any]) -> int:
-    added = 0
+def _add_noqa(
+    results: list[Result], options: argparse.Namespace, settings: Settings, failures: list[Finding]
+) -> int:
+    """Every line with a finding gets its comment; under --diff and --check that is only told."""
+    added, dry = 0, options.diff or options.check
     for result in results:
-        added += _annotate(result.path, [f for f in result.left if f.level == ERROR])
-    for path in missing:
-        print(f"dynfix: {path}: no such file or folder", file=sys.stderr)
-    print(f"Added {_count(added, 'noqa comment')}.", file=sys.stderr)
-    return FAILED if missing or any(r.error for r in results) else CLEAN
+        if any(f.level == ERROR for f in result.left):
+            try:
+                added += _annotate(result.path, options, settings)
+            except OSError as error:
+                failures.append(failure(result.path, f"cannot be written: {error.strerror}"))
+    for trouble in [*failures, *(r.error for r in results if r.error)]:
+        print(f"dynfix: {trouble.place}: {trouble.message}", file=sys.stderr)
+    verb = "Would add" if dry else "Added"
+    print(f"{verb} {count(added, 'noqa comment')}.", file=sys.stderr)
+    if failures or any(r.error for r in results):
+        return FAILED
+    return FINDINGS if added and dry else CLEAN
 
 
-def _annotate(path: str, found: list[Finding]) -> int:
-    if not found:
-        return 0
-    with open(path, "rb") as stream:
-        raw, count = add_noqa.annotate(stream.read(), path, found)
-    if count:
-        runner.write(path, raw)
-    return count
+def _annotate(path: str, options: argparse.Namespace, settings: Settings) -> int:
+    """Handled anew, so that comments go to the lines of what is read and compared here."""
+    read = Path(path).read_bytes()
+    left = runner.handle(path, read, settings, False).left
+    raw, number = add_noqa.annotate(read, path, [f for f in left if f.level == ERROR])
+    if options.diff:
+        after = notebook.load(raw, path).document
+        sys.stdout.write(
+            _diff(runner.Result(path, before=notebook.load(read, path).document, after=after))
+        )
+    elif number and not options.check:
+        file_writes.write(path, raw, read)
+    return number
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 import argparse
 import os
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
-from .settings import FORMATS, SCOPES, Settings, SettingsError, convert, load
+from .settings import FORMATS, SCOPES, Settings, SettingsError, convert, load, meant
 
 _LISTS = (
     "select",
@@ -17,18 +17,56 @@ _LISTS = (
     "extend_exclude",
     "per_file_ignores",
 )
+_PLAIN = (
+    "unsafe_fixes",
+    "scope",
+    "force_exclude",
+    "respect_gitignore",
+    "jobs",
+    "cache",
+    "output_format",
+    "exit_zero",
+    "exit_zero_on_unsafe",
+)
 
 
-def parser(version: str) -> Any:
-    """The ArgumentParser of `dynfix`."""
-    top = argparse.ArgumentParser(
-        prog="dynfix",
+COMMANDS = {
+    "check": "only report; exit 1 on findings: the same as --check",
+    "fix": "apply the safe fixes in place: the same as no command",
+    "rule": "explain a rule: `dynfix rule DYN201`",
+    "server": "a language server, for editors, on stdin and stdout (needs dynfix[server])",
+    "completion": "the script that completes options in bash, zsh or fish",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what it does not understand."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            word = unknown[0].partition("=")[0]
+            close = meant(word, self._option_string_actions)
+            raise SettingsError(f"unknown option {word}{close}")
+        return options
+
+
+def parser(version: str, command: str = "") -> argparse.ArgumentParser:
+    """The ArgumentParser of `dynfix`, or of its commands `check` and `fix`."""
+    listed = "".join(f"\n  {name:<10} {text}" for name, text in COMMANDS.items())
+    top = _Parser(
+        prog=f"dynfix {command}".strip(),
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description=(
             "Find and fix what makes torch.compile break its graph. Alone: safe fixes, in place."
         ),
         epilog=(
-            "`dynfix rule DYN201` explains a rule. Exit codes: 0 clean or fixed, 1 findings left, 2"
-            " failure."
+            f"commands:{listed}\n(a folder of such a name: ./check)\n\n"
+            "Exit codes: 0 clean or all fixed, 1 findings left, 2 failure."
         ),
     )
     top.add_argument(
@@ -44,7 +82,16 @@ def parser(version: str) -> Any:
     return top
 
 
-def writes_nowhere(options: Any) -> bool:
+def parsed(argv: list[str], version: str) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """The parser for a command line, and its options."""
+    command = argv[0] if argv[:1] in (["check"], ["fix"]) else ""
+    made = parser(version, command)
+    options = made.parse_args(argv[1:] if command else argv)
+    options.check = options.check or command == "check"
+    return made, options
+
+
+def without_path(options: Any) -> bool:
     """Whether files would be changed, and none are named: the folder at hand may not be meant."""
     reads = options.check or options.diff or options.explain or options.show_settings
     return not (options.paths or reads or options.verify)
@@ -72,6 +119,9 @@ def _modes(group: Any) -> None:
         metavar="'SCRIPT ARGS'",
         help="run a script once, and fix what it shows the code to be (needs torch)",
     )
+    group.add_argument(
+        "--no-verify", action="store_true", help="with --trace: do not run what was fixed"
+    )
     group.add_argument("--explain", metavar="CODE", help="explain a rule")
     group.add_argument("--show-settings", action="store_true", help="show the settings in force")
 
@@ -87,6 +137,12 @@ def _rules(group: Any) -> None:
     )
     group.add_argument("--config", metavar="FILE", help="configuration file")
     group.add_argument("--isolated", action="store_true", help="read no configuration file")
+    group.add_argument(
+        "--force-exclude",
+        action="store_true",
+        default=None,
+        help="excludes and .gitignore hold for files that are named, too",
+    )
     group.add_argument(
         "--no-respect-gitignore", dest="respect_gitignore", action="store_false", default=None
     )
@@ -107,7 +163,16 @@ def _output(group: Any) -> None:
         "-v", "--verbose", action="store_true", help="also show notes and what was fixed"
     )
     group.add_argument(
-        "--exit-zero", action="store_true", help="exit 0 even when findings are left"
+        "--exit-zero",
+        action="store_true",
+        default=None,
+        help="exit 0 even when findings are left",
+    )
+    group.add_argument(
+        "--exit-zero-on-unsafe",
+        action="store_true",
+        default=None,
+        help="exit 0 when all that is left has a fix that is unsafe",
     )
     group.add_argument(
         "--exit-non-zero-on-fix", action="store_true", help="exit 1 when something was fixed"
@@ -123,7 +188,7 @@ def settings(options: argparse.Namespace) -> Settings | None:
         given = getattr(options, name)
         if given:
             changes.update([convert(name, ",".join(given), "command line")])
-    for name in ("unsafe_fixes", "scope", "respect_gitignore", "jobs", "cache", "output_format"):
+    for name in _PLAIN:
         given = getattr(options, name)
         if given is not None:
             changes[name] = given

@@ -6,10 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from ..analysis.findings import ERROR, NOTE
+from ... import __version__
+from ...rewriter.edits.source_file import SourceError, SourceFile, decode
+from ..analysis.findings import ERROR, FAILURE, NOTE, SYNTAX
 from ..rules import BY_CODE
+from .check import splices
 from .notebook import cell_texts
 from .result_cache import to_dict
 
@@ -17,15 +22,29 @@ if TYPE_CHECKING:
     from ..analysis.findings import Finding
 
 
-_VERSION = "0.1.0"
-_URI = "docs/rules.md#{}"
+_Place = tuple[int, int]
 
 
 class PlainLines:
     """The source lines of files, read once; `known` holds texts that are not on disk."""
 
     def __init__(self, known: dict[str, str]) -> None:
-        self._texts = dict(known)
+        self._texts, self._sources = dict(known), {}
+
+    def splices(self, finding: Finding) -> list[tuple[_Place, _Place, str]]:
+        """What the finding's fix does, as ((line, column), (end line, end column), text), from 1;
+        [] where there is none, or where it is a notebook's."""
+        if finding.fix is None or finding.cell is not None:
+            return []
+        path = finding.path
+        if path not in self._sources:
+            try:
+                self._sources[path] = SourceFile(self._document(path), path)
+            except SourceError:
+                self._sources[path] = None
+        source = self._sources[path]
+        edits = splices(source, [finding.fix]) if source is not None else None
+        return [(source.place(e.start), source.place(e.end), e.text) for e in edits or ()]
 
     def of(self, finding: Finding) -> str:
         """The line that a finding begins on."""
@@ -39,12 +58,19 @@ class PlainLines:
 
     def _document(self, path: str) -> str:
         if path not in self._texts:
-            try:
-                with open(path, encoding="utf-8", errors="replace") as stream:
-                    self._texts[path] = stream.read()
-            except OSError:
-                self._texts[path] = ""
+            self._texts[path] = _text_of(path)
         return self._texts[path]
+
+
+def _text_of(path: str) -> str:
+    try:
+        raw = Path(path).read_bytes()
+    except OSError:
+        return ""
+    try:
+        return decode(raw)[0]
+    except SourceError:
+        return raw.decode("utf-8", errors="replace")
 
 
 def advice(finding: Finding) -> list[str]:
@@ -69,6 +95,8 @@ def full(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> 
 
 
 def _full_one(finding: Finding, lines: PlainLines, paint: Callable[..., Any]) -> str:
+    if finding.code in (SYNTAX, FAILURE):
+        return f"{finding.place}: {paint(finding.message, 'bold')}\n"
     text = lines.of(finding).replace("\t", " ")
     end = finding.end_column if finding.end_line == finding.line else len(text) + 1
     gutter = " " * len(str(finding.line))
@@ -117,9 +145,12 @@ def _region(finding: Finding) -> tuple[int, int, int, int]:
     return finding.line, finding.column, finding.end_line, finding.end_column
 
 
-def record(finding: Finding) -> dict[str, dict[str, int] | str | int | None]:
-    """A finding as the JSON formats give it."""
+def record(finding: Finding, lines: PlainLines) -> dict[str, dict[str, int] | str | int | None]:
+    """A finding as the JSON formats give it. The edits of its fix are what comes in the place of
+    what stands from `location` to `end_location`."""
     fix = to_dict(finding)["fix"]
+    if fix is not None:
+        fix["edits"] = [_edit(*e) for e in lines.splices(finding)]
     return {
         "code": finding.code,
         "message": finding.message,
@@ -135,12 +166,17 @@ def record(finding: Finding) -> dict[str, dict[str, int] | str | int | None]:
     }
 
 
+def _edit(start: tuple[int, int], end: tuple[int, int], text: str) -> dict[str, Any]:
+    first, last = ({"row": row, "column": column} for row, column in (start, end))
+    return {"content": text, "location": first, "end_location": last}
+
+
 def json_(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
-    return json.dumps([record(f) for f in found], indent=2) + "\n"
+    return json.dumps([record(f, lines) for f in found], indent=2) + "\n"
 
 
 def json_lines(found: Any, lines: Any, paint: Any) -> Any:
-    return "".join(json.dumps(record(f)) + "\n" for f in found)
+    return "".join(json.dumps(record(f, lines)) + "\n" for f in found)
 
 
 def github(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
@@ -150,11 +186,17 @@ def github(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -
 def _github_one(finding: Finding) -> str:
     line, column, end, end_column = _region(finding)
     level = "error" if finding.level == ERROR else "notice"
-    where = f"file={finding.path},line={line},col={column},endLine={end},endColumn={end_column}"
-    return (
-        f"::{level} title=dynfix ({finding.code}),{where}::{finding.place}: {finding.code}"
-        f" {finding.message}\n"
-    )
+    path = _escaped(finding.path, ":,")
+    where = f"file={path},line={line},col={column},endLine={end},endColumn={end_column}"
+    text = _escaped(f"{finding.place}: {finding.code} {finding.message}")
+    return f"::{level} title=dynfix ({finding.code}),{where}::{text}\n"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """As GitHub's workflow commands want it: percent signs first."""
+    for char in f"%\r\n{more}":
+        text = text.replace(char, f"%{ord(char):02X}")
+    return text
 
 
 def gitlab(found: Any, lines: Any, paint: Any) -> Any:
@@ -186,8 +228,8 @@ def _digest(text: str) -> str:
 def sarif(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
     codes = sorted({f.code for f in found})
     rules = [_sarif_rule(code) for code in codes]
-    results = [_sarif_result(f) for f in found]
-    driver = {"name": "dynfix", "version": _VERSION, "rules": rules}
+    results = [_sarif_result(f, lines) for f in found]
+    driver = {"name": "dynfix", "version": __version__, "rules": rules}
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -198,23 +240,42 @@ def sarif(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) ->
 
 def _sarif_rule(code: str) -> dict[str, dict[str, str] | str]:
     rule = BY_CODE.get(code)
-    text = rule.message if rule else code
-    return {"id": code, "name": rule.name if rule else code, "shortDescription": {"text": text}}
-
-
-def _sarif_result(
-    finding: Finding,
-) -> dict[str, dict[str, str] | list[dict[str, dict[Any, Any]]] | str]:
-    region = dict(
-        zip(("startLine", "startColumn", "endLine", "endColumn"), _region(finding), strict=True)
-    )
-    place = {"artifactLocation": {"uri": finding.path.replace("\\", "/")}, "region": region}
+    if rule is None:
+        return {"id": code, "name": code, "shortDescription": {"text": code}}
+    page = rule.document()
     return {
+        "id": code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.message},
+        "fullDescription": {"text": " ".join((rule.__doc__ or rule.message).split())},
+        "help": {"text": page, "markdown": page},
+        "properties": {"tags": ["torch.compile", rule.name]},
+    }
+
+
+def _sarif_result(finding: Finding, lines: PlainLines) -> dict[str, Any]:
+    uri = quote(finding.path.replace("\\", "/"))
+    place = {"artifactLocation": {"uri": uri}, "region": _sarif_region(*_region(finding))}
+    result = {
         "ruleId": finding.code,
         "level": "error" if finding.level == ERROR else "note",
         "message": {"text": "; ".join([_in_cell(finding) + finding.message, *advice(finding)])},
         "locations": [{"physicalLocation": place}],
     }
+    made = [
+        {"deletedRegion": _sarif_region(*start, *end), "insertedContent": {"text": text}}
+        for start, end, text in lines.splices(finding)
+    ]
+    if made:
+        change = {"artifactLocation": {"uri": uri}, "replacements": made}
+        title = f"{finding.fix.title} ({finding.fix.safety.value})"
+        result["fixes"] = [{"description": {"text": title}, "artifactChanges": [change]}]
+    return result
+
+
+def _sarif_region(line: int, column: int, end_line: int, end_column: int) -> dict[str, int]:
+    first = {"startLine": line, "startColumn": column}
+    return {**first, "endLine": end_line, "endColumn": end_column}
 
 
 def _in_cell(finding: Finding) -> str:
@@ -242,7 +303,7 @@ def junit(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) ->
 
 
 def rdjson(found: Any, lines: Any, paint: Any) -> Any:
-    diagnostics = [_rdjson_one(f) for f in found]
+    diagnostics = [_rdjson_one(f, lines) for f in found]
     return (
         json.dumps(
             {"source": {"name": "dynfix"}, "severity": "ERROR", "diagnostics": diagnostics},
@@ -252,27 +313,45 @@ def rdjson(found: Any, lines: Any, paint: Any) -> Any:
     )
 
 
-def _rdjson_one(finding: Any) -> Any:
-    line, column, end, end_column = _region(finding)
-    span = {"start": {"line": line, "column": column}, "end": {"line": end, "column": end_column}}
+def _rdjson_span(line: int, column: int, end: int, end_column: int) -> dict[str, dict[str, int]]:
+    first = {"line": line, "column": column}
+    return {"start": first, "end": {"line": end, "column": end_column}}
+
+
+def _rdjson_one(finding: Finding, lines: PlainLines) -> dict[str, Any]:
+    made = [
+        {"range": _rdjson_span(*start, *end), "text": text}
+        for start, end, text in lines.splices(finding)
+    ]
     return {
         "message": _in_cell(finding) + finding.message,
         "code": {"value": finding.code},
         "severity": "ERROR" if finding.level == ERROR else "INFO",
-        "location": {"path": finding.path, "range": span},
+        "location": {"path": finding.path, "range": _rdjson_span(*_region(finding))},
+        **({"suggestions": made} if made else {}),
     }
 
 
 def statistics(found: list[Finding]) -> str:
     """One line a rule, the most frequent first."""
-    counts = Counter(
-        (f.code, BY_CODE[f.code].name if f.code in BY_CODE else "unused-noqa") for f in found
-    )
-    fixable = Counter(f.code for f in found if f.fix is not None)
-    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     return "".join(
-        f"{n:>6}  {code}  {'[*]' if fixable[code] else '   '}  {name}\n" for (code, name), n in rows
+        f"{row['count']:>6}  {row['code']}  {'[*]' if row['fixable'] else '   '}  {row['name']}\n"
+        for row in _counts(found)
     )
+
+
+def _counts(found: list[Finding]) -> list[dict[str, Any]]:
+    counts = Counter(f.code for f in found)
+    fixable = Counter(f.code for f in found if f.fix is not None)
+    return [
+        {
+            "code": code,
+            "name": BY_CODE[code].name if code in BY_CODE else code,
+            "count": number,
+            "fixable": fixable[code],
+        }
+        for code, number in sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    ]
 
 
 FORMATTERS = {
@@ -286,5 +365,10 @@ FORMATTERS = {
     "sarif": sarif,
     "junit": junit,
     "rdjson": rdjson,
+}
+STATISTICS = {
+    **dict.fromkeys(("full", "concise", "grouped"), statistics),
+    "json": lambda found: json.dumps(_counts(found), indent=2) + "\n",
+    "json-lines": lambda found: "".join(json.dumps(row) + "\n" for row in _counts(found)),
 }
 FOR_PEOPLE = frozenset(["full", "concise", "grouped"])

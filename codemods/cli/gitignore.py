@@ -26,6 +26,19 @@ def _pattern(line: str) -> tuple[re.Pattern, bool, bool] | None:
     return re.compile(("" if anchored else "(?:.*/)?") + text + "$"), negated, only_folders
 
 
+def _git_folder(folder: Path) -> Path:
+    """Where git keeps the repository's own files: of a worktree, in the folder that it names."""
+    git = folder / ".git"
+    if git.is_dir():
+        return git
+    try:
+        inner = folder / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+        common = inner / "commondir"
+        return inner / common.read_text(encoding="utf-8").strip() if common.exists() else inner
+    except OSError:
+        return git
+
+
 class Ignored:
     """Fed with folders from the top down."""
 
@@ -33,15 +46,18 @@ class Ignored:
         self.rules = []
         top = Path(top).resolve()
         above = []
-        for folder in top.parents:
+        for folder in (top, *top.parents):
             above.append(folder)
             if (folder / ".git").exists():
+                self._read(folder, _git_folder(folder) / "info" / "exclude")
                 for outer in reversed(above):
                     self.enter(outer)
                 break
 
     def enter(self, folder: str) -> None:
-        path = os.path.join(folder, ".gitignore")
+        self._read(folder, os.path.join(folder, ".gitignore"))
+
+    def _read(self, folder: str | Path, path: str | Path) -> None:
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
                 patterns = [_pattern(line) for line in stream]

@@ -349,7 +349,7 @@ def _parse(cell: NotebookCell, text: str) -> None:
     try:
         parse(text)
     except SourceError as error:
-        raise SourceError(error.message, f"cell {cell.number}:{error.line}", error.column) from None
+        raise SourceError(error.message, error.line, error.column, cell.number) from None
 
 
 def cell_texts(document: str) -> dict[int, str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.source_file import SourceError
+from ..analysis.findings import failure
 from ..trace.cross_file import settings_for_roots
-from . import check, notebook
+from . import check, deep_stack, notebook
 from .gitignore import Ignored
 from .result_cache import Cache
 
@@ -30,8 +30,8 @@ _seen = [0]
 @dataclass(frozen=True)
 class Result:
     """One file: `left` are its findings after fixing, `applied` those that were fixed; `before` and
-    `after` its text where a fix changed it; `error` (message, line, column) where it could not be
-    handled."""
+    `after` its text where a fix changed it, `read` and `raw` its bytes; `error` where it could not
+    be handled."""
 
     path: str
     left: tuple = ()
@@ -39,14 +39,17 @@ class Result:
     before: str = ""
     after: str | None = None
     raw: bytes | None = None
-    error: tuple | None = None
+    read: bytes = b""
+    error: Finding | None = None
 
 
 def files(paths: list[str], settings: Settings) -> tuple[list[str], list[str]]:
     """(the files that the paths name, in order and once each; paths that do not exist). A file that
-    is named is always taken."""
+    is named is always taken, unless the settings force their excludes on it."""
     found, missing = {}, []
     for path in paths:
+        if settings.force_exclude and _forced_out(path, settings):
+            continue
         if os.path.isdir(path):
             found.update(dict.fromkeys(_walk(path, settings)))
         elif os.path.exists(path):
@@ -75,6 +78,18 @@ def _walk(top: str, settings: Settings) -> Iterator[str]:
                 yield path
 
 
+def _forced_out(path: str, settings: Settings) -> bool:
+    """Whether an exclude, or git, keeps out a path that is named, or a folder above it."""
+    path, root = os.path.abspath(path), os.path.abspath(settings.root)
+    ignored = Ignored(os.path.dirname(path)) if settings.respect_gitignore else None
+    is_folder = os.path.isdir(path)
+    while len(path) > len(root):
+        if _skipped(path, is_folder, settings, ignored):
+            return True
+        path, is_folder = os.path.dirname(path), True
+    return False
+
+
 def _skipped(path: str, is_folder: bool, settings: Settings, ignored: Any) -> bool:
     return settings.excludes(path) or (ignored is not None and ignored.matches(path, is_folder))
 
@@ -89,9 +104,8 @@ def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
             return Result(path, tuple(source.placed(check.findings(source, settings))))
         fixed = check.fix(source, settings)
     except SourceError as error:
-        return Result(path, error=(error.message, error.line, error.column))
-    except RecursionError:
-        return Result(path, error=("the code is nested too deeply", 1, 1))
+        what = failure(path, error.message, error.line, error.column, error.cell)
+        return Result(path, error=what)
     if fixed.source.text == source.text:
         return Result(path, fixed.left)
     return Result(
@@ -101,6 +115,7 @@ def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
         source.document,
         fixed.source.document,
         fixed.source.to_bytes(),
+        raw,
     )
 
 
@@ -110,13 +125,16 @@ def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[Result, bytes]:
         with open(path, "rb") as stream:
             raw = stream.read()
     except OSError as error:
-        return Result(path, error=(error.strerror or str(error), 1, 1)), b""
+        return Result(path, error=failure(path, error.strerror or str(error))), b""
     try:
-        result = handle(path, raw, settings, fixing), raw
+        result = deep_stack.called(handle, path, raw, settings, fixing)
         _collect_now_and_then(len(raw))
-        return result
+        return result, raw
+    except RecursionError:
+        return Result(path, error=failure(path, "the code is nested too deeply")), raw
     except Exception as error:
-        return Result(path, error=(f"internal error: {type(error).__name__}: {error}", 1, 1)), raw
+        what = f"internal error: {type(error).__name__}: {error}"
+        return Result(path, error=failure(path, what)), raw
 
 
 def _collect_now_and_then(size: int) -> None:
@@ -151,8 +169,9 @@ def _once_more(result: Any, settings: Settings) -> Any:
     more = handle(result.path, raw, settings, True)
     if more.error or more.raw is None:
         return replace(result, left=more.left) if more.error is None else result
-    before = result.before or more.before
-    return replace(more, before=before, applied=(*result.applied, *more.applied))
+    first = result if result.raw is not None else more
+    applied = (*result.applied, *more.applied)
+    return replace(more, before=first.before, read=first.read, applied=applied)
 
 
 def _from_cache(
@@ -201,19 +220,3 @@ def _handled(
         yield from pool.imap(
             _read_and_handle, work, chunksize=max(1, min(16, len(work) // (4 * jobs)))
         )
-
-
-def write(path: str, raw: bytes) -> None:
-    """Put `raw` into the file by atomic rename, its mode kept; a link keeps pointing where it
-    pointed."""
-    target = Path(os.path.realpath(path))
-    mode = target.stat().st_mode
-    handle_, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle_, "wb") as stream:
-            stream.write(raw)
-        os.chmod(name, mode & 0o7777)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import configparser
+import difflib
 import fnmatch
 import os
 import pathlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,12 +69,15 @@ class Settings:
     unfixable: tuple = ()
     exclude: tuple = _EXCLUDE
     extend_exclude: tuple = ()
+    force_exclude: bool = False
     respect_gitignore: bool = True
     unsafe_fixes: bool = False
     scope: str = "forward"
     output_format: str = "full"
     jobs: int = 0
     cache: bool = True
+    exit_zero: bool = False
+    exit_zero_on_unsafe: bool = False
     root: str = "."
     source: str = "defaults"
     facts: dict = field(
@@ -123,6 +128,12 @@ class Settings:
         return repr([getattr(self, name) for name in names])
 
 
+def meant(word: str, known: Iterable[str]) -> str:
+    """`; did you mean …?` where one of `known` is much like `word`."""
+    close = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def _length(code: str, prefixes: tuple[str, ...]) -> int:
     return max((len(p) for p in prefixes if code.startswith(p)), default=0)
 
@@ -136,7 +147,7 @@ def convert(name: str, value: dict[str, list[str]] | list[str] | str, where: str
     """A setting's value of the right type; SettingsError names `where` it was read."""
     name = name.replace("-", "_")
     if name not in _KINDS:
-        raise SettingsError(f"{where}: unknown setting {name!r}")
+        raise SettingsError(f"{where}: unknown setting {name!r}{meant(name, _KINDS)}")
     if name == "per_file_ignores":
         return name, _per_file(value, where)
     kind = _KINDS[name]
@@ -167,7 +178,7 @@ def _codes(name: str, value: Any, where: str) -> Any:
     if "exclude" in name:
         return tuple(i.rstrip("/") for i in items)
     items = tuple("DYN" if i.upper() == "ALL" else i.upper() for i in items)
-    known = [rule.code for rule in RULES] + ["DYN900"]
+    known = [rule.code for rule in RULES]
     for item in items:
         if not any(code.startswith(item) for code in known):
             raise SettingsError(f"{where}: no rule has the code {item}")
@@ -179,9 +190,14 @@ def _per_file(value: Any, where: str) -> Any:
         pairs = [
             line.partition(":") for line in value.replace(",", "\n").splitlines() if line.strip()
         ]
-        value = {}
+        table = {}
         for pattern, _, codes in pairs:
-            value.setdefault(pattern.strip(), []).extend(codes.split())
+            if not pattern.strip() or not codes.strip():
+                raise SettingsError(
+                    f"{where}: per_file_ignores must be PATTERN:CODE, not {value!r}"
+                )
+            table.setdefault(pattern.strip(), []).extend(codes.split())
+        value = table
     if not isinstance(value, dict):
         raise SettingsError(f"{where}: per_file_ignores must map patterns to codes")
     return tuple(

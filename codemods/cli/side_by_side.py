@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.source_file import SourceFile
+from ...rewriter.edits.source_file import SourceError, SourceFile
 from ..analysis.findings import ERROR
 from ..hoist.plan import planned
 from ..trace import trace_facts
 from . import check
+from .file_writes import write
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -56,6 +57,20 @@ def count_breaks(function: Any, inputs: Any, kwargs: Any = None) -> Any:
         counted = sum(dynamo.utils.counters["graph_break"].values())
         dynamo.reset()
     return max(explained.graph_break_count, counted, int(explained.graph_count == 0))
+
+
+def one_graph(function: Any, inputs: Any) -> bool:
+    """Whether `torch.compile(function, fullgraph=True)` takes one call."""
+    torch = _torch()
+    with _silence():
+        torch._dynamo.reset()
+        try:
+            torch.compile(function, fullgraph=True, backend="eager")(*inputs)
+        except Exception:  # Dynamo's, or one that its backend or the code itself raises
+            return False
+        finally:
+            torch._dynamo.reset()
+    return True
 
 
 @contextlib.contextmanager
@@ -206,7 +221,10 @@ def _target(spec: Any) -> Any:
     if os.path.exists(module):
         return module, factory
     sys.path.insert(0, os.getcwd())
-    found = importlib.util.find_spec(module)
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # of the package around it
+        found = None
     if found is None or not found.origin:
         raise VerifyError(f"no module {module!r}")
     return found.origin, factory
@@ -230,6 +248,8 @@ class Outcome:
     refused: list
     before: int
     after: int
+    whole_before: bool
+    whole_after: bool
 
 
 def verify(source: SourceFile, factory: Any, settings: Settings, seeds: Any = (0, 1, 2, 3)) -> Any:
@@ -239,30 +259,27 @@ def verify(source: SourceFile, factory: Any, settings: Settings, seeds: Any = (0
     original = _factory(source.text, source.path, "dynfix_original", factory)
     refused = []
     candidate, applied = fixed.source, fixed.applied
-    problems = _compare(original, candidate, factory, seeds)
+    whole = one_graph(*original())
+    problems = _compare(original, candidate, factory, seeds, whole)
     if problems:
-        candidate, applied, refused = _one_by_one(source, original, factory, settings, seeds)
-    before = _count(original)
-    after = _count(_factory(candidate.text, source.path, "dynfix_fixed", factory))
-    return Outcome(source, candidate, applied, refused, before, after)
+        candidate, applied, refused = _one_by_one(source, original, factory, settings, seeds, whole)
+    make = _factory(candidate.text, source.path, "dynfix_fixed", factory)
+    before, after = count_breaks(*original()), count_breaks(*make())
+    return Outcome(source, candidate, applied, refused, before, after, whole, one_graph(*make()))
 
 
-def _count(make: Any) -> Any:
-    function, inputs = make()
-    return count_breaks(function, inputs)
-
-
-def _compare(original: Any, candidate: Any, factory: Any, seeds: Any) -> Any:
+def _compare(original: Any, candidate: Any, factory: Any, seeds: Any, whole: bool) -> list[str]:
+    """What differs after some fixes; the loss of the one graph that the original is counts."""
     make = _factory(candidate.text, candidate.path, "dynfix_fixed", factory)
     for seed in seeds:
         found = differences(observe(original, seed), observe(make, seed))
         if found:
             return found
-    return []
+    return ["it is not one graph any more"] if whole and not one_graph(*make()) else []
 
 
 def _one_by_one(
-    source: SourceFile, original: Any, factory: Any, settings: Settings, seeds: Any
+    source: SourceFile, original: Any, factory: Any, settings: Settings, seeds: Any, whole: bool
 ) -> Any:
     """Fix by fix, keeping those after which the code still behaves as the original."""
     current, applied, refused, seen = source, [], [], set()
@@ -275,7 +292,7 @@ def _one_by_one(
         problems = (
             ["its fix does not parse"]
             if changed is None
-            else _compare(original, changed, factory, seeds)
+            else _compare(original, changed, factory, seeds, whole)
         )
         if problems:
             seen.add((todo.code, todo.fix.title, todo.line))
@@ -284,7 +301,7 @@ def _one_by_one(
             current, applied = changed, [*applied, todo]
 
 
-def command(options: Any, settings: Any, write: Any) -> Any:
+def command(options: Any, settings: Any) -> Any:
     """`--verify MODULE:FACTORY`: fix the module's file, verified; print the table; the exit
     code."""
     try:
@@ -294,14 +311,15 @@ def command(options: Any, settings: Any, write: Any) -> Any:
                 settings, facts=planned(trace_facts.run(options.trace, [path]), settings)
             )
         with open(path, "rb") as stream:
-            source = SourceFile.from_bytes(stream.read(), path)
+            read = stream.read()
+        source = SourceFile.from_bytes(read, path)
         outcome = verify(source, factory, settings)
-    except VerifyError as error:
+    except (VerifyError, SourceError) as error:
         print(f"dynfix: {error}", file=sys.stderr)
         return 2
     _table(outcome)
     if not options.check and not options.diff and outcome.kept.text != source.text:
-        write(path, outcome.kept.to_bytes())
+        write(path, outcome.kept.to_bytes(), read)
     left = [f for f in check.findings(outcome.kept, settings) if f.level == ERROR]
     return 1 if left or outcome.refused else 0
 
@@ -312,6 +330,9 @@ def _table(outcome: Any) -> None:
     print(f"  fixes taken back  {len(outcome.refused):>4}")
     print(f"  breaks before     {outcome.before:>4}")
     print(f"  breaks after      {outcome.after:>4}")
+    whole = ["yes" if w else "no" for w in (outcome.whole_before, outcome.whole_after)]
+    print(f"  one graph before  {whole[0]:>4}")
+    print(f"  one graph after   {whole[1]:>4}")
     for finding, problems in outcome.refused:
         print(f"  taken back {finding.place}: {finding.code} {finding.fix.title}: {problems[0]}")
     if not outcome.refused:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import bisect
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ...rewriter.catalogue import REASONS
+from ...rewriter.edits.spans import Edit, Fix
 from ..analysis.findings import Finding
 
 if TYPE_CHECKING:
     from ...rewriter.edits.source_file import SourceFile
-    from .settings import Settings
 
 
 _NOQA = re.compile(
@@ -40,10 +42,7 @@ class Suppressions:
                 off = self._switch(switch.group(1).lower(), line, off)
             match = _NOQA.search(text)
             if match:
-                codes = match.group("list")
-                self.lines[line] = (
-                    None if codes is None else frozenset(re.split(r"[,\s]+", codes.strip().upper()))
-                )
+                self.lines[line] = frozenset(_listed(match)) if match.group("list") else None
         if off is not None:
             self.ranges.append((off, len(self.source.starts)))
 
@@ -66,34 +65,63 @@ class Suppressions:
             return True
         for line in range(first, last + 1):
             codes = self.lines.get(line, ())
-            if codes is None or any(code.startswith(c) for c in codes if c.startswith("DYN")):
-                self.used.add(line)
+            named = () if codes is None else [c for c in codes if _ours(c) and code.startswith(c)]
+            self.used.update((line, c) for c in named)
+            if codes is None or named:
                 return True
         return False
 
-    def unused(self, found: list[Finding], settings: Settings) -> list[Finding]:
-        """A finding for each `# noqa: DYN…` that suppresses nothing."""
-        if not settings.selects(UNUSED, self.source.path):
-            return []
-        named = [
-            (n, c)
-            for n, c in self.lines.items()
-            if c and any(x.startswith("DYN") for x in c) and n not in self.used
-        ]
-        return [self._finding(line, codes) for line, codes in named]
+    def unused(self, off: list[str]) -> Iterator[Finding]:
+        """A finding for each `# noqa: DYN…` of which something suppresses nothing; `off`: codes of
+        which nothing could be found."""
+        if UNUSED in off:
+            return
+        for offset, text in self.source.comments() if self.lines else ():
+            line, match = self._line_of(offset), _NOQA.search(text)
+            codes = _listed(match) if match else []
+            ours = [c for c in codes if _ours(c)]
+            idle = [c for c in ours if not any(code.startswith(c) for code in off)]
+            if any((line, c) in self.used for c in ours):
+                continue  # one rule may speak for another
+            if idle and UNUSED not in codes:
+                rest = [c for c in codes if c not in idle]
+                yield self._finding(
+                    line, offset + match.start(), idle, self._fix(offset, match, rest)
+                )
 
-    def _finding(self, line: int, codes: frozenset[str]) -> Finding:
-        text = self.source.line(line)
-        column = text.lower().rindex("noqa") + 1
-        listed = ", ".join(sorted(c for c in codes if c.startswith("DYN")))
-        message = f"unused suppression: nothing here is {listed}"
-        return Finding(
-            UNUSED,
-            message,
-            self.source.path,
-            line,
-            column,
-            line,
-            len(text) + 1,
-            help="remove the comment",
-        )
+    def _finding(self, line: int, offset: int, idle: list[str], fix: Fix) -> Finding:
+        reason, width = REASONS[UNUSED], len(self.source.line(line)) + 1
+        message = f"unused suppression: nothing here is {', '.join(idle)}"
+        column = offset - self.source.starts[line - 1] + 1
+        path = self.source.path
+        return Finding(UNUSED, message, path, line, column, line, width, fix, reason.help)
+
+    def _fix(self, offset: int, match: re.Match[str], rest: list[str]) -> Fix:
+        """Removes what is unused: codes, the directive, or the whole comment and what is before
+        it."""
+        start, end = offset + match.start(), offset + match.end()
+        title = "remove the unused suppression"
+        if rest:
+            start = offset + match.start("list")
+            return Fix((Edit(start, end, ", ".join(rest)),), title)
+        line = self._line_of(offset)
+        text, first = self.source.line(line), self.source.starts[line - 1]
+        after = text[end - first :].lstrip()
+        if after and not after.startswith("#"):
+            return Fix((Edit(start, end, "#" if text[end - first].isspace() else "# "),), title)
+        before = text[: start - first]
+        if after:
+            return Fix((Edit(start, first + len(text) - len(after), ""),), title)
+        if before.strip():
+            return Fix((Edit(first + len(before.rstrip()), first + len(text), ""),), title)
+        following = self.source.starts[line : line + 1] or [first + len(text)]
+        return Fix((Edit(first, following[0], ""),), title)
+
+
+def _ours(code: str) -> bool:
+    return code.startswith("DYN")
+
+
+def _listed(match: re.Match[str]) -> list[str]:
+    codes = match.group("list")
+    return [] if codes is None else re.split(r"[,\s]+", codes.strip().upper())

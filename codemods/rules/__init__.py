@@ -43,6 +43,7 @@ from .libraries.foreign import Foreign
 from .libraries.numpy_scalars import NumpyLimits, NumpyScalar
 from .misuse.compile_misuse import CompileInside, Deprecated, Swallowed, WrongMode
 from .misuse.legacy import LegacyVariable, NewLeaf, RecurrentLayer
+from .misuse.unused_noqa import UnusedNoqa
 
 RULES = (
     HostRead(),
@@ -100,6 +101,7 @@ RULES = (
     PythonRandom(),
     Clock(),
     Seed(),
+    UnusedNoqa(),
     CompileInside(),
     WrongMode(),
     Swallowed(),

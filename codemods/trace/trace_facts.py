@@ -7,6 +7,7 @@ edits move lines."""
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -145,6 +146,8 @@ def run(command: Any, paths: Any) -> Any:
         raise TraceError("--trace needs a script")
     if not os.path.exists(words[0]):
         raise TraceError(f"{words[0]}: no such script")
+    if importlib.util.find_spec("torch") is None:
+        raise TraceError("--trace needs torch: install dynfix[torch]")
     with tempfile.TemporaryDirectory() as folder:
         listed, out = os.path.join(folder, "paths.json"), os.path.join(folder, "facts.json")
         with open(listed, "w", encoding="utf-8") as stream:

@@ -166,7 +166,7 @@ def _found(function: types.FunctionType) -> "Found | str":
     try:
         source = live_source.find(function)
         file = SourceFile(live_source.padded(source, source.text), source.file)
-    except (live_source.NotRewritable, SourceError) as error:
+    except (live_source.NotRewritable, SourceError, RecursionError, MemoryError) as error:
         return str(error)
     return "it stands in a lambda" if source.is_lambda else Found(function, source, file)
 

@@ -4,6 +4,7 @@ and offsets."""
 from __future__ import annotations
 
 import ast
+import bisect
 import codecs
 import io
 import re
@@ -20,12 +21,14 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class SourceError(Exception):
-    """A file that cannot be handled: `line` and `column` are 1-based (of a notebook's cell: "cell
-    3:2"), `message` is one line."""
+    """A file that cannot be handled: `line` and `column` are 1-based (in a notebook's `cell`, where
+    one is given), `message` is one line."""
 
-    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+    def __init__(
+        self, message: str, line: int = 1, column: int = 1, cell: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.message, self.line, self.column = message, line, column
+        self.message, self.line, self.column, self.cell = message, line, column, cell
 
 
 def decode(raw: bytes) -> tuple[str, str, bool]:
@@ -54,7 +57,7 @@ def parse(text: str) -> ast.Module:
         raise SourceError(
             f"SyntaxError: {error.msg}", error.lineno or 1, error.offset or 1
         ) from None
-    except (ValueError, RecursionError, MemoryError) as error:
+    except ValueError as error:
         raise SourceError(f"{type(error).__name__}: {error}") from None
 
 
@@ -114,6 +117,11 @@ class SourceFile:
     def column(self, line: int, byte_column: int) -> int:
         """The 1-based column, in characters, of a tree position."""
         return self.offset(line, byte_column) - self.starts[line - 1] + 1
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """The line and the column, both from 1, of an offset."""
+        line = bisect.bisect_right(self.starts, offset)
+        return line, offset - self.starts[line - 1] + 1
 
     def span(self, node: Any) -> tuple[int, int]:
         return self.offset(node.lineno, node.col_offset), self.offset(

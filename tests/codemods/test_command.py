@@ -79,12 +79,13 @@ def test_a_bad_file_is_one_line_and_the_others_go_on(folder):
     (folder / "bad.py").write_text("import torch\ndef f(:\n")
     (folder / "latin.py").write_bytes(b"import torch\nx = '\xe9'\n")
     (folder / "book.ipynb").write_text("{}")
-    assert "notebooks of format 4 are read" in support.command("--check", "book.ipynb")[2]
+    assert "notebooks of format 4 are read" in support.command("--check", "book.ipynb")[1]
     code, out, err = support.command("--check", ".")
     assert code == 2
-    assert "bad.py:2:7: SyntaxError" in err
-    assert "latin.py:2:1: byte 0xe9 is not utf-8" in err
+    assert "bad.py:2:7: SyntaxError" in out
+    assert "\nlatin.py:2:1: byte 0xe9 is not utf-8\n" in out
     assert "safe.py:" in out
+    assert "3 failures: see above." in err
 
 
 def test_quiet_prints_findings_and_nothing_else(folder):

@@ -179,13 +179,13 @@ def test_what_is_not_python_is_left_alone():
     ],
 )
 def test_what_is_no_notebook_is_one_line(raw, error):
-    assert handled(raw).error[0] == error
+    assert handled(raw).error.message == error
 
 
 def test_a_cell_that_is_no_python():
     result = handled(json.dumps(made([("code", "x = 1"), ("code", "y = 2\nls -l ??? (")])).encode())
-    assert result.error[0].startswith("SyntaxError: ")
-    assert result.error[1] == "cell 2:2"
+    assert result.error.message.startswith("SyntaxError: ")
+    assert result.error.place == "n.ipynb:cell 2:2:7"
 
 
 MAGICS = [
@@ -279,7 +279,6 @@ def test_comments_are_added(folder):
 def test_an_error_is_one_line(folder):
     (folder / "n.ipynb").write_text("{")
     code, out, err = support.command("--check")
-    assert (code, out) == (2, "")
-    assert err.splitlines()[0].startswith(
-        "dynfix: n.ipynb:1:2: not a notebook: Expecting property name"
-    )
+    assert code == 2
+    assert out.startswith("n.ipynb:1:2: not a notebook: Expecting property name")
+    assert len(out.splitlines()) == 1 and "All clear" not in err

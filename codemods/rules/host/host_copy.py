@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety
 from ....rewriter.patterns.torch_facts import NUMPY_ELEMENTWISE
-from ...analysis.growing_attributes import live
 from ...analysis.numpy_flow import LIBRARIES
 from ..base import Rule
 from ..libraries.custom_op import CustomOp
@@ -96,8 +95,8 @@ def step(x: torch.Tensor):
             return
         found = [
             (p, f)
-            for p in live(context, ast.Call, ast.If)
-            if not told(p, context)
+            for p in context.alive
+            if isinstance(p, (ast.Call, ast.If)) and not told(p, context)
             for f in self._finding(p, context)
         ]
         operators = _operators(node, context) if found else ()
@@ -181,7 +180,7 @@ def _is_numpy(node: ast.expr, context: FileContext) -> bool:
 def _bound(name: ast.Name, context: FileContext) -> ast.expr | None:
     """The expression that a name stands for, where the function binds it once."""
     function = context.function(name)
-    nodes = list(ast.walk(function.node)) if function else []
+    nodes = context.program.nodes(function.node) if function else []
     stores = [
         n
         for n in nodes

@@ -82,12 +82,13 @@ def step(x: torch.Tensor):
         if not roots & {"numpy", *LIBRARIES}:
             return
         captured = list(context.functions.values())
+        named = _named_calls(context)
         for function in captured:
             own = (
                 function.cls is None and function.outer is None and not function.node.decorator_list
             )
             calls = (
-                _calls(function, captured)
+                _calls(function, named, context)
                 if own and isinstance(function.node, ast.FunctionDef)
                 else []
             )
@@ -112,14 +113,21 @@ def step(x: torch.Tensor):
         yield context.finding(self, calls[0], fix=fix)
 
 
-def _calls(function: Function, captured: list[Function]) -> list[ast.Call]:
+def _named_calls(context: FileContext) -> dict[str, list[ast.Call]]:
+    """The calls of names in captured code."""
+    found = {}
+    for call in context.program.calls:
+        if isinstance(call.func, ast.Name) and context.function(call):
+            found.setdefault(call.func.id, []).append(call)
+    return found
+
+
+def _calls(
+    function: Function, named: dict[str, list[ast.Call]], context: FileContext
+) -> list[ast.Call]:
     """The calls of a function in captured code, but for its own."""
-    nodes = (n for other in captured if other is not function for n in ast.walk(other.node))
-    found = {
-        n
-        for n in nodes
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function.name
-    }
+    calls = named.get(function.name, ())
+    found = [call for call in calls if context.function(call) is not function]
     return sorted(found, key=lambda n: (n.lineno, n.col_offset))
 
 

@@ -84,8 +84,9 @@ class Model(nn.Module):
         if not any(full.split(".")[0] == "numpy" for full in context.names.aliases.values()):
             return
         captured = [context.functions[n] for n in context.functions]
-        used = {n.attr for f in captured for n in ast.walk(f.node) if isinstance(n, ast.Attribute)}
-        loaded = {n.id for f in captured for n in ast.walk(f.node) if isinstance(n, ast.Name)}
+        nodes = [n for f in captured for n in context.program.nodes(f.node)]
+        used = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+        loaded = {n.id for n in nodes if isinstance(n, ast.Name)}
         for call in self._made_outside(node, context, used, loaded):
             edit = context.replacement(call, f"{context.atom(call)}.item()")
             yield self._told(call, edit, "use .item()", "the number's type changes", (), context)
@@ -185,24 +186,17 @@ def _stored(node: ast.expr, context: FileContext) -> list[ast.Call]:
 
 def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
     """The calls in `node` that surely give a NumPy scalar, and are not made a number already."""
+    calls = [n for n in context.program.nodes(node) if isinstance(n, ast.Call)]
     converted = {
-        n.func.value
-        for n in ast.walk(node)
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "item"
+        n.func.value for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == "item"
     } | {
         a
-        for n in ast.walk(node)
-        if isinstance(n, ast.Call)
-        and isinstance(n.func, ast.Name)
-        and n.func.id in ("int", "float", "bool")
+        for n in calls
+        if isinstance(n.func, ast.Name) and n.func.id in ("int", "float", "bool")
         for a in n.args
     }
-    for call in ast.walk(node):
-        if (
-            isinstance(call, ast.Call)
-            and context.kind(call).what == "numpy scalar"
-            and call not in converted
-        ):
+    for call in calls:
+        if context.kind(call).what == "numpy scalar" and call not in converted:
             yield call
 
 

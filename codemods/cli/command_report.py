@@ -1,0 +1,127 @@
+"""What a run says: the findings in the format asked for, the summary, the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.findings import ERROR
+from . import colour, formats
+from .settings import SettingsError
+
+if TYPE_CHECKING:
+    from ..analysis.findings import Finding
+    from .formats import PlainLines
+    from .runner import Result
+    from .settings import Settings
+
+CLEAN, FINDINGS, FAILED = 0, 1, 2
+
+
+def report(
+    results: list[Result],
+    options: argparse.Namespace,
+    settings: Settings,
+    failures: list[Finding],
+    stream: Any,
+    lines: PlainLines,
+) -> int:
+    """Print the findings that are left, and what failed; the exit code."""
+    left = [f for r in results for f in r.left]
+    failing = [f for f in left if f.level == ERROR]
+    failures = [*failures, *(r.error for r in results if r.error)]
+    for_people = settings.output_format in formats.FOR_PEOPLE
+    shown = [*failures, *(left if options.verbose or not for_people else failing)]
+    if options.statistics:
+        stream.write(_statistics(shown, settings.output_format))
+    else:
+        printed = formats.FORMATTERS[settings.output_format]
+        stream.write(printed(shown, lines, colour.painter(stream)))
+    stream.flush()  # what stderr says comes after it, wherever both go
+    if not options.quiet and for_people:
+        _summary(results, left, failures, options, settings)
+    if failures:
+        return FAILED
+    return _exit_code(results, failing, options, settings)
+
+
+def _statistics(shown: list[Finding], output_format: str) -> str:
+    if output_format in formats.STATISTICS:
+        return formats.STATISTICS[output_format](shown)
+    known = ", ".join(formats.STATISTICS)
+    raise SettingsError(f"--statistics are printed as {known}, not as {output_format}")
+
+
+def _exit_code(
+    results: list[Result], failing: list[Finding], options: argparse.Namespace, settings: Settings
+) -> int:
+    fixed = any(r.applied for r in results)
+    if fixed and (options.exit_non_zero_on_fix or options.diff):
+        return FINDINGS
+    if settings.exit_zero:
+        return CLEAN
+    if settings.exit_zero_on_unsafe:
+        failing = [f for f in failing if not _has_fix(f, "unsafe")]
+    return FINDINGS if failing else CLEAN
+
+
+def count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _summary(
+    results: list[Result],
+    left: list[Finding],
+    failures: list[Finding],
+    options: argparse.Namespace,
+    settings: Settings,
+) -> None:
+    applied = [f for r in results for f in r.applied]
+    if options.verbose:
+        for finding in applied:
+            print(f"fixed {finding.place}: {finding.code} {finding.fix.title}", file=sys.stderr)
+    failing = [f for f in left if f.level == ERROR]
+    notes = len(left) - len(failing)
+    parts = [_fixed(results, applied, options)] if applied else []
+    if failing:
+        parts.append(f"Found {count(len(failing), 'problem')}{' more' if applied else ''}.")
+    if failures:
+        parts.append(f"{count(len(failures), 'failure')}: see above.")
+    elif not failing and not applied:
+        parts.append("All clear." if results else _nothing(options))
+    parts += _ways_out(failing, options, settings)
+    if notes and not options.verbose:
+        parts.append(f"{count(notes, 'note')} (-v shows).")
+    print(" ".join(parts), file=sys.stderr)
+
+
+def _nothing(options: argparse.Namespace) -> str:
+    return f"No Python files or notebooks found in {', '.join(options.paths or ['.'])}."
+
+
+def _fixed(results: list[Result], applied: list[Finding], options: argparse.Namespace) -> str:
+    files = count(sum(bool(r.applied) for r in results), "file")
+    verb = "Would fix" if options.diff else "Fixed"
+    return f"{verb} {count(len(applied), 'problem')} in {files}{_silent(applied)}."
+
+
+def _silent(applied: list[Finding]) -> str:
+    fixes = dict.fromkeys(f.fix for f in applied)
+    muted = sum(f.silent for f in fixes)
+    return f" ({count(muted, 'print or log call')} silent when compiled)" if muted else ""
+
+
+def _has_fix(finding: Finding, safety: str) -> bool:
+    return finding.fix is not None and finding.fix.safety.value == safety
+
+
+def _ways_out(failing: list[Finding], options: argparse.Namespace, settings: Settings) -> list[str]:
+    safe = sum(_has_fix(f, "safe") for f in failing)
+    unsafe = sum(_has_fix(f, "unsafe") for f in failing)
+    parts = []
+    if safe and options.check:
+        parts.append(f"{safe} fixable with `dynfix`.")
+    if unsafe and not settings.unsafe_fixes:
+        parts.append(f"{unsafe} fixable with `--unsafe-fixes`.")
+    return parts

@@ -1,0 +1,120 @@
+"""What `--trace` fixes is run before it is written: the script with the fixed files must do what it
+did, and files after whose fixes it does not are taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import notebook, runner
+
+if TYPE_CHECKING:
+    from .runner import Result
+    from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One run of the script: `whole` tells of each class of outermost modules whether it is one
+    graph."""
+
+    values: str
+    text: str
+    code: int
+    whole: tuple[tuple[str, bool], ...]
+
+    def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
+        """The first part in which another run is not the same; "" where all are."""
+        found = [p for p in parts if getattr(self, p) != getattr(other, p)]
+        lost = [n for n, whole in self.whole if whole and (n, False) in other.whole]
+        return (_PARTS[found[0]] if found else "") or (
+            f"{lost[0]} is not one graph any more" if lost else ""
+        )
+
+
+_PARTS = {"values": "other values", "text": "other text is printed", "code": "another exit code"}
+
+
+def verified(command: str, results: list[Result], settings: Settings) -> list[Result]:
+    """The results, with files taken back after whose fixes the script differs; tells what it
+    did."""
+    texts = {
+        os.path.realpath(r.path): r.after
+        for r in results
+        if r.after is not None and not r.path.endswith(notebook.SUFFIX)
+    }
+    if not texts:
+        return results
+    before, after = observe(command, {}), observe(command, texts)
+    parts: tuple[str, ...] = tuple(_PARTS)
+    if before.differs(after, parts):  # but what differs anyhow proves nothing
+        again = observe(command, {})
+        parts = tuple(p for p in parts if not before.differs(again, (p,)))
+    if before.differs(after, parts):
+        results, after = _one_by_one(command, results, settings, before, parts)
+    whole, made = (sum(w for _, w in run.whole) for run in (before, after))
+    same = ", ".join(p.removeprefix("other ").removeprefix("another ") for p in parts)
+    print(
+        f"Verified by running {shlex.split(command)[0]}: the same {same or 'nothing'}; one graph:"
+        f" {whole} of {len(before.whole)} modules before, {made} of {len(after.whole)} after.",
+        file=sys.stderr,
+    )
+    return results
+
+
+def _one_by_one(
+    command: str,
+    results: list[Result],
+    settings: Settings,
+    before: Observed,
+    parts: tuple[str, ...],
+) -> tuple[list[Result], Observed]:
+    """File after file: with its fixes, with the safe ones alone, or as it was."""
+    kept: dict[str, str] = {}
+    chosen, last = [], before
+    for result in results:
+        path = os.path.realpath(result.path)
+        for one in _choices(result, settings):
+            if one.after is None or result.path.endswith(notebook.SUFFIX):
+                break
+            run = observe(command, {**kept, path: one.after})
+            why = before.differs(run, parts)
+            if not why:
+                kept[path], last = one.after, run
+                break
+            print(f"dynfix: {result.path}: fixes taken back: {why}", file=sys.stderr)
+        chosen.append(one)
+    return chosen, last
+
+
+def _choices(result: Result, settings: Settings) -> list[Result]:
+    if result.after is None:
+        return [result]
+    safe = replace(settings, unsafe_fixes=False)
+    less = [runner.handle(result.path, result.read, safe, True)] if settings.unsafe_fixes else []
+    return [result, *less, runner.handle(result.path, result.read, settings, False)]
+
+
+def observe(command: str, texts: dict[str, str]) -> Observed:
+    """Run the script with these texts in the place of files."""
+    with tempfile.TemporaryDirectory() as folder:
+        listed, out = Path(folder, "texts.json"), Path(folder, "seen.json")
+        listed.write_text(json.dumps(texts), encoding="utf-8")
+        module = ["-m", "dynfix.codemods.trace.checked_run", str(listed), str(out)]
+        done = subprocess.run(
+            [sys.executable, *module, *shlex.split(command)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        )
+        seen = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    whole = tuple(sorted(seen.get("whole", {}).items()))
+    return Observed(json.dumps(seen.get("values")), done.stdout, done.returncode, whole)

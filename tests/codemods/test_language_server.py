@@ -1,0 +1,136 @@
+"""The language server, asked over stdio by pygls' own client."""
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+pytest.importorskip("pygls")
+from lsprotocol import types as lsp
+from pygls.lsp.client import LanguageClient
+
+from . import support
+
+TEXT = """import torch
+
+
+class M(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        print("é𝄞", x)  # two units of UTF-16 for the second
+        m = x.mean().item()
+        return x * m
+"""
+
+
+class Editor(LanguageClient):
+    """Keeps what the server publishes."""
+
+    def __init__(self):
+        super().__init__("editor", "1")
+        self.published = asyncio.Queue()
+
+        @self.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def published(params):
+            self.published.put_nowait(params)
+
+    async def diagnostics(self):
+        return [*(await asyncio.wait_for(self.published.get(), 60)).diagnostics]
+
+    def open(self, uri, text):
+        item = lsp.TextDocumentItem(uri=uri, language_id="python", version=1, text=text)
+        self.text_document_did_open(lsp.DidOpenTextDocumentParams(item))
+
+    def type(self, uri, version, text):
+        changes = [lsp.TextDocumentContentChangeWholeDocument(text)]
+        document = lsp.VersionedTextDocumentIdentifier(uri=uri, version=version)
+        self.text_document_did_change(
+            lsp.DidChangeTextDocumentParams(text_document=document, content_changes=changes)
+        )
+
+    async def actions(self, uri, line, *only):
+        place = lsp.Range(lsp.Position(line, 0), lsp.Position(line, 99))
+        context = lsp.CodeActionContext(diagnostics=[], only=list(only) or None)
+        document = lsp.TextDocumentIdentifier(uri)
+        params = lsp.CodeActionParams(text_document=document, range=place, context=context)
+        return await self.text_document_code_action_async(params)
+
+
+@asynccontextmanager
+async def editor(folder):
+    client = Editor()
+    await client.start_io(sys.executable, "-m", "dynfix.codemods.cli.command", "server", cwd=folder)
+    params = lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=folder.as_uri())
+    answer = await client.initialize_async(params)
+    client.initialized(lsp.InitializedParams())
+    yield client, answer.capabilities
+    await client.shutdown_async(None)
+    client.exit(None)
+    await client.stop()
+
+
+def applied(text, action):
+    """A text after an action's edits, whose columns count UTF-16 units."""
+    (change,) = action.edit.document_changes
+    lines = text.splitlines(keepends=True)
+
+    def offset(position):
+        line = lines[position.line] if position.line < len(lines) else ""
+        units = line.encode("utf-16-le")[: 2 * position.character]
+        return sum(map(len, lines[: position.line])) + len(units.decode("utf-16-le"))
+
+    for edit in sorted(change.edits, key=lambda e: -offset(e.range.start)):
+        start, end = offset(edit.range.start), offset(edit.range.end)
+        text = text[:start] + edit.new_text + text[end:]
+    return text
+
+
+def test_a_session(tmp_path):
+    asyncio.run(session(tmp_path))
+
+
+async def session(folder):
+    path = folder / "m.py"
+    path.write_text("import torch\n")  # what is typed is not saved
+    (folder / "pyproject.toml").write_text("[tool.dynfix]\nignore = ['DYN9']\n")
+    uri = path.as_uri()
+    async with editor(folder) as (client, able):
+        assert able.hover_provider and able.code_action_provider.code_action_kinds
+        client.open(uri, TEXT)
+        found = await client.diagnostics()
+        assert [(d.code, d.range.start.line) for d in found] == [("DYN301", 5), ("DYN101", 6)]
+        assert found[0].range.end.character == len('        print("é𝄞", x)') + 1
+        await quick_fixes(client, uri)
+        await pages(client, uri)
+
+        client.type(uri, 2, TEXT + "def f(:\n")  # no Python: the last findings stand
+        client.type(uri, 3, TEXT.replace("        print", "        # print"))
+        assert [d.code for d in await client.diagnostics()] == ["DYN101"]
+        client.text_document_did_close(
+            lsp.DidCloseTextDocumentParams(lsp.TextDocumentIdentifier(uri))
+        )
+        assert await client.diagnostics() == []
+        assert path.read_text() == "import torch\n"
+
+
+async def quick_fixes(client, uri):
+    fixes = {5: False, 6: True}
+    for line, unsafe in fixes.items():
+        (fix,) = await client.actions(uri, line, lsp.CodeActionKind.QuickFix)
+        assert fix.is_preferred is not unsafe and ("(unsafe: " in fix.title) is unsafe
+        after = applied(TEXT, fix)
+        assert len(support.codes(after)) == 1 and after != TEXT
+    (every,) = await client.actions(uri, 0, lsp.CodeActionKind.SourceFixAll)
+    assert every.title == "dynfix: apply all safe fixes (1)"
+    assert applied(TEXT, every) == support.fixed(TEXT).source.text
+
+
+async def pages(client, uri):
+    async def page(line, column):
+        document = lsp.TextDocumentIdentifier(uri)
+        return await client.text_document_hover_async(
+            lsp.HoverParams(text_document=document, position=lsp.Position(line, column))
+        )
+
+    assert (await page(6, 14)).contents.value.startswith("## DYN101 item")
+    assert await page(0, 2) is None

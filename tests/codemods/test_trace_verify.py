@@ -1,0 +1,76 @@
+"""`--trace` runs what it fixed, and takes back the files after which the script differs; `--verify`
+counts one graph under fullgraph=True."""
+
+import pytest
+
+from . import support
+
+pytest.importorskip("torch")
+MODEL = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.lin(x)
+        print("shape", y.shape)
+        return y * 2
+"""
+OTHER = """import torch
+
+
+class Other(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.lin(x)
+        return y, y.mean().item()
+"""
+SCRIPT = """import time, torch
+from model import Model
+from other import Other
+torch.manual_seed(1)
+y = Model()(torch.randn(2, 4))
+print(y.sum(), Other()(y)[0].shape)
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYNFIX_CODEMOD_CACHE", str(tmp_path / ".cache"))
+    for name, text in (("model", MODEL), ("other", OTHER), ("script", SCRIPT)):
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def test_what_differs_is_taken_back_file_by_file(project):
+    argv = ("--trace", "script.py", "--unsafe-fixes", "model.py", "other.py")
+    code, _, err = support.command(*argv)
+    assert "other.py: fixes taken back: other values" in err
+    assert "one graph: 1 of 2 modules before, 2 of 2 after" in err
+    assert (project / "other.py").read_text() == OTHER
+    assert "is_compiling" in (project / "model.py").read_text()
+    assert code == 1
+    support.command("--no-verify", *argv)
+    assert ".item()" not in (project / "other.py").read_text()
+
+
+def test_what_differs_from_run_to_run_proves_nothing(project):
+    script = SCRIPT.replace("print(y.sum()", "print(time.perf_counter()")
+    (project / "script.py").write_text(script)
+    _, _, err = support.command("--trace", "script.py", "model.py")
+    assert "Verified by running script.py: the same values, code; one graph" in err
+    assert "is_compiling" in (project / "model.py").read_text()
+
+
+def test_verify_counts_one_graph(project):
+    made = "\n\ndef make():\n    return Model(), (torch.ones(2, 4),)\n"
+    (project / "model.py").write_text(MODEL + made)
+    _, out, _ = support.command("--verify", "model.py:make")
+    assert "one graph before    no\n  one graph after    yes\n" in out
