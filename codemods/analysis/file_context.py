@@ -25,21 +25,33 @@ if TYPE_CHECKING:
 
 class FileContext(FileView):
     """One file: its source, names, program and inference; parents of the nodes of captured
-    functions."""
+    functions. `known`: the inference of the same tree, beyond which inputs are supposed to be
+    tensors here."""
 
-    def __init__(self, source: SourceFile, settings: Settings, suppose: bool = False) -> None:
+    def __init__(
+        self, source: SourceFile, settings: Settings, known: Inference | None = None
+    ) -> None:
         self.settings, self.index = settings, by_type(source.tree)
         super().__init__(source, Names(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
         named = qualified(source.tree) if self.facts else None
         self.program = FileProgram(source.tree, self.names, self.index, named)
-        self.inference = Inference(self.program, self.names, self.facts, suppose)
+        self.inference = Inference(self.program, self.names, self.facts, known is not None)
+        self._known = known
         self._whole = None
 
     # What a node is
 
     def kind(self, node: ast.expr) -> Kind:
         return self.inference.kinds.get(node, ANY)
+
+    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
+        """Whether what is said of a name, perhaps one that stands nowhere but was bound before
+        `at`, holds if inputs are tensors alone."""
+        if self._known is None:
+            return False
+        before = self._known.at_branch.get(at, {}).get(node.id, ANY)
+        return not self._known.kinds.get(node, before).is_tensor
 
     # What only one who ran the code can say
 

@@ -58,7 +58,8 @@ def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     rules = enabled(settings, source.path)
     found = _captured(context, rules, settings.scope) + _whole_file(context, rules)
     if context.inference.suggested:
-        supposed = _captured(FileContext(source, settings, suppose=True), rules, settings.scope)
+        beyond = FileContext(source, settings, known=context.inference)
+        supposed = _captured(beyond, rules, settings.scope)
         found += _only_supposed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]
@@ -81,7 +82,8 @@ def _only_supposed(supposed: Any, found: Any) -> Iterator[Any]:
         if (finding.code, finding.line, finding.column) not in known:
             fix = finding.fix
             why = f"{fix.why}; {_SUPPOSED}" if fix is not None and fix.why else _SUPPOSED
-            fix = fix and replace(fix, safety=Safety.UNSAFE, why=why)
+            if fix is not None and not fix.asked:
+                fix = replace(fix, safety=Safety.UNSAFE, why=why)
             yield replace(finding, fix=fix)
 
 

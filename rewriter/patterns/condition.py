@@ -7,19 +7,22 @@ from .kinds import Kind, literal
 
 _OPERATORS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
 _READS = ("float", "int", "bool")
-_EXACT_INTEGER = 127
+_EXACT_INTEGER, _EXACT_DOUBLE = 127, 2**53
 
 
 @dataclass(frozen=True)
 class Condition:
     """`text`: a bool tensor's source; `negated`: the sides change places; `doubt`: why it may
-    differ from the original test."""
+    differ from the original test. `settled`: Python that asks for what `exact`, the source in
+    place of `text` where there is one, needs to be free of all doubt; empty: nothing is enough."""
 
     text: str
     kind: Kind
     negated: bool = False
     doubt: str = ""
     pure: bool = False
+    settled: tuple = ()
+    exact: str = ""
 
 
 def host_read(node, context):
@@ -63,6 +66,10 @@ def _plain(test, context):
     read = host_read(test, context)
     if read is not None:
         return _as_bool(read, context)
+    near = closeness(test, context)
+    if near:
+        made = context.inference.tokens.tensor(rank=0)
+        return Condition(near, replace(made, dtype=context.inference.tokens.bool))
     kind = context.kind(test)
     if not kind.is_tensor:
         return (
@@ -75,6 +82,16 @@ def _plain(test, context):
     return _as_bool(test, context)
 
 
+def closeness(node, context):
+    """`torch.isclose(a, b).all()`, which is what `torch.allclose(a, b)` reads on the host; "" for
+    others."""
+    called = isinstance(node, ast.Call) and context.resolve(node.func) == "torch.allclose"
+    if not called or not all(context.kind(a).is_tensor for a in node.args[:2]):
+        return ""
+    name, asked = context.segment(node.func), context.segment(node)
+    return f"{name.removesuffix('allclose')}isclose{asked[len(name) :]}.all()"
+
+
 def _as_bool(node, context):
     kind, text = context.kind(node), context.segment(node)
     tokens = context.inference.tokens
@@ -82,15 +99,15 @@ def _as_bool(node, context):
         isinstance(n, ast.Call) for n in ast.walk(node)
     )
     if kind.dtype == tokens.bool:
-        return Condition(text, kind, doubt=_count(kind, tokens), pure=pure)
+        one = (f"{_wrapped(node, context, _CALLED)}.numel() == 1",)
+        return Condition(text, kind, doubt=_count(kind, tokens), pure=pure, settled=one)
     text = (
         text
         if isinstance(node, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
         else f"({text})"
     )
-    return Condition(
-        f"{text} != 0", replace(kind, dtype=tokens.bool), doubt=_count(kind, tokens), pure=pure
-    )
+    made, one = replace(kind, dtype=tokens.bool), (f"{text}.numel() == 1",)
+    return Condition(f"{text} != 0", made, doubt=_count(kind, tokens), pure=pure, settled=one)
 
 
 def _count(kind, tokens):
@@ -109,24 +126,43 @@ def _compared_read(test, context):
     operator = _OPERATORS[type(test.ops[0])]
     kind = context.kind(next(r for r in reads if r is not None))
     tokens = context.inference.tokens
-    doubt = _count(kind, tokens) or _exact(sides, reads, kind, context)
-    return Condition(
-        f"{shown[0]} {operator} {shown[1]}", replace(kind, dtype=tokens.bool), doubt=doubt
-    )
+    rough = _exact(sides, reads, kind, context)
+    doubt = _count(kind, tokens) or rough
+    facts, exact = _settled(sides, reads, operator, context) if rough else ((), "")
+    if not rough or exact:
+        tensor = _wrapped(next(r for r in reads if r is not None), context, _CALLED)
+        facts = (*facts, *((f"{tensor}.numel() == 1",) if _count(kind, tokens) else ()))
+    text = f"{shown[0]} {operator} {shown[1]}"
+    made = replace(kind, dtype=tokens.bool)
+    return Condition(text, made, doubt=doubt, settled=facts, exact=exact)
 
 
-def _wrapped(node, context):
+_CALLED = (ast.Name, ast.Call, ast.Attribute, ast.Subscript)
+
+
+def _wrapped(node, context, simple=(*_CALLED, ast.Constant, ast.BinOp, ast.UnaryOp)):
     text = context.segment(node)
-    simple = (
-        ast.Name,
-        ast.Call,
-        ast.Attribute,
-        ast.Subscript,
-        ast.Constant,
-        ast.BinOp,
-        ast.UnaryOp,
-    )
     return text if isinstance(node, simple) else f"({text})"
+
+
+def _settled(sides, reads, operator, context):
+    """(facts, source) of a comparison in double, as Python makes it of what it reads of
+    floating-point tensors; ((), "") where that is not what it does."""
+    shown, facts = [], []
+    for side, read in zip(sides, reads, strict=True):
+        if read is None:
+            known = context.kind(side)
+            whole = type(literal(side)) is int and abs(literal(side)) <= _EXACT_DOUBLE
+            if not whole and (known.what != "float" or known.host or known.optional):
+                return (), ""
+            shown.append(_wrapped(side, context))
+            continue
+        if isinstance(side.func, ast.Name) and side.func.id != "float":
+            return (), ""
+        tensor = _wrapped(read, context, _CALLED)
+        shown.append(f"{tensor}.double()")
+        facts.append(f"{tensor}.is_floating_point()")
+    return tuple(facts), f"{shown[0]} {operator} {shown[1]}"
 
 
 def _exact(sides, reads, kind, context):
@@ -219,4 +255,4 @@ def _depends(test, context):
     kind = context.kind(test)
     if kind.is_tensor or kind.host:
         return True
-    return any(host_read(n, context) is not None for n in ast.walk(test))
+    return any(host_read(n, context) is not None or closeness(n, context) for n in ast.walk(test))

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Fix, Safety
+from ....rewriter.patterns import when_compiled
 from ....rewriter.patterns.tensor_ternary import chosen
 from ..base import Rule
 
@@ -48,4 +49,7 @@ def step(x: torch.Tensor):
         built = chosen(node, context)
         if built is None:
             return
+        if not isinstance(built, Fix) or built.safety is not Safety.SAFE:
+            compiled = when_compiled.made_of_expression(node, context)
+            built = compiled if isinstance(compiled, Fix) else built
         yield context.finding(self, node.test, fix=built)

@@ -1,0 +1,447 @@
+"""A choice on a tensor's value that compiled code alone makes as `torch.where` or `torch.cond`:
+
+    if torch.compiler.is_compiling() and x.is_floating_point():
+        x = torch.where(x.max() > 1, x / 255, x)
+    elif x.max() > 1:
+        x = x / 255
+
+Eager runs the statements that it ran, by construction. Compiled code must give the same values,
+dtypes, shapes and gradients; who holds which tensor, and what a print shows, is eager's business.
+What the text cannot show of dtypes, shapes and gradients is a *fact* that the code asks for itself:
+it is known while the code is traced, costs nothing in the graph, and where it does not hold all is
+as it was. The conditions (those of `proofs`, less what only eager can feel):
+
+- sides: for `where`, total (`where_safety.Plain`); for `cond`, which runs one of them, calls of
+  torch's functions and tensors' methods that neither write nor draw;
+- test: of one element, or that is asked; compared in double where Python did so;
+- dtype, shape: equal, or that is asked;
+- gradients: both sides feed the same tensors; another one is asked not to require a gradient;
+- identity: nobody writes into the tensor that eager would have kept, or looks at its memory."""
+
+import ast
+from dataclasses import dataclass, field, replace
+
+from ..edits.spans import Edit, Fix, Refusal, hidden
+from .condition import Condition, condition
+from .gradient_roots import Roots
+from .proofs import Proofs
+from .tensor_if import is_elif, value_pairs
+from .torch_facts import RANDOM
+from .two_sides import Chooser
+from .where_safety import Plain
+
+_LONGEST = 88
+
+
+@dataclass
+class Asked:
+    """What is asked while the code is traced, in order. `gradients`: what must not require one;
+    `histories`: what must not where gradients are off."""
+
+    facts: dict[str, None] = field(default_factory=dict)
+    gradients: dict[str, None] = field(default_factory=dict)
+    histories: dict[str, None] = field(default_factory=dict)
+
+    def add(self, text):
+        self.facts.setdefault(text)
+
+    def copy(self):
+        return Asked(dict(self.facts), dict(self.gradients), dict(self.histories))
+
+    def texts(self, torch):
+        found = list(self.facts)
+        histories = [h for h in self.histories if h not in self.gradients]
+        if self.gradients:
+            found.append(f"not {_any_of(self.gradients)}")
+        if histories:
+            found.append(f"({torch}.is_grad_enabled() or not {_any_of(histories)})")
+        return found
+
+
+def made(node: ast.If, oracle) -> Fix | Refusal:
+    """The Fix that adds a form for compiled code to an `if` that a tensor decides."""
+    return _Compiled(node, oracle).fix()
+
+
+def made_of_expression(node: ast.IfExp, oracle) -> Fix | Refusal:
+    """The same for a conditional expression that is all of an assignment or a `return`."""
+    return _CompiledExpression(node, oracle).fix()
+
+
+class _Compiled:
+    """One `if` (with its `elif`s) on its way to a second form."""
+
+    def __init__(self, node, context):
+        self.node, self.context, self.source = node, context, context.source
+        self.tokens, self.asked = context.inference.tokens, Asked()
+        self.proofs = Proofs(context, node)
+        self.torch, self.roots = context.torch(node), Roots(context, node)
+        self.held, self.forms = "", set()
+
+    def fix(self):
+        found = self._lines()
+        if isinstance(found, str):
+            return Refusal(found)
+        lines, returns = found
+        return self._inserted(lines, returns)
+
+    def _inserted(self, lines, returns):
+        indent = self.source.white_before(self.node)
+        if indent is None or self.torch is None:
+            return hidden() if indent is not None else Refusal("it shares its line with others")
+        newline, unit = self.source.newline, self.source.indent_unit()
+        word = "elif" if is_elif(self.node, self.source) else "if"
+        head = self._guard(word, indent)
+        text = newline.join([head, *(f"{indent}{unit}{line}" for line in lines), indent])
+        start = self.source.span(self.node)[0]
+        joined = text if returns or word == "elif" else f"{text}el"
+        form = " and ".join(sorted(self.forms))
+        edit = Edit(start, start, joined)
+        return self._made(form, edit)
+
+    def _made(self, form, *edits):
+        fix = self.context.fix(f"use torch.{form} when compiled", *edits, imports=self.torch[1])
+        return replace(fix, asked=True) if isinstance(fix, Fix) else fix
+
+    def _guard(self, word, indent):
+        facts = [f"{self.torch[0]}.compiler.is_compiling()", *self.asked.texts(self.torch[0])]
+        line, newline = f"{word} {' and '.join(facts)}:", self.source.newline
+        if len(indent) + len(line) <= _LONGEST:
+            return line
+        inner = f"{newline}{indent}{self.source.indent_unit()}"
+        return f"{word} ({inner}{f'{inner}and '.join(facts)}{newline}{indent}):"
+
+    # What is chosen
+
+    def _lines(self):
+        """(the lines of the form for compiled code, whether they return), or why there is none."""
+        rebound = self.context.names.torch_rebound
+        if self.torch is None or rebound:
+            return f"`{rebound or 'torch'}` is hidden by another name, or not imported at the top"
+        shape = value_pairs(self.node, self.context)
+        if isinstance(shape, str):
+            return shape
+        tests = [self._test(t) for t in shape.tests]
+        wrong = next((t for t in tests if isinstance(t, str)), "")
+        if wrong:
+            return wrong
+        swapped = len(tests) == 1 and tests[0].negated
+        tests = [replace(tests[0], negated=False)] if swapped else tests
+        lines, texts = list(shape.before), [self._shown(t) for t in tests]
+        if len(shape.pairs) > 1:
+            self.held = self.context.fresh_name(self.node, "condition", "use_first")
+            lines, texts = [*lines, f"{self.held} = {texts[0]}"], [self.held]
+        for target, *values in shape.pairs:
+            values = values[::-1] if swapped else values
+            text = self._choice(texts, tests, values, target)
+            if text.startswith("!"):
+                return text[1:]
+            lines.append(f"return {text}" if target is None else f"{target} = {text}")
+        return lines, shape.pairs[0][0] is None
+
+    def _choice(self, texts, tests, values, target):
+        """The text of a choice between values, the last of which needs no test; "!why"."""
+        reason = self._tensors(values)
+        if reason:
+            return f"!{reason}"
+        targets = {target} - {None}
+        asked = self.asked.copy()
+        text, why = self._where(texts, tests, values, targets)
+        if why and len(values) == 2:
+            self.asked = asked
+            text, other = self._cond(texts[0], values, targets)
+            why = other and f"{why}; {other}"
+        return f"!{why}" if why else text
+
+    def _tensors(self, values):
+        for value in values:
+            kind = self.context.kind(value)
+            if not kind.is_tensor:
+                return f"`{self._text(value)}` is not known to be a tensor"
+            self._ask_tensors(value)
+        return ""
+
+    def _ask_tensors(self, node):
+        """Names that are tensors if inputs are: that is asked."""
+        for name in _names(node):
+            kind = self.context.kind(name)
+            known = self.context.supposed(name, self.node) or kind.optional
+            if kind.is_tensor and known:
+                self.asked.add(f"{self.torch[0]}.is_tensor({name.id})")
+
+    # The tests
+
+    def _test(self, test):
+        """The Condition of a test; Python's part of it is asked first."""
+        if isinstance(test, ast.BoolOp):
+            led = self._led(test)
+            if led is not None:
+                return led
+        found = condition(test, self.context)
+        if not isinstance(found, Condition):
+            return found or "the test is not a tensor's value alone"
+        return self._certain(found, test)
+
+    def _led(self, test):
+        """`python and tensor`, `python or tensor`."""
+        first = [v for v in test.values if condition(v, self.context) is None]
+        rest = test.values[len(first) :]
+        if not first or first != test.values[: len(first)] or len(rest) != 1:
+            return None
+        for part in first:
+            text = self.context.shown(part)
+            if isinstance(test.op, ast.And):
+                self.asked.add(f"({text})" if isinstance(part, ast.BoolOp) else text)
+            else:
+                self.asked.add(_negated(part, text))
+        return self._test(rest[0])
+
+    def _certain(self, found, test):
+        """A Condition of which nothing is in doubt any more, or why it is."""
+        self._ask_tensors(test)
+        if found.doubt and not found.settled:
+            return found.doubt
+        if found.doubt:
+            for fact in found.settled:
+                self.asked.add(fact)
+        return found
+
+    def _shown(self, test):
+        text = test.exact or test.text
+        return f"{self.torch[0]}.logical_not({text})" if test.negated else text
+
+    # torch.where
+
+    def _where(self, texts, tests, values, targets):
+        """(text, "") or ("", why)."""
+        plain = Plain(self.context, {})
+        sides = [plain.side(v) for v in values]
+        if self._doubtful(sides):
+            assumed = self._floats(values)
+            plain = Plain(self.context, {d: a for d, (a, _) in assumed.items()})
+            other = [plain.side(v) for v in values]
+            if not self._doubtful(other) or self._doubts(other) < self._doubts(sides):
+                sides = other
+                for _, names in assumed.values():
+                    for name in names:
+                        self.asked.add(f"{name}.is_floating_point()")
+        blocked = [s.problem or s.doubt for s in sides if s.problem or s.doubt]
+        blocked += ["a side calls what may do more than compute" for s in sides if s.calls]
+        blocked += ["a random number is drawn" for v in values if _draws(v)]
+        why = next(iter(blocked), "") or self._agree(sides, values, targets)
+        if why:
+            return "", why
+        self.forms.add("where")
+        text = self._text(values[-1])
+        for shown, test, value in reversed(list(zip(texts, tests, values[:-1], strict=True))):
+            moved = self._moved(shown, test, value, values[-1])
+            text = self._call("where", moved, self._text(value), text)
+        return text, ""
+
+    def _moved(self, text, test, *values):
+        """The condition, without axes that would be the result's, on the sides' device."""
+        kind, kinds = test.kind, [self.context.kind(v) for v in values]
+        wrapped = text if text.isidentifier() else f"({text})"
+        low = min(k.least_rank() for k in kinds)
+        if kind.rank != 0 and (kind.rank is None or kind.rank > low):
+            text = wrapped = f"{wrapped}.reshape(())"
+        if any(kind.device == k.device for k in kinds) or (
+            kind.rank == 0 and kind.device == self.tokens.default_device
+        ):
+            return text
+        like = next((n.id for v in values for n in _names(v) if self.context.kind(n).is_tensor), "")
+        return f"{wrapped}.to({like}.device)" if like else text
+
+    def _doubts(self, sides):
+        return sum(bool(s.problem or s.doubt) for s in sides) + (
+            len({s.kind.dtype for s in sides}) > 1
+        )
+
+    def _doubtful(self, sides):
+        return self._doubts(sides) > 0
+
+    def _floats(self, values):
+        """{dtype: (a floating-point one in its place, names of it)} of names and attributes of
+        which the dtype is not known."""
+        found = {}
+        for node in (n for v in values for n in ast.walk(v)):
+            kind = self.context.kind(node)
+            named = isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor
+            if named and self.tokens.category(kind.dtype) not in ("float", "int", "bool"):
+                token = found.setdefault(kind.dtype, (self.tokens.some("float"), {}))
+                token[1].setdefault(self._text(node))
+        return found
+
+    # torch.cond
+
+    def _cond(self, text, values, targets):
+        """(text, "") or ("", why)."""
+        chooser = Chooser(self.context, self.node)
+        sides = [chooser.plain.side(v) for v in values]
+        why = next((b for b in map(chooser.blocked, values) if b), "")
+        if not why and not all(map(chooser.computes, values)):
+            why = "a side may do more than compute"
+        why = why or self._agree(sides, values, targets)
+        if why:
+            return "", why
+        self.forms.add("cond")
+        shown = [f"lambda: {chooser.branch(v, s)}" for v, s in zip(values, sides, strict=True)]
+        return self._call("cond", text, *shown), ""
+
+    def _call(self, name, *parts):
+        """A call of a function of torch, over several lines where one would be long."""
+        short = f"{self.torch[0]}.{name}({', '.join(parts)})"
+        indent = (self.source.white_before(self.node) or "") + self.source.indent_unit()
+        if len(indent) + len(short) <= _LONGEST:
+            return short
+        newline = f"{self.source.newline}{indent}"
+        inner = "".join(f"{newline}{self.source.indent_unit()}{p}," for p in parts)
+        return f"{self.torch[0]}.{name}({inner}{newline})"
+
+    # What both must agree in
+
+    def _agree(self, sides, values, targets):
+        for side, value in zip(sides[1:], values[1:], strict=True):
+            why = self._alike(sides[0], side, values[0], value)
+            if why:
+                return why
+        for side, value in zip(sides, values, strict=True):
+            if self.proofs.loses_history(side, value):
+                self.asked.histories.setdefault(self._text(value))
+        return self._gradients(sides, values) or self.proofs.felt_compiled(sides, values, targets)
+
+    def _alike(self, one, other, *values):
+        categories = {self.tokens.category(s.kind.dtype) for s in (one, other)}
+        if len(categories & {"bool", "int", "float"}) > 1:
+            return "the sides differ in dtype"
+        if any(a.rank is not None and a.rank < b.least_rank() for a, b in _both_ways(one, other)):
+            return "the sides differ in their number of axes"
+        texts = [_grouped(v, self._text(v)) for v in values]
+        for fact in ("dtype", "shape"):
+            if getattr(one.kind, fact) != getattr(other.kind, fact):
+                if any(isinstance(n, ast.Subscript) for v in values for n in ast.walk(v)):
+                    return f"the sides may differ in {fact}"
+                self.asked.add(f"{texts[0]}.{fact} == {texts[1]}.{fact}")
+        return ""
+
+    def _gradients(self, sides, values):
+        """Tensors that one side feeds and another does not must not require a gradient."""
+        if all(self.tokens.category(s.kind.dtype) in ("int", "bool") for s in sides):
+            return ""
+        fed = [self.roots.fed(v) for v in values]
+        every = {d: n for f in fed for d, n in f.items()}
+        for dump, node in every.items():
+            if all(dump in f for f in fed):
+                continue
+            if not self.context.kind(node).is_tensor:
+                text = self._text(node)
+                return f"`{text}` would get a zero gradient where it had none"
+            self.asked.gradients.setdefault(self._text(node))
+        return ""
+
+    def _text(self, node):
+        return " ".join(self.context.segment(node).split())
+
+
+class _CompiledExpression(_Compiled):
+    """`x = a if t else b`, `return a if t else b`."""
+
+    def _lines(self):
+        statement = self.context.parent(self.node)
+        plain = isinstance(statement, ast.Return) or (
+            isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0], ast.Name)
+        )
+        if not plain or self.torch is None or self.context.names.torch_rebound:
+            return "it is not all of an assignment or a return"
+        test = self._test(self.node.test)
+        if isinstance(test, str):
+            return test
+        target = None if isinstance(statement, ast.Return) else statement.targets[0].id
+        text = self._choice([self._shown(test)], [test], [self.node.body, self.node.orelse], target)
+        if text.startswith("!"):
+            return text[1:]
+        return [f"return {text}" if target is None else f"{target} = {text}"], target is None
+
+    def _inserted(self, lines, returns):
+        statement = self.context.parent(self.node)
+        indent, (start, end) = self.source.indent_of(statement), self.source.span(statement)
+        if indent is None or self.source.has_long_string(start, end) or self._shares(statement):
+            return Refusal("it shares its line with others")
+        newline, unit = self.source.newline, self.source.indent_unit()
+        head = [self._guard("if", indent), f"{indent}{unit}{lines[0]}"]
+        form = " and ".join(sorted(self.forms))
+        text = newline.join([*head, indent if returns else f"{indent}else:"])
+        edits = [Edit(start, start, text if returns else f"{text}{newline}{indent}{unit}")]
+        if not returns and newline in self.source.text[start:end]:
+            return Refusal("it goes over several lines")
+        return self._made(form, *edits)
+
+    def _shares(self, statement):
+        rest = self.source.line(statement.end_lineno)[
+            self.source.column(statement.end_lineno, statement.end_col_offset) - 1 :
+        ]
+        return rest.strip()[:1] not in ("", "#")
+
+
+def _any_of(names):
+    """The source that tells whether one of some tensors requires a gradient."""
+    asked = [f"{name}.requires_grad" for name in names]
+    return asked[0] if len(asked) == 1 else f"({' or '.join(asked)})"
+
+
+def _both_ways(one, other):
+    return (one.kind, other.kind), (other.kind, one.kind)
+
+
+def _names(node):
+    return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+
+
+def _draws(node):
+    calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+    return any((getattr(c.func, "attr", "") or getattr(c.func, "id", "")) in RANDOM for c in calls)
+
+
+def _grouped(node, text):
+    simple = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+    return text if isinstance(node, simple) else f"({text})"
+
+
+def _negated(node, text):
+    """`not node`, in the words of who would write it."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        turned = {ast.Is: " is not ", ast.IsNot: " is "}.get(type(node.ops[0]))
+        left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
+        if turned:
+            return f"{left}{turned}{right}"
+    return f"not {_grouped(node, text)}"
+
+
+def settles(test: ast.expr, otherwise: ast.stmt | None) -> bool:
+    """Whether a test that asks for compiled code asks for nothing else but facts, so that what
+    follows is for code where they do not hold: `otherwise`, the statement with the old form."""
+    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
+        return False
+    old = getattr(otherwise, "test", None) or getattr(
+        getattr(otherwise, "value", None), "test", None
+    )
+    parts = old.values if isinstance(old, ast.BoolOp) else []
+    known = {ast.unparse(p) for p in parts} | {_negated(p, ast.unparse(p)) for p in parts}
+    return all(_is_fact(v) or ast.unparse(v) in known for v in test.values[1:])
+
+
+def _is_fact(node):
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_fact, node.values))
+    if isinstance(node, ast.UnaryOp):
+        return _is_fact(node.operand)
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        return any(_tail(s) in ("dtype", "shape", "numel") for s in sides)
+    return _tail(node) in ("is_floating_point", "requires_grad", "is_tensor", "is_grad_enabled")
+
+
+def _tail(node):
+    return getattr(node.func if isinstance(node, ast.Call) else node, "attr", "")
