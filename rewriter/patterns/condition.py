@@ -209,40 +209,65 @@ def _joined(test, context):
     found = context.torch(test)
     if found is None:
         return "`torch` is hidden by a local name, or not imported at the top of the file"
-    name = "logical_and" if isinstance(test.op, ast.And) else "logical_or"
-    shown = [f"{found[0]}.logical_not({p.text})" if p.negated else p.text for p in parts]
-    text = shown[0]
-    for part in shown[1:]:
-        text = f"{found[0]}.{name}({text}, {part})"
+    text = _chained(test, [p.text for p in parts], parts, found[0])
+    exact = _chained(test, [p.exact or p.text for p in parts], parts, found[0])
     doubt = next((p.doubt for p in parts if p.doubt), "")
     partial = [v for v in test.values[1:] if not _total(v, context)]
     if not doubt and partial and not context.total(*partial):
         doubt = "every part of the test is evaluated"
-    return Condition(text, parts[0].kind, doubt=doubt)
+    settled = _all_settled(parts, partial, context)
+    return Condition(text, parts[0].kind, doubt=doubt, settled=settled, exact=exact)
 
 
-_TOTAL_TESTS = frozenset("isnan isinf isfinite any all sum".split())
+def _chained(test, texts, parts, torch):
+    name = "logical_and" if isinstance(test.op, ast.And) else "logical_or"
+    shown = [
+        f"{torch}.logical_not({t})" if p.negated else t for t, p in zip(texts, parts, strict=True)
+    ]
+    text = shown[0]
+    for part in shown[1:]:
+        text = f"{torch}.{name}({text}, {part})"
+    return text
 
 
-def _total(node, context):
+def _all_settled(parts, partial, context):
+    """The facts that free all parts of doubt: of `partial` ones, that the tensors that they ask are
+    floating-point; () where that is not enough."""
+    names = {}
+    if any(p.doubt and not p.settled for p in parts):
+        return ()
+    if not all(_total(v, context, names) for v in partial):
+        return ()
+    facts = [f for p in parts if p.doubt for f in p.settled]
+    return tuple(dict.fromkeys([*facts, *(f"{n}.is_floating_point()" for n in names)]))
+
+
+_TOTAL_TESTS = frozenset("isnan isinf isfinite any all sum item".split())
+
+
+def _total(node, context, asked=None):
     """Whether a test on a tensor surely can be evaluated: it only asks of a tensor's elements what
-    every tensor of its dtype can tell."""
+    every tensor of its dtype can tell. `asked` takes the names that must be floating-point
+    tensors for that, where it is given."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _total(node.operand, context)
+        return _total(node.operand, context, asked)
     kind = context.kind(node)
+    if asked is not None and isinstance(node, ast.Name) and kind.is_tensor:
+        asked.setdefault(node.id)
+        return True
     if isinstance(node, (ast.Name, ast.Constant)):
         return kind.strided or (kind.what in ("int", "float") and not kind.optional)
     if isinstance(node, ast.Compare):
         parts = [node.left, *node.comparators]
-        real = all(_real(context.kind(p), context) for p in parts)
-        return real and all(_total(p, context) for p in parts)
+        real = all(_real(context.kind(p), context) or asked is not None for p in parts)
+        return real and all(_total(p, context, asked) for p in parts)
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) > 1:
         return False
     full, name = context.resolve(node.func) or "", getattr(node.func, "attr", "")
-    asked = node.args[0] if full.startswith("torch.") and node.args else None
+    inner = node.args[0] if full.startswith("torch.") and node.args else None
     if not node.args and isinstance(node.func, ast.Attribute):
-        asked = node.func.value
-    return asked is not None and name in _TOTAL_TESTS and _total(asked, context)
+        inner = node.func.value
+    return inner is not None and name in _TOTAL_TESTS and _total(inner, context, asked)
 
 
 def _real(kind, context):

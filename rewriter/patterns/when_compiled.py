@@ -21,7 +21,7 @@ as it was. The conditions (those of `proofs`, less what only eager can feel):
 import ast
 from dataclasses import dataclass, field, replace
 
-from ..edits.spans import Edit, Fix, Refusal, hidden
+from ..edits.spans import Edit, Fix, Refusal
 from .condition import Condition, condition
 from .gradient_roots import Roots
 from .proofs import Proofs
@@ -60,7 +60,7 @@ class Asked:
 
 def made(node: ast.If, oracle) -> Fix | Refusal:
     """The Fix that adds a form for compiled code to an `if` that a tensor decides."""
-    return _Compiled(node, oracle).fix()
+    return Compiled(node, oracle).fix()
 
 
 def made_of_expression(node: ast.IfExp, oracle) -> Fix | Refusal:
@@ -68,8 +68,10 @@ def made_of_expression(node: ast.IfExp, oracle) -> Fix | Refusal:
     return _CompiledExpression(node, oracle).fix()
 
 
-class _Compiled:
+class Compiled:
     """One `if` (with its `elif`s) on its way to a second form."""
+
+    title = ""
 
     def __init__(self, node, context):
         self.node, self.context, self.source = node, context, context.source
@@ -79,31 +81,32 @@ class _Compiled:
         self.held, self.forms = "", set()
 
     def fix(self):
-        found = self._lines()
+        found = self.lines()
         if isinstance(found, str):
             return Refusal(found)
         lines, returns = found
-        return self._inserted(lines, returns)
+        return self.inserted(lines, returns)
 
-    def _inserted(self, lines, returns):
+    def inserted(self, lines, returns):
         indent = self.source.white_before(self.node)
-        if indent is None or self.torch is None:
-            return hidden() if indent is not None else Refusal("it shares its line with others")
+        if indent is None:
+            return Refusal("it shares its line with others")
         newline, unit = self.source.newline, self.source.indent_unit()
         word = "elif" if is_elif(self.node, self.source) else "if"
-        head = self._guard(word, indent)
+        head = self.guard(word, indent)
         text = newline.join([head, *(f"{indent}{unit}{line}" for line in lines), indent])
         start = self.source.span(self.node)[0]
         joined = text if returns or word == "elif" else f"{text}el"
         form = " and ".join(sorted(self.forms))
         edit = Edit(start, start, joined)
-        return self._made(form, edit)
+        return self.made(form, edit)
 
-    def _made(self, form, *edits):
-        fix = self.context.fix(f"use torch.{form} when compiled", *edits, imports=self.torch[1])
+    def made(self, form, *edits):
+        title = self.title or f"use torch.{form} when compiled"
+        fix = self.context.fix(title, *edits, imports=self.torch[1])
         return replace(fix, asked=True) if isinstance(fix, Fix) else fix
 
-    def _guard(self, word, indent):
+    def guard(self, word, indent):
         facts = [f"{self.torch[0]}.compiler.is_compiling()", *self.asked.texts(self.torch[0])]
         line, newline = f"{word} {' and '.join(facts)}:", self.source.newline
         if len(indent) + len(line) <= _LONGEST:
@@ -111,23 +114,35 @@ class _Compiled:
         inner = f"{newline}{indent}{self.source.indent_unit()}"
         return f"{word} ({inner}{f'{inner}and '.join(facts)}{newline}{indent}):"
 
+    def shares(self, statement):
+        rest = self.source.line(statement.end_lineno)[
+            self.source.column(statement.end_lineno, statement.end_col_offset) - 1 :
+        ]
+        return rest.strip()[:1] not in ("", "#")
+
+    def hidden(self):
+        """Why torch has no name here; "" where it has."""
+        rebound = self.context.names.torch_rebound
+        known = self.torch is not None and not rebound
+        return "" if known else f"`{rebound or 'torch'}` is hidden by another name"
+
     # What is chosen
 
-    def _lines(self):
+    def lines(self):
         """(the lines of the form for compiled code, whether they return), or why there is none."""
-        rebound = self.context.names.torch_rebound
-        if self.torch is None or rebound:
-            return f"`{rebound or 'torch'}` is hidden by another name, or not imported at the top"
+        hidden = self.hidden()
+        if hidden:
+            return hidden
         shape = value_pairs(self.node, self.context)
         if isinstance(shape, str):
             return shape
-        tests = [self._test(t) for t in shape.tests]
+        tests = [self.test(t) for t in shape.tests]
         wrong = next((t for t in tests if isinstance(t, str)), "")
         if wrong:
             return wrong
         swapped = len(tests) == 1 and tests[0].negated
         tests = [replace(tests[0], negated=False)] if swapped else tests
-        lines, texts = list(shape.before), [self._shown(t) for t in tests]
+        lines, texts = list(shape.before), [self.shown(t) for t in tests]
         if len(shape.pairs) > 1:
             self.held = self.context.fresh_name(self.node, "condition", "use_first")
             lines, texts = [*lines, f"{self.held} = {texts[0]}"], [self.held]
@@ -171,7 +186,7 @@ class _Compiled:
 
     # The tests
 
-    def _test(self, test):
+    def test(self, test):
         """The Condition of a test; Python's part of it is asked first."""
         if isinstance(test, ast.BoolOp):
             led = self._led(test)
@@ -194,7 +209,7 @@ class _Compiled:
                 self.asked.add(f"({text})" if isinstance(part, ast.BoolOp) else text)
             else:
                 self.asked.add(_negated(part, text))
-        return self._test(rest[0])
+        return self.test(rest[0])
 
     def _certain(self, found, test):
         """A Condition of which nothing is in doubt any more, or why it is."""
@@ -206,7 +221,7 @@ class _Compiled:
                 self.asked.add(fact)
         return found
 
-    def _shown(self, test):
+    def shown(self, test):
         text = test.exact or test.text
         return f"{self.torch[0]}.logical_not({text})" if test.negated else text
 
@@ -235,7 +250,7 @@ class _Compiled:
         text = self._text(values[-1])
         for shown, test, value in reversed(list(zip(texts, tests, values[:-1], strict=True))):
             moved = self._moved(shown, test, value, values[-1])
-            text = self._call("where", moved, self._text(value), text)
+            text = self.call("where", moved, self._text(value), text)
         return text, ""
 
     def _moved(self, text, test, *values):
@@ -286,9 +301,9 @@ class _Compiled:
             return "", why
         self.forms.add("cond")
         shown = [f"lambda: {chooser.branch(v, s)}" for v, s in zip(values, sides, strict=True)]
-        return self._call("cond", text, *shown), ""
+        return self.call("cond", text, *shown), ""
 
-    def _call(self, name, *parts):
+    def call(self, name, *parts):
         """A call of a function of torch, over several lines where one would be long."""
         short = f"{self.torch[0]}.{name}({', '.join(parts)})"
         indent = (self.source.white_before(self.node) or "") + self.source.indent_unit()
@@ -343,46 +358,40 @@ class _Compiled:
         return " ".join(self.context.segment(node).split())
 
 
-class _CompiledExpression(_Compiled):
+class _CompiledExpression(Compiled):
     """`x = a if t else b`, `return a if t else b`."""
 
-    def _lines(self):
+    def lines(self):
         statement = self.context.parent(self.node)
         plain = isinstance(statement, ast.Return) or (
             isinstance(statement, ast.Assign)
             and len(statement.targets) == 1
             and isinstance(statement.targets[0], ast.Name)
         )
-        if not plain or self.torch is None or self.context.names.torch_rebound:
+        if not plain or self.hidden():
             return "it is not all of an assignment or a return"
-        test = self._test(self.node.test)
+        test = self.test(self.node.test)
         if isinstance(test, str):
             return test
         target = None if isinstance(statement, ast.Return) else statement.targets[0].id
-        text = self._choice([self._shown(test)], [test], [self.node.body, self.node.orelse], target)
+        text = self._choice([self.shown(test)], [test], [self.node.body, self.node.orelse], target)
         if text.startswith("!"):
             return text[1:]
         return [f"return {text}" if target is None else f"{target} = {text}"], target is None
 
-    def _inserted(self, lines, returns):
+    def inserted(self, lines, returns):
         statement = self.context.parent(self.node)
         indent, (start, end) = self.source.indent_of(statement), self.source.span(statement)
-        if indent is None or self.source.has_long_string(start, end) or self._shares(statement):
+        if indent is None or self.source.has_long_string(start, end) or self.shares(statement):
             return Refusal("it shares its line with others")
         newline, unit = self.source.newline, self.source.indent_unit()
-        head = [self._guard("if", indent), f"{indent}{unit}{lines[0]}"]
+        head = [self.guard("if", indent), f"{indent}{unit}{lines[0]}"]
         form = " and ".join(sorted(self.forms))
         text = newline.join([*head, indent if returns else f"{indent}else:"])
         edits = [Edit(start, start, text if returns else f"{text}{newline}{indent}{unit}")]
         if not returns and newline in self.source.text[start:end]:
             return Refusal("it goes over several lines")
-        return self._made(form, *edits)
-
-    def _shares(self, statement):
-        rest = self.source.line(statement.end_lineno)[
-            self.source.column(statement.end_lineno, statement.end_col_offset) - 1 :
-        ]
-        return rest.strip()[:1] not in ("", "#")
+        return self.made(form, *edits)
 
 
 def _any_of(names):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Fix, Safety
 from ..call_rule import CallRule
 from ..effects.guarded import guard
+from ..effects.told_names import guarded_with_uses
 from .random_draws import only_for_training, settled
 
 if TYPE_CHECKING:
@@ -61,11 +62,13 @@ class Model(nn.Module):
 class Clock(CallRule):
     """
     Reading the clock breaks the graph, and measures nothing inside one: kernels run later than the
-    Python code that launches them. Measure around the compiled call. A `time.sleep(...)` by itself
-    can be kept for eager alone: unsafe, for the compiled code does not wait.
+    Python code that launches them. Measure around the compiled call. Times that are only shown, or
+    not even that, are taken in eager alone, as is a `time.sleep(...)` by itself: that is unsafe,
+    for the compiled code does not wait.
     """
 
     code = "DYN703"
+    safety = Safety.SAFE
     names = frozenset(
         [
             "time.time",
@@ -86,12 +89,31 @@ import torch
 @torch.compile
 def step(x: torch.Tensor):
     started = time.time()
-    return torch.relu(x), time.time() - started
+    y = torch.relu(x)
+    print("took", time.time() - started)
+    return y
+"""
+    after = """
+import time
+
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if not torch.compiler.is_compiling():
+        started = time.time()
+    y = torch.relu(x)
+    if not torch.compiler.is_compiling():
+        print("took", time.time() - started)
+    return y
 """
 
     def fix(self, node: ast.Call, context: FileContext) -> Any:
         statement = context.parent(node)
-        if context.resolve(node.func) != "time.sleep" or not isinstance(statement, ast.Expr):
+        if context.resolve(node.func) != "time.sleep":
+            return guarded_with_uses(node, context)
+        if not isinstance(statement, ast.Expr):
             return None
         built = guard([statement], context)
         why = "the compiled code does not wait"
