@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from .kinds import Kind, literal
 
-_OPERATORS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
+DECIDES = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
 _READS = ("float", "int", "bool")
 _EXACT_INTEGER, _EXACT_DOUBLE = 127, 2**53
 
@@ -120,10 +120,10 @@ def _compared_read(test, context):
     """`t.item() > 0.5` -> `t > 0.5`."""
     sides = [test.left, test.comparators[0]]
     reads = [host_read(s, context) for s in sides]
-    if not any(reads) or type(test.ops[0]) not in _OPERATORS:
+    if not any(reads) or type(test.ops[0]) not in DECIDES:
         return None
     shown = [_wrapped(s if r is None else r, context) for r, s in zip(reads, sides, strict=True)]
-    operator = _OPERATORS[type(test.ops[0])]
+    operator = DECIDES[type(test.ops[0])]
     kind = context.kind(next(r for r in reads if r is not None))
     tokens = context.inference.tokens
     rough = _exact(sides, reads, kind, context)
@@ -184,12 +184,12 @@ def _exact(sides, reads, kind, context):
         return ""
     return (
         ""
-        if category == "float" and _short(number)
+        if category == "float" and short(number)
         else "the tensor is compared in its own precision, not in double"
     )
 
 
-def _short(number):
+def short(number):
     """Whether every floating-point dtype holds the number exactly: a few bits in all."""
     return (
         isinstance(number, (int, float))

@@ -65,7 +65,7 @@ def made(node: ast.If, oracle) -> Fix | Refusal:
 
 def made_of_expression(node: ast.IfExp, oracle) -> Fix | Refusal:
     """The same for a conditional expression that is all of an assignment or a `return`."""
-    return _CompiledExpression(node, oracle).fix()
+    return CompiledExpression(node, oracle).fix()
 
 
 class Compiled:
@@ -148,13 +148,13 @@ class Compiled:
             lines, texts = [*lines, f"{self.held} = {texts[0]}"], [self.held]
         for target, *values in shape.pairs:
             values = values[::-1] if swapped else values
-            text = self._choice(texts, tests, values, target)
+            text = self.choice(texts, tests, values, target)
             if text.startswith("!"):
                 return text[1:]
             lines.append(f"return {text}" if target is None else f"{target} = {text}")
         return lines, shape.pairs[0][0] is None
 
-    def _choice(self, texts, tests, values, target):
+    def choice(self, texts, tests, values, target):
         """The text of a choice between values, the last of which needs no test; "!why"."""
         reason = self._tensors(values)
         if reason:
@@ -172,7 +172,7 @@ class Compiled:
         for value in values:
             kind = self.context.kind(value)
             if not kind.is_tensor:
-                return f"`{self._text(value)}` is not known to be a tensor"
+                return f"`{self.text(value)}` is not known to be a tensor"
             self._ask_tensors(value)
         return ""
 
@@ -247,10 +247,10 @@ class Compiled:
         if why:
             return "", why
         self.forms.add("where")
-        text = self._text(values[-1])
+        text = self.text(values[-1])
         for shown, test, value in reversed(list(zip(texts, tests, values[:-1], strict=True))):
             moved = self._moved(shown, test, value, values[-1])
-            text = self.call("where", moved, self._text(value), text)
+            text = self.call("where", moved, self.text(value), text)
         return text, ""
 
     def _moved(self, text, test, *values):
@@ -284,7 +284,7 @@ class Compiled:
             named = isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor
             if named and self.tokens.category(kind.dtype) not in ("float", "int", "bool"):
                 token = found.setdefault(kind.dtype, (self.tokens.some("float"), {}))
-                token[1].setdefault(self._text(node))
+                token[1].setdefault(self.text(node))
         return found
 
     # torch.cond
@@ -322,7 +322,7 @@ class Compiled:
                 return why
         for side, value in zip(sides, values, strict=True):
             if self.proofs.loses_history(side, value):
-                self.asked.histories.setdefault(self._text(value))
+                self.asked.histories.setdefault(self.text(value))
         return self._gradients(sides, values) or self.proofs.felt_compiled(sides, values, targets)
 
     def _alike(self, one, other, *values):
@@ -331,7 +331,7 @@ class Compiled:
             return "the sides differ in dtype"
         if any(a.rank is not None and a.rank < b.least_rank() for a, b in _both_ways(one, other)):
             return "the sides differ in their number of axes"
-        texts = [_grouped(v, self._text(v)) for v in values]
+        texts = [_grouped(v, self.text(v)) for v in values]
         for fact in ("dtype", "shape"):
             if getattr(one.kind, fact) != getattr(other.kind, fact):
                 if any(isinstance(n, ast.Subscript) for v in values for n in ast.walk(v)):
@@ -349,16 +349,16 @@ class Compiled:
             if all(dump in f for f in fed):
                 continue
             if not self.context.kind(node).is_tensor:
-                text = self._text(node)
+                text = self.text(node)
                 return f"`{text}` would get a zero gradient where it had none"
-            self.asked.gradients.setdefault(self._text(node))
+            self.asked.gradients.setdefault(self.text(node))
         return ""
 
-    def _text(self, node):
+    def text(self, node):
         return " ".join(self.context.segment(node).split())
 
 
-class _CompiledExpression(Compiled):
+class CompiledExpression(Compiled):
     """`x = a if t else b`, `return a if t else b`."""
 
     def lines(self):
@@ -374,7 +374,7 @@ class _CompiledExpression(Compiled):
         if isinstance(test, str):
             return test
         target = None if isinstance(statement, ast.Return) else statement.targets[0].id
-        text = self._choice([self.shown(test)], [test], [self.node.body, self.node.orelse], target)
+        text = self.choice([self.shown(test)], [test], [self.node.body, self.node.orelse], target)
         if text.startswith("!"):
             return text[1:]
         return [f"return {text}" if target is None else f"{target} = {text}"], target is None
@@ -448,7 +448,7 @@ def _is_fact(node):
         return _is_fact(node.operand)
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
-        return any(_tail(s) in ("dtype", "shape", "numel") for s in sides)
+        return any(_tail(s) in ("dtype", "shape", "numel", "dim", "device") for s in sides)
     return _tail(node) in ("is_floating_point", "requires_grad", "is_tensor", "is_grad_enabled")
 
 

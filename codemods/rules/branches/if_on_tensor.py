@@ -13,6 +13,7 @@ from ....rewriter.patterns.if_conversion import Predicated
 from ....rewriter.patterns.tensor_if import chosen, is_elif, raises_only
 from ..base import Rule
 from ..effects.guarded import mute_only
+from .early_exit import left_early
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -73,7 +74,7 @@ class Model(nn.Module):
             compiled = _compiled(_head(node, context), context)
             built = compiled if isinstance(compiled, Fix) else built
         if isinstance(built, Refusal):
-            built = Predicated(node, context).fix() or built
+            built = Predicated(node, context).fix() or left_early(node, context) or built
         yield context.finding(self, node.test, fix=built)
 
 

@@ -11,6 +11,7 @@ from ..call_rule import CallRule
 from ..effects.guarded import guard
 from ..effects.told_names import guarded_with_uses
 from .random_draws import only_for_training, settled
+from .torch_draws import drawn_by_torch
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -22,7 +23,8 @@ class PythonRandom(CallRule):
     tracing would be the same at every call. Draw with torch (`torch.rand`, `torch.randint`), on the
     device, or draw outside and pass the number in. A number that only training looks at
     (`self.training and p < self.layerdrop`) is not drawn where compiled code does not train:
-    unsafe, for later draws of NumPy's generator give other numbers than in eager.
+    unsafe, for later draws of NumPy's generator give other numbers than in eager. One that decides
+    a branch, or goes into arithmetic, is drawn by torch: unsafe, for its numbers are others.
     """
 
     code = "DYN701"
@@ -56,7 +58,8 @@ class Model(nn.Module):
 
     def fix(self, node: ast.Call, context: FileContext) -> Fix | None:
         drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
-        return only_for_training(node, context) if drawn else None
+        built = only_for_training(node, context) if drawn else None
+        return built or drawn_by_torch(node, context)
 
 
 class Clock(CallRule):
