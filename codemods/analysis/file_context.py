@@ -45,6 +45,11 @@ class FileContext(FileView):
     def kind(self, node: ast.expr) -> Kind:
         return self.inference.kinds.get(node, ANY)
 
+    @property
+    def supposes(self) -> bool:
+        """Whether inputs are supposed to be tensors: of fixes, those alone are proved that ask."""
+        return self._known is not None
+
     def supposed(self, node: ast.Name, at: ast.AST) -> bool:
         """Whether what is said of a name, perhaps one that stands nowhere but was bound before
         `at`, holds if inputs are tensors alone."""

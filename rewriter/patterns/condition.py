@@ -267,7 +267,8 @@ def _total(node, context, asked=None):
     inner = node.args[0] if full.startswith("torch.") and node.args else None
     if not node.args and isinstance(node.func, ast.Attribute):
         inner = node.func.value
-    return inner is not None and name in _TOTAL_TESTS and _total(inner, context, asked)
+    known = name in _TOTAL_TESTS or (asked is not None and name == "mean")
+    return inner is not None and known and _total(inner, context, asked)
 
 
 def _real(kind, context):

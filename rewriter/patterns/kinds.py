@@ -224,6 +224,9 @@ class Tokens:
             other = right if left.what == NONE else left
             return replace(other, optional=True, const=NO_CONST) if other.what == TENSOR else ANY
         if left.what != right.what:
+            given = [k for k in (left, right) if k.param]
+            if len(given) == 1 and (left.is_tensor or right.is_tensor):
+                return Kind(UNKNOWN, param=given[0].param)  # a tensor, if the parameter is one
             both = {left.what, right.what}
             return Kind(NUMBER, host=left.host or right.host) if both <= PYTHON_NUMBERS else ANY
         return self._join_same(left, right)

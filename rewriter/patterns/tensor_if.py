@@ -37,11 +37,13 @@ def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | None:
 @dataclass(frozen=True)
 class Values:
     """An `if` with its `elif`s that computes values: `tests`, and for each target (None for return)
-    its value under each of them, and without; `before`: statements to run ahead."""
+    its value under each of them, and without; `before`: statements to run ahead; `last`: one that
+    must follow, so that the old form does not run as well."""
 
     tests: tuple
     pairs: tuple
     before: tuple = ()
+    last: str = ""
 
 
 def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
@@ -53,11 +55,26 @@ def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
         bodies.append(last.body)
     if len(tests) == 1:
         rewrite = _Rewrite(node, oracle, "", "", optional=True)
+        if len(node.body) == 1 and isinstance(node.body[0], ast.Continue):
+            return _skipped(node, rewrite, oracle)
         shape = rewrite.shape()
         if isinstance(shape, str) or rewrite.doubt:
             return shape if isinstance(shape, str) else rewrite.doubt
         return Values((node.test,), shape.pairs, tuple(rewrite.before))
     return _chain(tests, bodies, last, oracle)
+
+
+def _skipped(node, rewrite, oracle):
+    """The Values of `if test: continue` above the last statement of a turn, `name = value`."""
+    block, index = oracle.block(node)
+    rest = block[index + 1 :]
+    target = _target(rest[0], oracle) if len(rest) == 1 and not node.orelse else ""
+    if not target or not isinstance(oracle.parent(node), (ast.For, ast.While)):
+        return "the rest of the turn does more than give one value"
+    old = rewrite.old(rest[0], target)
+    if isinstance(old, str):
+        return old
+    return Values((node.test,), ((target, old, rest[0].value),), (), "continue")
 
 
 def _chain(tests, bodies, last, oracle):

@@ -165,7 +165,7 @@ class Chooser:
         blocked = blocked or self._part(first, second)
         if not blocked and not same and self.computes(first) and self.computes(second):
             return self._broadcast(test, first, second, found)
-        blocked = blocked or self._differ(first, second)
+        blocked = blocked or self.differ(first, second)
         if blocked:
             return blocked
         shown = [self.branch(node, side) for node, side in zip((first, second), sides, strict=True)]
@@ -192,10 +192,10 @@ class Chooser:
         owner = getattr(callee, "value", None)
         return owner is not None and self.context.kind(owner).what == "self"
 
-    def _differ(self, first, second):
-        return (
-            "the sides differ in their number of axes" if self._other_ranks(first, second) else ""
-        )
+    def differ(self, first, second):
+        """Why the sides surely differ in shape."""
+        other = self._other_ranks(first, second) and "the sides differ in their number of axes"
+        return other or self._part(first, second)
 
     def _part(self, first, second):
         for one, other in ((first, second), (second, first)):

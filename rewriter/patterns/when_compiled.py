@@ -21,7 +21,7 @@ as it was. The conditions (those of `proofs`, less what only eager can feel):
 import ast
 from dataclasses import dataclass, field, replace
 
-from ..edits.spans import Edit, Fix, Refusal
+from ..edits.spans import Edit, Fix, Refusal, Safety
 from .condition import Condition, condition
 from .gradient_roots import Roots
 from .proofs import Proofs
@@ -31,6 +31,11 @@ from .two_sides import Chooser
 from .where_safety import Plain
 
 _LONGEST = 88
+_ZEROS = "tensors that the side not taken feeds alone get zero gradients where they had none"
+_CALLS = (
+    "a call in a side raises where it writes into a buffer (BatchNorm in training), and both sides"
+    " must agree in shape and dtype"
+)
 
 
 @dataclass
@@ -58,14 +63,15 @@ class Asked:
         return found
 
 
-def made(node: ast.If, oracle) -> Fix | Refusal:
-    """The Fix that adds a form for compiled code to an `if` that a tensor decides."""
-    return Compiled(node, oracle).fix()
+def made(node: ast.If, oracle, loose: bool = False) -> Fix | Refusal:
+    """The Fix that adds a form for compiled code to an `if` that a tensor decides. `loose`: one
+    that may differ from eager there in gradients, and that may not compile: unsafe."""
+    return Compiled(node, oracle, loose).fix()
 
 
-def made_of_expression(node: ast.IfExp, oracle) -> Fix | Refusal:
+def made_of_expression(node: ast.IfExp, oracle, loose: bool = False) -> Fix | Refusal:
     """The same for a conditional expression that is all of an assignment or a `return`."""
-    return CompiledExpression(node, oracle).fix()
+    return CompiledExpression(node, oracle, loose).fix()
 
 
 class Compiled:
@@ -73,8 +79,9 @@ class Compiled:
 
     title = ""
 
-    def __init__(self, node, context):
+    def __init__(self, node, context, loose=False):
         self.node, self.context, self.source = node, context, context.source
+        self.loose, self.doubts = loose, {}
         self.tokens, self.asked = context.inference.tokens, Asked()
         self.proofs = Proofs(context, node)
         self.torch, self.roots = context.torch(node), Roots(context, node)
@@ -103,7 +110,9 @@ class Compiled:
 
     def made(self, form, *edits):
         title = self.title or f"use torch.{form} when compiled"
-        fix = self.context.fix(title, *edits, imports=self.torch[1])
+        why = "; ".join(self.doubts) and f"in compiled code {'; '.join(self.doubts)}"
+        safety = Safety.UNSAFE if why else Safety.SAFE
+        fix = self.context.fix(title, *edits, safety=safety, why=why, imports=self.torch[1])
         return replace(fix, asked=True) if isinstance(fix, Fix) else fix
 
     def guard(self, word, indent):
@@ -152,7 +161,8 @@ class Compiled:
             if text.startswith("!"):
                 return text[1:]
             lines.append(f"return {text}" if target is None else f"{target} = {text}")
-        return lines, shape.pairs[0][0] is None
+        leaves = bool(shape.last) or shape.pairs[0][0] is None
+        return [*lines, *filter(None, [shape.last])], leaves
 
     def choice(self, texts, tests, values, target):
         """The text of a choice between values, the last of which needs no test; "!why"."""
@@ -160,10 +170,10 @@ class Compiled:
         if reason:
             return f"!{reason}"
         targets = {target} - {None}
-        asked = self.asked.copy()
+        asked, doubts = self.asked.copy(), dict(self.doubts)
         text, why = self._where(texts, tests, values, targets)
         if why and len(values) == 2:
-            self.asked = asked
+            self.asked, self.doubts = asked, doubts
             text, other = self._cond(texts[0], values, targets)
             why = other and f"{why}; {other}"
         return f"!{why}" if why else text
@@ -214,8 +224,11 @@ class Compiled:
     def _certain(self, found, test):
         """A Condition of which nothing is in doubt any more, or why it is."""
         self._ask_tensors(test)
-        if found.doubt and not found.settled:
-            return found.doubt
+        if found.doubt and (not found.settled or _draws(test)):  # asking would draw once more
+            if not self.loose:
+                return found.doubt
+            self.doubts.setdefault(found.doubt)
+            return found
         if found.doubt:
             for fact in found.settled:
                 self.asked.add(fact)
@@ -294,14 +307,31 @@ class Compiled:
         chooser = Chooser(self.context, self.node)
         sides = [chooser.plain.side(v) for v in values]
         why = next((b for b in map(chooser.blocked, values) if b), "")
+        why = why or next((b for b in map(self._sized_by_data, values) if b), "")
         if not why and not all(map(chooser.computes, values)):
-            why = "a side may do more than compute"
-        why = why or self._agree(sides, values, targets)
+            why = "" if self.loose else "a side may do more than compute"
+            self.doubts.setdefault(_CALLS)
+            why = why or ("a random number is drawn" if any(map(_draws, values)) else "")
+        why = why or chooser.differ(*values) or self._agree(sides, values, targets)
         if why:
             return "", why
         self.forms.add("cond")
-        shown = [f"lambda: {chooser.branch(v, s)}" for v, s in zip(values, sides, strict=True)]
+        shown = [f"lambda: {self._new(v)}" for v in values]
         return self.call("cond", text, *shown), ""
+
+    def _new(self, value):
+        """A side of torch.cond must give a new tensor."""
+        new = self.proofs.uses.new(value)
+        return self.context.segment(value) if new else f"{self.context.atom(value)}.clone()"
+
+    def _sized_by_data(self, value):
+        """torch.cond raises where a side makes a shape of data."""
+        for node in (n for n in ast.walk(value) if isinstance(n, ast.Subscript)):
+            index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            kinds = [self.context.kind(i) for i in index]
+            if any(k.is_tensor and k.dtype != self.tokens.int64 for k in kinds):
+                return f"the shape of `{self.text(node)}` may depend on data"
+        return ""
 
     def call(self, name, *parts):
         """A call of a function of torch, over several lines where one would be long."""
@@ -321,7 +351,7 @@ class Compiled:
             if why:
                 return why
         for side, value in zip(sides, values, strict=True):
-            if self.proofs.loses_history(side, value):
+            if self.proofs.loses_history(side, value) and not self.loose:
                 self.asked.histories.setdefault(self.text(value))
         return self._gradients(sides, values) or self.proofs.felt_compiled(sides, values, targets)
 
@@ -334,8 +364,13 @@ class Compiled:
         texts = [_grouped(v, self.text(v)) for v in values]
         for fact in ("dtype", "shape"):
             if getattr(one.kind, fact) != getattr(other.kind, fact):
-                if any(isinstance(n, ast.Subscript) for v in values for n in ast.walk(v)):
-                    return f"the sides may differ in {fact}"
+                if self.loose and _CALLS in self.doubts:
+                    continue  # asking would call them
+                if any(_picks(v) or _draws(v) for v in values):
+                    if not self.loose:
+                        return f"the sides may differ in {fact}"
+                    self.doubts.setdefault(f"sides that differ in {fact} do not compile")
+                    continue
                 self.asked.add(f"{texts[0]}.{fact} == {texts[1]}.{fact}")
         return ""
 
@@ -347,6 +382,9 @@ class Compiled:
         every = {d: n for f in fed for d, n in f.items()}
         for dump, node in every.items():
             if all(dump in f for f in fed):
+                continue
+            if self.loose:
+                self.doubts.setdefault(_ZEROS)
                 continue
             if not self.context.kind(node).is_tensor:
                 text = self.text(node)
@@ -411,6 +449,10 @@ def _names(node):
 def _draws(node):
     calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
     return any((getattr(c.func, "attr", "") or getattr(c.func, "id", "")) in RANDOM for c in calls)
+
+
+def _picks(node):
+    return any(isinstance(n, ast.Subscript) for n in ast.walk(node))
 
 
 def _grouped(node, text):
