@@ -45,6 +45,11 @@ class FileContext(FileView):
     def kind(self, node: ast.expr) -> Kind:
         return self.inference.kinds.get(node, ANY)
 
+    def seen(self, node: ast.expr) -> bool:
+        """Whether a traced run evaluated an expression here."""
+        function = self.function(node) if self.facts else None
+        return function is not None and self.facts.of(function.qualified, node) is not None
+
     @property
     def supposes(self) -> bool:
         """Whether inputs are supposed to be tensors: of fixes, those alone are proved that ask."""

@@ -19,12 +19,14 @@ as it was. The conditions (those of `proofs`, less what only eager can feel):
 - identity: nobody writes into the tensor that eager would have kept, or looks at its memory."""
 
 import ast
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ..edits.spans import Edit, Fix, Refusal, Safety
+from .compiled_facts import Asked, grouped, negated
 from .condition import Condition, condition
 from .gradient_roots import Roots
 from .proofs import Proofs
+from .side_shapes import SideShapes
 from .tensor_if import is_elif, value_pairs
 from .torch_facts import RANDOM
 from .two_sides import Chooser
@@ -32,35 +34,11 @@ from .where_safety import Plain
 
 _LONGEST = 88
 _ZEROS = "tensors that the side not taken feeds alone get zero gradients where they had none"
+_RAISES = "a side that would raise where it is not taken does not compile"
 _CALLS = (
     "a call in a side raises where it writes into a buffer (BatchNorm in training), and both sides"
     " must agree in shape and dtype"
 )
-
-
-@dataclass
-class Asked:
-    """What is asked while the code is traced, in order. `gradients`: what must not require one;
-    `histories`: what must not where gradients are off."""
-
-    facts: dict[str, None] = field(default_factory=dict)
-    gradients: dict[str, None] = field(default_factory=dict)
-    histories: dict[str, None] = field(default_factory=dict)
-
-    def add(self, text):
-        self.facts.setdefault(text)
-
-    def copy(self):
-        return Asked(dict(self.facts), dict(self.gradients), dict(self.histories))
-
-    def texts(self, torch):
-        found = list(self.facts)
-        histories = [h for h in self.histories if h not in self.gradients]
-        if self.gradients:
-            found.append(f"not {_any_of(self.gradients)}")
-        if histories:
-            found.append(f"({torch}.is_grad_enabled() or not {_any_of(histories)})")
-        return found
 
 
 def made(node: ast.If, oracle, loose: bool = False) -> Fix | Refusal:
@@ -84,8 +62,12 @@ class Compiled:
         self.loose, self.doubts = loose, {}
         self.tokens, self.asked = context.inference.tokens, Asked()
         self.proofs = Proofs(context, node)
+        self.shapes = SideShapes(context, self.asked_later)
         self.torch, self.roots = context.torch(node), Roots(context, node)
         self.held, self.forms = "", set()
+
+    def asked_later(self, fact):
+        self.asked.add(fact)
 
     def fix(self):
         found = self.lines()
@@ -218,7 +200,7 @@ class Compiled:
             if isinstance(test.op, ast.And):
                 self.asked.add(f"({text})" if isinstance(part, ast.BoolOp) else text)
             else:
-                self.asked.add(_negated(part, text))
+                self.asked.add(negated(part, text))
         return self.test(rest[0])
 
     def _certain(self, found, test):
@@ -312,12 +294,28 @@ class Compiled:
             why = "" if self.loose else "a side may do more than compute"
             self.doubts.setdefault(_CALLS)
             why = why or ("a random number is drawn" if any(map(_draws, values)) else "")
-        why = why or chooser.differ(*values) or self._agree(sides, values, targets)
+        why = (
+            why
+            or chooser.differ(*values)
+            or self._raises(values)
+            or self._agree(sides, values, targets)
+        )
         if why:
             return "", why
         self.forms.add("cond")
         shown = [f"lambda: {self._new(v)}" for v in values]
         return self.call("cond", text, *shown), ""
+
+    def _raises(self, values):
+        """Why a side may raise while it is traced, where it is not taken."""
+        names = {n for _, texts in self._floats(values).values() for n in texts}
+        for name in () if self.loose else names:
+            self.asked.add(f"{name}.is_floating_point()")
+        if all(self.shapes.of(v) is not None for v in values):
+            return ""
+        if self.loose:
+            self.doubts.setdefault(_RAISES)
+        return "" if self.loose else _RAISES
 
     def _new(self, value):
         """A side of torch.cond must give a new tensor."""
@@ -361,18 +359,25 @@ class Compiled:
             return "the sides differ in dtype"
         if any(a.rank is not None and a.rank < b.least_rank() for a, b in _both_ways(one, other)):
             return "the sides differ in their number of axes"
-        texts = [_grouped(v, self.text(v)) for v in values]
-        for fact in ("dtype", "shape"):
-            if getattr(one.kind, fact) != getattr(other.kind, fact):
-                if self.loose and _CALLS in self.doubts:
-                    continue  # asking would call them
-                if any(_picks(v) or _draws(v) for v in values):
-                    if not self.loose:
-                        return f"the sides may differ in {fact}"
-                    self.doubts.setdefault(f"sides that differ in {fact} do not compile")
-                    continue
-                self.asked.add(f"{texts[0]}.{fact} == {texts[1]}.{fact}")
+        if one.kind.shape != other.kind.shape and not self._one_shape(*values):
+            return "the sides may differ in shape, or not fit their tensors"
+        if one.kind.dtype == other.kind.dtype or (self.loose and _CALLS in self.doubts):
+            return ""  # asking would call what is called
+        if any(_picks(v) or _draws(v) for v in values):
+            if not self.loose:
+                return "the sides may differ in dtype"
+            self.doubts.setdefault("sides that differ in dtype do not compile")
+            return ""
+        texts = [grouped(v, self.text(v)) for v in values]
+        self.asked.add(f"{texts[0]}.dtype == {texts[1]}.dtype")
         return ""
+
+    def _one_shape(self, *values):
+        if self.shapes.agree(*values):
+            return True
+        if self.loose:
+            self.doubts.setdefault("sides that differ in shape do not compile")
+        return self.loose
 
     def _gradients(self, sides, values):
         """Tensors that one side feeds and another does not must not require a gradient."""
@@ -432,12 +437,6 @@ class CompiledExpression(Compiled):
         return self.made(form, *edits)
 
 
-def _any_of(names):
-    """The source that tells whether one of some tensors requires a gradient."""
-    asked = [f"{name}.requires_grad" for name in names]
-    return asked[0] if len(asked) == 1 else f"({' or '.join(asked)})"
-
-
 def _both_ways(one, other):
     return (one.kind, other.kind), (other.kind, one.kind)
 
@@ -453,46 +452,3 @@ def _draws(node):
 
 def _picks(node):
     return any(isinstance(n, ast.Subscript) for n in ast.walk(node))
-
-
-def _grouped(node, text):
-    simple = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
-    return text if isinstance(node, simple) else f"({text})"
-
-
-def _negated(node, text):
-    """`not node`, in the words of who would write it."""
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        turned = {ast.Is: " is not ", ast.IsNot: " is "}.get(type(node.ops[0]))
-        left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
-        if turned:
-            return f"{left}{turned}{right}"
-    return f"not {_grouped(node, text)}"
-
-
-def settles(test: ast.expr, otherwise: ast.stmt | None) -> bool:
-    """Whether a test that asks for compiled code asks for nothing else but facts, so that what
-    follows is for code where they do not hold: `otherwise`, the statement with the old form."""
-    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
-        return False
-    old = getattr(otherwise, "test", None) or getattr(
-        getattr(otherwise, "value", None), "test", None
-    )
-    parts = old.values if isinstance(old, ast.BoolOp) else []
-    known = {ast.unparse(p) for p in parts} | {_negated(p, ast.unparse(p)) for p in parts}
-    return all(_is_fact(v) or ast.unparse(v) in known for v in test.values[1:])
-
-
-def _is_fact(node):
-    if isinstance(node, ast.BoolOp):
-        return all(map(_is_fact, node.values))
-    if isinstance(node, ast.UnaryOp):
-        return _is_fact(node.operand)
-    if isinstance(node, ast.Compare):
-        sides = [node.left, *node.comparators]
-        return any(_tail(s) in ("dtype", "shape", "numel", "dim", "device") for s in sides)
-    return _tail(node) in ("is_floating_point", "requires_grad", "is_tensor", "is_grad_enabled")
-
-
-def _tail(node):
-    return getattr(node.func if isinstance(node, ast.Call) else node, "attr", "")
