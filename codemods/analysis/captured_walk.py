@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from ...rewriter.patterns.compiled_facts import settles
+
 if TYPE_CHECKING:
     from ...rewriter.patterns.import_names import Names
     from ..rules.base import Rule
@@ -93,14 +95,15 @@ class Walk:
 
     def _block(self, body: list[ast.stmt]) -> None:
         """The statements up to one that leaves whenever the code is compiled."""
-        for statement in body:
+        for statement, after in zip(body, [*body, None][1:], strict=True):
             self._visit(statement)
             if (
                 isinstance(statement, ast.If)
                 and compiling(statement.test, self.context.names) is True
             ):
                 leaves = isinstance(statement.body[-1], (ast.Return, ast.Raise, ast.Continue))
-                if leaves and _exact(statement.test, self.context.names):
+                exact = _exact(statement.test, self.context.names)
+                if leaves and (exact or settles(statement.test, after)):
                     return
 
     def _visit(self, node: ast.AST) -> None:
@@ -138,5 +141,7 @@ class Walk:
             self._visit(node.test)
         if state is not False:
             self._block(node.body)
-        if state is not True or not _exact(node.test, names):
+        orelse = node.orelse[0] if len(node.orelse) == 1 else None
+        settled = _exact(node.test, names) or settles(node.test, orelse)
+        if state is not True or not settled:
             self._block(node.orelse)

@@ -37,20 +37,39 @@ class FileContext(FileView):
         named = qualified(source.tree) if self.facts else None
         self.program = FileProgram(source.tree, self.names, self.index, named)
         self.inference = Inference(self.program, self.names, self.facts)
+        self._known: Inference | None = None
         self.alive: list[ast.AST] = []  # what the last walk found to run when compiled
         self._whole = None
 
-    def supposed(self, affected: set[Function]) -> FileContext:
+    def supposing(self, affected: set[Function]) -> FileContext:
         """The same file, with the inputs of `affected` functions taken to be tensors where their
         use suggests it."""
         other = copy.copy(self)
-        other.inference = supposing(self.inference, affected)
+        other.inference, other._known = supposing(self.inference, affected), self.inference
         return other
 
     # What a node is
 
     def kind(self, node: ast.expr) -> Kind:
         return self.inference.kinds.get(node, ANY)
+
+    def seen(self, node: ast.expr) -> bool:
+        """Whether a traced run evaluated an expression here."""
+        function = self.function(node) if self.facts else None
+        return function is not None and self.facts.of(function.qualified, node) is not None
+
+    @property
+    def supposes(self) -> bool:
+        """Whether inputs are supposed to be tensors: of fixes, those alone are proved that ask."""
+        return self._known is not None
+
+    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
+        """Whether what is said of a name, perhaps one that stands nowhere but was bound before
+        `at`, holds if inputs are tensors alone."""
+        if self._known is None:
+            return False
+        before = self._known.at_branch.get(at, {}).get(node.id, ANY)
+        return not self._known.kinds.get(node, before).is_tensor
 
     # What only one who ran the code can say
 

@@ -193,13 +193,6 @@ class Calls(Operators):
     def element(self, kind: Kind) -> Kind:
         return kind.item if kind.what == "rows" else super().element(kind)
 
-    def _unpack(self, target: Any, kind: Any, value: Any) -> None:
-        if kind.what == "row" and len(kind.const) == len(target.elts):
-            for part, item in zip(target.elts, kind.const, strict=True):
-                self.assign(part, item, None)
-        else:
-            super()._unpack(target, kind, value)
-
     # Modules
 
     def _own_call(self, node: ast.Call, base: Kind, method: str) -> Kind:
@@ -391,6 +384,9 @@ class Calls(Operators):
             kind = self.kind(node.args[0])
             return 0 if kind.is_number else None
         if last in ("rand", "randn", "zeros", "ones", "empty") and node.args:
+            if len(node.args) == 1 and isinstance(node.args[0], (ast.Tuple, ast.List)):
+                sizes = node.args[0].elts
+                return None if any(isinstance(s, ast.Starred) for s in sizes) else len(sizes)
             counted = all(
                 self.kind(a).what in (INT, SIZE) and self.kind(a).cls != "shape" for a in node.args
             )

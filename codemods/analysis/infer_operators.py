@@ -109,6 +109,8 @@ class Operators(Expressions):
             return self.binary(_OPERATORS[tables.BINARY[name]], base, self.kind(args[0]))
         if name in tables.BOOL_RESULT:
             return self._truth_table(base, args)
+        if name == "t" and not args:
+            return replace(tokens.tensor(rank=base.rank), dtype=base.dtype, device=base.device)
         dtype = tokens.int64 if name in tables.INT_RESULT else None
         kind = replace(tokens.tensor(fresh=True), device=base.device)
         return replace(kind, dtype=dtype) if dtype else kind

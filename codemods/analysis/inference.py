@@ -285,6 +285,10 @@ class Inference(Calls):
             self.stored.setdefault(target.attr, []).append(kind)
 
     def _unpack(self, target: ast.Tuple, kind: Kind, value: ast.expr | None) -> None:
+        if kind.what == "row" and len(kind.const) == len(target.elts):
+            for part, item in zip(target.elts, kind.const, strict=True):
+                self.assign(part, item, None)
+            return
         parts = (
             value.elts
             if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)

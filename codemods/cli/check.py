@@ -51,8 +51,25 @@ def findings(source: SourceFile, settings: Settings) -> list[Finding]:
     found = _findings(source, settings)
     if settings.facts_of(source.path) is None:
         return found
-    proved = {(f.code, f.fix) for f in _findings(source, replace(settings, facts={}))}
-    return [f if (f.code, f.fix) in proved else replace(f, traced=True) for f in found]
+    alone = _findings(source, replace(settings, facts={}))
+    proved = {(f.code, f.fix) for f in alone}
+    seen = [f if (f.code, f.fix) in proved else replace(f, traced=True) for f in found]
+    return _with_all_fixes(seen, alone)
+
+
+_BY_TEXT = {None: 0, Safety.UNSAFE: 1, Safety.SAFE: 2}
+
+
+def _with_all_fixes(seen: list[Finding], alone: list[Finding]) -> list[Finding]:
+    """What a run showed takes no fix away that the text alone allows."""
+    better = {(f.code, f.line, f.column): f for f in alone if f.fix is not None}
+    found = []
+    for finding in seen:
+        other = better.pop((finding.code, finding.line, finding.column), finding)
+        worth = [_BY_TEXT[f.fix and f.fix.safety] for f in (finding, other)]
+        found.append(other if worth[1] > worth[0] else finding)
+    proved = [f for f in better.values() if f.fix.safety is Safety.SAFE]
+    return sorted(found + proved, key=lambda f: f.sort_key())
 
 
 def _off(settings: Settings, path: str) -> list[str]:
@@ -72,7 +89,7 @@ def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     found = _captured(context, rules, functions) + _whole_file(context, rules)
     changed = affected(context.inference)
     if changed:
-        supposed = _captured(context.supposed(changed), rules, functions & changed)
+        supposed = _captured(context.supposing(changed), rules, functions & changed)
         found += _only_supposed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]
@@ -97,7 +114,8 @@ def _only_supposed(supposed: Any, found: Any) -> Iterator[Any]:
         if (finding.code, finding.line, finding.column) not in known:
             fix = finding.fix
             why = f"{fix.why}; {_SUPPOSED}" if fix is not None and fix.why else _SUPPOSED
-            fix = fix and replace(fix, safety=Safety.UNSAFE, why=why)
+            if fix is not None and not fix.asked:
+                fix = replace(fix, safety=Safety.UNSAFE, why=why)
             yield replace(finding, fix=fix)
 
 

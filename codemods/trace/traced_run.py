@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import atexit
 import builtins
+import functools
 import importlib
 import inspect
 import json
@@ -37,7 +38,7 @@ class Tracer:
     def __init__(self, paths: Any) -> None:
         self.paths = frozenset(paths)
         self.places, self.facts, self.looks = [], {}, {}
-        self.depth, self.captured = 0, set()
+        self.depth, self.modules, self.captured = 0, 0, set()
         self.torch = self.reads = None
         self.roots = Roots(self.paths)
 
@@ -141,6 +142,8 @@ class Tracer:
         hooks = importlib.import_module("torch.nn.modules.module")
         hooks.register_module_forward_pre_hook(self._enter)
         hooks.register_module_forward_hook(self._leave, always_call=True)
+        self.torch.compile = self._in_eager
+        self.torch.nn.Module.compile = lambda module, *args, **kwargs: None
         setattr(builtins, _SEE, self.see)
         builtins.compile = self.compile
         get_code, paths = SourceFileLoader.get_code, self.paths
@@ -155,15 +158,35 @@ class Tracer:
         SourceFileLoader.get_code = fresh
 
     def _enter(self, module: Any, inputs: Any) -> None:
-        if not self.depth:
+        if not self.modules:
             self.reads.enter(module)
             self.roots.enter(module)
+        self.modules += 1
         self.depth += 1
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
         self.depth = max(0, self.depth - 1)
-        if not self.depth:
+        self.modules = max(0, self.modules - 1)
+        if not self.modules:
             self.reads.leave()
+
+    def _in_eager(self, model: Any = None, **options: Any) -> Any:
+        """In the place of `torch.compile`: the function as it is, watched as one that is captured
+        (a module is watched by its call)."""
+        if model is None:
+            return self._in_eager
+        if not isinstance(model, _FUNCTIONS):
+            return model
+
+        @functools.wraps(model)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.depth += 1
+            try:
+                return model(*args, **kwargs)
+            finally:
+                self.depth -= 1
+
+        return watched
 
 
 _compile = builtins.compile

@@ -51,7 +51,8 @@ def hidden(*modules: str) -> Refusal:
 @dataclass(frozen=True)
 class Fix:
     """One change, applied whole or not at all. `why`: what makes it unsafe; `silent`: calls mute
-    when compiled; `first`: it is part of a change of several files, made before all others."""
+    when compiled; `first`: it is part of a change of several files, made before all others;
+    `asked`: what the text cannot show, the new code asks for."""
 
     edits: tuple[Edit, ...]
     title: str
@@ -60,6 +61,7 @@ class Fix:
     imports: tuple[str, ...] = ()
     silent: int = 0
     first: bool = False
+    asked: bool = False
 
     @property
     def span(self) -> tuple[int, int]:

@@ -5,21 +5,24 @@ from dataclasses import dataclass, replace
 
 from .kinds import Kind, literal
 
-_OPERATORS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
+DECIDES = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
 _READS = ("float", "int", "bool")
-_EXACT_INTEGER = 127
+_EXACT_INTEGER, _EXACT_DOUBLE = 127, 2**53
 
 
 @dataclass(frozen=True)
 class Condition:
     """`text`: a bool tensor's source; `negated`: the sides change places; `doubt`: why it may
-    differ from the original test."""
+    differ from the original test. `settled`: Python that asks for what `exact`, the source in
+    place of `text` where there is one, needs to be free of all doubt; empty: nothing is enough."""
 
     text: str
     kind: Kind
     negated: bool = False
     doubt: str = ""
     pure: bool = False
+    settled: tuple = ()
+    exact: str = ""
 
 
 def host_read(node, context):
@@ -63,6 +66,10 @@ def _plain(test, context):
     read = host_read(test, context)
     if read is not None:
         return _as_bool(read, context)
+    near = closeness(test, context)
+    if near:
+        made = context.inference.tokens.tensor(rank=0)
+        return Condition(near, replace(made, dtype=context.inference.tokens.bool))
     kind = context.kind(test)
     if not kind.is_tensor:
         return (
@@ -75,6 +82,16 @@ def _plain(test, context):
     return _as_bool(test, context)
 
 
+def closeness(node, context):
+    """`torch.isclose(a, b).all()`, which is what `torch.allclose(a, b)` reads on the host; "" for
+    others."""
+    called = isinstance(node, ast.Call) and context.resolve(node.func) == "torch.allclose"
+    if not called or not all(context.kind(a).is_tensor for a in node.args[:2]):
+        return ""
+    name, asked = context.segment(node.func), context.segment(node)
+    return f"{name.removesuffix('allclose')}isclose{asked[len(name) :]}.all()"
+
+
 def _as_bool(node, context):
     kind, text = context.kind(node), context.segment(node)
     tokens = context.inference.tokens
@@ -82,15 +99,15 @@ def _as_bool(node, context):
         isinstance(n, ast.Call) for n in ast.walk(node)
     )
     if kind.dtype == tokens.bool:
-        return Condition(text, kind, doubt=_count(kind, tokens), pure=pure)
+        one = (f"{_wrapped(node, context, _CALLED)}.numel() == 1",)
+        return Condition(text, kind, doubt=_count(kind, tokens), pure=pure, settled=one)
     text = (
         text
         if isinstance(node, (ast.Name, ast.Call, ast.Attribute, ast.Subscript))
         else f"({text})"
     )
-    return Condition(
-        f"{text} != 0", replace(kind, dtype=tokens.bool), doubt=_count(kind, tokens), pure=pure
-    )
+    made, one = replace(kind, dtype=tokens.bool), (f"{text}.numel() == 1",)
+    return Condition(f"{text} != 0", made, doubt=_count(kind, tokens), pure=pure, settled=one)
 
 
 def _count(kind, tokens):
@@ -103,30 +120,49 @@ def _compared_read(test, context):
     """`t.item() > 0.5` -> `t > 0.5`."""
     sides = [test.left, test.comparators[0]]
     reads = [host_read(s, context) for s in sides]
-    if not any(reads) or type(test.ops[0]) not in _OPERATORS:
+    if not any(reads) or type(test.ops[0]) not in DECIDES:
         return None
     shown = [_wrapped(s if r is None else r, context) for r, s in zip(reads, sides, strict=True)]
-    operator = _OPERATORS[type(test.ops[0])]
+    operator = DECIDES[type(test.ops[0])]
     kind = context.kind(next(r for r in reads if r is not None))
     tokens = context.inference.tokens
-    doubt = _count(kind, tokens) or _exact(sides, reads, kind, context)
-    return Condition(
-        f"{shown[0]} {operator} {shown[1]}", replace(kind, dtype=tokens.bool), doubt=doubt
-    )
+    rough = _exact(sides, reads, kind, context)
+    doubt = _count(kind, tokens) or rough
+    facts, exact = _settled(sides, reads, operator, context) if rough else ((), "")
+    if not rough or exact:
+        tensor = _wrapped(next(r for r in reads if r is not None), context, _CALLED)
+        facts = (*facts, *((f"{tensor}.numel() == 1",) if _count(kind, tokens) else ()))
+    text = f"{shown[0]} {operator} {shown[1]}"
+    made = replace(kind, dtype=tokens.bool)
+    return Condition(text, made, doubt=doubt, settled=facts, exact=exact)
 
 
-def _wrapped(node, context):
+_CALLED = (ast.Name, ast.Call, ast.Attribute, ast.Subscript)
+
+
+def _wrapped(node, context, simple=(*_CALLED, ast.Constant, ast.BinOp, ast.UnaryOp)):
     text = context.segment(node)
-    simple = (
-        ast.Name,
-        ast.Call,
-        ast.Attribute,
-        ast.Subscript,
-        ast.Constant,
-        ast.BinOp,
-        ast.UnaryOp,
-    )
     return text if isinstance(node, simple) else f"({text})"
+
+
+def _settled(sides, reads, operator, context):
+    """(facts, source) of a comparison in double, as Python makes it of what it reads of
+    floating-point tensors; ((), "") where that is not what it does."""
+    shown, facts = [], []
+    for side, read in zip(sides, reads, strict=True):
+        if read is None:
+            known = context.kind(side)
+            whole = type(literal(side)) is int and abs(literal(side)) <= _EXACT_DOUBLE
+            if not whole and (known.what != "float" or known.host or known.optional):
+                return (), ""
+            shown.append(_wrapped(side, context))
+            continue
+        if isinstance(side.func, ast.Name) and side.func.id != "float":
+            return (), ""
+        tensor = _wrapped(read, context, _CALLED)
+        shown.append(f"{tensor}.double()")
+        facts.append(f"{tensor}.is_floating_point()")
+    return tuple(facts), f"{shown[0]} {operator} {shown[1]}"
 
 
 def _exact(sides, reads, kind, context):
@@ -148,12 +184,12 @@ def _exact(sides, reads, kind, context):
         return ""
     return (
         ""
-        if category == "float" and _short(number)
+        if category == "float" and short(number)
         else "the tensor is compared in its own precision, not in double"
     )
 
 
-def _short(number):
+def short(number):
     """Whether every floating-point dtype holds the number exactly: a few bits in all."""
     return (
         isinstance(number, (int, float))
@@ -173,40 +209,66 @@ def _joined(test, context):
     found = context.torch(test)
     if found is None:
         return "`torch` is hidden by a local name, or not imported at the top of the file"
-    name = "logical_and" if isinstance(test.op, ast.And) else "logical_or"
-    shown = [f"{found[0]}.logical_not({p.text})" if p.negated else p.text for p in parts]
-    text = shown[0]
-    for part in shown[1:]:
-        text = f"{found[0]}.{name}({text}, {part})"
+    text = _chained(test, [p.text for p in parts], parts, found[0])
+    exact = _chained(test, [p.exact or p.text for p in parts], parts, found[0])
     doubt = next((p.doubt for p in parts if p.doubt), "")
     partial = [v for v in test.values[1:] if not _total(v, context)]
     if not doubt and partial and not context.total(*partial):
         doubt = "every part of the test is evaluated"
-    return Condition(text, parts[0].kind, doubt=doubt)
+    settled = _all_settled(parts, partial, context)
+    return Condition(text, parts[0].kind, doubt=doubt, settled=settled, exact=exact)
 
 
-_TOTAL_TESTS = frozenset("isnan isinf isfinite any all sum".split())
+def _chained(test, texts, parts, torch):
+    name = "logical_and" if isinstance(test.op, ast.And) else "logical_or"
+    shown = [
+        f"{torch}.logical_not({t})" if p.negated else t for t, p in zip(texts, parts, strict=True)
+    ]
+    text = shown[0]
+    for part in shown[1:]:
+        text = f"{torch}.{name}({text}, {part})"
+    return text
 
 
-def _total(node, context):
+def _all_settled(parts, partial, context):
+    """The facts that free all parts of doubt: of `partial` ones, that the tensors that they ask are
+    floating-point; () where that is not enough."""
+    names = {}
+    if any(p.doubt and not p.settled for p in parts):
+        return ()
+    if not all(_total(v, context, names) for v in partial):
+        return ()
+    facts = [f for p in parts if p.doubt for f in p.settled]
+    return tuple(dict.fromkeys([*facts, *(f"{n}.is_floating_point()" for n in names)]))
+
+
+_TOTAL_TESTS = frozenset("isnan isinf isfinite any all sum item".split())
+
+
+def _total(node, context, asked=None):
     """Whether a test on a tensor surely can be evaluated: it only asks of a tensor's elements what
-    every tensor of its dtype can tell."""
+    every tensor of its dtype can tell. `asked` takes the names that must be floating-point
+    tensors for that, where it is given."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _total(node.operand, context)
+        return _total(node.operand, context, asked)
     kind = context.kind(node)
+    if asked is not None and isinstance(node, ast.Name) and kind.is_tensor:
+        asked.setdefault(node.id)
+        return True
     if isinstance(node, (ast.Name, ast.Constant)):
         return kind.strided or (kind.what in ("int", "float") and not kind.optional)
     if isinstance(node, ast.Compare):
         parts = [node.left, *node.comparators]
-        real = all(_real(context.kind(p), context) for p in parts)
-        return real and all(_total(p, context) for p in parts)
+        real = all(_real(context.kind(p), context) or asked is not None for p in parts)
+        return real and all(_total(p, context, asked) for p in parts)
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) > 1:
         return False
     full, name = context.resolve(node.func) or "", getattr(node.func, "attr", "")
-    asked = node.args[0] if full.startswith("torch.") and node.args else None
+    inner = node.args[0] if full.startswith("torch.") and node.args else None
     if not node.args and isinstance(node.func, ast.Attribute):
-        asked = node.func.value
-    return asked is not None and name in _TOTAL_TESTS and _total(asked, context)
+        inner = node.func.value
+    known = name in _TOTAL_TESTS or (asked is not None and name == "mean")
+    return inner is not None and known and _total(inner, context, asked)
 
 
 def _real(kind, context):
@@ -219,4 +281,4 @@ def _depends(test, context):
     kind = context.kind(test)
     if kind.is_tensor or kind.host:
         return True
-    return any(host_read(n, context) is not None for n in ast.walk(test))
+    return any(host_read(n, context) is not None or closeness(n, context) for n in ast.walk(test))

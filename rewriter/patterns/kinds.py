@@ -142,12 +142,22 @@ class Tokens:
     def _promote_tensors(self, left, right):
         if left.dtype == right.dtype:
             return left.dtype
+        floating = self._one_float(left, right)
+        if floating is not None:
+            return floating
         for one, other in ((left, right), (right, left)):
             if one.rank == 0 and other.least_rank() > 0 and self._weaker(one, other):
                 return other.dtype
         token = self.of("promote", left.dtype, right.dtype, left.shape, right.shape)
         same = self.category(left.dtype), self.category(right.dtype)
         return self._remember(token, same[0]) if same[0] == same[1] and same[0] else token
+
+    def _one_float(self, left, right):
+        """The dtype of the one tensor of two that is floating-point, where the other surely holds
+        integers or bools: whatever their ranks, the result has it."""
+        kinds = {self.category(k.dtype): k for k in (left, right)}
+        exact = kinds.keys() & {"int", "bool"}
+        return kinds["float"].dtype if "float" in kinds and exact else None
 
     def _weaker(self, one, other):
         """Whether a scalar tensor leaves the dtype of the other as it is."""
@@ -160,6 +170,9 @@ class Tokens:
         parts = [k for k in (left, right) if k.is_tensor]
         if all(self.category(k.dtype) in ("float", "inexact") for k in parts):
             return self.promote(left, right)
+        floating = self._one_float(left, right) if len(parts) == 2 else None
+        if floating is not None:
+            return floating
         certain = all(self.category(k.dtype) in ("bool", "int", "float") for k in parts)
         token = self.of("div", *(k.dtype for k in parts))
         return self._remember(token, "float" if certain else "inexact")
@@ -211,6 +224,9 @@ class Tokens:
             other = right if left.what == NONE else left
             return replace(other, optional=True, const=NO_CONST) if other.what == TENSOR else ANY
         if left.what != right.what:
+            given = [k for k in (left, right) if k.param]
+            if len(given) == 1 and (left.is_tensor or right.is_tensor):
+                return Kind(UNKNOWN, param=given[0].param)  # a tensor, if the parameter is one
             both = {left.what, right.what}
             return Kind(NUMBER, host=left.host or right.host) if both <= PYTHON_NUMBERS else ANY
         return self._join_same(left, right)

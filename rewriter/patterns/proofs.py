@@ -96,17 +96,47 @@ class Proofs:
     # Who could tell
 
     def _felt(self, sides, nodes, targets):
+        found, bare = self._uses(sides, nodes, targets), any(s.bare for s in sides)
+        shown = "" if self._exact(sides[0].kind) else self._shows(found)
+        if bare:
+            return shown or self._identity(found) or self._outside(found, (WRITE, LOOK), sides)
+        return shown or self._written(sides, found) or self._outside(found, (), sides)
+
+    def _written(self, sides, found):
+        """A write into what autograd saved."""
+        saved = any(s.saved for s in sides)
+        return self._first([e for e in found if e.what == WRITE and saved and self._after(e)])
+
+    def _uses(self, sides, nodes, targets):
         bare = {n.id for s, n in zip(sides, nodes, strict=True) if s.bare for n in _names(n)}
         names = self.uses.together(bare | set(targets))
         found = [e for e in self.uses.events(names) if not self._within(e)]
         if isinstance(self.at, ast.IfExp):
             found += self.uses.flow(self.at, self._text(self.at))
-        shown = "" if self._exact(sides[0].kind) else self._shows(found)
-        saved = any(s.saved for s in sides)
-        if any(s.bare for s in sides):
-            return shown or self._identity(found) or self._outside(found, (WRITE, LOOK), sides)
-        wrong = [e for e in found if e.what == WRITE and saved and self._after(e)]
-        return shown or self._first(wrong) or self._outside(found, (), sides)
+        return found
+
+    # Where compiled code alone makes the choice, and eager stays as it is
+
+    def felt_compiled(self, sides, nodes, targets):
+        """Why the values or gradients of compiled code may be others: something writes into the
+        tensor that eager keeps, or looks at its memory. (What a print shows is eager's.)"""
+        found = self._uses(sides, nodes, targets)
+        if not any(s.bare for s in sides):
+            return self._written(sides, found)
+        later = [e for e in found if e.what in (WRITE, UNKNOWN) and self._after(e)]
+        looks = [e for e in found if e.what == LOOK]
+        return self._first(looks) or self._first(later) or self._outside(found, (WRITE, LOOK), ())
+
+    def loses_history(self, side, node):
+        """Whether a tensor from before may require a gradient where a copy of it would not."""
+        if not side.bare or self._exact(side.kind):
+            return False
+        mode, made = self.context.grad_mode(self.at), side.kind.made
+        if made is not None:
+            return mode is None or made != mode
+        names = self.uses.together({n.id for n in _names(node)})
+        kept = any(e.what in (ESCAPE, UNKNOWN) for e in self.uses.events(names))
+        return mode is None or kept or not isinstance(self.at, ast.If)
 
     def _within(self, event):
         """An event inside the choice itself: its parts are looked at as sides."""
@@ -145,7 +175,8 @@ class Proofs:
         """What callers in the same file do with what the function gives back."""
         if not self._given_back(events):
             return ""
-        wrong = {*forbidden, *(() if self._exact(sides[0].kind) else (TEXT,))}
+        shown = sides and not self._exact(sides[0].kind)
+        wrong = {*forbidden, *((TEXT,) if shown else ())}
         for caller, call in self.context.callers(self.function):
             uses = ValueUses(self.context, caller)
             found = uses.flow(call, self._text(call)) + uses.events(_bound_to(call, uses))

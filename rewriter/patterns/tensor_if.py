@@ -34,6 +34,67 @@ def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | None:
     return Refusal(made) if isinstance(made, str) else made
 
 
+@dataclass(frozen=True)
+class Values:
+    """An `if` with its `elif`s that computes values: `tests`, and for each target (None for return)
+    its value under each of them, and without; `before`: statements to run ahead; `last`: one that
+    must follow, so that the old form does not run as well."""
+
+    tests: tuple
+    pairs: tuple
+    before: tuple = ()
+    last: str = ""
+
+
+def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
+    """The Values of an `if`, or a string that says why it is none."""
+    tests, bodies, last = [node.test], [node.body], node
+    while len(last.orelse) == 1 and isinstance(last.orelse[0], ast.If):
+        last = last.orelse[0]
+        tests.append(last.test)
+        bodies.append(last.body)
+    if len(tests) == 1:
+        rewrite = _Rewrite(node, oracle, "", "", optional=True)
+        if len(node.body) == 1 and isinstance(node.body[0], ast.Continue):
+            return _skipped(node, rewrite, oracle)
+        shape = rewrite.shape()
+        if isinstance(shape, str) or rewrite.doubt:
+            return shape if isinstance(shape, str) else rewrite.doubt
+        return Values((node.test,), shape.pairs, tuple(rewrite.before))
+    return _chain(tests, bodies, last, oracle)
+
+
+def _skipped(node, rewrite, oracle):
+    """The Values of `if test: continue` above the last statement of a turn, `name = value`."""
+    block, index = oracle.block(node)
+    rest = block[index + 1 :]
+    target = _target(rest[0], oracle) if len(rest) == 1 and not node.orelse else ""
+    if not target or not isinstance(oracle.parent(node), (ast.For, ast.While)):
+        return "the rest of the turn does more than give one value"
+    old = rewrite.old(rest[0], target)
+    if isinstance(old, str):
+        return old
+    return Values((node.test,), ((target, old, rest[0].value),), (), "continue")
+
+
+def _chain(tests, bodies, last, oracle):
+    """The Values of a chain of which every part gives one value."""
+    bodies = [*bodies, last.orelse] if last.orelse else bodies
+    if all(map(_is_return, bodies)) and last.orelse:
+        return Values(tuple(tests), ((None, *(b[0].value for b in bodies)),))
+    targets = {_target(b[0], oracle) if len(b) == 1 else "" for b in bodies}
+    target = targets.pop()
+    if targets or not target:
+        return "the sides do more than give values"
+    values = [b[0].value for b in bodies]
+    if not last.orelse:
+        old = _Rewrite(last, oracle, "", "", optional=True).old(bodies[-1][0], target)
+        if isinstance(old, str):
+            return old
+        values.append(old)
+    return Values(tuple(tests), ((target, *values),))
+
+
 def led(node, context):
     """(source of the Python part, Condition of the rest) of a test `python and tensor` without an
     else; None for others."""
@@ -62,7 +123,8 @@ def raises_only(body):
 class _Rewrite:
     """One `if` statement on its way to an expression."""
 
-    def __init__(self, node, context, test, lead):
+    def __init__(self, node, context, test, lead, optional=False):
+        self.optional = optional  # whether what may be None is asked for by the new code
         self.node, self.context, self.test, self.lead = node, context, test, lead
         self.before, self.doubt = [], ""
         self.source = context.source
@@ -70,7 +132,7 @@ class _Rewrite:
 
     def fix(self):
         """The Fix, or a string that says why there is none."""
-        shape = self._shape()
+        shape = self.shape()
         if isinstance(shape, str):
             return shape
         indent, elif_ = self.source.indent_of(self.node), is_elif(self.node, self.source)
@@ -129,7 +191,7 @@ class _Rewrite:
             imports=choices[0].imports,
         )
 
-    def _shape(self):
+    def shape(self):
         body, orelse = self.node.body, self.node.orelse
         if len(orelse) == 1 and isinstance(orelse[0], ast.If):
             return "an `elif` follows that cannot be fixed, or not before this one"
@@ -137,6 +199,7 @@ class _Rewrite:
             return self._returning(body, orelse)
         if not orelse:
             body = self._without_numbers(body)
+        body, orelse = unpacked(body), unpacked(orelse)
         targets = [_target(s, self.context) for s in body]
         if not all(targets):
             return "the sides do more than give values"
@@ -206,7 +269,7 @@ class _Rewrite:
             return "the assignments of a side depend on each other"
         pairs = []
         for statement, target in zip(body, targets, strict=True):
-            other = others.get(target) or self._old(statement, target)
+            other = others.get(target) or self.old(statement, target)
             if isinstance(other, str):
                 return other
             pairs.append((target, _value(statement), other))
@@ -221,16 +284,43 @@ class _Rewrite:
             return "the assignments of a side depend on each other"
         return Shape(tuple(pairs), self.node)
 
-    def _old(self, statement, target):
+    def old(self, statement, target):
         """The value that `target` had before, as a node with a kind."""
         kind = self.context.inference.at_branch.get(self.node, {}).get(target, ANY)
-        if not kind.is_tensor or kind.optional:
+        if not kind.is_tensor or (kind.optional and not self.optional):
             return f"`{target}` is not known to be a tensor before"
         node = statement.targets[0]
         old = ast.Name(target, ast.Load())
         ast.copy_location(old, node)
         self.context.inference.kinds[old] = kind
         return old
+
+
+def unpacked(body):
+    """The statements of a block with `a, b = x, y` as two assignments: what depends on their order
+    is refused."""
+    found = []
+    for statement in body:
+        parts = _pair(statement)
+        found += [
+            ast.copy_location(ast.Assign([target], value), statement) for target, value in parts
+        ] or [statement]
+    return found
+
+
+def _pair(statement):
+    """(name, value) of each part of `a, b = x, y`; () for others."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return ()
+    target, value = statement.targets[0], statement.value
+    both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+    if not both or len(target.elts) != len(value.elts):
+        return ()
+    return (
+        ()
+        if any(isinstance(e, ast.Starred) for e in value.elts)
+        else tuple(zip(target.elts, value.elts, strict=True))
+    )
 
 
 def _is_return(body):

@@ -160,17 +160,15 @@ class Chooser:
 
     def _cond(self, test, first, second, sides, found):
         why = "; ".join([self._felt_under_cond(first, second, sides), _COND])
-        blocked = next((b for b in map(self._blocked, (first, second)) if b), "")
+        blocked = next((b for b in map(self.blocked, (first, second)) if b), "")
         same = self.context.kind(first).shape == self.context.kind(second).shape
         blocked = blocked or self._part(first, second)
-        if not blocked and not same and self._computes(first) and self._computes(second):
+        if not blocked and not same and self.computes(first) and self.computes(second):
             return self._broadcast(test, first, second, found)
-        blocked = blocked or self._differ(first, second)
+        blocked = blocked or self.differ(first, second)
         if blocked:
             return blocked
-        shown = [
-            self._branch(node, side) for node, side in zip((first, second), sides, strict=True)
-        ]
+        shown = [self.branch(node, side) for node, side in zip((first, second), sides, strict=True)]
         text = f"{found[0]}.cond({test.text}, lambda: {shown[0]}, lambda: {shown[1]})"
         return Choice((), text, Safety.UNSAFE, why, found[1], "cond")
 
@@ -194,10 +192,10 @@ class Chooser:
         owner = getattr(callee, "value", None)
         return owner is not None and self.context.kind(owner).what == "self"
 
-    def _differ(self, first, second):
-        return (
-            "the sides differ in their number of axes" if self._other_ranks(first, second) else ""
-        )
+    def differ(self, first, second):
+        """Why the sides surely differ in shape."""
+        other = self._other_ranks(first, second) and "the sides differ in their number of axes"
+        return other or self._part(first, second)
 
     def _part(self, first, second):
         for one, other in ((first, second), (second, first)):
@@ -208,13 +206,14 @@ class Chooser:
     def _other_ranks(self, *nodes):
         return len({self.context.kind(n).rank for n in nodes} - {None}) > 1
 
-    def _computes(self, node):
+    def computes(self, node):
         """Whether evaluating a side does nothing but compute: calls of torch's functions and
         tensors' methods alone."""
         for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
             method = name and self.context.kind(call.func.value).is_tensor
             known = method or (self.context.resolve(call.func) or "").startswith("torch.")
+            known = known or (isinstance(call.func, ast.Name) and _named_number(call))
             if not known or name.endswith("_") or name in RANDOM or name in _HOST:
                 return False
         return True
@@ -232,12 +231,12 @@ class Chooser:
         )
         return Choice((), text, Safety.UNSAFE, why, found[1], "where")
 
-    def _branch(self, node, side):
+    def branch(self, node, side):
         """A side of torch.cond must give a new tensor."""
         text = self.context.segment(node)
         return f"{text}.clone()" if side.bare else text
 
-    def _blocked(self, node):
+    def blocked(self, node):
         for part in ast.walk(node):
             if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
                 return "a side holds an await, a yield or a walrus"
@@ -253,6 +252,12 @@ class Chooser:
         normed = module.what == MODULE and "BatchNorm" in (module.cls or "")
         inplace = module.what == MODULE and module.const is True
         return normed or inplace or (name.endswith("_") and not name.endswith("__"))
+
+
+def _named_number(call):
+    """`float("-inf")` and the like."""
+    literal = len(call.args) == 1 and isinstance(call.args[0], ast.Constant)
+    return call.func.id == "float" and literal and not call.keywords
 
 
 def _plain(sides, statement):

@@ -9,7 +9,8 @@ import ast
 import math
 from dataclasses import dataclass, replace
 
-from .kinds import BOOL, FLOAT, NO_CONST, SIZE, Kind, literal
+from .kinds import BOOL, FLOAT, INT, NO_CONST, SIZE, Kind, literal
+from .torch_facts import KEEPS_NUMBERS
 
 _TOTAL_METHODS = frozenset(["clone", "neg", "detach", "contiguous", "relu", "float", "double"])
 _TOTAL_FUNCTIONS = frozenset(
@@ -17,7 +18,7 @@ _TOTAL_FUNCTIONS = frozenset(
 )
 _TOTAL_REDUCTIONS = frozenset(["sum", "any", "all"])
 _REAL = frozenset(["relu"])
-_NO_GRAD = frozenset(["detach", "zeros_like", "ones_like"])
+NO_GRAD = frozenset(["detach", "zeros_like", "ones_like"])
 _SMALL = 127  # every dtype of integers has it
 _LARGEST, _SMALLEST = 65504, 6e-8  # of float16, the narrowest of the floating-point ones
 
@@ -39,12 +40,20 @@ class Side:
 
 
 class Plain:
-    """Looks at expressions of one file."""
+    """Looks at expressions of one file. `assumed`: dtypes (as tokens) that stand for others, which
+    the code that comes of it will ask for; None: it runs in eager, too."""
 
-    def __init__(self, context):
-        self.context = context
+    def __init__(self, context, assumed=None):
+        self.context, self.assumed, self.compiled = context, assumed or {}, assumed is not None
         self.tokens = context.inference.tokens
         self._calls = {}
+
+    def known(self, node):
+        """The kind of a node, as it is assumed to be."""
+        kind = self.context.kind(node)
+        if not kind.is_tensor or kind.dtype not in self.assumed:
+            return kind
+        return replace(kind, dtype=self.assumed[kind.dtype])
 
     def side(self, node):
         handler = getattr(self, f"_{type(node).__name__}", None)
@@ -64,13 +73,13 @@ class Plain:
         return Side(kind) if finite else Side(kind, problem=f"{node.value!r} is no finite number")
 
     def _Name(self, node):
-        kind = self.context.kind(node)
-        if kind.optional:
+        kind = self.known(node)
+        if kind.optional and not self.compiled:
             return Side(kind, problem=f"`{node.id}` may be None")
         return Side(kind, frozenset([ast.dump(node)]) if kind.is_tensor else frozenset(), bare=True)
 
     def _Attribute(self, node):
-        kind = self.context.kind(node)
+        kind = self.known(node)
         own = isinstance(node.value, ast.Name) and self.context.kind(node.value).what == "self"
         if own and kind.is_tensor and not kind.optional:
             return Side(kind, frozenset([ast.dump(node)]), bare=True)
@@ -202,14 +211,16 @@ class Plain:
         return Side(self.context.kind(node), sides[0].leaves | sides[1].leaves)
 
     def _Call(self, node):
-        kind, where = self.context.kind(node), self._where(node)
+        kind, where = self.known(node), self._where(node)
         if where is not None:
             return where
         inner = self._total_call(node)
+        if inner is not None and self.assumed and self._keeps(node, inner):
+            kind = replace(kind, dtype=inner.kind.dtype)
         bare = kind.made is None
         if inner is not None and not inner.problem:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            leaves = frozenset() if name in _NO_GRAD else inner.leaves
+            leaves = frozenset() if name in NO_GRAD else inner.leaves
             doubt = inner.doubt or self._loose_bounds(node)
             return Side(kind, leaves, inner.calls, "", bare, name in _REAL, doubt)
         if not kind.is_tensor:
@@ -217,6 +228,11 @@ class Plain:
         text = ast.dump(node)
         known = self._calls.setdefault(text, kind)
         return Side(known, frozenset([text]), (node,), bare=bare)
+
+    def _keeps(self, node, inner):
+        """Whether a call gives the dtype of the numbers that it is given."""
+        numbers = self.tokens.category(inner.kind.dtype) in ("int", "float")
+        return numbers and getattr(node.func, "attr", "") in KEEPS_NUMBERS
 
     def _clamped(self, node):
         """(the tensor, bounds) of `t.clamp(a, b)` or `torch.clamp(t, min=a, max=b)` where bounds
@@ -238,11 +254,13 @@ class Plain:
 
     def _bound(self, node, tensor):
         """Whether a bound is a number that the tensor's dtype has."""
-        value, category = literal(node), self.tokens.category(self.context.kind(tensor).dtype)
+        value, category = literal(node), self.tokens.category(self.side(tensor).kind.dtype)
         if type(value) is int and category == "int":
             return abs(value) <= _SMALL
         if type(value) in (int, float) and category == "float":
             return abs(value) <= _LARGEST
+        if self.compiled and category == "int" and self.context.kind(node).what == INT:
+            return self.side(tensor).kind.dtype == self.tokens.int64
         return category == "float" and self._of_finfo(node, tensor)
 
     def _of_finfo(self, node, tensor):
@@ -288,7 +306,7 @@ class Plain:
 
     def _takes(self, name, inner):
         """Whether an operator takes a tensor of that dtype."""
-        category = self.tokens.category(self.context.kind(inner).dtype)
+        category = self.tokens.category(self.side(inner).kind.dtype)
         if name in _REAL:
             return category in ("int", "float")
         if name == "neg":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
+from ..host.deferred_read import deferred
 from ..host.host_read import told
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ def step(x: torch.Tensor):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not _asks(node, context) or _inside(node, context) or told(node, context):
+            return
+        later = deferred(node, context) if isinstance(node, ast.UnaryOp) else None
+        if later is not None:
+            yield context.finding(self, node, fix=later)
             return
         test, found = condition(node, context), context.torch(node)
         commented = context.lost_comments(*context.source.span(node))

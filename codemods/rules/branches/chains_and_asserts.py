@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety, hidden
+from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
+from ....rewriter.patterns.compiled_checks import asserting
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
@@ -77,12 +78,12 @@ class TensorAssert(Rule):
     """
     `assert` on a tensor's value reads it on the host. Dynamo turns the form with a constant text,
     or none, into `torch._assert_async` by itself; with a computed text, or a `.item()` in the test,
-    the graph breaks. The fix writes that call, with the test's own source for a computed text:
-    unsafe, for a RuntimeError is raised (on a GPU: later).
+    the graph breaks. The fix writes that call for compiled code, with the test's own source for a
+    computed text: a RuntimeError is raised there (on a GPU: later). Eager asserts as before.
     """
 
     code = "DYN206"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     nodes = (ast.Assert,)
     before = """
 import torch
@@ -99,7 +100,10 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    torch._assert_async((x > 0).all(), "(x > 0).all()")
+    if torch.compiler.is_compiling():
+        torch._assert_async((x > 0).all(), "(x > 0).all()")
+    else:
+        assert (x > 0).all(), f"{x.min()} is not positive"
     return torch.log(x)
 """
 
@@ -116,7 +120,11 @@ def step(x: torch.Tensor):
             return
         holds = f"{found[0]}.logical_not({test.text})" if test.negated else test.text
         known = node.msg is not None and constant and isinstance(node.msg.value, str)
-        text = context.segment(node.msg) if known else f'"{_quoted(context.segment(node.test))}"'
+        text = context.segment(node.msg) if known else quoted(context.segment(node.test))
+        compiled = asserting(node, text, context)
+        if isinstance(compiled, Fix):
+            yield context.finding(self, node.test, fix=compiled)
+            return
         edit = context.replacement(node, f"{found[0]}._assert_async({holds}, {text})")
         lost = "" if constant else "the computed text is lost, and "
         why = f"{lost}it raises a RuntimeError, on a GPU later than the original"
@@ -126,8 +134,10 @@ def step(x: torch.Tensor):
         yield context.finding(self, node.test, fix=fix)
 
 
-def _quoted(text: str) -> str:
-    return " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
+def quoted(text: str) -> str:
+    """A string literal of some source on one line."""
+    shown = " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{shown}"'
 
 
 class BuiltinOnTensor(Rule):

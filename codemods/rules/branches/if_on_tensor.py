@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety
+from ....rewriter.edits.spans import Fix, Refusal, Safety
+from ....rewriter.patterns import when_compiled
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.if_conversion import Predicated
-from ....rewriter.patterns.tensor_if import chosen, raises_only
+from ....rewriter.patterns.tensor_if import chosen, is_elif, raises_only
 from ..base import Rule
 from ..effects.guarded import mute_only
+from .early_exit import left_early
+from .kept_state import kept_in_eager
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -68,6 +71,29 @@ class Model(nn.Module):
         if undecided or raises_only(node.body) or mute_only(node.body, context):
             return
         built = chosen(node, context)
+        if not isinstance(built, Fix) or built.safety is not Safety.SAFE or context.supposes:
+            compiled = _compiled(_head(node, context), context)
+            built = compiled if isinstance(compiled, Fix) else built
         if isinstance(built, Refusal):
-            built = Predicated(node, context).fix() or built
+            other = Predicated(node, context).fix() or left_early(node, context)
+            built = other or kept_in_eager(node, context) or built
         yield context.finding(self, node.test, fix=built)
+
+
+def _compiled(node: ast.If, context: FileContext) -> Fix | Refusal | None:
+    """The form for compiled code; not yet where an `elif` can be fixed for good."""
+    inner = node
+    while len(inner.orelse) == 1 and isinstance(inner.orelse[0], ast.If):
+        inner = inner.orelse[0]
+        built = chosen(inner, context)
+        if isinstance(built, Fix) and built.safety is Safety.SAFE and not context.supposes:
+            return None
+    made = when_compiled.made(node, context)
+    return made if isinstance(made, Fix) else when_compiled.made(node, context, loose=True)
+
+
+def _head(node: ast.If, context: FileContext) -> ast.If:
+    """The `if` that an `elif` belongs to."""
+    while is_elif(node, context.source):
+        node = context.parent(node)
+    return node

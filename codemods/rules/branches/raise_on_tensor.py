@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety, hidden
+from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
+from ....rewriter.patterns.compiled_checks import raising
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..effects.guarded import guard, run_of
+from .chains_and_asserts import quoted
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -36,13 +37,14 @@ _TAILS = (".torch_compilable_check",)
 
 class RaiseIf(Rule):
     """
-    Whether to raise is decided on the host. `torch._assert_async` checks on the device, with the
-    same text, and stays in the graph; it raises a RuntimeError (on a GPU: later), so the fix is
-    unsafe.
+    Whether to raise is decided on the host. `torch._assert_async` checks on the device and stays in
+    the graph. Compiled code gets it under `if torch.compiler.is_compiling():`: it raises a
+    RuntimeError (on a GPU: later) with the same text, or the test's own source where the text is
+    computed. Eager raises exactly as before.
     """
 
     code = "DYN208"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     nodes = (ast.If,)
     before = """
 import torch
@@ -60,7 +62,10 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    torch._assert_async(torch.logical_not(torch.isnan(x).any()), "x has NaN")
+    if torch.compiler.is_compiling():
+        torch._assert_async(torch.logical_not(torch.isnan(x).any()), "x has NaN")
+    elif torch.isnan(x).any():
+        raise ValueError("x has NaN")
     return torch.relu(x)
 """
 
@@ -75,6 +80,10 @@ def step(x: torch.Tensor):
 
     def _fix(self, node: ast.If, test: Condition, context: FileContext) -> Fix | Refusal:
         found, text = context.torch(node), self._text(node.body[0])
+        shown = context.segment(text) if text is not None else quoted(context.segment(node.test))
+        compiled = raising(node, shown, context)
+        if isinstance(compiled, Fix):
+            return compiled
         if found is None:
             return hidden()
         if node.orelse or context.source.indent_of(node) is None or not isinstance(test, Condition):

@@ -6,7 +6,10 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Fix, Safety
+from ....rewriter.patterns import when_compiled
+from ....rewriter.patterns.compiled_numbers import made_of_numbers
+from ....rewriter.patterns.kinds import literal
 from ....rewriter.patterns.tensor_ternary import chosen
 from ..base import Rule
 
@@ -48,4 +51,11 @@ def step(x: torch.Tensor):
         built = chosen(node, context)
         if built is None:
             return
+        if not isinstance(built, Fix) or built.safety is not Safety.SAFE or context.supposes:
+            numbers = all(isinstance(literal(n), (int, float)) for n in (node.body, node.orelse))
+            make = made_of_numbers if numbers else when_compiled.made_of_expression
+            compiled = make(node, context)
+            if not numbers and not isinstance(compiled, Fix):
+                compiled = make(node, context, loose=True)
+            built = compiled if isinstance(compiled, Fix) else built
         yield context.finding(self, node.test, fix=built)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Fix, Safety
 from ..call_rule import CallRule
 from ..effects.guarded import guard
+from ..effects.told_names import guarded_with_uses
 from .random_draws import only_for_training, settled
+from .torch_draws import drawn_by_torch
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -21,7 +23,8 @@ class PythonRandom(CallRule):
     tracing would be the same at every call. Draw with torch (`torch.rand`, `torch.randint`), on the
     device, or draw outside and pass the number in. A number that only training looks at
     (`self.training and p < self.layerdrop`) is not drawn where compiled code does not train:
-    unsafe, for later draws of NumPy's generator give other numbers than in eager.
+    unsafe, for later draws of NumPy's generator give other numbers than in eager. One that decides
+    a branch, or goes into arithmetic, is drawn by torch: unsafe, for its numbers are others.
     """
 
     code = "DYN701"
@@ -55,17 +58,20 @@ class Model(nn.Module):
 
     def fix(self, node: ast.Call, context: FileContext) -> Fix | None:
         drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
-        return only_for_training(node, context) if drawn else None
+        built = only_for_training(node, context) if drawn else None
+        return built or drawn_by_torch(node, context)
 
 
 class Clock(CallRule):
     """
     Reading the clock breaks the graph, and measures nothing inside one: kernels run later than the
-    Python code that launches them. Measure around the compiled call. A `time.sleep(...)` by itself
-    can be kept for eager alone: unsafe, for the compiled code does not wait.
+    Python code that launches them. Measure around the compiled call. Times that are only shown, or
+    not even that, are taken in eager alone, as is a `time.sleep(...)` by itself: that is unsafe,
+    for the compiled code does not wait.
     """
 
     code = "DYN703"
+    safety = Safety.SAFE
     names = frozenset(
         [
             "time.time",
@@ -86,12 +92,31 @@ import torch
 @torch.compile
 def step(x: torch.Tensor):
     started = time.time()
-    return torch.relu(x), time.time() - started
+    y = torch.relu(x)
+    print("took", time.time() - started)
+    return y
+"""
+    after = """
+import time
+
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    if not torch.compiler.is_compiling():
+        started = time.time()
+    y = torch.relu(x)
+    if not torch.compiler.is_compiling():
+        print("took", time.time() - started)
+    return y
 """
 
     def fix(self, node: ast.Call, context: FileContext) -> Any:
         statement = context.parent(node)
-        if context.resolve(node.func) != "time.sleep" or not isinstance(statement, ast.Expr):
+        if context.resolve(node.func) != "time.sleep":
+            return guarded_with_uses(node, context)
+        if not isinstance(statement, ast.Expr):
             return None
         built = guard([statement], context)
         why = "the compiled code does not wait"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.intents import wrap
 from ....rewriter.edits.spans import hidden
 from ....rewriter.patterns.condition import condition
-from ....rewriter.patterns.kinds import LOGGER
-from ....rewriter.patterns.torch_facts import FUNCTION, RANDOM
+from ....rewriter.patterns.kinds import LOGGER, MODULE, MODULES
+from ....rewriter.patterns.torch_facts import FUNCTION, RANDOM, REDUCTIONS
 
 if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix, Refusal
@@ -54,6 +54,12 @@ _QUIET_CALLS = frozenset(
         "sorted",
     ]
 )
+_TIMES = ("time", "perf_counter", "monotonic", "process_time", "time_ns", "perf_counter_ns")
+CLOCKS = frozenset(f"time.{name}" for name in _TIMES)
+# Methods that only read, whatever sort of object has them.
+_ONLY_READ = REDUCTIONS | frozenset(
+    "item tolist numel dim size abs sqrt square detach items values keys get format strip".split()
+)
 
 
 def is_print(node: ast.AST, context: FileContext) -> bool:
@@ -94,9 +100,11 @@ def mute(statement: ast.stmt, context: FileContext) -> bool:
 
 def joins(statement: ast.stmt, context: FileContext) -> bool:
     """Whether a statement goes under the guard as a whole: it only tells, and an `if` in it needs a
-    tensor's value (else the guard is better off inside)."""
+    tensor's value, or calls (else the guard is better off inside)."""
     if isinstance(statement, ast.If):
-        return mute(statement, context) and condition(statement.test, context) is not None
+        asks = any(isinstance(n, ast.Call) for n in ast.walk(statement.test))
+        asks = asks or condition(statement.test, context) is not None
+        return mute(statement, context) and asks
     return isinstance(statement, ast.Expr) and mute(statement, context)
 
 
@@ -136,9 +144,13 @@ def _quiet_call(call: ast.Call, context: FileContext) -> bool:
             "bernoulli",
             "multinomial",
         )
-    if base is not None and base.what == LOGGER and name == "isEnabledFor":
+    if base is not None and base.what == LOGGER and name in ("isEnabledFor", "getEffectiveLevel"):
+        return True
+    if base is not None and base.what not in (MODULE, MODULES, "self") and name in _ONLY_READ:
         return True
     full = context.resolve(call.func) or ""
+    if full in CLOCKS:
+        return True
     return full.startswith(("math.", "torch.cuda.memory_")) or _computes(call, full)
 
 

@@ -10,6 +10,7 @@ from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..effects.guarded import is_log, is_print
+from .deferred_read import deferred
 
 if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix
@@ -79,7 +80,7 @@ class Model(nn.Module):
             or told(node, context)
         ):
             return
-        built = keep_tensor(node, context)
+        built = deferred(node, context) or keep_tensor(node, context)
         yield context.finding(self, node, fix=built)
 
 
@@ -253,9 +254,9 @@ def step(x: torch.Tensor):
             or told(node, context)
         ):
             return
-        quotient = _quotient(node, inner, context)
-        if quotient:
-            yield context.finding(self, node, fix=quotient)
+        found = deferred(node, context) or _quotient(node, inner, context)
+        if found:
+            yield context.finding(self, node, fix=found)
             return
         category = context.inference.tokens.category(context.kind(inner).dtype)
         kept = ""
