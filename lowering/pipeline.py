@@ -15,6 +15,7 @@ from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality, storage
 from .collection import uncollected
+from .columns import split_columns
 from .in_place import in_place
 from .inline import inline
 from .ir import Buffer, Group, Nest
@@ -33,11 +34,13 @@ from .unit import ExternCall, Item, Ref, Unit, leaves
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """`run` maps a unit to a unit. fusion: left out when fusion is off."""
+    """`run` maps a unit to a unit. fusion: left out when fusion is off; ordered: and where kernels
+    cannot run points of their space one after the other."""
 
     name: str
     run: Callable[[Unit], Unit]
     fusion: bool = False
+    ordered: bool = False
     unfused: Callable[[Unit], Unit] | None = None
 
 
@@ -48,6 +51,7 @@ STAGES = (
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers
     Stage("in_place", in_place),
+    Stage("columns", split_columns, fusion=True, ordered=True),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
 )
 
@@ -79,6 +83,8 @@ def _compile(
         _check(unit, "lower", options)
         for stage in STAGES:
             checkpoint()
+            if stage.ordered and not ordered:
+                continue
             run = stage.run if options.fusion or not stage.fusion else stage.unfused
             if run is not None:
                 unit = run(unit)

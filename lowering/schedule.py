@@ -25,8 +25,10 @@ from .ir import (
     atoms,
     has_positions,
     nest_loads,
+    part_height,
     scatters,
 )
+from .passes import share_passes
 from .poly import Size, at_least, hint
 from .sizes import Axis, Index
 from .unit import ExternCall, Item, Unit
@@ -94,7 +96,9 @@ class _Scheduler:
             self._place(place, fuse=True)
 
     def _close(self, place: _Open, number: int) -> Item:
-        return place.extern or Group(f"{self.unit.name}_{number}", place.space, tuple(place.nests))
+        if place.extern is not None:
+            return place.extern
+        return Group(f"{self.unit.name}_{number}", place.space, share_passes(place.nests))
 
     def _place(self, place: _Open, fuse: bool) -> None:
         where = self._join(place) if fuse and place.nests else None
@@ -148,7 +152,7 @@ def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
         map(gains_divisions, (*first, *second), made)
     ):  # at every element, in the innermost loop
         return None
-    if any(map(scatters, made)):
+    if any(map(scatters, made)) or len({part_height((nest,)) for nest in made} - {None}) > 1:
         return None
     return made if all(_row_local(one, two) for one in before for two in after) else None
 

@@ -24,10 +24,11 @@ from ..ir import (
     accesses,
     group_variables,
     nest_loads,
+    part_height,
     scatters,
     store_values,
 )
-from ..poly import Var, hint, is_known
+from ..poly import Size, Var, hint, is_known
 from ..sizes import Axis, coefficient
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
@@ -253,12 +254,29 @@ class GroupPrinter:
 
     def _rows(self) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]
+        height = part_height(self.group.nests)
+        if height is not None:
+            self._parts(axes[0], height)
+            return
         self._parallel(len(axes))
         for axis in axes:
             self.lines.open(loop(axis))
         self.nests.divide(self.group.nests, axes)
         self._point()
         self.lines.close(len(axes))
+
+    def _parts(self, axis: Axis, height: Size) -> None:
+        """Rows in parts of a fixed height, one after the other within a part."""
+        name, size = axis.text, axis.size
+        self._parallel(1)
+        self.lines.open(f"for (int64_t part = 0; part < {size}; part += {height})")
+        self.lines.add(f"const int64_t end = part + {height} < {size} ? part + {height} : {size};")
+        for nest in self.group.nests:
+            self.nests.clear(nest, "part")
+        self.lines.open(f"for (int64_t {name} = part; {name} < end; ++{name})")
+        self.nests.divide(self.group.nests, (axis,))
+        self._point()
+        self.lines.close(2)
 
     def _tiles(self) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]
