@@ -18,7 +18,7 @@ from .schedule import LEAST_ROWS
 from .sizes import Atom, Axis, Index
 from .unit import Item, Layout, Unit
 
-ROWS = 16  # summed in one part at most, in the numbers' own type: more would round more than eager does
+ROWS = 16  # summed in one part at most, in their own type: more would round more than eager
 PARTS = 32  # wanted, to spread over threads
 WIDEST = 8192  # columns whose parts stay in cache
 

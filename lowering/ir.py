@@ -232,6 +232,18 @@ class Group(Node):
     nests: tuple[Nest, ...]
 
 
+@node
+class Batch(Node):
+    """One kernel that runs groups one after the other, all alike (`batches.like`)."""
+
+    name: str
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def nests(self) -> tuple[Nest, ...]:
+        return tuple(nest for group in self.groups for nest in group.nests)
+
+
 def indices_of(value: Value) -> tuple[Index, ...]:
     """Indices that the node itself holds."""
     return (value.index,) if isinstance(value, Load | IndexValue) else ()
