@@ -1,6 +1,7 @@
 """25 cases on the CPU: eager, dynfix.compile and torch.compile, interleaved in one process.
 
     python benchmarks/cpu.py [--threads N] [--rounds N] [--only NAME ...] [--peers eager,torch]
+                             [--cpu-seconds]
 
 A ratio is a peer's median time / dynfix's: above 1 means that dynfix is faster.
 """
@@ -71,7 +72,9 @@ def repeated(step: Callable[[], Any], count: int) -> Callable[[], None]:
     return run
 
 
-def measure(case: Case, peers: Iterable[str], rounds: int) -> dict[str, Times]:
+def measure(
+    case: Case, peers: Iterable[str], rounds: int, clock: Callable[[], float]
+) -> dict[str, Times]:
     """Times of one step of each, after results were compared with eager's."""
     torch._dynamo.reset()
     steps = {name: step_of(case, COMPILERS[name]) for name in ("dynfix", *peers)}
@@ -84,7 +87,7 @@ def measure(case: Case, peers: Iterable[str], rounds: int) -> dict[str, Times]:
     steps["dynfix"]()
     count = max(1, math.ceil(LEAST_SECONDS / (time.perf_counter() - start)))
     many = {name: repeated(step, count) for name, step in steps.items()}
-    times = interleaved(many, rounds)
+    times = interleaved(many, rounds, clock=clock)
     return {name: Times(*(part / count for part in one)) for name, one in times.items()}
 
 
@@ -98,7 +101,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--peers", default="eager,torch")
+    parser.add_argument(
+        "--cpu-seconds", action="store_true", help="the processor's time: for a busy machine"
+    )
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.cpu_seconds else time.perf_counter
     torch.set_num_threads(arguments.threads)
     peers = arguments.peers.split(",")
     ratios: dict[str, list[float]] = {peer: [] for peer in peers}
@@ -107,7 +114,7 @@ def main() -> None:
     for name, case in CASES.items():
         if arguments.only and name not in arguments.only:
             continue
-        times = measure(case, peers, arguments.rounds)
+        times = measure(case, peers, arguments.rounds, clock)
         own = times["dynfix"].median
         for peer in peers:
             ratios[peer].append(times[peer].median / own)

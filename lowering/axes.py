@@ -14,6 +14,7 @@ from .ir import (
     atoms,
     indices_of,
     nest_loads,
+    part_height,
     store_values,
     walk,
 )
@@ -137,6 +138,8 @@ def align(nest: Nest, outer: tuple[Size, ...]) -> Nest | None:
     """
     if nest.space == outer:
         return nest
+    if part_height((nest,)) is not None:
+        return None  # its points of space keep their order
     total, points = prod(nest.space), prod(outer)
     if 0 in nest.space or points == 0 or (nest.is_reduction and total != points):
         return None

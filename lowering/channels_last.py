@@ -1,8 +1,8 @@
 """Convolution nets of a torch-level graph in the layout that the library's kernels work in.
 
 With images in the usual layout (all of one channel, then the next) every convolution is surrounded
-by two changes of layout. Here the input and the weight of each convolution are asked for in
-channels-last order; what lies in between follows its inputs, and what the graph returns has the
+by two changes of layout. Here the input of each convolution (on GPUs its weight too) is asked for
+in channels-last order; what lies in between follows its inputs, and what the graph returns has the
 strides that it had.
 """
 
@@ -24,11 +24,14 @@ _STRIDES = frozenset(("as_strided", "stride", "set_", "is_contiguous", "storage_
 
 
 def prefer_channels_last(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
-    """The graph with its convolutions in channels-last order; itself where that does not apply: on
-    the CPU, with sizes that only a call knows, or if something in it depends on strides."""
+    """The graph with its convolutions in channels-last order; itself where that does not apply:
+    with sizes that only a call knows, or if something in it depends on strides."""
     if not _applies(gm, examples):
         return gm
-    changed = GraphModule(gm, _rewritten(gm.graph))
+    on_gpu = any(e.device.type == "cuda" for e in examples)
+    # the CPU's library puts weights into an order of its own at every call, whatever theirs is
+    places = ("input", "weight") if on_gpu else ("input",)
+    changed = GraphModule(gm, _rewritten(gm.graph, places))
     try:
         before, after = (_outputs(graph, examples) for graph in (gm, changed))
     except Exception as error:  # a view that the other layout does not allow
@@ -44,7 +47,7 @@ def _applies(gm: GraphModule, examples: Sequence[Any]) -> bool:
         return False
     shapes = dict(zip((n for n in gm.graph.nodes if n.op == "placeholder"), tensors, strict=True))
     weights = [shapes.get(_weight(node)) for node in gm.graph.nodes if _is_convolution(node)]
-    known = [w for w in weights if w is not None and w.dim() == 4 and w.device.type == "cuda"]
+    known = [w for w in weights if w is not None and w.dim() == 4]
     wide = any(w.shape[1] >= _CHANNELS for w in known)
     return len(known) >= _FEWEST and wide and not any(map(_minds_strides, gm.graph.nodes))
 
@@ -66,12 +69,12 @@ def _minds_strides(node: Node) -> bool:
     return name in _STRIDES or not home.startswith(("torch", "_operator", "operator"))
 
 
-def _rewritten(graph: Graph) -> Graph:
+def _rewritten(graph: Graph, places: Sequence[str]) -> Graph:
     graph = copy.deepcopy(graph)
     for node in list(graph.nodes):
         if _is_convolution(node):
             with graph.inserting_before(node):
-                for place in ("input", "weight"):
+                for place in places:
                     _in_order(graph, node, place)
     return graph
 
@@ -108,7 +111,7 @@ def _restore(gm: GraphModule, before: Sequence[Any], after: Sequence[Any]) -> bo
     for k, (old, new) in enumerate(zip(before, after, strict=True)):
         if not isinstance(old, torch.Tensor) or old.stride() == new.stride():
             continue
-        if not old.is_contiguous():
+        if not old.is_contiguous() or new.is_contiguous():  # strides of axes of one element
             return False
         with gm.graph.inserting_before(output):
             results[k] = gm.graph.call_method("contiguous", (results[k],))

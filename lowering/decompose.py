@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from .foreach import foreach_decompositions
+
 aten = torch.ops.aten
 
 # Lowered here as pointwise functions and reductions after their decomposition.
@@ -92,4 +94,5 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(get_decompositions(list(_EXTRA)))
     kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]
     table[aten.addmm.default] = _biased_product
+    table.update(foreach_decompositions())
     return {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}

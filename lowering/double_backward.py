@@ -29,15 +29,17 @@ class Differentiable:
         self.program, self.module, self.random = program, module, random
         self.writes: tuple[int, ...] | None = None
         self._way: tuple[int, ...] | None = None
+        self._no_history = False  # of the results: nobody can ask for a gradient
 
     def __call__(self, *tensors: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if self._no_history or not torch.is_grad_enabled():
             return self.program(*tensors)
         call = Call(self, tensors)
         result = self.program(*tensors)
         if self.writes is None:
             self.writes = call.written(tensors)
         node = self._node(result)
+        self._no_history = node is None and not _requires_grad(result)
         if node is not None:
             call.settle()
             node.dynfix_call = call
@@ -102,6 +104,12 @@ class Call:
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
             results = self.owner.module(*fed)
         return inputs, (fed, results)
+
+
+def _requires_grad(results: Any) -> bool:
+    if isinstance(results, list | tuple):
+        return any(map(_requires_grad, results))
+    return isinstance(results, torch.Tensor) and results.requires_grad
 
 
 def _view(tensor: Any) -> Any:

@@ -37,9 +37,10 @@ import torch
 from . import poly, sizes
 from .nodes import Node, node
 from .poly import Size, Var
-from .sizes import Atom, Axis, Index
+from .sizes import Atom, Axis, FloorDiv, Index
 
 RUNNING = {"running sum": "sum", "running prod": "prod"}
+PARTIAL = "partial sum"
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
 
 
@@ -185,7 +186,8 @@ class Store(Node):
     """`combine` None overwrites; "sum", "prod", "max", "min" fold into what is there: points of a
     nest that store at one place do so in the order of the axes. One of `RUNNING` stores the fold of
     the values of all points of the nest's one inner axis up to this one (a scan). A nest that
-    combines is a kernel by itself."""
+    combines is a kernel by itself, unless by `PARTIAL`: the index uses the nest's one space axis as
+    `axis // height` alone, and what the points of such a part store at one place is summed."""
 
     buffer: Buffer
     index: Index
@@ -228,6 +230,18 @@ class Group(Node):
     name: str
     space: tuple[Size, ...]
     nests: tuple[Nest, ...]
+
+
+@node
+class Batch(Node):
+    """One kernel that runs groups one after the other, all alike (`batches.like`)."""
+
+    name: str
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def nests(self) -> tuple[Nest, ...]:
+        return tuple(nest for group in self.groups for nest in group.nests)
 
 
 def indices_of(value: Value) -> tuple[Index, ...]:
@@ -316,8 +330,16 @@ def has_positions(nest: Nest) -> bool:
 def scatters(nest: Nest) -> bool:
     """Whether points of the nest may store at the same place."""
     return holds_positions(store.index for store in nest.stores) or any(
-        store.combine is not None for store in nest.stores
+        store.combine not in (None, PARTIAL) for store in nest.stores
     )
+
+
+def part_height(nests: Iterable[Nest]) -> Size | None:
+    """Points of space in a part, of nests with partial sums; None if there are none. Such nests of
+    one kernel have equal parts."""
+    indices = (s.index for nest in nests for s in nest.stores if s.combine == PARTIAL)
+    divisors = (a.divisor for index in indices for a in atoms(index) if isinstance(a, FloorDiv))
+    return next(divisors, None)
 
 
 def rebuild(

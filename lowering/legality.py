@@ -9,6 +9,7 @@ from ..runtime.errors import LoweringError
 from . import sizes
 from .dump import dump
 from .ir import (
+    PARTIAL,
     REDUCTIONS,
     RUNNING,
     Buffer,
@@ -25,6 +26,7 @@ from .ir import (
     group_variables,
     indices_of,
     nest_loads,
+    part_height,
     scatters,
     show,
     store_values,
@@ -35,7 +37,7 @@ from .poly import Size, Var, hint, hints
 from .sizes import Axis, Index
 from .symint import Given
 
-COMBINES = (None, "sum", "prod", "max", "min", *RUNNING)
+COMBINES = (None, "sum", "prod", "max", "min", PARTIAL, *RUNNING)
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -53,6 +55,11 @@ def check(groups: Iterable[Group], stage: str) -> None:
 def group_problems(group: Group) -> Iterator[str]:
     if len(group.nests) > 1 and any(map(scatters, group.nests)):
         yield "a nest whose points may store at one place shares a kernel"
+    heights = {nest: part_height((nest,)) for nest in group.nests}
+    if len({*heights.values()} - {None}) > 1:
+        yield "partial sums of unequal parts share a kernel"
+    if len(group.space) != 1 and any(height is not None for height in heights.values()):
+        yield "partial sums along no axis of space"
     stored: set[Buffer] = set()
     for nest in group.nests:
         if nest.space != group.space:

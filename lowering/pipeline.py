@@ -14,10 +14,12 @@ from ..runtime.pacing import checkpoint
 from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality, storage
+from .batches import batch
 from .collection import uncollected
+from .columns import split_columns
 from .in_place import in_place
 from .inline import inline
-from .ir import Buffer, Group, Nest
+from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Unknown
 from .program_steps import Target, emit
@@ -33,11 +35,13 @@ from .unit import ExternCall, Item, Ref, Unit, leaves
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """`run` maps a unit to a unit. fusion: left out when fusion is off."""
+    """`run` maps a unit to a unit. fusion: left out when fusion is off; ordered: and where kernels
+    cannot run points of their space one after the other."""
 
     name: str
     run: Callable[[Unit], Unit]
     fusion: bool = False
+    ordered: bool = False
     unfused: Callable[[Unit], Unit] | None = None
 
 
@@ -48,7 +52,9 @@ STAGES = (
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers
     Stage("in_place", in_place),
+    Stage("columns", split_columns, fusion=True, ordered=True),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
+    Stage("batch", batch, fusion=True, ordered=True),
 )
 
 
@@ -79,6 +85,8 @@ def _compile(
         _check(unit, "lower", options)
         for stage in STAGES:
             checkpoint()
+            if stage.ordered and not ordered:
+                continue
             run = stage.run if options.fusion or not stage.fusion else stage.unfused
             if run is not None:
                 unit = run(unit)
@@ -96,7 +104,7 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     planned = storage.plan(unit, target.arena, placeable(unit))
     if options.verify_ir and (found := storage.overlaps(unit, planned)):
         raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
-    groups = [item for item in unit.items if isinstance(item, Group)]
+    groups = [item for item in unit.items if isinstance(item, Group | Batch)]
     program = emit(unit, planned, target.build(unit, groups))
     device = _graph_device(unit) if options.cudagraphs else None
     if device is None:
@@ -112,7 +120,9 @@ def _graph_device(unit: Unit) -> torch.device | None:
     """The GPU that everything in the unit runs on; None, and a line that says why, if there are
     several devices."""
     read = {buffer for item in unit.items for buffer in _read(item)} - unit.constants.keys()
-    written_to = {b for item in unit.items if isinstance(item, Group) for b in touched(item)}
+    written_to = {
+        b for item in unit.items if isinstance(item, Group | Batch) for b in touched(item)
+    }
     devices = {unit.layouts[buffer].device for buffer in read | written_to}
     if len(devices) == 1 and next(iter(devices)).type == "cuda":
         (device,) = devices
@@ -140,11 +150,7 @@ def target_of(unit: Unit, options: Options) -> Target:
 def _check(unit: Unit, stage: str, options: Options) -> None:
     if not options.verify_ir:
         return
-    groups = [
-        item if isinstance(item, Group) else Group("nest", item.space, (item,))
-        for item in unit.items
-        if isinstance(item, Group | Nest)
-    ]
+    groups = [group for item in unit.items for group in _groups(item)]
     legality.check(groups, stage)
     unknown = legality.undefined_variables(unit.variables, groups)
     if unknown:
@@ -155,10 +161,18 @@ def _check(unit: Unit, stage: str, options: Options) -> None:
         raise LoweringError(f"after {stage}: {'; '.join(missing[:5])}")
 
 
+def _groups(item: Item) -> tuple[Group, ...]:
+    if isinstance(item, ExternCall):
+        return ()
+    if isinstance(item, Nest):
+        return (Group("nest", item.space, (item,)),)
+    return item.groups if isinstance(item, Batch) else (item,)
+
+
 def _needed(unit: Unit) -> Iterator[Any]:
     """Buffers that the nests have to fill: those allocated here and read or returned, which no
     extern call makes."""
     given = given_buffers(unit)
-    made = {b for item in unit.items if not isinstance(item, Group | Nest) for b in item.writes()}
+    made = {b for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
     used = {b for item in unit.items for b in storage.touched(item)} | unit.outputs_buffers()
     return (b for b in used if b not in given and b not in made)

@@ -19,7 +19,7 @@ from ..runtime.program import (
     Step,
     View,
 )
-from .ir import Buffer, Group, group_variables
+from .ir import Batch, Buffer, Group, group_variables
 from .poly import Var, variable, variables
 from .storage import Storage, given_buffers, written
 from .symint import Given
@@ -40,16 +40,16 @@ Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
 class Target(Protocol):
     """Builds kernels. arena: whether its kernels take addresses.
 
-    A kernel takes its buffers, then its `group_variables`.
+    A kernel takes its buffers, then the `group_variables` of a group.
     """
 
     arena: bool
 
-    def build(self, unit: Unit, groups: list[Group]) -> dict[Group, Launch]:
+    def build(self, unit: Unit, groups: list[Group | Batch]) -> dict[Group | Batch, Launch]:
         """For each group a function and the buffers that it takes, in order."""
 
 
-def emit(unit: Unit, storage: Storage, launches: dict[Group, Launch]) -> Program:
+def emit(unit: Unit, storage: Storage, launches: dict[Group | Batch, Launch]) -> Program:
     unit = unit.replace(layouts=common_layouts(unit))
     steps = _Emitter(unit, storage, launches).steps()
     constants = {buffer.name: value for buffer, value in unit.constants.items()}
@@ -68,7 +68,7 @@ def _input_name(ref: Any, number: int) -> str:
 
 
 class _Emitter:
-    def __init__(self, unit: Unit, storage: Storage, launches: dict[Group, Launch]) -> None:
+    def __init__(self, unit: Unit, storage: Storage, launches: dict[Group | Batch, Launch]) -> None:
         self.unit, self.storage, self.launches = unit, storage, launches
         self.ready = given_buffers(unit)
         self.kept = set(storage.reuse.values())
@@ -125,16 +125,17 @@ class _Emitter:
             self.made.append(extern_step(item, self.variable, self.exact, self.storage.arena))
             self.ready.update(item.writes())
             return
-        assert isinstance(item, Group)
+        assert isinstance(item, Group | Batch)
         for buffer in sorted(
             written(item) - self.ready - set(self.storage.arena), key=lambda b: b.name
         ):
             self._allocate(buffer)
         launch, buffers = self.launches[item]
         origins = tuple(dict.fromkeys(origin for nest in item.nests for origin in nest.origins))
+        variables = group_variables(item) if isinstance(item, Group) else ()
         arguments = [
             *map(self._argument, buffers),
-            *(number(variable(var)) for var in group_variables(item)),
+            *(number(variable(var)) for var in variables),
         ]
         self.made.append(Kernel(item.name, launch, tuple(arguments), origins))  # type: ignore[arg-type]
 

@@ -2,8 +2,8 @@
 they read (horizontal).
 
 Items keep an order that respects data flow. A nest joins the latest group it may join: one that
-stands after everything the nest depends on. Only the last few groups are tried, so the work is
-near-linear in the number of nests.
+stands after everything the nest depends on. Only the last few groups that touch what it reads are
+tried, so the work is near-linear in the number of nests.
 """
 
 import dataclasses
@@ -25,13 +25,15 @@ from .ir import (
     atoms,
     has_positions,
     nest_loads,
+    part_height,
     scatters,
 )
+from .passes import share_passes
 from .poly import Size, at_least, hint
 from .sizes import Axis, Index
 from .unit import ExternCall, Item, Unit
 
-WINDOW = 12  # groups looked back at
+WINDOW = 12  # groups looked at, of those that touch what a nest reads
 MOST_BUFFERS = 24  # of one kernel
 LEAST_ROWS = 16  # outer points below which rows are too few to spread over threads
 SMALL = 1 << 14  # elements below which spreading does not matter
@@ -75,6 +77,7 @@ class _Scheduler:
         self.places: list[_Open] = []
         self.writer: dict[Buffer, int] = {}
         self.reader: dict[Buffer, int] = {}
+        self.touching: dict[Buffer, list[int]] = {}
         self.given = unit.given_buffers()
         self.last_raising = -1  # the last place that may raise: inputs are written after it
 
@@ -89,12 +92,15 @@ class _Scheduler:
     def _merge_groups(self) -> None:
         """Once more, with whole groups: nests that met too late for the first pass."""
         places, self.places, self.writer, self.reader = self.places, [], {}, {}
+        self.touching = {}
         self.last_raising = -1
         for place in places:
             self._place(place, fuse=True)
 
     def _close(self, place: _Open, number: int) -> Item:
-        return place.extern or Group(f"{self.unit.name}_{number}", place.space, tuple(place.nests))
+        if place.extern is not None:
+            return place.extern
+        return Group(f"{self.unit.name}_{number}", place.space, share_passes(place.nests))
 
     def _place(self, place: _Open, fuse: bool) -> None:
         where = self._join(place) if fuse and place.nests else None
@@ -103,6 +109,10 @@ class _Scheduler:
             self.places.append(place)
         for buffer in place.extern.writes() if place.extern else place.written():
             self.writer[buffer] = max(where, self.writer.get(buffer, 0))
+        for buffer in place.buffers() if place.nests else ():
+            known = self.touching.setdefault(buffer, [])
+            if where not in known[-WINDOW:]:
+                known.append(where)
         for buffer in place.reads() & self.given:
             self.reader[buffer] = max(where, self.reader.get(buffer, 0))
         if place.extern or any(map(has_positions, place.nests)):
@@ -116,9 +126,10 @@ class _Scheduler:
         if overwritten:
             readers = [self.reader.get(buffer, 0) for buffer in overwritten]
             earliest = max(earliest, self.last_raising + 1, *readers)
-        for where in range(len(self.places) - 1, max(earliest, len(self.places) - WINDOW) - 1, -1):
+        near = {where for buffer in reads for where in self.touching.get(buffer, ())[-WINDOW:]}
+        for where in sorted(near, reverse=True)[:WINDOW]:
             place = self.places[where]
-            if place.nests and reads & place.buffers() and self._try(place, newcomer):
+            if where >= earliest and place.nests and self._try(place, newcomer):
                 return where
         return None
 
@@ -148,7 +159,7 @@ def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
         map(gains_divisions, (*first, *second), made)
     ):  # at every element, in the innermost loop
         return None
-    if any(map(scatters, made)):
+    if any(map(scatters, made)) or len({part_height((nest,)) for nest in made} - {None}) > 1:
         return None
     return made if all(_row_local(one, two) for one in before for two in after) else None
 

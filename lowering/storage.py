@@ -8,7 +8,7 @@ lifetimes do not meet. A result never shares its memory with anything: it outliv
 import dataclasses
 from collections.abc import Container, Iterable
 
-from .ir import Buffer, Group, Nest, accesses
+from .ir import Buffer, Nest, accesses
 from .poly import Size, Var, at_least, divided, hint, is_known, variable
 from .unit import ExternCall, Item, Ref, Unit, leaves
 
@@ -32,14 +32,14 @@ def touched(item: Item) -> set[Buffer]:
     """Buffers in memory that the item reads or writes."""
     if isinstance(item, ExternCall):
         return {*item.reads(), *item.writes()}
-    nests: tuple[Nest, ...] = item.nests if isinstance(item, Group) else (item,)
+    nests: tuple[Nest, ...] = (item,) if isinstance(item, Nest) else item.nests
     return {x.buffer for nest in nests for x in accesses(nest) if x.buffer.scope == "global"}
 
 
 def written(item: Item) -> set[Buffer]:
     if isinstance(item, ExternCall):
         return set(item.writes())
-    nests: tuple[Nest, ...] = item.nests if isinstance(item, Group) else (item,)
+    nests: tuple[Nest, ...] = (item,) if isinstance(item, Nest) else item.nests
     return {
         store.buffer for nest in nests for store in nest.stores if store.buffer.scope == "global"
     }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import sizes
-from .ir import Buffer, Group, Load, Nest, Value
+from .ir import Batch, Buffer, Group, Load, Nest, Value
 from .poly import Size, Var, hint
 from .sizes import Index
 from .symint import Given
@@ -83,7 +83,7 @@ class ExternCall:
         return dataclasses.replace(self, args=args, kwargs=kwargs, result=result)
 
 
-Item = Nest | Group | ExternCall
+Item = Nest | Group | Batch | ExternCall
 
 
 @dataclasses.dataclass(frozen=True)

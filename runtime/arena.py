@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .result_memory import empty_large
+
 LARGEST = 1 << 26  # bytes of a block that is kept
 MOST = 4  # blocks kept: as many as threads or nested calls have needed at once
 
@@ -36,7 +38,7 @@ class ArenaViews:
 class Block:
     def __init__(self, size: int) -> None:
         with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
-            self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+            self.memory = empty_large((size,), (1,), torch.uint8)
         self.size = size
         self.address = self.memory.data_ptr()
         self._made: WeakKeyDictionary[ArenaViews, tuple[torch.Tensor, ...]] = WeakKeyDictionary()

@@ -10,7 +10,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path as FilePath
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +22,7 @@ from .guard_plan import Plan, Step
 from .guard_state import forward_level
 from .report import log
 from .tensor_meta import TensorMeta
+from .torch_headers import torch_flags
 
 Match = Callable[[tuple[Any, ...], dict[str, Any]], "list[Any] | None"]
 
@@ -65,19 +65,6 @@ _ODD_KEYS = tuple(
     )
     if hasattr(torch._C.DispatchKey, name)
 )
-
-
-def _torch_flags() -> dict[str, tuple[str, ...]]:
-    """What `build_extension` needs for a source that includes torch's headers."""
-    home = FilePath(torch.__file__).parent
-    abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
-    flags = ("-std=c++20", "-w", f"-isystem{home / 'include'}", f"-D_GLIBCXX_USE_CXX11_ABI={abi}")
-    link = (f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{home / 'lib'}")
-    return {
-        "flags": flags,
-        "link": link,
-        "salt": (torch.__version__, str(torch.version.git_version)),
-    }
 
 
 def _objects() -> dict[str, Any]:
@@ -210,7 +197,7 @@ def _self_test(native: ModuleType) -> str | None:
 
 def _load() -> ModuleType:
     """Build (or find) the extension and check it. Raises BuildError or ImportError."""
-    native = build.load_extension("guard", build.build_extension("guard", **_torch_flags()))
+    native = build.load_extension("guard", build.build_extension("guard", **torch_flags()))
     trouble = _self_test(native)
     if trouble is not None:
         raise ImportError(f"native guards do not fit torch {torch.__version__}: {trouble}")
@@ -332,7 +319,7 @@ class _Engine:
 
     def _first_patience(self) -> int:
         try:
-            return 1 if build.find_extension("guard", **_torch_flags()) is not None else _PATIENCE
+            return 1 if build.find_extension("guard", **torch_flags()) is not None else _PATIENCE
         except (BuildError, OSError) as error:
             self._give_up(str(error))
             return _PATIENCE

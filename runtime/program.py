@@ -5,10 +5,12 @@ import itertools
 import linecache
 import re
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 
+from . import result_memory
 from .arena import ArenaView, ArenaViews, give_back, take
 
 
@@ -150,16 +152,13 @@ def _alias(tensor: torch.Tensor, shape: Ints, strides: Ints, offset: int) -> tor
     return torch.as_strided(tensor, shape, strides, tensor.storage_offset() + offset)
 
 
-def _empty(shape: Ints, strides: Ints, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
-
-
 # Without the dispatcher, in half the time. An alias has a version counter of its own: it must not
 # be written or returned.
 _fast = torch._C._dynamo.guards
 FAST: dict[str, Callable[..., Any]] = {
     "alias": getattr(_fast, "_reinterpret_tensor", _alias),
-    "empty_cpu": getattr(_fast, "_empty_strided_cpu", _empty),
+    "empty_cpu": result_memory.empty_cpu,
+    "empty_large": result_memory.empty_large,
 }
 
 
@@ -299,7 +298,8 @@ class _Writer:
     def allocation(self, step: Alloc) -> str:
         dtype = self.constant(step.dtype, str(step.dtype).split(".")[-1])
         if step.device.type == "cpu":
-            return f"empty_cpu({step.shape}, {step.strides}, {dtype})"
+            empty = "empty_large" if _may_be_large(step) else "empty_cpu"
+            return f"{empty}({step.shape}, {step.strides}, {dtype})"
         return (
             f"empty_strided({step.shape}, {step.strides}, dtype={dtype},"
             f" device={str(step.device)!r})"
@@ -389,6 +389,12 @@ class _Writer:
         if value is None or type(value) in (bool, int, str):
             return repr(value)
         return self.constant(value, type(value).__name__ + "_constant")
+
+
+def _may_be_large(step: Alloc) -> bool:
+    if any(isinstance(size, Expression) for size in step.shape):
+        return True
+    return prod(step.shape) * step.dtype.itemsize >= result_memory.LEAST  # type: ignore[arg-type]
 
 
 def _named(results: Any) -> bool:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import torch
 
+from ..batches import global_buffers, length_of, like
 from ..ir import (
     RUNNING,
+    Batch,
     Buffer,
     Group,
     Nest,
@@ -24,10 +26,11 @@ from ..ir import (
     accesses,
     group_variables,
     nest_loads,
+    part_height,
     scatters,
     store_values,
 )
-from ..poly import Var, hint, is_known
+from ..poly import Size, Var, hint, is_known
 from ..sizes import Axis, coefficient
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
@@ -58,6 +61,41 @@ class Kernel:
 
 def print_kernel(group: Group) -> Kernel:
     return GroupPrinter(with_positions(without_divisions(group)), group_variables(group)).print()
+
+
+def print_batch(batch: Batch) -> Kernel:
+    """One function for all groups, called for each with its pointers and its length."""
+    template = like(batch.groups[0])
+    body = print_kernel(Group(f"{batch.name}_one", template.space, template.nests))
+    names = {buffer.name: place for place, buffer in enumerate(_named(template))}
+    order = [names[buffer.name] for buffer in body.buffers]
+    own = [[buffers[place] for place in order] for buffers in global_buffers(batch.groups)]
+    lengths = [length_of(group) or 1 for group in batch.groups]
+    count, width = len(own), len(order)
+    lines = Lines()
+    for origin in dict.fromkeys(o for nest in batch.nests for o in nest.origins):
+        lines.add(f"// {origin.replace(chr(92), '/')}")
+    lines.add(body.source.replace('extern "C" int64_t', "static int64_t", 1))
+    lines.open(f'extern "C" int64_t {batch.name}(void **p, int64_t threads)')
+    lines.add(f"static const int64_t lengths[] = {{{', '.join(map(str, lengths))}}};")
+    lines.add("int64_t bad = 0;")
+    lines.open(f"for (int64_t k = 0; k < {count}; ++k)")
+    lines.add(f"void *own[{width + 1}];")
+    lines.add(f"for (int64_t i = 0; i < {width}; ++i) own[i] = p[k * {width} + i];")
+    lines.add(f"own[{width}] = (void *)lengths[k];")
+    large = length_of(batch.groups[0]) is None
+    enough = "threads" if large else f"lengths[k] >= {PARALLEL_WORK // 8} ? threads : 1"
+    lines.add(f"bad |= {batch.name}_one(own, {enough});")
+    lines.close()
+    lines.add("return bad;")
+    lines.close()
+    buffers = tuple(buffer for buffers in own for buffer in buffers)
+    big = body.big and (large or max(lengths) >= PARALLEL_WORK // 8)
+    return Kernel(batch.name, "\n".join(lines.text), buffers, big)
+
+
+def _named(template: Group) -> tuple[Buffer, ...]:
+    return global_buffers((template,))[0]
 
 
 def library_source(
@@ -253,12 +291,29 @@ class GroupPrinter:
 
     def _rows(self) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]
+        height = part_height(self.group.nests)
+        if height is not None:
+            self._parts(axes[0], height)
+            return
         self._parallel(len(axes))
         for axis in axes:
             self.lines.open(loop(axis))
         self.nests.divide(self.group.nests, axes)
         self._point()
         self.lines.close(len(axes))
+
+    def _parts(self, axis: Axis, height: Size) -> None:
+        """Rows in parts of a fixed height, one after the other within a part."""
+        name, size = axis.text, axis.size
+        self._parallel(1)
+        self.lines.open(f"for (int64_t part = 0; part < {size}; part += {height})")
+        self.lines.add(f"const int64_t end = part + {height} < {size} ? part + {height} : {size};")
+        for nest in self.group.nests:
+            self.nests.clear(nest, "part")
+        self.lines.open(f"for (int64_t {name} = part; {name} < end; ++{name})")
+        self.nests.divide(self.group.nests, (axis,))
+        self._point()
+        self.lines.close(2)
 
     def _tiles(self) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]

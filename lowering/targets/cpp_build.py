@@ -11,11 +11,12 @@ from ...runtime.build import build_shared, build_shared_later, probe_flags
 from ...runtime.errors import BuildError
 from ...runtime.launch import Library
 from ..collection import uncollected
-from ..ir import Group, accesses, group_variables
+from ..ir import Batch, Group, accesses, group_variables
 from ..program_steps import Launch
 from ..unit import Unit
-from .cpp import FLAGS, Kernel, library_source, print_kernel
+from .cpp import FLAGS, Kernel, library_source, print_batch, print_kernel
 
+Loops = Group | Batch
 FILE = 8  # kernels that are worth a compiler process of their own
 
 
@@ -24,11 +25,14 @@ class CppTarget:
 
     arena = True
 
-    def build(self, unit: Unit, groups: list[Group]) -> dict[Group, Launch]:
+    def build(self, unit: Unit, groups: list[Loops]) -> dict[Loops, Launch]:
         if not groups:
             return {}
         with uncollected():
-            kernels = {group: print_kernel(group) for group in groups}
+            kernels = {
+                loops: print_batch(loops) if isinstance(loops, Batch) else print_kernel(loops)
+                for loops in groups
+            }
         texts = {group: general_text(group, kernel) for group, kernel in kernels.items()}
         first = dict(zip(reversed(texts.values()), reversed(texts), strict=True))
         names = {
@@ -50,11 +54,12 @@ class CppTarget:
         }
 
 
-def general_text(group: Group, kernel: Kernel) -> str:
+def general_text(group: Loops, kernel: Kernel) -> str:
     """The kernel's source with names by order of appearance and without origins: equal for kernels
     that do the same to other buffers."""
     buffers = {access.buffer.name for nest in group.nests for access in accesses(nest)}
-    own = {group.name, *buffers, *(var.name for var in group_variables(group))}
+    variables = group_variables(group) if isinstance(group, Group) else ()
+    own = {group.name, *buffers, *(var.name for var in variables)}
     renamed: dict[str, str] = {group.name: "KERNEL"}
 
     def rename(found: re.Match[str]) -> str:
@@ -65,13 +70,13 @@ def general_text(group: Group, kernel: Kernel) -> str:
     return re.sub(rf"\b(?:{choice})\b", rename, "\n".join(lines))
 
 
-def _with_origins(group: Group, text: str, name: str) -> str:
+def _with_origins(group: Loops, text: str, name: str) -> str:
     origins = dict.fromkeys(origin for nest in group.nests for origin in nest.origins)
     comments = [f"// {origin.replace(chr(92), '/')}" for origin in origins]
     return "\n".join([*comments, text.replace("KERNEL", name, 1)])
 
 
-def _libraries(kernels: dict[Group, Kernel], name: str) -> dict[Group, Library]:
+def _libraries(kernels: dict[Loops, Kernel], name: str) -> dict[Loops, Library]:
     """The library that holds each kernel."""
     groups = list(kernels)
     count = max(1, min(2 * (os.cpu_count() or 1), len(groups) // FILE))
@@ -86,8 +91,9 @@ def _libraries(kernels: dict[Group, Kernel], name: str) -> dict[Group, Library]:
     return {g: library for part, library in zip(parts, libraries, strict=True) for g in part}
 
 
-def _source(groups: Sequence[Group], kernels: dict[Group, Kernel]) -> str:
-    return library_source((kernels[g] for g in groups), groups, probe_flags().vector_math)
+def _source(loops: Sequence[Loops], kernels: dict[Loops, Kernel]) -> str:
+    groups = [g for one in loops for g in (one.groups[:1] if isinstance(one, Batch) else (one,))]
+    return library_source((kernels[one] for one in loops), groups, probe_flags().vector_math)
 
 
 def _built(waiting: "Future[Path]", source: str, name: str) -> Path:

@@ -9,6 +9,7 @@ import torch
 from .. import sizes
 from ..axes import all_indices
 from ..ir import (
+    PARTIAL,
     Buffer,
     Indirect,
     Nest,
@@ -168,7 +169,19 @@ class NestPrinter:
         elif store.buffer.scope == "local":
             self.lines.add(f"{self.local(store.buffer)} = {value};")
         else:
-            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] = {value};")
+            sign = "+=" if store.combine == PARTIAL else "="
+            self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] {sign} {value};")
+
+    def clear(self, nest: Nest, row: str) -> None:
+        """Zero where the nest stores partial sums, at point `row` of its space."""
+        for store in nest.stores:
+            if store.combine == PARTIAL:
+                self.lines.open("")
+                self.lines.add(f"const int64_t {nest.axes[0].text} = {row};")
+                for axis in nest.axes[1:]:
+                    self.lines.open(loop(axis))
+                self.lines.add(f"{store.buffer.name}[{self.expressions().index(store.index)}] = 0;")
+                self.lines.close(len(nest.axes))
 
     def _hoist(self, nest: Nest, roots: Sequence[Value], printer: ExpressionPrinter) -> None:
         """Print what does not depend on inner axes before their loops."""

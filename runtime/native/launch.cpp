@@ -6,6 +6,7 @@
 #include <structmember.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace {
 
@@ -20,7 +21,7 @@ struct Kernel {
 };
 
 PyObject *data_ptr_name = nullptr;
-const Py_ssize_t kMostPointers = 64;
+const Py_ssize_t kFewPointers = 64;  // as many lie on the stack
 
 // The address behind one argument; -1 with an exception set if there is none.
 bool address_of(PyObject *argument, void **into) {
@@ -49,11 +50,13 @@ int64_t thread_count(Kernel *self) {
 PyObject *kernel_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *kwnames) {
   Kernel *self = reinterpret_cast<Kernel *>(callable);
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
-  if (count > kMostPointers || kwnames != nullptr) {
-    PyErr_Format(PyExc_TypeError, "kernel %U takes at most %zd pointers", self->name, kMostPointers);
+  if (kwnames != nullptr) {
+    PyErr_Format(PyExc_TypeError, "kernel %U takes no keywords", self->name);
     return nullptr;
   }
-  void *pointers[kMostPointers];
+  void *few[kFewPointers];
+  std::vector<void *> many(count > kFewPointers ? count : 0);
+  void **pointers = many.empty() ? few : many.data();
   for (Py_ssize_t i = 0; i < count; i++)
     if (!address_of(args[i], &pointers[i])) return nullptr;
   const int64_t threads = thread_count(self);

@@ -1,0 +1,84 @@
+"""Sums over columns beside sums over rows of the same operands."""
+
+import dynfix.lowering.columns as columns
+import pytest
+import torch
+from dynfix.lowering import pipeline
+from dynfix.lowering.ir import PARTIAL, Batch, Group
+from torch.nn import functional as F
+
+from .harness import check, check_gradients, compiled
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Of every program that is made, the kernels."""
+    found = []
+
+    def finish(unit, target, options):
+        found.append([item for item in unit.items if isinstance(item, Group | Batch)])
+        return original(unit, target, options)
+
+    original = pipeline.finish
+    monkeypatch.setattr(pipeline, "finish", finish)
+    return found
+
+
+def layer_norm(x, weight, bias):
+    return F.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+
+
+def rms_norm(x, weight):
+    return F.rms_norm(x, x.shape[-1:], weight, 1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17, 33, 130])
+@pytest.mark.parametrize("width", [1, 7, 40, 96])
+def test_norms(rows, width):
+    x, weight, bias = torch.randn(rows, width), torch.randn(width), torch.randn(width)
+    check_gradients(layer_norm, x, weight, bias, atol=1e-4)  # of one column: rounding alone
+    check_gradients(rms_norm, x, weight, atol=1e-4)
+
+
+def test_the_backward_of_a_norm_is_two_kernels(kernels):
+    x, weight, bias = torch.randn(8, 32, 96), torch.randn(96), torch.randn(96)
+    check_gradients(layer_norm, x, weight, bias)
+    assert [len(made) for made in kernels] == [1, 2]
+    (first, _) = kernels[1]
+    sums = [s for nest in first.nests for s in nest.stores if s.combine == PARTIAL]
+    assert len(sums) == 2
+
+
+def test_operands_that_are_not_contiguous():
+    x = torch.randn(64, 100)[:, ::2].t()
+    check_gradients(layer_norm, x, torch.randn(64), torch.randn(64))
+    check(lambda x: (x.sum(0), x.sum(1), (x * x).sum(0)), torch.randn(70, 200)[:, 3:99])
+
+
+def test_sums_are_the_same_for_every_number_of_threads():
+    x = torch.randn(2000, 130)
+    call = compiled(lambda x: ((x * x).sum(0), (x + 1).sum(1)), x)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(call(x))
+    finally:
+        torch.set_num_threads(before)
+    assert all(
+        torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True)
+    )
+
+
+def test_a_whole_sum_does_not_take_the_parts_along():
+    x = torch.randn(64, 70)
+    check(lambda x: (x.sum(), x.sum(0), x.sum(1), x.amax(0), x.argmin()), x, rtol=1e-5, atol=1e-4)
+
+
+def test_many_columns_are_left_alone(kernels):
+    x = torch.randn(20, columns.WIDEST + 1)
+    check(lambda x: (x.sum(0), x.sum(1)), x, rtol=1e-5, atol=1e-4)
+    assert not any(
+        s.combine for made in kernels for group in made for nest in group.nests for s in nest.stores
+    )
