@@ -25,7 +25,7 @@ from .capture import current
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
-LOOKED_AT = 64  # calls of a module, after which it is looked whether it stays in eager for good
+LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
 WRAPPERS = (
     "torch.nn.parallel.",
@@ -36,7 +36,9 @@ WRAPPERS = (
 def install(session: Session, eager_calls: int) -> None:
     """Put the hooks into torch, now or when it is imported. `eager_calls`: see `ModuleCalls`."""
 
-    def into(torch: Any) -> None:
+    def into(torch: Any, seconds: float | None = None) -> None:
+        if session.background is not None and seconds is not None:
+            session.background.torch_took(seconds)
         calls = ModuleCalls(torch, session, eager_calls)
         torch.nn.Module._compiled_call_impl = calls
         torch.compile = torch_compile(torch.compile, session, calls)
@@ -48,9 +50,10 @@ def install(session: Session, eager_calls: int) -> None:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `then(module)` once `name` has been imported, and takes itself out."""
+    """Calls `then(module, seconds)` once `name` has been imported, in so many seconds of processor
+    time, and takes itself out."""
 
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+    def __init__(self, name: str, then: Callable[[ModuleType, float], None]) -> None:
         self.name, self.then = name, then
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
@@ -67,8 +70,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
+            start = time.process_time()
             original(module)
-            self.then(module)
+            self.then(module, time.process_time() - start)
 
         loader.exec_module = exec_module
 

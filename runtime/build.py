@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -110,6 +111,7 @@ def isa() -> str:
 
 class _Gentle(threading.local):
     on = False
+    seconds = 0.0
 
 
 _gentle = _Gentle()
@@ -119,6 +121,12 @@ _running: set[subprocess.Popen[str]] = set()
 def be_gentle() -> None:
     """From now on compilers of this thread run at low priority, and `end_compilers` ends them."""
     _gentle.on = True
+
+
+def take_seconds() -> float:
+    """Processor seconds of this thread's gentle compilers since the last time this was asked."""
+    taken, _gentle.seconds = _gentle.seconds, 0.0
+    return taken
 
 
 def end_compilers() -> None:
@@ -146,6 +154,7 @@ def _run_gently(
     command: list[str], environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     piped = subprocess.PIPE
+    start, used = time.perf_counter(), _used_by_children()
     with subprocess.Popen(
         command, stdout=piped, stderr=piped, text=True, env=environment, start_new_session=True
     ) as process:
@@ -154,9 +163,16 @@ def _run_gently(
             out, error = process.communicate(timeout=900)
         finally:
             _running.discard(process)
+            taken = min(time.perf_counter() - start, _used_by_children() - used)
+            _gentle.seconds += taken  # at most: another child may have ended meanwhile
             if process.poll() is None:
                 _end(process)
     return subprocess.CompletedProcess(command, process.returncode, out, error)
+
+
+def _used_by_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _first_errors(stderr: str, count: int = 6) -> str:

@@ -35,6 +35,19 @@ class Stopped(BaseException):
     """Ends the worker's work when the process ends. Nothing catches it by accident."""
 
 
+class Stopwatch:
+    """Seconds that the calling thread takes from the run: the clock's, and where no core is free no
+    more than its own processor time."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+    def seconds(self) -> float:
+        """Since the watch was made."""
+        wall, cpu = time.perf_counter() - self._wall, time.thread_time() - self._cpu
+        return min(wall, cpu) if is_crowded() else wall
+
+
 class Account:
     """What was lost and gained against a run that compiles nothing, in seconds."""
 
@@ -220,7 +233,9 @@ class Worker:
         self._pace.rested()
 
     def _settle(self) -> None:
-        self.account.lost = max(0.0, self.account.lost + self._pace.lost())
+        compilers = build.take_seconds()
+        lost = self._pace.lost() + (compilers if is_crowded() else 0.0)
+        self.account.lost = max(0.0, self.account.lost + lost)
         self._slices += 1
         self._pace.mark()
 
