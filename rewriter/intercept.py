@@ -126,7 +126,11 @@ class ModuleCalls:
         self._find(module).excluded = True
 
     def _passes_by(self, module: Any) -> bool:
-        return self._somebody_elses() or type(module).__module__.startswith(WRAPPERS)
+        return (
+            sys.gettrace() is not None  # a debugger, or coverage: it is to see every line
+            or self._somebody_elses()
+            or type(module).__module__.startswith(WRAPPERS)
+        )
 
     def _call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         known = self._find(module)
@@ -151,12 +155,22 @@ class ModuleCalls:
         if known.excluded or isinstance(module, self._captured_already):
             return None
         if known.entry is None and self._is_due(known, module, args, kwargs):
-            compiled = self._session.compile(module)._dynfix_entry
-            compiled.background = self._session.background
-            known.entry = compiled
+            known.entry = self._compiled(known, module)
         elif known.entry is not None and known.calls % LOOKED_AT == 0 and known.entry.is_eager():
             known.excluded = True
         return known.entry
+
+    def _compiled(self, known: "Known", module: Any) -> Callable[..., Any] | None:
+        """None, and a message, where that failed: the script goes on."""
+        try:
+            entry = self._session.compile(module)._dynfix_entry
+        except Exception as error:
+            known.excluded = True
+            name, why = type(module).__qualname__, f"{type(error).__name__}: {error}"
+            report.warn_once("internal", f"{name} runs in eager: it cannot be compiled: {why}")
+            return None
+        entry.background = self._session.background
+        return entry  # type: ignore[no-any-return]
 
     def _is_due(self, known: "Known", module: Any, args: Any, kwargs: Any) -> bool:
         background = self._session.background

@@ -250,6 +250,31 @@ def test_a_fork_waits_for_a_checkpoint_and_the_child_builds_nothing():
     assert worker.busy and worker._thread is None
 
 
+def test_fork_hooks_of_what_the_worker_imports_wait_for_the_fork_that_waits(monkeypatch):
+    registered = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **hooks: registered.append(hooks))
+    worker, began, go_on = Worker(Account(share=1e9)), threading.Event(), threading.Event()
+
+    def job():
+        with pacing.RestingFinder(worker):
+            os.register_at_fork(before=len)
+            began.set()
+            go_on.wait(10)
+            os.register_at_fork(before=max, after_in_parent=min)
+
+    worker.submit(job)
+    assert began.wait(10)
+    fork = threading.Thread(target=worker.before_fork)
+    fork.start()
+    wait(lambda: worker.fork_waits)
+    go_on.set()
+    fork.join(10)
+    assert registered == [{"before": len}]
+    worker.after_fork()
+    assert registered == [{"before": len}, {"before": max, "after_in_parent": min}]
+    worker.stop()
+
+
 def test_an_import_that_waits_for_the_worker_ends_its_rest(tmp_path, monkeypatch):
     """Both want one module; the worker, which has it half way, may lose no more time."""
     (tmp_path / "wanted_by_both.py").write_text(
