@@ -19,6 +19,7 @@ from typing import Any
 
 from ..runtime.pacing import SHARE, Account, RestingFinder, Worker, in_background
 from ..runtime.report import log
+from ..runtime.run_lengths import RunLengths
 
 CALLS = 8  # eager calls of a module before anything is done for it
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
@@ -45,9 +46,20 @@ class Background:
         self.torch_took(1.0)
 
     def torch_took(self, seconds: float) -> None:
-        """torch was imported in so many seconds of processor time: how fast this machine is."""
+        """torch was imported, in so many seconds of processor time: how fast this machine is."""
         self._torch_seconds = seconds
         self._cost, self._build_cost = RECORD * seconds, BUILD * seconds
+
+    def remember(self, lengths: RunLengths) -> None:
+        """Expect of this run what earlier ones took, and note its own length at its end."""
+        self.account.expected = lengths.expected()
+        owner = os.getpid()
+
+        def note() -> None:
+            if os.getpid() == owner:
+                lengths.note(min(self.account.elapsed(), time.process_time()))
+
+        atexit.register(note)
 
     def start(self) -> None:
         """Be ended with the process, and keep out of forks."""
@@ -71,6 +83,8 @@ class Background:
             return False
         cost = self._load_cost() + self._cost + self._build_cost + SLOWER * seconds / calls
         gain = GAIN * seconds * self.account.share / SHARE
+        if gain < cost and self.account.expected:
+            gain *= max(1.0, self.account.expected / self.account.elapsed())
         if gain < cost or not self.account.allows(cost):
             return False
         if not self.loaded:

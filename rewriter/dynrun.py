@@ -132,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             session.compile_beside(arguments.overhead / 100)
         default = 0 if arguments.explain else 1
         speak_with(say_line)
-        install(session, default if arguments.eager_calls is None else arguments.eager_calls)
+        calls = default if arguments.eager_calls is None else arguments.eager_calls
+        install(session, calls, [os.path.abspath(script[0]), *script])
     runs = {"-m": _run_module, "-c": _run_code, "-": _run_stdin}
     if script[0] in runs:
         _run_as_python_does(lambda: runs[script[0]](script[1:]))

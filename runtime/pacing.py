@@ -55,14 +55,18 @@ class Account:
         self.started, self.share = started, share
         self.lost = 0.0
         self.gained = 0.0
+        self.expected = 0.0  # seconds that the run is known to take at least
+
+    def elapsed(self) -> float:
+        """How long the run is by now. Where no core is free that is its processor time: the rest of
+        the clock's is other processes'."""
+        elapsed = time.perf_counter() - self.started
+        return min(elapsed, time.process_time()) if is_crowded() else elapsed
 
     def allows(self, seconds: float = 0.0) -> bool:
-        """Whether `seconds` more may be lost now. Where no core is free the run is as long as its
-        processor time: the rest of the clock's is other processes'."""
-        elapsed = time.perf_counter() - self.started
-        if is_crowded():
-            elapsed = min(elapsed, time.process_time())
-        return self.lost + seconds <= self.share * elapsed + self.gained / 2
+        """Whether `seconds` more may be lost now."""
+        length = max(self.elapsed(), self.expected)
+        return self.lost + seconds <= self.share * length + self.gained / 2
 
 
 class Pace:
