@@ -23,7 +23,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -111,11 +111,11 @@ def isa() -> str:
 
 class _Gentle(threading.local):
     on = False
-    seconds = 0.0
 
 
 _gentle = _Gentle()
 _running: set[subprocess.Popen[str]] = set()
+_used: list[float] = []  # processor seconds of gentle compilers that nobody has asked for yet
 
 
 def be_gentle() -> None:
@@ -124,9 +124,8 @@ def be_gentle() -> None:
 
 
 def take_seconds() -> float:
-    """Processor seconds of this thread's gentle compilers since the last time this was asked."""
-    taken, _gentle.seconds = _gentle.seconds, 0.0
-    return taken
+    """Processor seconds of gentle compilers since the last time this was asked."""
+    return sum(_used.pop() for _ in range(len(_used)))
 
 
 def end_compilers() -> None:
@@ -164,7 +163,7 @@ def _run_gently(
         finally:
             _running.discard(process)
             taken = min(time.perf_counter() - start, _used_by_children() - used)
-            _gentle.seconds += taken  # at most: another child may have ended meanwhile
+            _used.append(taken)  # at most: another child may have ended meanwhile
             if process.poll() is None:
                 _end(process)
     return subprocess.CompletedProcess(command, process.returncode, out, error)
@@ -341,7 +340,12 @@ def _pool() -> ThreadPoolExecutor:
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return ThreadPoolExecutor(max_workers=usable, thread_name_prefix="dynfix-build")
+    return ThreadPoolExecutor(usable, "dynfix-build", initializer=_as_gentle(_gentle.on))
+
+
+def _as_gentle(on: bool) -> Callable[[], None]:
+    """What makes a thread as gentle as the one that has it started."""
+    return be_gentle if on else lambda: None
 
 
 def build_shared_later(source: str, *, flags: tuple[str, ...] = (), name: str) -> "Future[Path]":
