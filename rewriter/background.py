@@ -43,14 +43,17 @@ class Background:
         self.broken = False
         self._load = load
         self._asked = False
+        self.lengths: RunLengths | None = None  # of earlier runs of this command
         self.torch_took(1.0)
 
     def torch_took(self, seconds: float) -> None:
         """torch was imported, in so many seconds of processor time: how fast this machine is."""
         self._torch_seconds = seconds
         self._cost, self._build_cost = RECORD * seconds, BUILD * seconds
+        if self.lengths is not None:
+            self._remember(self.lengths)
 
-    def remember(self, lengths: RunLengths) -> None:
+    def _remember(self, lengths: RunLengths) -> None:
         """Expect of this run what earlier ones took, and note its own length at its end."""
         self.account.expected = lengths.expected()
         owner = os.getpid()

@@ -129,11 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.disable:
         at_once = arguments.explain or arguments.fullgraph or arguments.emit_source
         if arguments.eager_calls is None and not at_once:
-            session.compile_beside(arguments.overhead / 100)
+            session.compile_beside(arguments.overhead / 100, script)
         default = 0 if arguments.explain else 1
         speak_with(say_line)
-        calls = default if arguments.eager_calls is None else arguments.eager_calls
-        install(session, calls, [os.path.abspath(script[0]), *script])
+        install(session, default if arguments.eager_calls is None else arguments.eager_calls)
     runs = {"-m": _run_module, "-c": _run_code, "-": _run_stdin}
     if script[0] in runs:
         _run_as_python_does(lambda: runs[script[0]](script[1:]))

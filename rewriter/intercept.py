@@ -15,13 +15,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from ..runtime import backends, report
 from ..runtime.options import list_mode_options
-from ..runtime.run_lengths import RunLengths
 from .capture import current
 from .session import Session
 
@@ -34,14 +33,12 @@ WRAPPERS = (
 )  # stay eager: the module that they wrap is the outermost one
 
 
-def install(session: Session, eager_calls: int, script: Sequence[str] = ()) -> None:
-    """Put the hooks into torch, now or when it is imported. `eager_calls`: see `ModuleCalls`;
-    `script`: the command that runs, whose earlier runs may tell how long it takes."""
+def install(session: Session, eager_calls: int) -> None:
+    """Put the hooks into torch, now or when it is imported. `eager_calls`: see `ModuleCalls`."""
 
     def into(torch: Any, seconds: float | None = None) -> None:
         if session.background is not None and seconds is not None:
             session.background.torch_took(seconds)
-            session.background.remember(RunLengths(script))
         calls = ModuleCalls(torch, session, eager_calls)
         torch.nn.Module._compiled_call_impl = calls
         torch.compile = torch_compile(torch.compile, session, calls)

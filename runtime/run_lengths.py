@@ -18,10 +18,11 @@ class RunLengths:
     """The runs of one command line in one folder, as long as the script's text stays the same."""
 
     def __init__(self, script: Sequence[str]) -> None:
-        text = b""
+        folder, text = "", b""
         with contextlib.suppress(OSError):
+            folder = os.getcwd()
             text = Path(script[0]).read_bytes()
-        self._key = cache.key("runs", os.getcwd(), *script, text)
+        self._key = cache.key("runs", folder, *script, text)
 
     def expected(self) -> float:
         """Seconds that this run may be expected to take; 0 where nothing is known."""

@@ -54,7 +54,8 @@ def test_a_run_known_to_be_long_begins_at_once(monkeypatch):
     background = Background(lambda: None, account)
     assert not background.wants(calls=20, seconds=0.5)
     assert not background._asked
-    background.remember(RunLengths(["script.py"]))
+    background.lengths = RunLengths(["script.py"])
+    background.torch_took(1.0)
     assert account.allows(19) and not account.allows(21)
     assert not background.wants(calls=20, seconds=0.5)
     assert background._asked
