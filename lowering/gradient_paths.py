@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
+from .equal_nodes import partition
 from .saved_inputs import keep_results
 
 
@@ -23,7 +23,7 @@ class GradientPaths:
         gradients = output.args[0][settings["num_fwd_outputs"] :]
         self._has_gradient = [gradient is not None for gradient in gradients]
         keep_results(joint, self._has_gradient)
-        return min_cut_rematerialization_partition(joint, inputs, **settings)
+        return partition(joint, inputs, **settings)
 
     def inputs_without(self, gm: GraphModule, example_inputs: list[Any]) -> frozenset[int]:
         """Indices of inputs that require gradients and get none, though they are neither written

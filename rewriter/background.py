@@ -1,27 +1,36 @@
 """When `dynrun` records and builds, so that no run gets slower: the policy, and the worker that it
 drives.
 
-Nothing is imported, recorded or built unless the account allows it (see `runtime.pacing`). Then the
-compiler is imported beside the user's code, the next call of a module that matters is recorded, its
-kernels are built beside the calls that eager serves, and `switchover` decides by time. This module
-loads no torch.
+How long a run will last is not known. So nothing begins before all that it takes to compile a
+module, from loading the compiler to its kernels, is affordable at once (see `runtime.pacing`): a
+shorter run loses nothing, and a longer one at most that part of itself. Then the compiler is
+imported beside the user's code, the next call of a module that matters is recorded, its kernels are
+built beside the calls that eager serves, and `switchover` decides by time. This module loads no
+torch.
 """
 
 import atexit
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..runtime.pacing import Account, RestingFinder, Worker, in_background
+from ..runtime.pacing import SHARE, Account, RestingFinder, Worker, in_background
 from ..runtime.report import log
+from ..runtime.run_lengths import RunLengths
 
 CALLS = 8  # eager calls of a module before anything is done for it
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
-MATTERS = 0.05  # of the run: what takes less of it is left alone
-FIRST = 0.4  # seconds that a first recording is expected to cost, before one was made
+GAIN = 0.3  # of the forward's time is expected to be saved: 0.1 of it with its backward
 SLOWER = 12  # a recorded call takes that many times an eager one, besides rewriting
+
+# What is expected, as parts of the time that importing torch took, until it was measured.
+LOAD = 1.0  # the compiler
+DYNAMO = 1.0  # and, where the script has no optimizer, parts of torch that it stands on
+RECORD = 0.1
+BUILD = 1.2
 
 
 class Background:
@@ -33,9 +42,27 @@ class Background:
         self.loaded = False
         self.broken = False
         self._load = load
-        self._cost = FIRST
         self._asked = False
-        self.module_seconds = 0.0
+        self.lengths: RunLengths | None = None  # of earlier runs of this command
+        self.torch_took(1.0)
+
+    def torch_took(self, seconds: float) -> None:
+        """torch was imported, in so many seconds of processor time: how fast this machine is."""
+        self._torch_seconds = seconds
+        self._cost, self._build_cost = RECORD * seconds, BUILD * seconds
+        if self.lengths is not None:
+            self._remember(self.lengths)
+
+    def _remember(self, lengths: RunLengths) -> None:
+        """Expect of this run what earlier ones took, and note its own length at its end."""
+        self.account.expected = lengths.expected()
+        owner = os.getpid()
+
+        def note() -> None:
+            if os.getpid() == owner:
+                lengths.note(min(self.account.elapsed(), time.process_time()))
+
+        atexit.register(note)
 
     def start(self) -> None:
         """Be ended with the process, and keep out of forks."""
@@ -54,18 +81,26 @@ class Background:
 
     def wants(self, calls: int, seconds: float) -> bool:
         """Whether a module with that many eager calls, which took `seconds`, is worth a recording
-        now."""
-        if self.broken or calls < CALLS or seconds < SHORT * calls:
+        now: it would pay in a run of twice the length, and may be lost in one that ends here."""
+        if self.broken or calls < CALLS or seconds < SHORT * calls or not self.quiet():
             return False
-        if seconds < MATTERS * (time.perf_counter() - self.account.started):
+        cost = self._load_cost() + self._cost + self._build_cost + SLOWER * seconds / calls
+        gain = GAIN * seconds * self.account.share / SHARE
+        if gain < cost and self.account.expected:
+            gain *= max(1.0, self.account.expected / self.account.elapsed())
+        if gain < cost or not self.account.allows(cost):
             return False
         if not self.loaded:
             self._prepare()
-            return False
-        return self.quiet() and self.account.allows(self._cost + SLOWER * seconds / calls)
+        return self.loaded
+
+    def _load_cost(self) -> float:
+        if self.loaded:
+            return 0.0
+        return (LOAD if "torch._dynamo" in sys.modules else LOAD + DYNAMO) * self._torch_seconds
 
     def _prepare(self) -> None:
-        if not self._asked and self.account.allows():
+        if not self._asked:
             self._asked = True
             self.worker.submit(self._import)
 
@@ -79,7 +114,8 @@ class Background:
 
     def may_record(self) -> bool:
         """Whether a call may be recorded now."""
-        return not self.broken and self.quiet() and self.account.allows(self._cost)
+        free = not self.broken and self.quiet()
+        return free and self.account.allows(self._cost + self._build_cost)
 
     def recorded(self, seconds: float) -> None:
         """A call was recorded, which took so much longer than in eager."""
@@ -88,7 +124,13 @@ class Background:
 
     def build(self, job: Callable[[], None]) -> None:
         """Compile a recording, beside the calls to come."""
-        self.worker.submit(job)
+
+        def timed() -> None:
+            start = time.thread_time()
+            job()
+            self._build_cost = 0.5 * (self._build_cost + time.thread_time() - start)
+
+        self.worker.submit(timed)
 
     def quiet(self) -> bool:
         """Whether nothing is built now."""

@@ -23,10 +23,12 @@ from typing import Any
 from .. import __version__
 from ..runtime.errors import OptionError
 from ..runtime.pacing import SHARE
+from ..runtime.report import speak_with
 from . import emit_source
 from . import worker_launch as launch
 from .intercept import install
 from .session import Session
+from .summary import say_line
 from .tracebacks import without_own_frames
 
 
@@ -127,8 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.disable:
         at_once = arguments.explain or arguments.fullgraph or arguments.emit_source
         if arguments.eager_calls is None and not at_once:
-            session.compile_beside(arguments.overhead / 100)
+            session.compile_beside(arguments.overhead / 100, script)
         default = 0 if arguments.explain else 1
+        speak_with(say_line)
         install(session, default if arguments.eager_calls is None else arguments.eager_calls)
     runs = {"-m": _run_module, "-c": _run_code, "-": _run_stdin}
     if script[0] in runs:

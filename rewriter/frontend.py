@@ -16,6 +16,7 @@ from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
 from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
 from ..runtime.options import Options
+from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
 from . import catalogue, stances
 from .background import Background
@@ -30,7 +31,7 @@ from .outline import pieces
 from .recorders_rewriter import Rewriter
 from .rerecord import Changed, checked
 from .segment_programs import Foreign, compile_segment
-from .switchover import State, Switchover
+from .switchover import State, Switchover, are_all
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -70,9 +71,8 @@ class CompiledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         active = current.recorder()
         if active is not None:
-            active.stop(
-                catalogue.OPAQUE_CALL, "a compiled function is called by code that is not rewritten"
-            )
+            why = "a compiled function is called by code that is not rewritten"
+            active.stop(catalogue.OPAQUE_CALL, why)
         if stances.state.now.name == "force_eager":
             return self.fn(*args, **kwargs)
         if self._stays_eager and not self._dispatcher.entries:
@@ -88,6 +88,8 @@ class CompiledFunction:
     def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By an entry, or by a recording; anew where patterns changed the functions for such a
         call."""
+        if self.background is not None and are_all(self._dispatcher.entries, State.WAITING):
+            return self.fn(*args, **kwargs)  # guards need not be asked
         changed = self._changed_for(args, kwargs) if self._due else None
         if changed is not None:
             return self._record(args, kwargs, changed)
@@ -100,8 +102,8 @@ class CompiledFunction:
     def is_eager(self) -> bool:
         """Whether eager serves every call, and no recording is to come."""
         entries = self._dispatcher.entries
-        tried = all(getattr(entry, "state", None) is State.EAGER for entry in entries)
-        return tried and self._opened is None and (self._stays_eager or bool(entries))
+        tried = are_all(entries, State.EAGER) if entries else self._stays_eager
+        return tried and self._opened is None
 
     def reset(self) -> None:
         """Forget every recording."""
@@ -136,13 +138,13 @@ class CompiledFunction:
             or not _recording_lock.acquire(blocking=False)
         ):
             return self.fn(*args, **kwargs)
-        start = time.perf_counter()
+        watch = Stopwatch()
         try:
             return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
             if self.background is not None:
-                self.background.recorded(time.perf_counter() - start)
+                self.background.recorded(watch.seconds())
 
     def _stance_forbids(self) -> bool:
         """Whether `set_stance` asks for eager here. Raises RecompileError if it asks for that."""
@@ -314,11 +316,9 @@ class CompiledFunction:
         ambient: Any,
     ) -> Recording | None:
         try:
-            return (
-                finish(recorder, result, len(args), tuple(kwargs), ambient)
-                if recorder.active
-                else None
-            )
+            if not recorder.active:
+                return None
+            return finish(recorder, result, len(args), tuple(kwargs), ambient)
         except GraphBreakError:  # under fullgraph=True
             raise
         except Exception as error:

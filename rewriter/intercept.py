@@ -25,7 +25,7 @@ from .capture import current
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
-LOOKED_AT = 64  # calls of a module, after which it is looked whether it stays in eager for good
+LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
 WRAPPERS = (
     "torch.nn.parallel.",
@@ -36,7 +36,9 @@ WRAPPERS = (
 def install(session: Session, eager_calls: int) -> None:
     """Put the hooks into torch, now or when it is imported. `eager_calls`: see `ModuleCalls`."""
 
-    def into(torch: Any) -> None:
+    def into(torch: Any, seconds: float | None = None) -> None:
+        if session.background is not None and seconds is not None:
+            session.background.torch_took(seconds)
         calls = ModuleCalls(torch, session, eager_calls)
         torch.nn.Module._compiled_call_impl = calls
         torch.compile = torch_compile(torch.compile, session, calls)
@@ -48,9 +50,10 @@ def install(session: Session, eager_calls: int) -> None:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `then(module)` once `name` has been imported, and takes itself out."""
+    """Calls `then(module, seconds)` once `name` has been imported, in so many seconds of processor
+    time, and takes itself out."""
 
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+    def __init__(self, name: str, then: Callable[[ModuleType, float], None]) -> None:
         self.name, self.then = name, then
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
@@ -67,8 +70,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
+            start = time.process_time()
             original(module)
-            self.then(module)
+            self.then(module, time.process_time() - start)
 
         loader.exec_module = exec_module
 
@@ -122,7 +126,11 @@ class ModuleCalls:
         self._find(module).excluded = True
 
     def _passes_by(self, module: Any) -> bool:
-        return self._somebody_elses() or type(module).__module__.startswith(WRAPPERS)
+        return (
+            sys.gettrace() is not None  # a debugger, or coverage: it is to see every line
+            or self._somebody_elses()
+            or type(module).__module__.startswith(WRAPPERS)
+        )
 
     def _call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         known = self._find(module)
@@ -147,12 +155,22 @@ class ModuleCalls:
         if known.excluded or isinstance(module, self._captured_already):
             return None
         if known.entry is None and self._is_due(known, module, args, kwargs):
-            compiled = self._session.compile(module)._dynfix_entry
-            compiled.background = self._session.background
-            known.entry = compiled
+            known.entry = self._compiled(known, module)
         elif known.entry is not None and known.calls % LOOKED_AT == 0 and known.entry.is_eager():
             known.excluded = True
         return known.entry
+
+    def _compiled(self, known: "Known", module: Any) -> Callable[..., Any] | None:
+        """None, and a message, where that failed: the script goes on."""
+        try:
+            entry = self._session.compile(module)._dynfix_entry
+        except Exception as error:
+            known.excluded = True
+            name, why = type(module).__qualname__, f"{type(error).__name__}: {error}"
+            report.warn_once("internal", f"{name} runs in eager: it cannot be compiled: {why}")
+            return None
+        entry.background = self._session.background
+        return entry  # type: ignore[no-any-return]
 
     def _is_due(self, known: "Known", module: Any, args: Any, kwargs: Any) -> bool:
         background = self._session.background

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
+_PREFIX = "_orig_mod."  # of the keys of torch.compile's result
 CompileFn = Callable[[Any], Any]  # compiles a module again, with the arguments of the first time
 
 
@@ -49,6 +51,15 @@ class CompiledModule:
     def _orig_mod(self) -> torch.nn.Module:
         """The eager original, under the name that torch.compile's result has for it."""
         return self._dynfix_original
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the module's; also what was saved of torch.compile's result, under other keys."""
+        if state_dict and all(key.startswith(_PREFIX) for key in state_dict):
+            state_dict, metadata = copy.copy(state_dict), getattr(state_dict, "_metadata", None)
+            if metadata is not None:
+                state_dict._metadata = copy.copy(metadata)
+            consume_prefix_in_state_dict_if_present(state_dict, _PREFIX)
+        return self._dynfix_original.load_state_dict(state_dict, *args, **kwargs)
 
     def __copy__(self) -> Any:
         return self._dynfix_again(copy.copy(self._dynfix_original))

@@ -4,6 +4,7 @@ the report."""
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,6 +13,7 @@ from .. import (
     __getattr__ as public,
 )
 from ..runtime.pacing import SHARE, Account
+from ..runtime.run_lengths import RunLengths
 from . import summary
 from .background import Background
 from .config import make_options
@@ -29,10 +31,13 @@ class Session:
         self.background: Background | None = None
         make_options(**arguments)
 
-    def compile_beside(self, share: float = SHARE) -> None:
+    def compile_beside(self, share: float = SHARE, script: Sequence[str] = ()) -> None:
         """From now on modules are compiled beside the calls that eager serves, and only where that
-        pays. `share` of the run may be lost by that."""
+        pays. `share` of the run may be lost by that; `script`: the command that runs, whose earlier
+        runs may tell how long it takes."""
         self.background = Background(_load_compiler, Account(share=share))
+        if script:
+            self.background.lengths = RunLengths(script)
         self.background.start()
 
     def compile(self, model: Any, **changes: Any) -> Any:

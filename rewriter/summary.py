@@ -1,5 +1,6 @@
 """What one run of `dynrun` did, in words: for `--explain`, and for the summary at the end."""
 
+import contextlib
 import os
 import re
 import sys
@@ -22,6 +23,12 @@ def say(text: str, file: Any = None) -> None:
     out = file or sys.stderr
     out.write("".join(f"{prefix}{line}\n" for line in text.splitlines()))
     out.flush()
+
+
+def say_line(message: str) -> None:
+    """The first line of a message, if standard error can take it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, IndexError):
+        say(f"dynrun: {message.splitlines()[0]}")
 
 
 def report(captured: list[tuple[str, Any]]) -> str:
@@ -63,12 +70,20 @@ def summary(captured: list[tuple[str, Any]], background: Any) -> str:
     ]
     if not entries and background is not None:
         lines[0] += ": the run was too short, or too light, for compiling to pay"
+    lines += _balance(background)
     for name, entry in entries:
         lines += [f"  {_escaped(name)}: {state}" for state in _states(entry)]
     lines += [_break(site) for site in sites[:SHOWN]]
     lines += [f"  recompiled {_escaped(name)}: {_escaped(why)}" for name, why in again[:SHOWN]]
     left = max(0, len(sites) - SHOWN) + max(0, len(again) - SHOWN)
     return "\n".join([*lines, *([f"  and {left} more (--explain shows all)"] if left else [])])
+
+
+def _balance(background: Any) -> Iterator[str]:
+    """What the run lost and gained in all: loading the compiler and slow first calls are in it."""
+    account = getattr(background, "account", None)
+    if account is not None and account.lost + abs(account.gained) > 0.05:
+        yield f"  lost {account.lost:.1f} s to compiling, gained about {account.gained:.1f} s by it"
 
 
 def _states(entry: Any) -> Iterator[str]:
@@ -86,11 +101,11 @@ def _states(entry: Any) -> Iterator[str]:
 
 
 def _break(site: Any) -> str:
-    rule = site.reason.code
+    reason = site.reason
+    way_out = reason.help + ("" if reason.no_rule else f" (`dynfix rule {reason.code}`)")
     place = f"{os.path.relpath(site.file) if os.path.isabs(site.file) else site.file}:{site.line}"
-    return f"  [yellow]{_escaped(place)}[/yellow] {rule} {_escaped(site.reason.summary)}: " + (
-        f"{_escaped(site.reason.hint)} (`dynfix rule {rule}`)"
-    )
+    found = f"{reason.code} {_escaped(reason.message)}"
+    return f"  [yellow]{_escaped(place)}[/yellow] {found}: {_escaped(way_out)}"
 
 
 def _users(why: str) -> str:

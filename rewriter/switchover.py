@@ -16,8 +16,10 @@ import torch
 
 from ..runtime import report
 from ..runtime.dispatch import MISS
+from ..runtime.pacing import is_crowded
 from ..runtime.replay.entry import Entry
 
+WARM = 2  # compiled calls before a trial, which are counted but not compared
 TIMED = 6  # calls of each kind in a trial
 AGAIN = 60  # compiled calls, after which the second and last trial is held
 FASTER = 0.97  # of eager's time: what is not below this is no gain at first
@@ -61,7 +63,8 @@ class Switchover:
         self.eager_seconds = self.compiled_seconds = 0.0
         self._times: dict[bool, list[Sample]] = {True: [], False: []}
         self._lock = threading.Lock()
-        self._warm = 0
+        self._warm: list[Sample] = []
+        self._clock = time.perf_counter
 
     @property
     def guards(self) -> Any:
@@ -72,7 +75,8 @@ class Switchover:
         """The kernels are there: the trial begins with the next call."""
         self.general = entry.general
         self._times = {True: [], False: []}
-        self._warm = 2
+        self._warm = []
+        self._clock = time.process_time if is_crowded() else time.perf_counter
         self.entry = entry
         self.state = State.TRIAL
 
@@ -104,20 +108,19 @@ class Switchover:
         if entry.stays_eager:
             self.give_up()
             return self.eager(*args, **kwargs)
-        if self._warm:
-            self._warm -= 1
-            return entry.run(inputs, args, kwargs)
         times = self._times
         taken = {kind: len(samples) for kind, samples in times.items()}
         if min(taken.values()) >= TIMED:
             self._decide(times)
             return self.run(inputs, args, kwargs)
-        compiled = _next_kind(taken)
-        sample = Sample(any(isinstance(v, torch.Tensor) and v.is_cuda for v in inputs))
+        warming = len(self._warm) < WARM
+        compiled = warming or _next_kind(taken)
+        on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs)
+        sample = Sample(time.perf_counter if on_gpu else self._clock, on_gpu)
         result = entry.run(inputs, args, kwargs) if compiled else self.eager(*args, **kwargs)
         if result is not MISS:
             sample.forward(result)
-            times[compiled].append(sample)
+            (self._warm if warming else times[compiled]).append(sample)
         return result
 
     def _decide(self, times: "dict[bool, list[Sample]]") -> None:
@@ -128,10 +131,11 @@ class Switchover:
 
     def _judge(self, times: "dict[bool, list[Sample]]") -> None:
         self.trials += 1
-        differentiated = any(s.differentiated for samples in times.values() for s in samples)
+        every = (*self._warm, *times[True], *times[False])
+        differentiated = any(sample.differentiated for sample in every)
         eager, compiled = (_typical(times[kind]) for kind in (False, True))
         self.eager_seconds, self.compiled_seconds = eager, compiled
-        for sample in times[True]:
+        for sample in (*self._warm, *times[True]):
             self.judge.gained(eager - sample.seconds)
         limit = FASTER if self.trials == 1 else AS_FAST
         if differentiated or compiled > limit * eager:
@@ -145,6 +149,11 @@ class Switchover:
             1e3 * compiled,
             self.state.value,
         )
+
+
+def are_all(entries: tuple[Any, ...], state: State) -> bool:
+    """Whether there are entries, and each is a switchover in that state."""
+    return bool(entries) and all(getattr(entry, "state", None) is state for entry in entries)
 
 
 def _next_kind(taken: Mapping[bool, int]) -> bool:
@@ -161,10 +170,10 @@ class Sample:
     """The time of one call: its forward, and its share of a backward pass: from the moment when the
     first result's gradient is there to the end of the pass."""
 
-    def __init__(self, on_gpu: bool) -> None:
+    def __init__(self, clock: Callable[[], float], on_gpu: bool = False) -> None:
         self.differentiated = False
         self.seconds = 0.0
-        self._on_gpu = on_gpu
+        self._clock, self._on_gpu = clock, on_gpu
         self._start = self._now()
 
     def forward(self, result: Any) -> None:
@@ -177,7 +186,7 @@ class Sample:
     def _now(self) -> float:
         if self._on_gpu:
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return self._clock()
 
     def _backward_begins(self, grads: Any) -> None:
         self._handle.remove()

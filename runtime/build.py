@@ -22,7 +22,8 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -114,11 +115,17 @@ class _Gentle(threading.local):
 
 _gentle = _Gentle()
 _running: set[subprocess.Popen[str]] = set()
+_used: list[float] = []  # processor seconds of gentle compilers that nobody has asked for yet
 
 
 def be_gentle() -> None:
     """From now on compilers of this thread run at low priority, and `end_compilers` ends them."""
     _gentle.on = True
+
+
+def take_seconds() -> float:
+    """Processor seconds of gentle compilers since the last time this was asked."""
+    return sum(_used.pop() for _ in range(len(_used)))
 
 
 def end_compilers() -> None:
@@ -146,6 +153,7 @@ def _run_gently(
     command: list[str], environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     piped = subprocess.PIPE
+    start, used = time.perf_counter(), _used_by_children()
     with subprocess.Popen(
         command, stdout=piped, stderr=piped, text=True, env=environment, start_new_session=True
     ) as process:
@@ -154,9 +162,16 @@ def _run_gently(
             out, error = process.communicate(timeout=900)
         finally:
             _running.discard(process)
+            taken = min(time.perf_counter() - start, _used_by_children() - used)
+            _used.append(taken)  # at most: another child may have ended meanwhile
             if process.poll() is None:
                 _end(process)
     return subprocess.CompletedProcess(command, process.returncode, out, error)
+
+
+def _used_by_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _first_errors(stderr: str, count: int = 6) -> str:
@@ -325,7 +340,12 @@ def _pool() -> ThreadPoolExecutor:
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return ThreadPoolExecutor(max_workers=usable, thread_name_prefix="dynfix-build")
+    return ThreadPoolExecutor(usable, "dynfix-build", initializer=_as_gentle(_gentle.on))
+
+
+def _as_gentle(on: bool) -> Callable[[], None]:
+    """What makes a thread as gentle as the one that has it started."""
+    return be_gentle if on else lambda: None
 
 
 def build_shared_later(source: str, *, flags: tuple[str, ...] = (), name: str) -> "Future[Path]":

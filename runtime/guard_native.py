@@ -365,9 +365,16 @@ class _Engine:
             if self.native is None:
                 self._start()
             thread = self.thread
-        if thread is not None:
+        if thread is not None and thread is not threading.current_thread():
             thread.join()
         return self.native
+
+    def load_here(self) -> None:
+        with self.lock:
+            if self.thread is not None or self.failed is not None:
+                return
+            self.thread = threading.current_thread()
+        self._run()
 
 
 _engine = _Engine()
@@ -377,6 +384,12 @@ def attach(owner: Any, plan: Plan) -> None:
     """Set `owner.match`, now and again once the native engine is ready. owner: weakly
     referenceable, hashed by identity."""
     _engine.attach(owner, plan)
+
+
+def load_here() -> None:
+    """Load or build the native engine in the calling thread, unless another one does: a process
+    that ends meanwhile need not wait."""
+    _engine.load_here()
 
 
 def wait() -> ModuleType | None:

@@ -35,6 +35,19 @@ class Stopped(BaseException):
     """Ends the worker's work when the process ends. Nothing catches it by accident."""
 
 
+class Stopwatch:
+    """Seconds that the calling thread takes from the run: the clock's, and where no core is free no
+    more than its own processor time."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+    def seconds(self) -> float:
+        """Since the watch was made."""
+        wall, cpu = time.perf_counter() - self._wall, time.thread_time() - self._cpu
+        return min(wall, cpu) if is_crowded() else wall
+
+
 class Account:
     """What was lost and gained against a run that compiles nothing, in seconds."""
 
@@ -42,14 +55,18 @@ class Account:
         self.started, self.share = started, share
         self.lost = 0.0
         self.gained = 0.0
+        self.expected = 0.0  # seconds that the run is known to take at least
+
+    def elapsed(self) -> float:
+        """How long the run is by now. Where no core is free that is its processor time: the rest of
+        the clock's is other processes'."""
+        elapsed = time.perf_counter() - self.started
+        return min(elapsed, time.process_time()) if is_crowded() else elapsed
 
     def allows(self, seconds: float = 0.0) -> bool:
-        """Whether `seconds` more may be lost now. Where no core is free the run is as long as its
-        processor time: the rest of the clock's is other processes'."""
-        elapsed = time.perf_counter() - self.started
-        if is_crowded():
-            elapsed = min(elapsed, time.process_time())
-        return self.lost + seconds <= self.share * elapsed + self.gained / 2
+        """Whether `seconds` more may be lost now."""
+        length = max(self.elapsed(), self.expected)
+        return self.lost + seconds <= self.share * length + self.gained / 2
 
 
 class Pace:
@@ -123,9 +140,10 @@ class Worker:
         self._pace = Pace()
         self._thread: threading.Thread | None = None
         self._working = threading.Lock()  # not held while it rests: then the process may fork
-        self._fork_waits = False
+        self.fork_waits = False
         self._slices = 0
         self.importing = False
+        self.late_hooks: list[dict[str, Callable[[], Any]]] = []  # of os.register_at_fork
 
     def submit(self, job: Callable[[], None]) -> None:
         """Do `job` later. `busy` is True until no job is left."""
@@ -158,17 +176,21 @@ class Worker:
     def before_fork(self) -> None:
         """Waits for a place where no lock is held that a child would find locked for ever."""
         if not self.is_current():
-            self._fork_waits = True
+            self.fork_waits = True
             self._working.acquire()
 
     def after_fork(self, child: bool = False) -> None:
         """The process has forked; a child has no worker."""
         if self.is_current():
             return
-        self._fork_waits = False
+        self.fork_waits = False
         self._working.release()
         if child:
             self._stopping, self._thread, self._pending = True, None, 1
+            return
+        for hooks in self.late_hooks:
+            os.register_at_fork(**hooks)
+        self.late_hooks.clear()
 
     def is_current(self) -> bool:
         """Whether the calling thread is this worker."""
@@ -178,9 +200,9 @@ class Worker:
         """Called by the work every few milliseconds: counts what it cost and rests if need be."""
         if self._stopping:
             raise Stopped
-        if self._fork_waits and not self.importing:
+        if self.fork_waits and not self.importing:
             self._working.release()
-            while self._fork_waits:
+            while self.fork_waits:
                 time.sleep(0.001)
             self._working.acquire()
         if time.perf_counter() - self._pace._wall >= SLICE:
@@ -220,14 +242,16 @@ class Worker:
         self._pace.rested()
 
     def _settle(self) -> None:
-        self.account.lost = max(0.0, self.account.lost + self._pace.lost())
+        compilers = build.take_seconds()
+        lost = self._pace.lost() + (compilers if is_crowded() else 0.0)
+        self.account.lost = max(0.0, self.account.lost + lost)
         self._slices += 1
         self._pace.mark()
 
     def _rest(self) -> None:
         """Rest while nothing more may be lost; now and then also to see the pace without us."""
         while self._slices % LOOK == 0 or not self.account.allows():
-            if self._stopping or self._fork_waits:
+            if self._stopping or self.fork_waits:
                 return
             self._slices += 1
             time.sleep(REST)
@@ -271,19 +295,31 @@ def in_background() -> bool:
 
 
 class RestingFinder:
-    """A checkpoint before each import of a worker: first in `sys.meta_path` while it imports."""
+    """A checkpoint before each import of a worker: first in `sys.meta_path` while it imports.
+
+    A fork that waits for the imports has begun already: a library's hooks for its end, without
+    those for its beginning, would fail. They are registered after it.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
+
+    def _register(self, **hooks: Any) -> None:
+        if self.worker.is_current() and self.worker.fork_waits:
+            self.worker.late_hooks.append(hooks)
+        else:
+            self._register_at_fork(**hooks)
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         checkpoint()
 
     def __enter__(self) -> None:
         self.worker.importing = True
+        self._register_at_fork, os.register_at_fork = os.register_at_fork, self._register
         sys.meta_path.insert(0, self)
 
     def __exit__(self, *error: object) -> None:
         self.worker.importing = False
+        os.register_at_fork = self._register_at_fork
         if self in sys.meta_path:
             sys.meta_path.remove(self)

@@ -3,14 +3,23 @@
 import logging
 import threading
 import warnings
+from collections.abc import Callable
 
 log = logging.getLogger("dynfix")
 _seen: set[tuple[str, str]] = set()
 _lock = threading.Lock()
+_speak: Callable[[str], None] | None = None
 
 
 class DynfixWarning(UserWarning):
     """A function stays in eager, or something was not done that was asked for."""
+
+
+def speak_with(speak: Callable[[str], None]) -> None:
+    """From now on messages go to `speak`, and not to `warnings`: whose program this is may have
+    made errors of those, and is not to be ended by a message that it did not ask for."""
+    global _speak
+    _speak = speak
 
 
 def warn_once(key: str, message: str, place: str = "") -> None:
@@ -19,7 +28,10 @@ def warn_once(key: str, message: str, place: str = "") -> None:
         if (key, place) in _seen:
             return
         _seen.add((key, place))
-    warnings.warn(message, DynfixWarning, stacklevel=2)
+    if _speak is None:
+        warnings.warn(message, DynfixWarning, stacklevel=2)
+    else:
+        _speak(message)
 
 
 def reset() -> None:

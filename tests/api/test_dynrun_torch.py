@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 import torch
-from dynfix.rewriter import intercept
+from dynfix.rewriter import catalogue, intercept, summary
 from dynfix.rewriter.session import Session
 from torch import nn
 
@@ -334,3 +335,34 @@ def test_module_arguments_named_like_ours(session):
 
     net = Net()
     assert [int(net(module=1, args=2)) for _ in range(3)] == [3, 3, 3]
+
+
+def test_a_debugger_sees_every_line(session):
+    net = nn.Linear(3, 3)
+    net(X), net(X)
+    ((_, entry),) = session.entries
+    before, called = sys.gettrace(), entry.calls
+    sys.settrace(lambda *event: None)
+    try:
+        net(X)
+    finally:
+        sys.settrace(before)
+    assert entry.calls == called
+
+
+def test_the_summary_names_places_and_ways_out():
+    def site(code):
+        return catalogue.Site(catalogue.REASONS[code], "model.py", 7, "x.item()")
+
+    recording = types.SimpleNamespace(
+        segments=[1, 2], sites=(site("DYN101"), site("DYN001")), compile_times={"capture": 1.5}
+    )
+    entry = types.SimpleNamespace(recordings=[recording], recompiles=["x is 2"], switchovers=[])
+    text = summary.summary([("Net", entry)], None)
+    first, *rest = text.splitlines()
+    assert "1 function, 2 graphs, 2 breaks, 1 recompile, 1.5 s of compiling" in first
+    assert any("model.py:7" in line and "`dynfix rule DYN101`" in line for line in rest)
+    assert any(
+        "model.py:7" in line and "DYN001" in line and "dynfix rule" not in line for line in rest
+    )
+    assert "  recompiled Net: x is 2" in rest

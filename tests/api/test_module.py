@@ -76,6 +76,20 @@ def test_state_dict_has_the_users_keys(pair):
     assert net.scale == 3.0
 
 
+def test_what_torch_compiles_result_saved_can_be_loaded(pair):
+    net, compiled = pair
+    saved = Net().state_dict()
+    old = type(saved)((f"_orig_mod.{key}", value) for key, value in saved.items())
+    old._metadata = {
+        f"_orig_mod.{key}" if key else "": value for key, value in saved._metadata.items()
+    }
+    keys = list(old), list(old._metadata)
+    assert str(compiled.load_state_dict(old)) == "<All keys matched successfully>"
+    assert keys == (list(old), list(old._metadata))
+    assert all(net.state_dict()[key].equal(value) for key, value in saved.items())
+    assert str(compiled.load_state_dict(saved)) == "<All keys matched successfully>"
+
+
 def test_loading_state_changes_the_next_answer(pair):
     net, compiled = pair
     before = [compiled(X) for _ in range(3)]

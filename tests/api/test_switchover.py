@@ -11,8 +11,9 @@ import types
 
 import pytest
 import torch
+from dynfix.rewriter import switchover as switchover_module
 from dynfix.rewriter.background import Background
-from dynfix.rewriter.switchover import AGAIN, TIMED, State, Switchover
+from dynfix.rewriter.switchover import AGAIN, TIMED, WARM, State, Switchover
 from dynfix.runtime import build, pacing
 from dynfix.runtime.dispatch import MISS
 from dynfix.runtime.pacing import Account, Worker
@@ -20,6 +21,12 @@ from dynfix.runtime.pacing import Account, Worker
 MAIN = (
     "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 )
+
+
+@pytest.fixture(autouse=True)
+def free_cores(monkeypatch):
+    """Time is the clock's, whatever else this machine does."""
+    monkeypatch.setattr(switchover_module, "is_crowded", lambda: False)
 
 
 class Judge:
@@ -73,7 +80,7 @@ def test_the_faster_one_stays(eager, compiled, state):
     assert call(entry, 1) == 2 and entry.state is State.WAITING
     program = Compiled(compiled)
     entry.ready(program)
-    for n in range(2 * TIMED + 3):
+    for n in range(2 * TIMED + WARM + 1):
         assert call(entry, n) == 2 * n
     assert entry.state is state and entry.trials == 1
     assert (entry.judge.total > 0) == (state is State.COMPILED)
@@ -89,7 +96,7 @@ def test_it_goes_back_when_it_has_become_slower():
     while entry.state is not State.COMPILED:
         call(entry, 1)
     program.seconds = 0.03
-    for _ in range(AGAIN + 2 * TIMED + 3):
+    for _ in range(AGAIN + 2 * TIMED + WARM + 1):
         if entry.state is State.EAGER:
             break
         program.seconds = 0.03 if entry.state is State.TRIAL else 0.0
@@ -145,7 +152,7 @@ def test_the_backward_counts():
 
     entry.ready(Compiled(0.0, give=compiled))
     x = torch.ones(2, requires_grad=True)
-    for _ in range(2 * TIMED + 3):
+    for _ in range(2 * TIMED + WARM + 1):
         call(entry, x)["loss"].sum().backward()
     assert entry.state is State.COMPILED
 
@@ -155,7 +162,7 @@ def test_a_differentiated_gradient_keeps_it_in_eager():
     entry = Switchover(recording, lambda x: (time.sleep(0.01), x**3)[1], Judge())
     entry.ready(Compiled(0.0, give=lambda x: x**3))
     x = torch.ones(2, requires_grad=True)
-    for _ in range(2 * TIMED + 3):
+    for _ in range(2 * TIMED + WARM + 1):
         (grad,) = torch.autograd.grad(call(entry, x).sum(), x, create_graph=True)
         grad.sum().backward()
     assert entry.state is State.EAGER
@@ -243,6 +250,31 @@ def test_a_fork_waits_for_a_checkpoint_and_the_child_builds_nothing():
     assert worker.busy and worker._thread is None
 
 
+def test_fork_hooks_of_what_the_worker_imports_wait_for_the_fork_that_waits(monkeypatch):
+    registered = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **hooks: registered.append(hooks))
+    worker, began, go_on = Worker(Account(share=1e9)), threading.Event(), threading.Event()
+
+    def job():
+        with pacing.RestingFinder(worker):
+            os.register_at_fork(before=len)
+            began.set()
+            go_on.wait(10)
+            os.register_at_fork(before=max, after_in_parent=min)
+
+    worker.submit(job)
+    assert began.wait(10)
+    fork = threading.Thread(target=worker.before_fork)
+    fork.start()
+    wait(lambda: worker.fork_waits)
+    go_on.set()
+    fork.join(10)
+    assert registered == [{"before": len}]
+    worker.after_fork()
+    assert registered == [{"before": len}, {"before": max, "after_in_parent": min}]
+    worker.stop()
+
+
 def test_an_import_that_waits_for_the_worker_ends_its_rest(tmp_path, monkeypatch):
     """Both want one module; the worker, which has it half way, may lose no more time."""
     (tmp_path / "wanted_by_both.py").write_text(
@@ -269,13 +301,17 @@ def test_an_import_that_waits_for_the_worker_ends_its_rest(tmp_path, monkeypatch
     worker.stop()
 
 
-def test_what_does_not_matter_is_left_alone():
+def test_what_does_not_matter_is_left_alone(monkeypatch):
+    monkeypatch.setattr(pacing, "is_crowded", lambda: False)
     loaded = []
-    account = Account(started=time.perf_counter() - 100, share=10)
+    now = time.perf_counter()
+    account = Account(started=now - 10)
     background = Background(lambda: loaded.append(1), account)
     assert not background.wants(calls=3, seconds=50)  # too few
     assert not background.wants(calls=1000, seconds=0.01)  # too short
-    assert not background.wants(calls=1000, seconds=1.0)  # a hundredth of the run
+    assert not background.wants(calls=1000, seconds=50)  # all that it takes is more than 0.4 s
+    account.started = now - 1000
+    assert not background.wants(calls=1000, seconds=1.0)  # a thousandth of the run
     assert not background._asked
     assert not background.wants(calls=1000, seconds=50)  # the compiler is loaded first
     wait(lambda: loaded and background.quiet())
@@ -345,3 +381,23 @@ def test_the_end_comes_at_once(tmp_path, end):
     got = python(["-c", MAIN, "--overhead", "1000", "script.py"], tmp_path)
     assert (got.returncode, got.stdout) == (wanted.returncode, wanted.stdout)
     assert got.stderr == wanted.stderr or "KeyboardInterrupt" in got.stderr
+
+
+def test_a_trial_is_charged_with_its_first_calls():
+    entry, _ = switchover(0.001)
+    program = Compiled(0.05)
+    entry.ready(program)
+    for n in range(2 * TIMED + WARM + 1):
+        assert call(entry, n) == 2 * n
+    assert -entry.judge.total > 0.04 * (TIMED + WARM)
+
+
+def test_a_run_without_a_free_core_is_charged_for_compilers(monkeypatch):
+    monkeypatch.setattr(pacing, "is_crowded", lambda: True)
+    account = Account()
+    worker = Worker(account)
+    code = "x = 0\nfor i in range(3000000): x += i"
+    worker.submit(lambda: build._run([sys.executable, "-S", "-c", code]))
+    wait(lambda: not worker.busy)
+    worker.stop()
+    assert account.lost > 0.05

@@ -498,3 +498,12 @@ def test_versions_switched_off():
         assert not guard_native._counts_stores(native)
     finally:
         native.use_versions(sys.version_info < (3, 13))
+
+
+def test_loaded_in_the_calling_thread_it_starts_none():
+    """As a worker does it, which ends with the process."""
+    engine = guard_native._Engine()
+    engine.load_here()
+    assert engine.thread is threading.current_thread()
+    assert (engine.native is None) == (engine.failed is not None)
+    assert engine.wait() is engine.native

@@ -1,0 +1,93 @@
+"""Whole scripts under python and under dynrun, in turn: processor and wall seconds of the process
+and what it waited for, the exit status, and what was printed.
+
+`python benchmarks/scripts.py [--rounds N] [--options "--overhead 4"] ["FILE.py --arg"]...` runs
+those of `benchmarks/scripts/` unless files are given. Of several rounds the least is shown: what
+other processes do only ever adds.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+SCRIPTS = Path(__file__).parent / "scripts"
+NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?")
+
+
+class Run(NamedTuple):
+    """One process."""
+
+    wall: float
+    cpu: float
+    status: int
+    out: str
+
+
+def run(command: list[str]) -> Run:
+    """Run it to its end."""
+    with tempfile.TemporaryFile("w+") as out:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        return Run(wall, used.ru_utime + used.ru_stime, process.returncode, out.read())
+
+
+def agreement(python: Run, dynrun: Run) -> str:
+    """Whether they printed the same, but for rounding in numbers with a point."""
+    if python.status != dynrun.status:
+        return f"exit status {python.status} and {dynrun.status}"
+    if python.out == dynrun.out:
+        return "equal"
+    if NUMBER.sub("", python.out) != NUMBER.sub("", dynrun.out):
+        return "DIFFERENT"
+    pairs = zip(NUMBER.findall(python.out), NUMBER.findall(dynrun.out), strict=True)
+    worst = max(abs(float(a) - float(b)) / (abs(float(a)) + 1e-3) for a, b in pairs)
+    return f"numbers within {worst:.1e}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scripts", nargs="*", default=sorted(map(str, SCRIPTS.glob("*.py"))))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--options", default="", help="of dynrun")
+    arguments = parser.parse_args()
+    table = Table(
+        *"script|python wall, s|dynrun|ratio|python CPU, s|dynrun|ratio|output".split("|")
+    )
+    for script in arguments.scripts:
+        command = shlex.split(script)
+        ours = ["-m", "dynfix.run", *shlex.split(arguments.options)]
+        runs: dict[str, list[Run]] = {"python": [], "dynrun": []}
+        for number in range(arguments.rounds):
+            both = [("python", []), ("dynrun", ours)]
+            for name, before in both if number % 2 == 0 else both[::-1]:
+                runs[name].append(run([sys.executable, *before, *command]))
+        table.add_row(Path(command[0]).stem + " ".join(["", *command[1:]]), *_cells(runs))
+        print(*(cell for cell in (script, *_cells(runs))), sep=" | ", file=sys.stderr, flush=True)
+    Console(width=120).print(table)
+
+
+def _cells(runs: dict[str, list[Run]]) -> list[str]:
+    cells = []
+    for kind in ("wall", "cpu"):
+        python, dynrun = (min(getattr(r, kind) for r in runs[n]) for n in ("python", "dynrun"))
+        cells += [f"{python:.1f}", f"{dynrun:.1f}", f"{dynrun / python:.2f}"]
+    pairs = zip(runs["python"], runs["dynrun"], strict=True)
+    return [*cells, "; ".join(dict.fromkeys(agreement(*pair) for pair in pairs))]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Nodes of a joint graph that compute the same thing become one, before it is partitioned.
+
+The partitioner has a pass that does this (`fx_graph_cse`), but it loads the whole of Inductor for
+one helper: more than all else that a first compilation loads.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._functorch import config
+from torch._functorch.compile_utils import get_aten_target, rand_ops
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._pytree import tree_flatten
+
+_EACH_ITS_OWN = (*rand_ops, torch.ops.aten.empty)
+
+
+def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
+    """torch's partition by minimum cut, after our pass over equal nodes instead of its own."""
+    if not config.cse:
+        return min_cut_rematerialization_partition(joint, inputs, **settings)
+    joint.graph.eliminate_dead_code()
+    joint.graph = without_duplicates(joint.graph)
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, inputs, **settings)
+
+
+def without_duplicates(graph: Graph) -> Graph:
+    """A copy of `graph` in which a node stands for those after it with the same target and
+    arguments. Outputs, and what shares their memory, stay apart; so do random numbers, and nodes
+    with a write between them."""
+    new, copies = Graph(), dict[Node, Node]()
+    first = dict[Any, Node]()
+    returned = set(_storages(graph.find_nodes(op="output")[0].all_input_nodes))
+    for node in graph.nodes:
+        if _writes(node):
+            first.clear()
+        key = None if set(_storages([node])) & returned else _key(node, copies)
+        found = first.get(key) if key is not None else None
+        copies[node] = found or new.node_copy(node, copies.__getitem__)
+        if key is not None:
+            first.setdefault(key, copies[node])
+    return new
+
+
+def _key(node: Node, copies: dict[Node, Node]) -> Any:
+    """Equal for nodes that compute the same thing; None for one that stays by itself. Types are
+    part of it, since 1 == 1.0."""
+    if node.op != "call_function" or get_aten_target(node) in _EACH_ITS_OWN:
+        return None
+    leaves, spec = tree_flatten((node.args, node.kwargs))
+    leaves = [copies[leaf] if isinstance(leaf, Node) else leaf for leaf in leaves]
+    if not all(_is_comparable(leaf) for leaf in leaves):
+        return None
+    return node.target, str(spec), tuple((type(leaf), repr(leaf), leaf) for leaf in leaves)
+
+
+def _is_comparable(leaf: Any) -> bool:
+    kinds = Node | int | float | complex | str | None | torch.dtype | torch.device
+    return isinstance(leaf, kinds | torch.layout | torch.memory_format)
+
+
+def _storages(nodes: list[Node]) -> Iterator[int]:
+    for node in nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            yield value.untyped_storage()._cdata
+
+
+def _writes(node: Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable

@@ -1,0 +1,68 @@
+"""Whatever fails around a script leaves it running in eager, with a line on stderr; its filters make
+errors of warnings."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+MAIN = (
+    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
+)
+SCRIPT = """
+    import sys, warnings
+    import torch
+    from torch import nn
+    {setup}
+    warnings.simplefilter("error")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(6):
+        loss = net(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        print(f"{{loss.item():.4f}}")
+"""
+BROKEN = """if "dynfix" in sys.modules:
+        from dynfix.rewriter import session
+        def broken(*args, **changes): raise OSError("planted")
+        session.Session.compile = broken
+"""
+FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))"
+
+
+def run(arguments, folder, setup="", **env):
+    (folder / "script.py").write_text(textwrap.dedent(SCRIPT.format(setup=setup)))
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **env}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory):
+    return run(["script.py"], tmp_path_factory.mktemp("python"))
+
+
+@pytest.mark.parametrize(
+    ("setup", "env", "said"),
+    [
+        (BROKEN, {}, "Sequential runs in eager: it cannot be compiled: OSError: planted"),
+        pytest.param(BROKEN + "    sys.stderr = None", {}, "", marks=pytest.mark.slow),
+        ("", {"PATH": "/nowhere", "CXX": "", "CC": ""}, "compiler"),
+        pytest.param(FULL_DISK, {}, "Sequential runs in eager", marks=pytest.mark.slow),
+        pytest.param("", {"DYNFIX_CACHE_DIR": "/dev/null/x"}, "cache", marks=pytest.mark.slow),
+    ],
+    ids=["broken", "no stderr", "no compiler", "disk full", "no cache folder"],
+)
+def test_a_failure_leaves_the_script_in_eager(tmp_path, wanted, setup, env, said):
+    env = {"DYNFIX_CACHE_DIR": str(tmp_path / "cache"), **env}
+    arguments = ["-c", MAIN, "--eager-calls", "1", "script.py"]
+    status, out, error = run(arguments, tmp_path, setup, **env)
+    assert (status, out) == wanted[:2], error
+    lines = error.splitlines()
+    assert all(line.startswith("dynrun: ") for line in lines) and len(lines) <= 2, error
+    assert said in error and bool(said) == bool(lines), error

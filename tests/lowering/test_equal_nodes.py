@@ -1,0 +1,62 @@
+"""Equal nodes of a joint graph become one, and nothing of Inductor is loaded for it."""
+
+import subprocess
+import sys
+
+import torch
+from dynfix.lowering.equal_nodes import without_duplicates
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+aten = torch.ops.aten
+
+
+def targets(fn, *shapes):
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(torch.ones(shape)) for shape in shapes]
+        graph = without_duplicates(make_fx(fn)(*fakes).graph)
+    graph.lint()
+    return [node.target for node in graph.nodes if node.op == "call_function"]
+
+
+def test_what_is_computed_twice_is_computed_once():
+    def fn(x, y):
+        return (x.sin() * y.cos() + x.sin() * y.cos(),)
+
+    assert sorted(map(str, targets(fn, 3, 3))) == sorted(
+        ["aten.sin.default", "aten.cos.default", "aten.mul.Tensor", "aten.add.Tensor"]
+    )
+
+
+def test_numbers_of_another_type_or_sign_are_other_arguments():
+    def fn(x):
+        return (x * 1 + x * 1.0 + x * 0.0 + x * -0.0 + x * 1,)
+
+    assert targets(fn, 3).count(aten.mul.Tensor) == 4
+
+
+def test_outputs_stay_apart_and_so_do_random_numbers_and_writes():
+    assert targets(lambda x: (x.sin(), x.sin()), 3).count(aten.sin.default) == 2
+    assert targets(lambda x: (torch.rand_like(x) + torch.rand_like(x),), 3).count(
+        aten.rand_like.default
+    ) == 2  # fmt: skip
+
+    def writes(x, y):
+        before = x.sin()
+        y.copy_(before)
+        return (before + y.sin() + x.sin() + y.sin(),)
+
+    assert targets(writes, 3, 3).count(aten.sin.default) == 3
+
+
+def test_a_training_graph_loads_nothing_of_inductors_lowering():
+    code = """
+import sys, torch, dynfix
+f = dynfix.compile(lambda x: (x.sin() * x.sin()).sum())
+for _ in range(2):
+    f(torch.ones(4, requires_grad=True)).backward()
+loaded = {"torch._inductor.pattern_matcher", "torch._inductor.lowering"} & set(sys.modules)
+print(sorted(loaded))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
