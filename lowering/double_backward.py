@@ -12,21 +12,27 @@ from typing import Any
 
 import torch
 
+from .absent_gradients import Reach, with_zeros
+
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
 
 class Differentiable:
-    """A compiled segment with a second derivative. `module`: its torch-level graph; `random`:
-    whether it draws random numbers. `when_seen` is called once a gradient is asked to be
-    differentiable. `writes`, the positions of the inputs that it writes, is known after the first
-    call: batch norm writes its statistics where no recorder sees it."""
+    """A compiled segment with a second derivative. `module`: its torch-level graph; `metas`: its
+    inputs; `random`: whether it draws random numbers. `when_seen` is called once a gradient is
+    asked to be differentiable. `writes`, the positions of the inputs that it writes, is known
+    after the first call: batch norm writes its statistics where no recorder sees it."""
 
     when_seen: Callable[[], None] | None = None
 
     def __init__(
-        self, program: Callable[..., Any], module: torch.fx.GraphModule, random: bool
+        self,
+        program: Callable[..., Any],
+        module: torch.fx.GraphModule,
+        metas: Sequence[Any],
+        random: bool,
     ) -> None:
-        self.program, self.module, self.random = program, module, random
+        self.program, self.module, self.metas, self.random = program, module, metas, random
         self.writes: tuple[int, ...] | None = None
         self._way: tuple[int, ...] | None = None
 
@@ -41,6 +47,7 @@ class Differentiable:
         if node is not None:
             call.settle()
             node.dynfix_call = call
+            node.materialize_grads = False
         return result
 
     def _node(self, result: Any) -> Any:
@@ -52,8 +59,20 @@ class Differentiable:
         self._way = _way(result)
         node = None if self._way is None else _follow(result, self._way)
         if node is not None:
-            _patch(node._forward_cls)
+            self._patch(node._forward_cls)
         return node
+
+    def _patch(self, cls: Any) -> None:
+        """Give AOTAutograd's function of one segment a backward that can be differentiated."""
+        if "dynfix_plain_backward" in vars(cls):
+            return
+
+        def targets(fed: Sequence[Any], results: Any) -> list[Any]:
+            return _targets(cls.metadata, fed, _outputs(results))
+
+        cls.dynfix_plain_backward = cls.__dict__["backward"]
+        cls.dynfix_reach = Reach(self.module, self.metas, targets, _autocasts())
+        cls.backward = staticmethod(_backward)
 
 
 class Call:
@@ -190,25 +209,23 @@ def _is_compiled(node: Any) -> bool:
     return hasattr(getattr(node, "_forward_cls", None), "compiled_fw")
 
 
-def _patch(cls: Any) -> None:
-    """Give AOTAutograd's function of one segment a backward that can be differentiated."""
-    if "dynfix_plain_backward" in vars(cls):
-        return
-    cls.dynfix_plain_backward = cls.__dict__["backward"]
-    cls.backward = staticmethod(_backward)
-
-
 def _backward(ctx: Any, *grads: Any) -> Any:
-    plain = ctx._forward_cls.dynfix_plain_backward
+    cls = ctx._forward_cls
     call = getattr(ctx, "dynfix_call", None)
+    boxed = len(grads) == 1 and isinstance(grads[0], list)
+    given = grads[0] if boxed else list(grads)
     if torch.is_grad_enabled() and call is not None:
         _seen(call.owner)
         if not call.unfit():
-            given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else grads
             return _through_eager(ctx, call, given)
     elif call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
         ctx.dynfix_call = None
-    return plain(ctx, *grads)
+    absent = frozenset[int]()
+    if any(grad is None for grad in given):
+        absent = cls.dynfix_reach.absent(given)
+        with_zeros(ctx, given)
+    found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
+    return tuple(None if i in absent else grad for i, grad in enumerate(found)) if absent else found
 
 
 def _seen(owner: Differentiable) -> None:

@@ -30,7 +30,7 @@ def compile_segment(
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
     if options.backend == "eager":
         return Foreign(program)
-    program = Differentiable(program, segment.module, segment.random)
+    program = Differentiable(program, segment.module, segment.metas, segment.random)
     return program if by_aot else Foreign(program)
 
 

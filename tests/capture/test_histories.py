@@ -144,3 +144,19 @@ def test_a_buffer_that_was_read_is_written_before_the_backward(written, backend)
     torch.manual_seed(0)
     found = make(lambda fn: dynfix.compile(fn, backend=backend))
     assert found.expected == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_leads_to_nothing_that_was_differentiated_has_no_gradient(backend):
+    def make(compiled):
+        fn, seen = compiled(lambda a, b, c: (a * b, (b * c).floor(), c.exp().int())), []
+        for turn in range(4):
+            a, b, c = (torch.full((2,), value, requires_grad=True) for value in (1.0, 2.0, 3.0))
+            first, second, _ = fn(a, b, c)
+            sum((first, second, first + second)[turn % 3]).backward(retain_graph=turn == 3)
+            if turn == 3:
+                second.sum().backward()
+            seen.append([None if each.grad is None else each.grad.tolist() for each in (a, b, c)])
+        return seen
+
+    both(make, backend)
