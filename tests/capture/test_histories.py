@@ -160,3 +160,26 @@ def test_what_leads_to_nothing_that_was_differentiated_has_no_gradient(backend):
         return seen
 
     both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_are_written_before_the_backward(backend):
+    """Eager saves what is made of them."""
+
+    def make(compiled):
+        def f(x, bias):
+            return ((x * 2).sin() + (bias + 1).exp()).tanh() * 3
+
+        fn, seen = compiled(f), []
+        for _ in range(3):
+            leaf = torch.linspace(0, 1, 4, requires_grad=True)
+            x, bias = leaf * 1, torch.zeros(4, requires_grad=True)
+            y = fn(x, bias)
+            with torch.no_grad():
+                x.mul_(2), bias.add_(1)
+            y.sum().backward()
+            seen += [*leaf.grad.tolist(), *bias.grad.tolist()]
+        return pytest.approx(seen, rel=1e-5)
+
+    expected = make(lambda fn: fn)
+    assert make(lambda fn: dynfix.compile(fn, backend=backend)).expected == expected
