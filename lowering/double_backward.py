@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .absent_gradients import Reach, with_zeros
+from .eager_history import EagerHistory, absent, with_zeros
 
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
@@ -35,12 +35,15 @@ class Differentiable:
         self.program, self.module, self.metas, self.random = program, module, metas, random
         self.writes: tuple[int, ...] | None = None
         self._way: tuple[int, ...] | None = None
+        self._with_gradients = [i for i, meta in enumerate(metas) if meta.requires_grad]
+        self._order: tuple[int, ...] | None = None
 
     def __call__(self, *tensors: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.program(*tensors)
         call = Call(self, tensors)
-        result = self.program(*tensors)
+        hooked = any(_has_hooks(tensors[index]) for index in self._with_gradients)
+        result = self.program(*(self._in_order(tensors) if hooked else tensors))
         if self.writes is None:
             self.writes = call.written(tensors)
         node = self._node(result)
@@ -49,6 +52,20 @@ class Differentiable:
             node.dynfix_call = call
             node.materialize_grads = False
         return result
+
+    def _history(self) -> EagerHistory:
+        return EagerHistory(self.module, self.metas, _autocasts())
+
+    def _in_order(self, tensors: tuple[Any, ...]) -> list[Any]:
+        """The inputs; leaves with a node each, which autograd comes to in the order in which eager
+        gives them their gradients: the node made last is the first."""
+        if self._order is None:
+            self._order = self._history().order()
+        given = list(tensors)
+        for index in reversed(self._order):
+            if given[index].is_leaf:
+                given[index] = _view(given[index])
+        return given
 
     def _node(self, result: Any) -> Any:
         """AOTAutograd's node behind the results, found by the way that led to it the first time."""
@@ -71,7 +88,8 @@ class Differentiable:
             return _targets(cls.metadata, fed, _outputs(results))
 
         cls.dynfix_plain_backward = cls.__dict__["backward"]
-        cls.dynfix_reach = Reach(self.module, self.metas, targets, _autocasts())
+        history = self._history()
+        cls.dynfix_reach = staticmethod(functools.cache(lambda: history.reach(targets)))
         cls.backward = staticmethod(_backward)
 
 
@@ -121,6 +139,10 @@ class Call:
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
             results = self.owner.module(*fed)
         return inputs, (fed, results)
+
+
+def _has_hooks(tensor: torch.Tensor) -> bool:
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def _view(tensor: Any) -> Any:
@@ -220,12 +242,12 @@ def _backward(ctx: Any, *grads: Any) -> Any:
             return _through_eager(ctx, call, given)
     elif call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
         ctx.dynfix_call = None
-    absent = frozenset[int]()
+    none = frozenset[int]()
     if any(grad is None for grad in given):
-        absent = cls.dynfix_reach.absent(given)
+        none = absent(given, cls.dynfix_reach())
         with_zeros(ctx, given)
     found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
-    return tuple(None if i in absent else grad for i, grad in enumerate(found)) if absent else found
+    return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
 
 
 def _seen(owner: Differentiable) -> None:

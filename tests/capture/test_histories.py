@@ -183,3 +183,22 @@ def test_inputs_are_written_before_the_backward(backend):
 
     expected = make(lambda fn: fn)
     assert make(lambda fn: dynfix.compile(fn, backend=backend)).expected == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_arrive_in_eagers_order(backend):
+    def make(compiled):
+        torch.manual_seed(0)
+        layers, seen = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4))), []
+        for name, parameter in layers.named_parameters():
+            parameter.register_hook(lambda grad, name=name: seen.append(name))
+            parameter.register_post_accumulate_grad_hook(
+                lambda p, name=name: seen.append("-" + name)
+            )
+        fn, x = compiled(lambda x: torch.relu(layers(x)) + layers[0].bias), torch.ones(2, 3)
+        x.requires_grad_().register_hook(lambda grad: seen.append("x"))
+        for _ in range(3):
+            fn(x).sum().backward()
+        return seen
+
+    both(make, backend)
