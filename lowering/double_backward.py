@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .eager_history import EagerHistory, absent, with_zeros
+from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
 
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
@@ -89,17 +89,19 @@ class Differentiable:
 
         cls.dynfix_plain_backward = cls.__dict__["backward"]
         history = self._history()
-        cls.dynfix_reach = staticmethod(functools.cache(lambda: history.reach(targets)))
+        cls.dynfix_leads = staticmethod(functools.cache(lambda: history.leads(targets)))
         cls.backward = staticmethod(_backward)
 
 
 class Call:
-    """What one call needs to be made again."""
+    """What one call needs to be made again. `released`: the nodes of eager's history that earlier
+    backwards went through, and that had saved tensors; None before the first."""
 
-    __slots__ = ("autocast", "cuda", "owner", "rng", "tensors", "versions")
+    __slots__ = ("autocast", "cuda", "owner", "released", "rng", "tensors", "versions")
 
     def __init__(self, owner: Differentiable, tensors: tuple[Any, ...]) -> None:
         self.owner = owner
+        self.released: frozenset[int] | None = None
         self.versions = [_version(tensor) for tensor in tensors]
         self.tensors = tensors
         copied = range(len(tensors)) if owner.writes is None else owner.writes
@@ -123,17 +125,28 @@ class Call:
         if self.owner.writes:
             self.versions = [_version(tensor) for tensor in self.tensors]
 
+    def serves(self, given: Sequence[Any], leads: Callable[[], Sequence[Lead]]) -> bool:
+        """Whether a backward with these gradients has to run the graph again, and can: one that is
+        to be differentiated, or one after another that did not come by here."""
+        needed = frozenset[int]() if self.released is None else savers(given, leads())
+        if self.released is not None and needed & self.released:
+            return False
+        if torch.is_grad_enabled():
+            _seen(self.owner)
+            return not self.unfit()
+        return self.released is not None and not (needed and self.unfit())
+
     def unfit(self) -> bool:
         """Whether an input is no longer what it was."""
         return any(map(_changed, self.tensors, self.versions))
 
     def again(self) -> tuple[list[Any], Any]:
         """The inputs, each a leaf-like view of its own, and the results of the graph on them."""
-        inputs = [
-            tensor.clone() if position in (self.owner.writes or ()) else _view(tensor)
-            for position, tensor in enumerate(self.tensors)
-        ]
         with torch.enable_grad(), _generators(self.rng, self.cuda), contextlib.ExitStack() as stack:
+            inputs = [
+                tensor.clone() if position in (self.owner.writes or ()) else _view(tensor)
+                for position, tensor in enumerate(self.tensors)
+            ]
             for make in self.autocast:
                 stack.enter_context(make())
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
@@ -236,16 +249,19 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     call = getattr(ctx, "dynfix_call", None)
     boxed = len(grads) == 1 and isinstance(grads[0], list)
     given = grads[0] if boxed else list(grads)
-    if torch.is_grad_enabled() and call is not None:
-        _seen(call.owner)
-        if not call.unfit():
-            return _through_eager(ctx, call, given)
-    elif call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
-        ctx.dynfix_call = None
-    none = frozenset[int]()
-    if any(grad is None for grad in given):
-        none = absent(given, cls.dynfix_reach())
-        with_zeros(ctx, given)
+    partial = any(grad is None for grad in given)
+    if partial and all(grad is None for grad in given):
+        return (None,) * len(ctx.needs_input_grad)
+    again = call is not None and call.serves(given, cls.dynfix_leads)
+    none = absent(given, cls.dynfix_leads()) if partial else frozenset[int]()
+    if call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
+        if partial or again:
+            call.released = (call.released or frozenset()) | savers(given, cls.dynfix_leads())
+        else:
+            ctx.dynfix_call = None
+    if again:
+        return _through_eager(ctx, call, given)
+    with_zeros(ctx, given)
     found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
     return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
 
@@ -278,7 +294,13 @@ def _through_eager(ctx: Any, call: Call, grads: Sequence[Any]) -> tuple[Any, ...
         found = dict(
             zip(
                 wanted,
-                torch.autograd.grad(outs, asked, given, create_graph=True, allow_unused=True),
+                torch.autograd.grad(
+                    outs,
+                    asked,
+                    given,
+                    create_graph=torch.is_grad_enabled(),
+                    allow_unused=True,
+                ),
                 strict=True,
             )
         )

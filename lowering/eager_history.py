@@ -1,13 +1,14 @@
 """What eager's gradient history of a segment would be, found by running its graph on fake tensors.
 
 AOTAutograd's one node gives a gradient to every input at once: zeros where nothing that the input
-leads to was differentiated, where eager gives none and leaves `.grad` None; and in an order of its
-own, which gradient hooks can see.
+leads to was differentiated, where eager gives none and leaves `.grad` None; in an order of its own,
+which gradient hooks can see; and once, where eager goes twice through nodes that saved nothing, and
+later through those that the first backward did not reach.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,17 +37,11 @@ class EagerHistory:
             inputs = [meta.fake() for meta in self.metas]
             yield inputs, self.module(*inputs)
 
-    def reach(
-        self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]
-    ) -> tuple[frozenset[int], ...]:
-        """For each tensor that `targets(inputs, results)` gives: the inputs that its gradient
-        leads to."""
+    def leads(self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]) -> tuple["Lead", ...]:
+        """For each tensor that `targets(inputs, results)` gives: where its gradient leads."""
         with self._run() as (inputs, results):
             places = {id(each): index for index, each in enumerate(inputs)}
-            return tuple(
-                frozenset(places[id(leaf)] for leaf in _leaves(target) if id(leaf) in places)
-                for target in targets(inputs, results)
-            )
+            return tuple(_lead(target, places) for target in targets(inputs, results))
 
     def order(self) -> tuple[int, ...]:
         """The inputs in the order in which their gradients arrive."""
@@ -60,23 +55,54 @@ class EagerHistory:
         return tuple(found)
 
 
-def absent(given: Sequence[Any], reach: Sequence[frozenset[int]]) -> frozenset[int]:
-    """The inputs that only gradients of None lead to, if any does."""
-    pairs = list(zip(given, reach, strict=False))
-    reached = {index for grad, leads in pairs if grad is not None for index in leads}
-    return frozenset(index for _, leads in pairs for index in leads) - reached
+class Lead(NamedTuple):
+    """To which inputs, and through which nodes that saved tensors: these lead there once."""
+
+    inputs: frozenset[int]
+    savers: frozenset[int]
 
 
-def _leaves(tensor: Any) -> Iterator[torch.Tensor]:
-    seen, waiting = set(), [getattr(tensor, "grad_fn", None)]
+def _lead(tensor: Any, places: dict[int, int]) -> Lead:
+    nodes = _nodes(tensor)
+    leaves = (id(getattr(node, "variable", None)) for node in nodes)
+    return Lead(
+        frozenset(places[leaf] for leaf in leaves if leaf in places),
+        frozenset(node._sequence_nr() for node in nodes if _saves(node)),
+    )
+
+
+def _nodes(tensor: Any) -> set[Any]:
+    seen, waiting = set[Any](), [getattr(tensor, "grad_fn", None)]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        waiting += [following for following, _ in node.next_functions]
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return seen
+
+
+def _saves(node: Any) -> bool:
+    kept = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+    return bool(getattr(node, "saved_tensors", ())) or any(map(_is_saved, kept))
+
+
+def _is_saved(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (
+        isinstance(value, tuple) and any(map(_is_saved, value))
+    )
+
+
+def absent(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
+    """The inputs that only gradients of None lead to, if any does."""
+    pairs = list(zip(given, leads, strict=False))
+    reached = {index for grad, lead in pairs if grad is not None for index in lead.inputs}
+    return frozenset(index for _, lead in pairs for index in lead.inputs) - reached
+
+
+def savers(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
+    """The nodes that saved tensors, which a backward with these gradients goes through."""
+    pairs = zip(given, leads, strict=False)
+    return frozenset(node for grad, lead in pairs if grad is not None for node in lead.savers)
 
 
 def with_zeros(node: Any, given: list[Any]) -> None:

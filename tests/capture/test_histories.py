@@ -202,3 +202,34 @@ def test_gradients_arrive_in_eagers_order(backend):
         return seen
 
     both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ("saves nothing", "not yet differentiated", "differentiated"))
+def test_state_that_is_carried_with_its_history(kind, backend):
+    """Eager goes a second time through what saved nothing, and once through what did."""
+
+    def make(compiled):
+        class State:
+            h = torch.zeros(3)
+
+        def f(x, w):
+            out = x * w + State.h.mean()
+            kept = {"saves nothing": w + 0, "not yet differentiated": w.exp()}
+            State.h = kept.get(kind, out.sin())
+            return out
+
+        fn, seen = compiled(f), []
+        for turn in range(6):
+            if turn == 2:
+                State.h = torch.zeros(3, requires_grad=True) + 0
+            w = torch.linspace(0, 1, 3, requires_grad=True)
+            before = seen[-1][0] if seen else None
+            try:
+                fn(torch.full((3,), 3.0), w).sum().backward()
+            except RuntimeError as error:
+                before = str(error)[:40]
+            seen.append((w, before))
+        return [(w.grad.tolist() if w.grad is not None else w.grad, str(b)) for w, b in seen]
+
+    both(make, backend)
