@@ -12,30 +12,39 @@ from typing import Any
 
 import torch
 
+from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
+
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
 
 class Differentiable:
-    """A compiled segment with a second derivative. `module`: its torch-level graph; `random`:
-    whether it draws random numbers. `when_seen` is called once a gradient is asked to be
-    differentiable. `writes`, the positions of the inputs that it writes, is known after the first
-    call: batch norm writes its statistics where no recorder sees it."""
+    """A compiled segment with a second derivative. `module`: its torch-level graph; `metas`: its
+    inputs; `random`: whether it draws random numbers. `when_seen` is called once a gradient is
+    asked to be differentiable. `writes`, the positions of the inputs that it writes, is known
+    after the first call: batch norm writes its statistics where no recorder sees it."""
 
     when_seen: Callable[[], None] | None = None
 
     def __init__(
-        self, program: Callable[..., Any], module: torch.fx.GraphModule, random: bool
+        self,
+        program: Callable[..., Any],
+        module: torch.fx.GraphModule,
+        metas: Sequence[Any],
+        random: bool,
     ) -> None:
-        self.program, self.module, self.random = program, module, random
+        self.program, self.module, self.metas, self.random = program, module, metas, random
         self.writes: tuple[int, ...] | None = None
         self._way: tuple[int, ...] | None = None
         self._no_history = False  # of the results: nobody can ask for a gradient
+        self._with_gradients = [i for i, meta in enumerate(metas) if meta.requires_grad]
+        self._order: tuple[int, ...] | None = None
 
     def __call__(self, *tensors: Any) -> Any:
         if self._no_history or not torch.is_grad_enabled():
             return self.program(*tensors)
         call = Call(self, tensors)
-        result = self.program(*tensors)
+        hooked = any(_has_hooks(tensors[index]) for index in self._with_gradients)
+        result = self.program(*(self._in_order(tensors) if hooked else tensors))
         if self.writes is None:
             self.writes = call.written(tensors)
         node = self._node(result)
@@ -43,7 +52,22 @@ class Differentiable:
         if node is not None:
             call.settle()
             node.dynfix_call = call
+            node.materialize_grads = False
         return result
+
+    def _history(self) -> EagerHistory:
+        return EagerHistory(self.module, self.metas, _autocasts())
+
+    def _in_order(self, tensors: tuple[Any, ...]) -> list[Any]:
+        """The inputs; leaves with a node each, which autograd comes to in the order in which eager
+        gives them their gradients: the node made last is the first."""
+        if self._order is None:
+            self._order = self._history().order()
+        given = list(tensors)
+        for index in reversed(self._order):
+            if given[index].is_leaf:
+                given[index] = _view(given[index])
+        return given
 
     def _node(self, result: Any) -> Any:
         """AOTAutograd's node behind the results, found by the way that led to it the first time."""
@@ -54,17 +78,32 @@ class Differentiable:
         self._way = _way(result)
         node = None if self._way is None else _follow(result, self._way)
         if node is not None:
-            _patch(node._forward_cls)
+            self._patch(node._forward_cls)
         return node
+
+    def _patch(self, cls: Any) -> None:
+        """Give AOTAutograd's function of one segment a backward that can be differentiated."""
+        if "dynfix_plain_backward" in vars(cls):
+            return
+
+        def targets(fed: Sequence[Any], results: Any) -> list[Any]:
+            return _targets(cls.metadata, fed, _outputs(results))
+
+        cls.dynfix_plain_backward = cls.__dict__["backward"]
+        history = self._history()
+        cls.dynfix_leads = staticmethod(functools.cache(lambda: history.leads(targets)))
+        cls.backward = staticmethod(_backward)
 
 
 class Call:
-    """What one call needs to be made again."""
+    """What one call needs to be made again. `released`: the nodes of eager's history that earlier
+    backwards went through, and that had saved tensors; None before the first."""
 
-    __slots__ = ("autocast", "cuda", "owner", "rng", "tensors", "versions")
+    __slots__ = ("autocast", "cuda", "owner", "released", "rng", "tensors", "versions")
 
     def __init__(self, owner: Differentiable, tensors: tuple[Any, ...]) -> None:
         self.owner = owner
+        self.released: frozenset[int] | None = None
         self.versions = [_version(tensor) for tensor in tensors]
         self.tensors = tensors
         copied = range(len(tensors)) if owner.writes is None else owner.writes
@@ -88,17 +127,28 @@ class Call:
         if self.owner.writes:
             self.versions = [_version(tensor) for tensor in self.tensors]
 
+    def serves(self, given: Sequence[Any], leads: Callable[[], Sequence[Lead]]) -> bool:
+        """Whether a backward with these gradients has to run the graph again, and can: one that is
+        to be differentiated, or one after another that did not come by here."""
+        needed = frozenset[int]() if self.released is None else savers(given, leads())
+        if self.released is not None and needed & self.released:
+            return False
+        if torch.is_grad_enabled():
+            _seen(self.owner)
+            return not self.unfit()
+        return self.released is not None and not (needed and self.unfit())
+
     def unfit(self) -> bool:
         """Whether an input is no longer what it was."""
         return any(map(_changed, self.tensors, self.versions))
 
     def again(self) -> tuple[list[Any], Any]:
         """The inputs, each a leaf-like view of its own, and the results of the graph on them."""
-        inputs = [
-            tensor.clone() if position in (self.owner.writes or ()) else _view(tensor)
-            for position, tensor in enumerate(self.tensors)
-        ]
         with torch.enable_grad(), _generators(self.rng, self.cuda), contextlib.ExitStack() as stack:
+            inputs = [
+                tensor.clone() if position in (self.owner.writes or ()) else _view(tensor)
+                for position, tensor in enumerate(self.tensors)
+            ]
             for make in self.autocast:
                 stack.enter_context(make())
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
@@ -110,6 +160,10 @@ def _requires_grad(results: Any) -> bool:
     if isinstance(results, list | tuple):
         return any(map(_requires_grad, results))
     return isinstance(results, torch.Tensor) and results.requires_grad
+
+
+def _has_hooks(tensor: torch.Tensor) -> bool:
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def _view(tensor: Any) -> Any:
@@ -198,25 +252,26 @@ def _is_compiled(node: Any) -> bool:
     return hasattr(getattr(node, "_forward_cls", None), "compiled_fw")
 
 
-def _patch(cls: Any) -> None:
-    """Give AOTAutograd's function of one segment a backward that can be differentiated."""
-    if "dynfix_plain_backward" in vars(cls):
-        return
-    cls.dynfix_plain_backward = cls.__dict__["backward"]
-    cls.backward = staticmethod(_backward)
-
-
 def _backward(ctx: Any, *grads: Any) -> Any:
-    plain = ctx._forward_cls.dynfix_plain_backward
+    cls = ctx._forward_cls
     call = getattr(ctx, "dynfix_call", None)
-    if torch.is_grad_enabled() and call is not None:
-        _seen(call.owner)
-        if not call.unfit():
-            given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else grads
-            return _through_eager(ctx, call, given)
-    elif call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
-        ctx.dynfix_call = None
-    return plain(ctx, *grads)
+    boxed = len(grads) == 1 and isinstance(grads[0], list)
+    given = grads[0] if boxed else list(grads)
+    partial = any(grad is None for grad in given)
+    if partial and all(grad is None for grad in given):
+        return (None,) * len(ctx.needs_input_grad)
+    again = call is not None and call.serves(given, cls.dynfix_leads)
+    none = absent(given, cls.dynfix_leads()) if partial else frozenset[int]()
+    if call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
+        if partial or again:
+            call.released = (call.released or frozenset()) | savers(given, cls.dynfix_leads())
+        else:
+            ctx.dynfix_call = None
+    if again:
+        return _through_eager(ctx, call, given)
+    with_zeros(ctx, given)
+    found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
+    return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
 
 
 def _seen(owner: Differentiable) -> None:
@@ -247,7 +302,13 @@ def _through_eager(ctx: Any, call: Call, grads: Sequence[Any]) -> tuple[Any, ...
         found = dict(
             zip(
                 wanted,
-                torch.autograd.grad(outs, asked, given, create_graph=True, allow_unused=True),
+                torch.autograd.grad(
+                    outs,
+                    asked,
+                    given,
+                    create_graph=torch.is_grad_enabled(),
+                    allow_unused=True,
+                ),
                 strict=True,
             )
         )

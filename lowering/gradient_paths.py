@@ -13,14 +13,18 @@ from .saved_inputs import keep_results
 
 
 class GradientPaths:
-    """Which inputs of a joint graph get a gradient; asked while it is partitioned."""
+    """Which inputs of a joint graph get a gradient, and how many results its forward has; asked
+    while it is partitioned."""
+
+    returned = 0
 
     def __init__(self) -> None:
         self._has_gradient: list[bool] = []
 
     def partition(self, joint: GraphModule, inputs: Any, **settings: Any) -> Any:
-        output = next(node for node in reversed(joint.graph.nodes) if node.op == "output")
-        gradients = output.args[0][settings["num_fwd_outputs"] :]
+        output = joint.graph.output_node()
+        self.returned = settings["num_fwd_outputs"]
+        gradients = output.args[0][self.returned :]  # type: ignore[index]
         self._has_gradient = [gradient is not None for gradient in gradients]
         keep_results(joint, self._has_gradient)
         return partition(joint, inputs, **settings)

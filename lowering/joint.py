@@ -93,13 +93,16 @@ def compile_graph(
     """
     check_torch()
 
+    paths = GradientPaths()
+
     def compiler(kind: str) -> Callable[..., Any]:
-        return boxed(lambda graph, inputs: compile_unit(graph, kind, options))
+        return boxed(
+            lambda graph, inputs: compile_unit(graph, kind, options, _returned(kind, graph, paths))
+        )
 
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
-    paths = GradientPaths()
     compiled = aot_autograd.aot_module_simplified(
         tupled,
         tuple(example_inputs),
@@ -113,6 +116,14 @@ def compile_graph(
     cut_off = paths.inputs_without(tupled, example_inputs)
     called = without_history(compiled, cut_off) if cut_off else compiled
     return (lambda *args: called(*args)[0]) if single else called
+
+
+def _returned(kind: str, graph: GraphModule, paths: GradientPaths) -> int:
+    """How many outputs of the graph leave AOTAutograd: not what is saved for a backward, and no
+    gradients."""
+    if kind == "inference":
+        return len(graph.graph.output_node().args[0])  # type: ignore[arg-type]
+    return paths.returned if kind == "forward" else 0
 
 
 def with_aten_views(gm: GraphModule) -> GraphModule:

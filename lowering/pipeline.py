@@ -58,30 +58,34 @@ STAGES = (
 )
 
 
-def compile_unit(graph: GraphModule, name: str, options: Options) -> Program | GraphedProgram:
-    """The program of a functional core-ATen graph. Raises LoweringError or BuildError."""
+def compile_unit(
+    graph: GraphModule, name: str, options: Options, returned: int = 0
+) -> Program | GraphedProgram:
+    """The program of a functional core-ATen graph; its first `returned` outputs are different
+    tensor objects. Raises LoweringError or BuildError."""
     if options.target == "triton" or _on_gpu(graph):
-        return _compile(graph, name, options, symbolic_loops=False, ordered=False)
+        return _compile(graph, name, options, returned, symbolic_loops=False, ordered=False)
     try:
-        return _compile(graph, name, options)
+        return _compile(graph, name, options, returned)
     except Unknown as question:
         log.info(
             "%s: loops over sizes that only a call knows are left to the library: %s",
             name,
             question,
         )
-        return _compile(graph, name, options, symbolic_loops=False)
+        return _compile(graph, name, options, returned, symbolic_loops=False)
 
 
 def _compile(
     graph: GraphModule,
     name: str,
     options: Options,
+    returned: int,
     symbolic_loops: bool = True,
     ordered: bool = True,
 ) -> Program | GraphedProgram:
     with uncollected():
-        unit = lower_graph(graph, name, symbolic_loops, ordered)
+        unit = lower_graph(graph, name, symbolic_loops, ordered).replace(returned=returned)
         _check(unit, "lower", options)
         for stage in STAGES:
             checkpoint()

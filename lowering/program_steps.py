@@ -82,13 +82,23 @@ class _Emitter:
             names = tuple(b.name for b in dies if b not in self.kept)
             if names:
                 self.made.append(Free(names))
-        self.made.append(
-            Return(tuple(convert(value, self.variable) for value in self.unit.outputs))
-        )
+        self.made.append(Return(tuple(self._results())))
         if self.storage.arena_size != 0:
             size = number(self.storage.arena_size)
             self.made.insert(0, Arena(size, tuple(self.placed.values()), tuple(self.placed)))
         return [*self._definitions(), *self.made]
+
+    def _results(self) -> Iterator[Any]:
+        """The outputs. Of those that the caller gets as tensors, each is an object of its own, as
+        `y` and `y.detach()` are."""
+        given = set[str]()
+        for place, value in enumerate(self.unit.outputs):
+            result = convert(value, self.variable)
+            if isinstance(value, Ref) and isinstance(result, Name) and place < self.unit.returned:
+                if result.name in given:
+                    result = View(result.name, numbers(value.shape), numbers(value.strides), 0)
+                given.add(result.name)
+            yield result
 
     def _definitions(self) -> list[Step]:
         """The size variables that the steps use."""

@@ -11,17 +11,20 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+_CAST = torch.ops.aten._to_copy.default
+
 
 def keep_results(joint: GraphModule, gradients: list[bool]) -> None:
     """Forbid the partitioner to compute again what is made of inputs that eager would not save.
-    Inputs with a gradient, parameters above all, are written after the backward, and stay free."""
+    `gradients`: which inputs get one. What these are in another dtype, as parameters under
+    autocast, may be computed again: all of them twice would be too much memory."""
     places = [node for node in joint.graph.nodes if node.op == "placeholder"]
     late = _following(place for place in places if str(place.target).startswith("tangents"))
     for place, has_gradient in zip(places, gradients, strict=False):
-        views = [place, *_views(place)]
+        views = [place, *_views(place, has_gradient)]
         users = {user for view in views for user in view.users if user not in views}
         users = {user for user in users if _computes(user)}
-        if has_gradient or users & late:
+        if users & late or _is_log_softmax(users):
             continue
         for user in users:
             user.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
@@ -30,6 +33,16 @@ def keep_results(joint: GraphModule, gradients: list[bool]) -> None:
 def _computes(node: Node) -> bool:
     kept = isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
     return kept and node.target is not torch.ops.aten.copy_.default
+
+
+def _is_log_softmax(users: set[Node]) -> bool:
+    """Whether the users are the maximum and what it is taken from: a loss would have to write
+    another tensor as large as its logits."""
+    maxima = {user for user in users if user.target is torch.ops.aten.amax.default}
+    rest = users - maxima
+    return len(maxima) == len(rest) == 1 and all(
+        user.target is torch.ops.aten.sub.Tensor and user.args[1] in maxima for user in rest
+    )
 
 
 def _following(nodes: Iterator[Node]) -> set[Node]:
@@ -42,10 +55,12 @@ def _following(nodes: Iterator[Node]) -> set[Node]:
     return found
 
 
-def _views(node: Node) -> Iterator[Node]:
-    """The views of a node's memory, and views of those."""
+def _views(node: Node, casts: bool) -> Iterator[Node]:
+    """The views of a node's memory, and views of those; casts of it, too, if asked for."""
     for user in node.users:
         target = user.target
-        if isinstance(target, torch._ops.OpOverload) and target.is_view:
+        if isinstance(target, torch._ops.OpOverload) and (
+            target.is_view or (casts and target is _CAST)
+        ):
             yield user
-            yield from _views(user)
+            yield from _views(user, casts)

@@ -98,7 +98,8 @@ class Layout:
 @dataclasses.dataclass(frozen=True)
 class Unit:
     """One graph. `items` are in an order that respects data flow. `inputs`: Ref, Symbol, or None
-    for an unused input. `variables`: of its sizes, in an order in which each can be computed."""
+    for an unused input. `variables`: of its sizes, in an order in which each can be computed.
+    `returned`: how many of the outputs, the first ones, the caller tells apart as objects."""
 
     name: str
     inputs: tuple[Any, ...]
@@ -107,6 +108,7 @@ class Unit:
     layouts: dict[Buffer, Layout]
     constants: dict[Buffer, torch.Tensor]
     variables: tuple[Given | Var, ...] = ()
+    returned: int = 0
 
     def replace(self, **changes: Any) -> "Unit":
         return dataclasses.replace(self, **changes)

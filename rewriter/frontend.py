@@ -14,7 +14,7 @@ from ..lowering.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
-from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj
+from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj, packs_saved_tensors
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
@@ -73,7 +73,7 @@ class CompiledFunction:
         if active is not None:
             why = "a compiled function is called by code that is not rewritten"
             active.stop(catalogue.OPAQUE_CALL, why)
-        if stances.state.now.name == "force_eager":
+        if stances.state.now.name == "force_eager" or packs_saved_tensors():
             return self.fn(*args, **kwargs)
         if self._stays_eager and not self._dispatcher.entries:
             return self._uncaptured(args, kwargs)

@@ -20,17 +20,17 @@ def compile_segment(
     """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it
     is."""
     if segment.eager or not segment.ops:
-        return segment.module
+        return segment.module.forward  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
     if by_aot and segment.writes_history():
-        return Foreign(segment.module)
+        return Foreign(segment.module.forward)
     if example_inputs is None:
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
             example_inputs = [meta.fake() for meta in segment.metas]
     program = backends.lookup(options.backend)(segment.module, example_inputs, options)
     if options.backend == "eager":
         return Foreign(program)
-    program = Differentiable(program, segment.module, segment.random)
+    program = Differentiable(program, segment.module, segment.metas, segment.random)
     return program if by_aot else Foreign(program)
 
 
@@ -50,7 +50,7 @@ class Foreign:
 def _eager_backend(
     gm: torch.fx.GraphModule, example_inputs: Any, options: Options
 ) -> Callable[..., Any]:
-    return gm
+    return gm.forward  # type: ignore[no-any-return]
 
 
 backends.register_builtin("native", joint.compile_graph)

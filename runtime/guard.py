@@ -26,7 +26,7 @@ from .guard_checks import (
     TypeIs,
 )
 from .guard_plan import Guard, Plan, Step
-from .guard_state import GuardState
+from .guard_state import GuardState, packs_saved_tensors
 from .paths import (
     Arg,
     Attr,
@@ -70,6 +70,7 @@ __all__ = [
     "TensorMeta",
     "TypeIs",
     "TypeOf",
+    "packs_saved_tensors",
 ]
 
 

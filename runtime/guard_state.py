@@ -37,6 +37,18 @@ def forward_level() -> int:
     return forward_ad._current_level
 
 
+_saved_tensors_hooks = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: None
+)
+
+
+def packs_saved_tensors() -> bool:
+    """Whether hooks of the user's own see the tensors that eager saves for a backward. Those of
+    torch itself, as of checkpoint(), give back what they were given."""
+    hooks = _saved_tensors_hooks(True) if torch.is_grad_enabled() else None
+    return hooks is not None and not (hooks[0].__module__ or "").startswith("torch.")
+
+
 def _autocast() -> tuple[Any, ...]:
     devices = torch._C._autocast_supported_devices()
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)

@@ -144,3 +144,92 @@ def test_a_buffer_that_was_read_is_written_before_the_backward(written, backend)
     torch.manual_seed(0)
     found = make(lambda fn: dynfix.compile(fn, backend=backend))
     assert found.expected == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_leads_to_nothing_that_was_differentiated_has_no_gradient(backend):
+    def make(compiled):
+        fn, seen = compiled(lambda a, b, c: (a * b, (b * c).floor(), c.exp().int())), []
+        for turn in range(4):
+            a, b, c = (torch.full((2,), value, requires_grad=True) for value in (1.0, 2.0, 3.0))
+            first, second, _ = fn(a, b, c)
+            sum((first, second, first + second)[turn % 3]).backward(retain_graph=turn == 3)
+            if turn == 3:
+                second.sum().backward()
+            seen.append([None if each.grad is None else each.grad.tolist() for each in (a, b, c)])
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_are_written_before_the_backward(backend):
+    """Eager saves what is made of them."""
+
+    def make(compiled):
+        def f(x, bias):
+            return ((x * 2).sin() + (bias + 1).exp()).tanh() * 3
+
+        fn, seen = compiled(f), []
+        for _ in range(3):
+            leaf = torch.linspace(0, 1, 4, requires_grad=True)
+            x, bias = leaf * 1, torch.zeros(4, requires_grad=True)
+            y = fn(x, bias)
+            with torch.no_grad():
+                x.mul_(2), bias.add_(1)
+            y.sum().backward()
+            seen += [*leaf.grad.tolist(), *bias.grad.tolist()]
+        return pytest.approx(seen, rel=1e-5)
+
+    expected = make(lambda fn: fn)
+    assert make(lambda fn: dynfix.compile(fn, backend=backend)).expected == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_arrive_in_eagers_order(backend):
+    def make(compiled):
+        torch.manual_seed(0)
+        layers, seen = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4))), []
+        for name, parameter in layers.named_parameters():
+            parameter.register_hook(lambda grad, name=name: seen.append(name))
+            parameter.register_post_accumulate_grad_hook(
+                lambda p, name=name: seen.append("-" + name)
+            )
+        fn, x = compiled(lambda x: torch.relu(layers(x)) + layers[0].bias), torch.ones(2, 3)
+        x.requires_grad_().register_hook(lambda grad: seen.append("x"))
+        for _ in range(3):
+            fn(x).sum().backward()
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ("saves nothing", "not yet differentiated", "differentiated"))
+def test_state_that_is_carried_with_its_history(kind, backend):
+    """Eager goes a second time through what saved nothing, and once through what did."""
+
+    def make(compiled):
+        class State:
+            h = torch.zeros(3)
+
+        def f(x, w):
+            out = x * w + State.h.mean()
+            kept = {"saves nothing": w + 0, "not yet differentiated": w.exp()}
+            State.h = kept.get(kind, out.sin())
+            return out
+
+        fn, seen = compiled(f), []
+        for turn in range(6):
+            if turn == 2:
+                State.h = torch.zeros(3, requires_grad=True) + 0
+            w = torch.linspace(0, 1, 3, requires_grad=True)
+            before = seen[-1][0] if seen else None
+            try:
+                fn(torch.full((3,), 3.0), w).sum().backward()
+            except RuntimeError as error:
+                before = str(error)[:40]
+            seen.append((w, before))
+        return [(w.grad.tolist() if w.grad is not None else w.grad, str(b)) for w, b in seen]
+
+    both(make, backend)

@@ -4,6 +4,7 @@ break; tensors that can be swapped."""
 import types
 
 import dynfix
+import pytest
 import torch
 from helpers import Case, X, call, one_graph, recordings, same
 
@@ -112,3 +113,15 @@ def test_parameters_can_be_swapped():
     fn(x), fn(x)
     torch.utils.swap_tensors(m.weight, torch.nn.Parameter(torch.ones(2, 2), False))
     assert fn(x).tolist() == [[2.0, 2.0]]
+
+
+@pytest.mark.parametrize("grad", (False, True))
+@pytest.mark.parametrize("backend", ("eager", "native"))
+def test_results_of_one_memory_are_objects_of_their_own(backend, grad):
+    def f(x, w):
+        y = x * 2
+        return y.detach(), w * 2, y, y[:], y.reshape(-1).view(y.shape), y.t(), y.t()
+
+    w = torch.ones(2, requires_grad=True)
+    x = torch.arange(6.0).view(2, 3).requires_grad_(grad)
+    same(lambda: f, *[(x, w), (x.detach(), w.detach())] * 3, backend=backend)

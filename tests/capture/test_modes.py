@@ -3,6 +3,7 @@ changed between two calls."""
 
 import contextlib
 
+import dynfix
 import pytest
 import torch
 from helpers import Case, Fresh, X, Y, call, one_graph, same, tensor
@@ -401,3 +402,31 @@ def test_modules_made_in_a_call_once_torch_compile_was_used():
     """torch.compile puts a wrapper of its own around `Module.__init__`, for the whole process."""
     torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.rand(2, 2))
     same(lambda: lambda x: torch.nn.ReLU()(x) * 2, (X,), (Y,), (X,), fullgraph=True)
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("first", (False, True))
+def test_hooks_for_saved_tensors_around(backend, first):
+    """They see what eager saves, and may change it."""
+    seen = []
+
+    def hooks():
+        return torch.autograd.graph.saved_tensors_hooks(
+            lambda t: seen.append(t.tolist()) or t * 2, lambda t: t
+        )
+
+    def run(fn):
+        seen.clear()
+        for turn in range(6):
+            x, w = (torch.full((3,), value, requires_grad=True) for value in (1.0, 2.0))
+            with hooks() if (turn < 2) == first else contextlib.nullcontext():
+                y = fn(x, w)
+            y.sum().backward()
+            seen.append(x.grad.tolist() + w.grad.tolist())
+        return list(seen)
+
+    def f(x, w):
+        return (x * 3).sin() * w
+
+    expected = [pytest.approx(each) for each in run(f)]
+    assert run(dynfix.compile(f, backend=backend)) == expected
