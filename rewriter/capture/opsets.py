@@ -131,8 +131,7 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return _tensor_repeats(args, kwargs) and kwargs.get("output_size") is None
     if name in ("__getitem__", "index"):
         return any(
-            _is_mask(part)
-            for part in (args[1] if isinstance(args[1], tuple | list) else (args[1],))
+            is_mask(part) for part in (args[1] if isinstance(args[1], tuple | list) else (args[1],))
         )
     return False
 
@@ -202,7 +201,7 @@ def _tensor_repeats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return isinstance(repeats, torch.Tensor)
 
 
-def _is_mask(part: Any) -> bool:
+def is_mask(part: Any) -> bool:
     return isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8)
 
 

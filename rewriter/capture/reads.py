@@ -46,6 +46,8 @@ class ReadRecorder(StoppableMode):
         self.fed: list[Recipe] = []
         self.inputs: dict[Path, int] = {}
         self.late_reads: set[Value] = set()
+        self.pinned: dict[Value, Any] = {}
+        self.constants: set[Value] = set()
         self.open_contexts = 0
         self.grad_mode = torch.is_grad_enabled()
 
@@ -140,6 +142,9 @@ class ReadRecorder(StoppableMode):
     def input_index(self, path: Path) -> int:
         return self.inputs.setdefault(path, len(self.inputs))
 
+    def path_at(self, index: int) -> Path:
+        return list(self.inputs)[index]
+
     def value(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor that a recorded operator met; intake, if it comes from outside.
         Raises Stopped."""
@@ -173,7 +178,7 @@ class ReadRecorder(StoppableMode):
         self.known.guard(path, Tensor(TensorMeta.of(tensor, dims) if dims else _needed(tensor)))
 
     def _path(self, tensor: torch.Tensor) -> Path:
-        return list(self.inputs)[self.value(tensor).index]
+        return self.path_at(self.value(tensor).index)
 
     def node(self, tensor: torch.Tensor) -> torch.fx.Node:
         return self.segment.node(self.value(tensor), Meta.of(tensor))

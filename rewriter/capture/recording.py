@@ -225,6 +225,8 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
     path = recorder.known.path_of(obj)
     if path is not None:
         return Const(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
+    if constant_values.is_array(obj) and (recorder.arrays_of or recorder.known.arrays):
+        raise CannotRebuild("an array is returned or kept that may share another one's memory")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)
     if isinstance(obj, BY_IDENTITY) and not recorder.rewriter.made_in_call(obj):

@@ -66,6 +66,10 @@ class SegmentBuilder:
             self._nodes[value] = self._placeholder(f"arg{len(self._imports) - 1}")
         return self._nodes[value]
 
+    def imported(self, placeholder: torch.fx.Node) -> Value:
+        """What the placeholder stands for."""
+        return next(value for value, node in self._nodes.items() if node is placeholder)
+
     def _placeholder(self, name: str) -> torch.fx.Node:
         first = next(iter(self.graph.nodes), None)
         where = (

@@ -13,7 +13,7 @@ from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from .. import catalogue
-from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
+from . import constant_shapes, constant_values, current, opsets, scalar_forms, scalars, traced_sizes
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -65,7 +65,7 @@ class Recorder(ReadRecorder):
             return self.metadata(func, name, plain_in(args), plain_in(kwargs))
         if name in opsets.HOST_READS:
             return self.host_read(func, name, args, kwargs)
-        if name == "numpy" and constant_values.are(self, args):
+        if name == "numpy" and constant_values.are(self, args, given=True):
             return constant_values.as_array(self, func, args, kwargs)
         if name == "requires_grad_" and self._needs_no_change(args, kwargs):
             return func(*args, **kwargs)
@@ -119,6 +119,9 @@ class Recorder(ReadRecorder):
         """Run an operator for real and record it as a node of the current segment; `given` are
         nodes that stand for some arguments."""
         shaped = opsets.has_data_shape(name, args, kwargs)
+        known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
+        if known is not None:
+            return known[0]
         if shaped:
             self.decided(catalogue.DYNAMIC_SHAPE, name)
             self.cut(eager=True)

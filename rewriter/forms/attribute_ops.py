@@ -23,6 +23,7 @@ from ..capture import scalars
 from ..capture.effects import Effect, constant
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
+from . import items
 from .lookup import MISSING, is_stable, on_class, python_method
 
 _C_DESCRIPTORS = (
@@ -277,7 +278,16 @@ def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
     hook = python_method(rec, obj, "__getattr__")
     if hook is not None and hook is not torch.nn.Module.__getattr__:
         return rec.call(hook, (obj, name), {})
+    if _is_lookup(type(obj)):
+        _guard_class(rec, path, "__getattr__", on_class(type(obj), "__getattr__"))
+        return items.load(rec, obj, name)
     return _absent(rec, obj, name, path)
+
+
+def _is_lookup(cls: type) -> bool:
+    """A dict whose attributes are its items: `__getattr__ = dict.__getitem__`."""
+    own = on_class(cls, "__getitem__") is dict.__getitem__
+    return own and on_class(cls, "__getattr__") is dict.__getitem__
 
 
 def _absent(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:

@@ -33,7 +33,7 @@ CLOCKS = frozenset(
     }
 )
 # Asking twice does no harm.
-ANSWERS = CLOCKS | {os.getpid, os.getppid, threading.get_ident, threading.get_native_id}
+ANSWERS = CLOCKS | {time.sleep, os.getpid, os.getppid, threading.get_ident, threading.get_native_id}
 _NUMBERS = (int, float, str, bool, type(None))
 
 

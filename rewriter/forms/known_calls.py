@@ -131,7 +131,6 @@ STOPS: dict[Any, catalogue.Reason] = {
     torch.set_num_threads: catalogue.UNSUPPORTED,
     torch.autograd.grad: catalogue.UNSUPPORTED,
     torch.autograd.backward: catalogue.UNSUPPORTED,
-    torch.from_numpy: catalogue.UNSUPPORTED,
     torch.vmap: catalogue.UNSUPPORTED,
     torch.func.grad: catalogue.UNSUPPORTED,
     torch.func.vjp: catalogue.UNSUPPORTED,

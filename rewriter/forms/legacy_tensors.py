@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from .. import catalogue
+from ..capture import constant_values
 from ..capture.nested import plain_in, settle_in
 from ..capture.trace import Recorder
+from . import items
 
 _DTYPES: dict[Any, torch.dtype] = {
     torch.FloatTensor: torch.float32,
@@ -36,6 +38,9 @@ def call(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         return _unknown(rec, cls, args, kwargs)
     if all(type(size) is int for size in given):
         return torch.empty(given or (0,), dtype=dtype)
+    if len(given) == 1 and constant_values.is_array(given[0]):
+        items.guard_arguments(rec, args, kwargs)
+        return constant_values.as_tensor(rec, cls, given[0])
     if len(given) == 1 and type(given[0]) is torch.Size:
         return torch.empty(given[0], dtype=dtype)
     if len(given) == 1 and type(given[0]) in (list, tuple) and _fits(given[0], dtype):
