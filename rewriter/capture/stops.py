@@ -99,6 +99,10 @@ class StoppableMode(TorchFunctionMode):
         self.stopped_at = reached_lines(sys._getframe(1))
         self._refuse(self.stopped)
 
+    def before_change(self, *owner: Any) -> None:
+        """Something outside, `owner` if it is known, is about to be changed, or asked what it
+        answers otherwise each time."""
+
     def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
         self.stop(reason, detail)
         raise Stopped

@@ -322,8 +322,11 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         rec.known.register(prop, Obj(prop, f"{type(obj).__qualname__}.{name}"))
         rec.call(putter, (prop, obj, value), {})
         return
+    outside = _is_outside(rec, obj)
+    if outside:
+        rec.before_change(obj)
     setattr(obj, name, value)
-    if _is_outside(rec, obj):
+    if outside:
         rec.effects.append(Effect(setattr, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
 
@@ -340,7 +343,10 @@ def delete(rec: Recorder, obj: Any, name: str) -> None:
         torch.nn.Module.__delattr__,
     ):
         rec.stop(catalogue.UNSUPPORTED, f"`del` of attribute {name}")
+    outside = _is_outside(rec, obj)
+    if outside:
+        rec.before_change(obj)
     delattr(obj, name)
-    if _is_outside(rec, obj):
+    if outside:
         rec.effects.append(Effect(delattr, (obj, constant(name))))
     rec.known.wrote(obj, name)

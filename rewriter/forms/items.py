@@ -148,7 +148,7 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
         rec.call(method, (obj, key, value), {})
         return
     key = settle_in(key)
-    rec.known.before_write(obj)
+    _before(rec, obj)
     obj[key] = value
     # a slice takes the elements of now
     kept = list(value) if isinstance(key, slice) and isinstance(value, list) else value
@@ -161,9 +161,15 @@ def delete(rec: Recorder, obj: Any, key: Any) -> None:
         rec.call(method, (obj, key), {})
         return
     key = settle_in(key)
-    rec.known.before_write(obj)
+    _before(rec, obj)
     del obj[key]
-    _after(rec, obj, key, Effect(_delete_item, (obj, key)))
+    _after(rec, obj, key, Effect(delete_item, (obj, key)))
+
+
+def _before(rec: Recorder, obj: Any) -> None:
+    rec.known.before_write(obj)
+    if rec.known.touch(obj) is not None:
+        rec.before_change(obj)
 
 
 def _after(rec: Recorder, obj: Any, key: Any, effect: Effect) -> None:
@@ -177,5 +183,5 @@ def set_item(obj: Any, key: Any, value: Any) -> None:
     obj[key] = value
 
 
-def _delete_item(obj: Any, key: Any) -> None:
+def delete_item(obj: Any, key: Any) -> None:
     del obj[key]
