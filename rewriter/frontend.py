@@ -199,7 +199,8 @@ class CompiledFunction:
         if recording is not None:
             recording.compile_times["capture"] = time.perf_counter() - start
             self._compile(recording)
-        if self.background is None and lookahead.is_worth(recorder, recording, args, kwargs):
+        alone = self.background is None and self._family is None
+        if alone and lookahead.is_worth(recorder, recording, args, kwargs):
             self._look_ahead(args, kwargs, generators)
         return result
 
@@ -213,11 +214,10 @@ class CompiledFunction:
                     recording = self._finished(recorder, result, args, kwargs, ambient)
                     result = recorder.strip(result)
                 if recording is not None:
-                    recording = self._bettered(recorder, recording, result, args, kwargs, ambient)
+                    parts = (recorder, recording, result, args, kwargs, ambient)
+                    self._compile(self._bettered(*parts))
         except (Exception, lookahead.Abandoned) as error:
-            return report.log.debug("the next call is not recorded ahead: %r", error)
-        if recording is not None:
-            self._compile(recording)
+            report.log.debug("the next call is not recorded ahead: %r", error)
 
     def _recorder(
         self, changed: Changed | None, args: tuple[Any, ...], kind: type[Recorder] = Recorder

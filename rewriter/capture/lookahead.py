@@ -59,8 +59,19 @@ class AheadRecorder(Recorder):
         self.abandoned = True
         raise Abandoned
 
+    def safely(self, watched: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+        try:
+            return watched()
+        except Exception as error:  # what Python itself does here may be noticed
+            if isinstance(error, StopIteration) or self._ran_user_code(error):
+                raise
+            self.abandon()
+
     def put_back(self) -> None:
         """Every object holds again what it held."""
+        for array, check in self.known.arrays:
+            if not check.passes(array):
+                array[...] = check.content()
         for holder, held in self._kept.values():
             if isinstance(holder, list):
                 holder[:] = held
@@ -133,9 +144,9 @@ def is_worth(recorder: Recorder, recording: Recording | None, args: Any, kwargs:
     for it any more."""
     if type(recorder) is not Recorder or torch._C._len_torch_dispatch_stack():
         return False
-    return recording is None or (
-        bool(recorder.effects) and recording.guard_set.match(args, kwargs) is None
-    )
+    if recording is None:
+        return recorder.cuttable  # else torch's own compiler was at work
+    return bool(recorder.effects) and recording.guard_set.match(args, kwargs) is None
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 # Where the sizes stand in the arguments of operators that take a tensor for a number there.
-_SIZES_AT = {
+SIZES_AT = {
     **dict.fromkeys(
         "arange range eye tril_indices triu_indices randperm zeros ones empty rand randn".split(),
         slice(None),
@@ -162,7 +162,7 @@ def with_numbers(
     """The arguments with `number(t)` for each tensor `t` that stands for a size."""
     if name in _OPERATORS:
         return (args[0], _with_numbers_in_slices(args[1], number), *args[2:]), kwargs
-    where = _SIZES_AT.get(name)
+    where = SIZES_AT.get(name)
     if where is None:
         return args, kwargs
     changed = list(args)

@@ -20,7 +20,16 @@ from ...runtime.replay.recipes import (
     Works,
 )
 from .. import catalogue
-from . import constant_values, current, opsets, raising_checks, scalar_forms, scalars, traced_sizes
+from . import (
+    constant_values,
+    current,
+    open_shapes,
+    opsets,
+    raising_checks,
+    scalar_forms,
+    scalars,
+    traced_sizes,
+)
 from .moving import Moving
 from .nested import settle_but_sizes, tensors_in
 from .provenance import Provenance
@@ -181,11 +190,16 @@ class ReadRecorder(StoppableMode):
         return self.path_at(self.value(tensor).index)
 
     def node(self, tensor: torch.Tensor) -> torch.fx.Node:
-        return self.segment.node(self.value(tensor), Meta.of(tensor))
+        value = self.value(tensor)
+        if self.open_shapes:
+            open_shapes.imported(self, value, tensor)
+        return self.segment.node(value, Meta.of(tensor))
 
     # -- values that Python asks for
 
     def metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if self.open_shapes:
+            open_shapes.settle(self, name, args, kwargs)
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
         if self.dynamic_inputs or self.numbers:
             return traced_sizes.watched(self, func, name, args, kwargs)

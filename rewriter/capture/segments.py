@@ -32,6 +32,7 @@ class Segment:
     writes: tuple[int, ...]
     random: bool
     histories: tuple[int, ...] = ()
+    open: bool = False  # sizes that only the data of a call decides are inside
 
     def writes_history(self) -> bool:
         """Whether a write of an input is part of its gradient history, and so of that of its base
@@ -51,6 +52,7 @@ class SegmentBuilder:
         self.historied: set[Value] = set()  # written while gradients are recorded
         self.ops = 0
         self.random = False
+        self.open = False
         self.sizes: dict[Any, torch.fx.Node] = {}
         self._nodes: dict[Value, torch.fx.Node] = {}
         self._imports: list[tuple[Value, Meta | Number]] = []
@@ -116,4 +118,5 @@ class SegmentBuilder:
             writes,
             self.random,
             tuple(i for i, (value, _) in enumerate(self._imports) if value in self.historied),
+            self.open,
         )

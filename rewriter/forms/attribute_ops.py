@@ -3,6 +3,7 @@ outside thing it depends on."""
 
 import functools
 import types
+import warnings
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from ..capture import scalars
 from ..capture.effects import Effect, constant
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
-from . import items
+from . import items, log_calls
 from .lookup import MISSING, is_stable, on_class, python_method
 
 _C_DESCRIPTORS = (
@@ -96,9 +97,15 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     path."""
     attributes = obj.__dict__ if hasattr(obj, "__dict__") else {}
     path = rec.known.path_of(obj)
+    if name == "volatile" and name not in attributes:
+        log_calls.call(rec, warnings.warn, (_VOLATILE,), {})
+        return False
     if name in attributes and path is not None and not rec.known.is_own(obj, name):
         return rec.known.loaded(attributes[name], Item(InstDict(path), name))
     return getattr(obj, name)
+
+
+_VOLATILE = "volatile was removed (Variable.volatile is always False)"
 
 
 def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
