@@ -241,6 +241,9 @@ def _method(recorder: Recorder, obj: Any) -> Recipe | None:
 
 def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     tracked = recorder.tracker.get(tensor)
+    made = tracked is not None and tracked.value.home >= 0
+    if made and isinstance(tensor, torch.nn.Parameter):
+        raise CannotRebuild("a Parameter made in the call is returned or kept")
     if tracked is not None:
         return recorder.value_recipe(tracked.value)
     path = recorder.known.path_of(tensor)

@@ -24,6 +24,7 @@ from ..capture import scalars
 from ..capture.effects import Effect, constant
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
+from ..capture.values import Meta, storage_of
 from . import items, log_calls
 from .lookup import MISSING, is_stable, on_class, python_method
 
@@ -315,6 +316,8 @@ def exists(rec: Recorder, obj: Any, name: str) -> bool:
 def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`: done now, and again at every later call if the object is from outside."""
     if isinstance(obj, torch.Tensor):
+        if name == "data" and _is_same_data(rec, obj, value):
+            return
         rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
     setter = python_method(rec, obj, "__setattr__")
     if setter is not None and setter is not torch.nn.Module.__setattr__:
@@ -336,6 +339,15 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     if outside:
         rec.effects.append(Effect(setattr, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
+
+
+def _is_same_data(rec: Recorder, obj: torch.Tensor, value: Any) -> bool:
+    """Whether `obj.data = value` changes nothing: it ends `obj.data *= 2`, which wrote in place."""
+    if type(value) is not torch.Tensor:
+        return False
+    with rec.paused():
+        places = [(storage_of(t), t.storage_offset(), Meta.of(t.detach())) for t in (obj, value)]
+    return places[0] == places[1]
 
 
 def _is_outside(rec: Recorder, obj: Any) -> bool:

@@ -170,3 +170,36 @@ def test_packed_lengths():
     x, lengths = torch.randn(2, 3, 4), torch.tensor([3, 2])
     fn = same(Encoder, call(x, lengths), call(-x, lengths), call(x, torch.tensor([2, 1])))
     assert not recordings(fn)[0].sites
+
+
+class Positional(Case):
+    """A Parameter made in the call that does not learn."""
+
+    def forward(self, x):
+        return x * self.w + torch.nn.Parameter(self.mask.float(), requires_grad=False)
+
+
+class Masks(Case):
+    """A layer that masks its own weight."""
+
+    def forward(self, x):
+        self.w.data *= self.mask
+        return x * self.w
+
+
+class Makes(Case):
+    def forward(self, x):
+        p = torch.nn.Parameter(self.mask.float(), requires_grad=False)
+        self.p = p
+        return x * self.w, torch.nn.Parameter(x.detach(), requires_grad=False), p
+
+
+@pytest.mark.parametrize("make", [Positional, Masks])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_data_without_history(make, backend):
+    fn = same(make, call(X), call(Y), call(X + 1), backend=backend, tolerance=(1e-5, 1e-6))
+    one_graph(fn, 1)
+
+
+def test_a_parameter_that_is_kept():
+    same(Makes, call(X), call(Y), call(X + 1))
