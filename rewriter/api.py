@@ -15,6 +15,7 @@ from . import frontend
 from .capture import current
 from .config import config, make_options
 from .explain import ExplainOutput, explain
+from .forms import known_calls
 from .module_class import compiled_module, eager_original, module_entry
 
 __all__ = [
@@ -146,7 +147,7 @@ def reset() -> None:
 
 def graph_break() -> None:
     """End the graph here and go on with a new one; does nothing outside compiled code."""
-    frontend.graph_break()
+    known_calls.graph_break()
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -157,7 +158,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
-    return frontend.disable(fn)
+    return known_calls.disable(fn)
 
 
 def allow_in_graph(fn: Any) -> Any:
@@ -165,7 +166,7 @@ def allow_in_graph(fn: Any) -> Any:
     a decorator."""
     if isinstance(fn, (list, tuple)):
         return type(fn)(allow_in_graph(one) for one in fn)
-    return frontend.allow_in_graph(fn)
+    return known_calls.allow_in_graph(fn)
 
 
 def is_compiling() -> bool:

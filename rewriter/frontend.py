@@ -20,13 +20,13 @@ from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
 from . import catalogue, stances
 from .background import Background
-from .capture import current, places
+from .capture import current, lookahead, places
 from .capture.moving import Moving
 from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Generators, equal, is_repeatable
 from .capture.symbolic import Symbols
 from .capture.trace import Recorder
-from .forms import call_ops, known_calls
+from .forms import call_ops
 from .outline import pieces
 from .recorders_rewriter import Rewriter
 from .rerecord import Changed, checked
@@ -201,11 +201,31 @@ class CompiledFunction:
         if recording is not None:
             recording.compile_times["capture"] = time.perf_counter() - start
             self._compile(recording)
+        alone = self.background is None and self._family is None
+        if alone and lookahead.is_worth(recorder, recording, args, kwargs):
+            self._look_ahead(args, kwargs, generators)
         return result
 
-    def _recorder(self, changed: Changed | None, args: tuple[Any, ...]) -> Recorder:
+    def _look_ahead(self, args: Any, kwargs: Any, generators: Generators) -> None:
+        """Record what such a call does from now on, unless that would be noticed."""
+        ambient, recorder = GuardState.now(), self._recorder(None, args, lookahead.AheadRecorder)
+        try:
+            with generators.again():
+                with lookahead.unnoticed(recorder):
+                    result = self._run(recorder, args, kwargs)
+                    recording = self._finished(recorder, result, args, kwargs, ambient)
+                    result = recorder.strip(result)
+                if recording is not None:
+                    parts = (recorder, recording, result, args, kwargs, ambient)
+                    self._compile(self._bettered(*parts))
+        except (Exception, lookahead.Abandoned) as error:
+            report.log.debug("the next call is not recorded ahead: %r", error)
+
+    def _recorder(
+        self, changed: Changed | None, args: tuple[Any, ...], kind: type[Recorder] = Recorder
+    ) -> Recorder:
         rewriter = Rewriter if changed is None else changed.rewriter(Rewriter)
-        recorder = Recorder(self.options, rewriter, self._moving)
+        recorder = kind(self.options, rewriter, self._moving)
         recorder.home = places.definition_of(self.fn, args)
         if changed is not None:
             recorder.rewritings = None
@@ -478,23 +498,3 @@ def reset_all() -> None:
     """Forget every recording of every compiled function."""
     for compiled in list(_live):
         compiled.reset()
-
-
-def graph_break() -> None:
-    """End the current segment of the recording at work, if any."""
-    recorder = current.recorder()
-    if recorder is not None:
-        recorder.breaks(catalogue.EXPLICIT, "")
-        recorder.cut()
-
-
-def disable(fn: Any) -> Any:
-    """Keep calls of `fn` out of every recording."""
-    known_calls.DISABLED.add(fn)
-    return fn
-
-
-def allow_in_graph(fn: Any) -> Any:
-    """Record a call of `fn` as one node, without looking inside."""
-    known_calls.INLINED.add(fn)
-    return fn

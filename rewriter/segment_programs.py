@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
 from ..lowering.double_backward import Differentiable
 from ..lowering.fakes import PacedFakeMode
-from ..runtime import backends
+from ..runtime import backends, report
 from ..runtime.options import Options
 from .capture.segments import Segment
 
@@ -25,9 +26,17 @@ def compile_segment(
     if by_aot and segment.writes_history():
         return Foreign(segment.module.forward)
     if example_inputs is None:
-        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
+        env = ShapeEnv() if segment.open else None
+        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
             example_inputs = [meta.fake() for meta in segment.metas]
-    program = backends.lookup(options.backend)(segment.module, example_inputs, options)
+    try:
+        program = backends.lookup(options.backend)(segment.module, example_inputs, options)
+    except Exception as error:
+        if not segment.open:
+            raise
+        why = f"{type(error).__name__}: {error}"
+        report.warn_once("open", f"a graph whose sizes data decides is not compiled: {why}", why)
+        return Foreign(segment.module)
     if options.backend == "eager":
         return Foreign(program)
     program = Differentiable(program, segment.module, segment.metas, segment.random)

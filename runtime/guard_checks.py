@@ -215,6 +215,38 @@ class Members(Keys):
         return f"had members {_short(list(self.arg))}, has members {_short(list(value))}"
 
 
+class Content(Check):
+    """What a NumPy array holds, byte by byte, with its dtype and shape; arrays of objects, and
+    large ones, are not supported."""
+
+    __slots__ = ()
+    MOST = 1 << 16  # bytes
+
+    @classmethod
+    def supports(cls, value: Any) -> bool:
+        """Whether `Content.of(value)` can be made."""
+        plain = type(value).__name__ == "ndarray" and type(value).__module__ == "numpy"
+        return plain and not value.dtype.hasobject and value.nbytes <= cls.MOST
+
+    @classmethod
+    def of(cls, array: Any) -> "Content":
+        """The check for what `array` holds now."""
+        return cls((array.dtype.str, array.shape, array.strides, array.tobytes()))
+
+    def content(self) -> Any:
+        """An array that holds the same."""
+        import numpy as np
+
+        dtype, shape, _, held = self.arg
+        return np.frombuffer(held, dtype).reshape(shape)
+
+    def passes(self, value: Any) -> bool:
+        return self.supports(value) and self.of(value).mark == self.mark
+
+    def difference(self, value: Any) -> str:
+        return "is an array that holds something else"
+
+
 class Missing(Check):
     """The object's own `__dict__` has no such name (an object without `__dict__` has none)."""
 

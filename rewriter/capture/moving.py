@@ -15,17 +15,20 @@ LAST = 2  # of the recordings of a function on a GPU, those that may be for ever
 @dataclasses.dataclass
 class Moving:
     """`numbers`: paths of Python numbers. `sizes`: dims of tensors by path. `fixed`: dims that
-    turned out to decide something, so that a recording stands for one size all the same."""
+    turned out to decide something, so that a recording stands for one size all the same.
+    `contents`: of small tensors by path, as recordings compare them."""
 
     numbers: set[Path] = dataclasses.field(default_factory=set)
     sizes: dict[Path, set[int]] = dataclasses.field(default_factory=dict)
     fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
+    contents: dict[Path, Any] = dataclasses.field(default_factory=dict)
     left: int = 0  # recordings that may still be made
 
     def clear(self) -> None:
         self.numbers.clear()
         self.sizes.clear()
         self.fixed.clear()
+        self.contents.clear()
 
     def note_number(self, guard: Guard | None) -> None:
         """The guard failed: a number that a recording took for a constant is another one now."""
@@ -75,7 +78,7 @@ class Moving:
             return frozenset()
         dims = (
             set(range(tensor.dim()))
-            if dynamic and _is_argument(path)
+            if dynamic and is_argument(path)
             else self.sizes.get(path, set())
         )
         dims = dims | set(getattr(tensor, "_dynamo_dynamic_indices", ()))
@@ -91,7 +94,7 @@ def _found(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None
 
 
-def _is_argument(path: Path) -> bool:
+def is_argument(path: Path) -> bool:
     """Whether the tensor is (in) an argument of the call, not the state of a module."""
     node: Path | None = path
     while isinstance(node, Item | Attr):

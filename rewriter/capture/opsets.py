@@ -131,14 +131,13 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return _tensor_repeats(args, kwargs) and kwargs.get("output_size") is None
     if name in ("__getitem__", "index"):
         return any(
-            _is_mask(part)
-            for part in (args[1] if isinstance(args[1], tuple | list) else (args[1],))
+            is_mask(part) for part in (args[1] if isinstance(args[1], tuple | list) else (args[1],))
         )
     return False
 
 
 # Where the sizes stand in the arguments of operators that take a tensor for a number there.
-_SIZES_AT = {
+SIZES_AT = {
     **dict.fromkeys(
         "arange range eye tril_indices triu_indices randperm zeros ones empty rand randn".split(),
         slice(None),
@@ -163,7 +162,7 @@ def with_numbers(
     """The arguments with `number(t)` for each tensor `t` that stands for a size."""
     if name in _OPERATORS:
         return (args[0], _with_numbers_in_slices(args[1], number), *args[2:]), kwargs
-    where = _SIZES_AT.get(name)
+    where = SIZES_AT.get(name)
     if where is None:
         return args, kwargs
     changed = list(args)
@@ -202,7 +201,7 @@ def _tensor_repeats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return isinstance(repeats, torch.Tensor)
 
 
-def _is_mask(part: Any) -> bool:
+def is_mask(part: Any) -> bool:
     return isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8)
 
 

@@ -28,6 +28,7 @@ except ImportError:
 from ...runtime.guard import (
     Attr,
     Check,
+    Content,
     Equals,
     Guard,
     InstDict,
@@ -166,6 +167,7 @@ class Provenance:
         self._deep: set[int] = set()
         self._dirty: set[tuple[int, Any]] = set()
         self._before: dict[int, Any] = {}
+        self.arrays: list[tuple[Any, Content]] = []
 
     def path_of(self, obj: Any) -> Path | None:
         return self._paths.get(id(obj))
@@ -266,6 +268,9 @@ class Provenance:
             self.guard(path, Members(tuple(held)))
         elif isinstance(held, BY_VALUE):
             self.guard(path, Is(held))
+        elif Content.supports(held):
+            self.arrays.append((obj, Content.of(obj)))
+            self.guard(path, Content.of(held))
         else:
             raise Unguardable(f"the content of {path.source}, a {type(obj).__name__}")
 
@@ -378,12 +383,12 @@ class Provenance:
 
     def before_write(self, obj: Any) -> None:
         """A container is about to change: keep what it held, for the guards on it."""
-        if (
-            id(obj) in self._paths
-            and id(obj) not in self._before
-            and isinstance(obj, SEQUENCES + MAPPINGS)
-        ):
+        if id(obj) not in self._paths or id(obj) in self._before:
+            return
+        if isinstance(obj, SEQUENCES + MAPPINGS):
             self._before[id(obj)] = list(obj) if isinstance(obj, SEQUENCES) else dict(obj)
+        elif Content.supports(obj):
+            self._before[id(obj)] = obj.copy()
 
     def was_written(self, obj: Any) -> bool:
         return id(obj) in self._before

@@ -21,7 +21,16 @@ from ...runtime.replay.recipes import (
 )
 from ...runtime.replay.steps import CALL_INPUT, HOST
 from .. import catalogue
-from . import constant_values, current, opsets, raising_checks, scalar_forms, scalars, traced_sizes
+from . import (
+    constant_values,
+    current,
+    open_shapes,
+    opsets,
+    raising_checks,
+    scalar_forms,
+    scalars,
+    traced_sizes,
+)
 from .moving import Moving
 from .nested import settle_but_sizes, tensors_in
 from .provenance import Provenance
@@ -47,6 +56,8 @@ class ReadRecorder(StoppableMode):
         self.fed: list[Recipe] = []
         self.inputs: dict[Path, int] = {}
         self.late_reads: set[Value] = set()
+        self.pinned: dict[Value, Any] = {}
+        self.constants: set[Value] = set()
         self.open_contexts = 0
         self.grad_mode = torch.is_grad_enabled()
 
@@ -141,6 +152,9 @@ class ReadRecorder(StoppableMode):
     def input_index(self, path: Path) -> int:
         return self.inputs.setdefault(path, len(self.inputs))
 
+    def path_at(self, index: int) -> Path:
+        return list(self.inputs)[index]
+
     def value(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor that a recorded operator met; intake, if it comes from outside.
         Raises Stopped."""
@@ -174,14 +188,19 @@ class ReadRecorder(StoppableMode):
         self.known.guard(path, Tensor(TensorMeta.of(tensor, dims) if dims else _needed(tensor)))
 
     def _path(self, tensor: torch.Tensor) -> Path:
-        return list(self.inputs)[self.value(tensor).index]
+        return self.path_at(self.value(tensor).index)
 
     def node(self, tensor: torch.Tensor) -> torch.fx.Node:
-        return self.segment.node(self.value(tensor), Meta.of(tensor))
+        value = self.value(tensor)
+        if self.open_shapes:
+            open_shapes.imported(self, value, tensor)
+        return self.segment.node(value, Meta.of(tensor))
 
     # -- values that Python asks for
 
     def metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if self.open_shapes:
+            open_shapes.settle(self, name, args, kwargs)
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
         if self.dynamic_inputs or self.numbers:
             return traced_sizes.watched(self, func, name, args, kwargs)

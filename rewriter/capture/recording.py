@@ -254,6 +254,8 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
     path = recorder.known.path_of(obj)
     if path is not None:
         return Const(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
+    if constant_values.is_array(obj) and (recorder.arrays_of or recorder.known.arrays):
+        raise CannotRebuild("an array is returned or kept that may share another one's memory")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)
     if isinstance(obj, BY_IDENTITY) and not recorder.rewriter.made_in_call(obj):
@@ -268,6 +270,9 @@ def _method(recorder: Recorder, obj: Any) -> Recipe | None:
 
 def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     tracked = recorder.tracker.get(tensor)
+    made = tracked is not None and tracked.value.home >= 0
+    if made and isinstance(tensor, torch.nn.Parameter):
+        raise CannotRebuild("a Parameter made in the call is returned or kept")
     if tracked is not None:
         return recorder.value_recipe(tracked.value)
     path = recorder.known.path_of(tensor)

@@ -24,6 +24,7 @@ class Segment:
     writes: tuple[int, ...]
     random: bool
     histories: tuple[int, ...] = ()
+    open: bool = False  # sizes that only the data of a call decides are inside
 
     def writes_history(self) -> bool:
         """Whether a write of an input is part of its gradient history, and so of that of its base
@@ -43,6 +44,7 @@ class SegmentBuilder:
         self.historied: set[Value] = set()  # written while gradients are recorded
         self.ops = 0
         self.random = False
+        self.open = False
         self.sizes: dict[Any, torch.fx.Node] = {}
         self._nodes: dict[Value, torch.fx.Node] = {}
         self._imports: list[tuple[Value, Meta | Number]] = []
@@ -57,6 +59,10 @@ class SegmentBuilder:
             self._imports.append((value, meta))
             self._nodes[value] = self._placeholder(f"arg{len(self._imports) - 1}")
         return self._nodes[value]
+
+    def imported(self, placeholder: torch.fx.Node) -> Value:
+        """What the placeholder stands for."""
+        return next(value for value, node in self._nodes.items() if node is placeholder)
 
     def _placeholder(self, name: str) -> torch.fx.Node:
         first = next(iter(self.graph.nodes), None)
@@ -104,4 +110,5 @@ class SegmentBuilder:
             writes,
             self.random,
             tuple(i for i, (value, _) in enumerate(self._imports) if value in self.historied),
+            self.open,
         )

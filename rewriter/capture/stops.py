@@ -14,6 +14,7 @@ from .. import catalogue
 from . import current
 from .places import Reached, place_of, reached_lines
 from .rewriting import Rewritings
+from .values import Value
 
 
 class Stopped(Exception):
@@ -37,6 +38,7 @@ class StoppableMode(TorchFunctionMode):
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.identity_asked = False
         self.cuttable = True
+        self.open_shapes: set[Value] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # -- places
@@ -99,6 +101,10 @@ class StoppableMode(TorchFunctionMode):
         self.stopped_at = reached_lines(sys._getframe(1))
         self._refuse(self.stopped)
 
+    def before_change(self, *owner: Any) -> None:
+        """Something outside, `owner` if it is known, is about to be changed, or asked what it
+        answers otherwise each time."""
+
     def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
         self.stop(reason, detail)
         raise Stopped
@@ -112,17 +118,19 @@ class StoppableMode(TorchFunctionMode):
             place = self.home
         return catalogue.Site(reason, *place, detail)
 
-    def decided(self, reason: catalogue.Reason, detail: str) -> None:
+    def decided(self, reason: catalogue.Reason, detail: str, optional: bool = False) -> bool:
         """A graph break; one that a pattern can take away is no failure yet: the call is recorded
-        again."""
-        kept = ""
-        if self.rewritings is not None:
+        again. `optional`: it is one only if a pattern can; whether it is."""
+        kept = "sizes that data decides stand in the graph" if self.open_shapes else ""
+        if self.rewritings is not None and not kept:
             with self.paused():
                 kept = self.rewritings.meet(sys._getframe())
             if not kept:
                 self.sites.append(self.site(reason, detail))
-                return
-        self.breaks(reason, f"{detail}; not rewritten: {kept}" if kept else detail)
+                return True
+        if not optional:
+            self.breaks(reason, f"{detail}; not rewritten: {kept}" if kept else detail)
+        return not optional
 
     def breaks(self, reason: catalogue.Reason, detail: str) -> None:
         """A graph break: one more site; an error under `fullgraph=True`."""

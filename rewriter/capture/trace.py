@@ -4,6 +4,7 @@ The call runs on the user's real tensors and is the eager call. Whatever is not 
 recording; the call goes on.
 """
 
+import functools
 import operator
 from typing import Any
 
@@ -14,7 +15,16 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
+from . import (
+    constant_shapes,
+    constant_values,
+    current,
+    open_shapes,
+    opsets,
+    scalar_forms,
+    scalars,
+    traced_sizes,
+)
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -33,6 +43,7 @@ class Recorder(ReadRecorder):
         self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()
         self.name_holders: dict[int, Any] = {}
+        self._opens = False  # the operator at hand takes a size that data decides
 
     def strip(self, result: Any) -> Any:
         """The call is over: what it returns and what it stored holds plain numbers."""
@@ -66,20 +77,27 @@ class Recorder(ReadRecorder):
             return self.metadata(func, name, plain_in(args), plain_in(kwargs))
         if name in opsets.HOST_READS:
             return self.host_read(func, name, args, kwargs)
-        if name == "numpy" and constant_values.are(self, args):
+        if name == "numpy" and constant_values.are(self, args, given=True):
             return constant_values.as_array(self, func, args, kwargs)
         if name == "requires_grad_" and self._needs_no_change(args, kwargs):
             return func(*args, **kwargs)
         if name in opsets.UNRECORDABLE:
             self.stop_here(catalogue.UNSUPPORTED, name)
-        args, kwargs = opsets.with_numbers(name, args, kwargs, self._number)
+        args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
         self.give_form(args)
+        sizes = open_shapes.numbers(self, name, args)
+        if sizes:
+            return self._with_sizes(func, name, args, kwargs, sizes)
         if scalar_forms.fits(name, args, kwargs) and scalars.live_in(self, args[1]):
             return self._with_scalar(func, name, args)
         return self.operate(func, name, *self.settled(args, kwargs))
 
-    def _number(self, tensor: torch.Tensor) -> Any:
-        """The value of a tensor that stands for a size, read on the host."""
+    def _size(self, name: str, tensor: torch.Tensor) -> Any:
+        """The value of a tensor that stands for a size, read on the host; itself, where the graph
+        may hold such a size."""
+        if open_shapes.takes(self, name, tensor):
+            self._opens = True
+            return tensor
         try:
             return self.host_read(torch.Tensor.item, "item", (tensor,), {})
         finally:
@@ -105,6 +123,14 @@ class Recorder(ReadRecorder):
         )
         return self.operate(func, name, (args[0], scalars.plain(args[1])), {}, given={1: scalar})
 
+    def _with_sizes(self, func: Any, name: str, args: Any, kwargs: Any, forms: Any) -> Any:
+        """The call runs with the numbers, the graph gets the sizes as tensors."""
+        args = tuple(plain_in(arg) if i in forms else arg for i, arg in enumerate(args))
+        args, kwargs = self.settled(args, kwargs)
+        self._opens, origin = True, self.origin_text()
+        given = {i: scalar_forms.node_of(form, self.segment, origin) for i, form in forms.items()}
+        return self.operate(func, name, args, kwargs, given)
+
     def form_of_call(self, function: Any, args: Any) -> Any:
         """The graph's form of arithmetic on traced scalars, or None."""
         return traced_sizes.of_call(function, args) or scalar_forms.of_call(function, args)
@@ -120,9 +146,17 @@ class Recorder(ReadRecorder):
         """Run an operator for real and record it as a node of the current segment; `given` are
         nodes that stand for some arguments."""
         shaped = opsets.has_data_shape(name, args, kwargs)
+        known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
+        if known is not None:
+            return known[0]
+        opened, self._opens = self._opens, False
         if shaped:
-            self.decided(catalogue.DYNAMIC_SHAPE, name)
+            shaped = self.decided(catalogue.DYNAMIC_SHAPE, name, open_shapes.may_stay(self))
+            opened = not shaped
+        if shaped:
             self.cut(eager=True)
+        elif self.open_shapes:
+            open_shapes.settle(self, name, args, kwargs)
         if name in ("as_strided", "as_strided_", "as_strided_scatter"):
             self._pin_offsets(args[0])
         if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
@@ -136,6 +170,8 @@ class Recorder(ReadRecorder):
             raise
         try:
             self._record(name, call, (args, kwargs), result)
+            if self.open_shapes or opened:
+                open_shapes.spread(self, (args, kwargs), result, opened)
             if shaped:
                 self._shape_outcomes(result)
         except Exception as error:
@@ -193,8 +229,9 @@ class Recorder(ReadRecorder):
         self.cut()
         for tensor in tensors_in(result):
             recipe = self.value_recipe(self.value(tensor))
+            shape = tuple(tensor.shape)
             self.outcomes.append(
-                (len(self.segments) - 1, Apply(_shape, (recipe,)), tuple(tensor.shape))
+                (len(self.segments) - 1, Apply(open_shapes.shape, (recipe,)), shape)
             )
 
     # -- results
@@ -270,10 +307,6 @@ class Recorder(ReadRecorder):
             )
             return
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
 
 
 def attention_kernels() -> tuple[bool, ...]:

@@ -3,6 +3,7 @@ outside thing it depends on."""
 
 import functools
 import types
+import warnings
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from ..capture import scalars
 from ..capture.effects import Effect, constant
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
+from ..capture.values import Meta, storage_of
+from . import items, log_calls
 from .lookup import MISSING, is_stable, on_class, python_method
 
 _C_DESCRIPTORS = (
@@ -95,9 +98,15 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     path."""
     attributes = obj.__dict__ if hasattr(obj, "__dict__") else {}
     path = rec.known.path_of(obj)
+    if name == "volatile" and name not in attributes:
+        log_calls.call(rec, warnings.warn, (_VOLATILE,), {})
+        return False
     if name in attributes and path is not None and not rec.known.is_own(obj, name):
         return rec.known.loaded(attributes[name], Item(InstDict(path), name))
     return getattr(obj, name)
+
+
+_VOLATILE = "volatile was removed (Variable.volatile is always False)"
 
 
 def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
@@ -277,7 +286,16 @@ def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
     hook = python_method(rec, obj, "__getattr__")
     if hook is not None and hook is not torch.nn.Module.__getattr__:
         return rec.call(hook, (obj, name), {})
+    if _is_lookup(type(obj)):
+        _guard_class(rec, path, "__getattr__", on_class(type(obj), "__getattr__"))
+        return items.load(rec, obj, name)
     return _absent(rec, obj, name, path)
+
+
+def _is_lookup(cls: type) -> bool:
+    """A dict whose attributes are its items: `__getattr__ = dict.__getitem__`."""
+    own = on_class(cls, "__getitem__") is dict.__getitem__
+    return own and on_class(cls, "__getattr__") is dict.__getitem__
 
 
 def _absent(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
@@ -298,6 +316,8 @@ def exists(rec: Recorder, obj: Any, name: str) -> bool:
 def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`: done now, and again at every later call if the object is from outside."""
     if isinstance(obj, torch.Tensor):
+        if name == "data" and _is_same_data(rec, obj, value):
+            return
         rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
     setter = python_method(rec, obj, "__setattr__")
     if setter is not None and setter is not torch.nn.Module.__setattr__:
@@ -312,10 +332,22 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         rec.known.register(prop, Obj(prop, f"{type(obj).__qualname__}.{name}"))
         rec.call(putter, (prop, obj, value), {})
         return
+    outside = _is_outside(rec, obj)
+    if outside:
+        rec.before_change(obj)
     setattr(obj, name, value)
-    if _is_outside(rec, obj):
+    if outside:
         rec.effects.append(Effect(setattr, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
+
+
+def _is_same_data(rec: Recorder, obj: torch.Tensor, value: Any) -> bool:
+    """Whether `obj.data = value` changes nothing: it ends `obj.data *= 2`, which wrote in place."""
+    if type(value) is not torch.Tensor:
+        return False
+    with rec.paused():
+        places = [(storage_of(t), t.storage_offset(), Meta.of(t.detach())) for t in (obj, value)]
+    return places[0] == places[1]
 
 
 def _is_outside(rec: Recorder, obj: Any) -> bool:
@@ -330,7 +362,10 @@ def delete(rec: Recorder, obj: Any, name: str) -> None:
         torch.nn.Module.__delattr__,
     ):
         rec.stop(catalogue.UNSUPPORTED, f"`del` of attribute {name}")
+    outside = _is_outside(rec, obj)
+    if outside:
+        rec.before_change(obj)
     delattr(obj, name)
-    if _is_outside(rec, obj):
+    if outside:
         rec.effects.append(Effect(delattr, (obj, constant(name))))
     rec.known.wrote(obj, name)

@@ -281,6 +281,8 @@ def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     that the mode does not see as one call gets plain numbers: C code below it would take traced
     ones without asking."""
     items.guard_arguments(rec, args, kwargs)
+    if len(args) == 1 and number_calls.copies(function, args[0]):
+        return number_calls.from_array(rec, function, args, kwargs)
     kwargs = number_calls.with_dtype(rec, function, args, kwargs)
     if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
         args, kwargs = settle_in(args), settle_in(kwargs)
@@ -465,6 +467,7 @@ HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Recorder, Any, Args, Kwar
     (lambda f: _is_hashable_in(f, CONSTANT), _constant),
     (lambda f: _is_hashable_in(f, INLINED), _as_is),
     (lambda f: _is_hashable_in(f, COMPILING), lambda rec, f, args, kwargs: True),
+    (number_calls.makes_tensor, number_calls.from_array),
     (lambda f: _is_hashable_in(f, STOPS), _stops),
     (lambda f: f is copy.deepcopy, _deep_copy),
     (_is_effect, _effect),

@@ -33,7 +33,7 @@ CLOCKS = frozenset(
     }
 )
 # Asking twice does no harm.
-ANSWERS = CLOCKS | {os.getpid, os.getppid, threading.get_ident, threading.get_native_id}
+ANSWERS = CLOCKS | {time.sleep, os.getpid, os.getppid, threading.get_ident, threading.get_native_id}
 _NUMBERS = (int, float, str, bool, type(None))
 
 
@@ -58,6 +58,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if isinstance(function, types.BuiltinFunctionType) and function in CLOCKS:
         rec.breaks(catalogue.OPAQUE_CALL, getattr(function, "__name__", "a clock"))
         rec.cut()
+    rec.before_change()
     keywords = {name: scalars.recipe_of(value) for name, value in kwargs.items()}
     recipes = tuple(scalars.recipe_of(value) for value in args)
     with rec.paused():

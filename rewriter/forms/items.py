@@ -7,7 +7,7 @@ import torch
 
 from ...runtime.guard import Attr, Item
 from .. import catalogue
-from ..capture import scalars
+from ..capture import constant_values, scalars
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
 from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant, item_path
@@ -19,7 +19,7 @@ from .lookup import python_method
 def load(rec: Recorder, obj: Any, key: Any) -> Any:
     """`obj[key]`, guarded if the container is from outside."""
     if isinstance(obj, torch.Tensor):
-        return obj[key]
+        return obj[_with_tensors(rec, key)]
     if type(obj) in scalars.TRACED:
         return scalars.settle(obj)[settle_in(key)]
     method = python_method(rec, obj, "__getitem__")
@@ -49,6 +49,17 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
         guard_structure(rec, obj)
         raise
     return rec.known.loaded(value, Item(path, key))
+
+
+def _with_tensors(rec: Recorder, key: Any) -> Any:
+    """The index of a tensor, with tensors for the arrays in it."""
+    if type(key) is tuple:
+        parts = tuple(_with_tensors(rec, part) for part in key)
+        return key if all(a is b for a, b in zip(parts, key, strict=True)) else parts
+    if not constant_values.is_array(key):
+        return key
+    guard_arguments(rec, (key,), {})
+    return constant_values.as_tensor(rec, torch.from_numpy, key)
 
 
 def check_key(rec: Recorder, key: Any) -> None:
@@ -137,14 +148,16 @@ def guard_arguments(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
     if isinstance(obj, torch.Tensor):
-        obj[key] = value
+        obj[_with_tensors(rec, key)] = value
         return
+    if constant_values.is_array(obj):
+        value = settle_in(value)
     method = python_method(rec, obj, "__setitem__")
     if method is not None:
         rec.call(method, (obj, key, value), {})
         return
     key = settle_in(key)
-    rec.known.before_write(obj)
+    _before(rec, obj)
     obj[key] = value
     # a slice takes the elements of now
     kept = list(value) if isinstance(key, slice) and isinstance(value, list) else value
@@ -157,9 +170,15 @@ def delete(rec: Recorder, obj: Any, key: Any) -> None:
         rec.call(method, (obj, key), {})
         return
     key = settle_in(key)
-    rec.known.before_write(obj)
+    _before(rec, obj)
     del obj[key]
-    _after(rec, obj, key, Effect(_delete_item, (obj, key)))
+    _after(rec, obj, key, Effect(delete_item, (obj, key)))
+
+
+def _before(rec: Recorder, obj: Any) -> None:
+    rec.known.before_write(obj)
+    if rec.known.touch(obj) is not None:
+        rec.before_change(obj)
 
 
 def _after(rec: Recorder, obj: Any, key: Any, effect: Effect) -> None:
@@ -173,5 +192,5 @@ def set_item(obj: Any, key: Any, value: Any) -> None:
     obj[key] = value
 
 
-def _delete_item(obj: Any, key: Any) -> None:
+def delete_item(obj: Any, key: Any) -> None:
     del obj[key]

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from .. import catalogue
+from ..capture import current
 from .lookup import owner_of
 
 PURE: set[Any] = {
@@ -131,7 +132,6 @@ STOPS: dict[Any, catalogue.Reason] = {
     torch.set_num_threads: catalogue.UNSUPPORTED,
     torch.autograd.grad: catalogue.UNSUPPORTED,
     torch.autograd.backward: catalogue.UNSUPPORTED,
-    torch.from_numpy: catalogue.UNSUPPORTED,
     torch.vmap: catalogue.UNSUPPORTED,
     torch.func.grad: catalogue.UNSUPPORTED,
     torch.func.vjp: catalogue.UNSUPPORTED,
@@ -207,3 +207,26 @@ def is_pure_module(function: Any) -> bool:
     return getattr(function, "__module__", None) in _PURE_MODULES and not isinstance(
         function, types.FunctionType | type
     )
+
+
+# -- what users say of their own functions
+
+
+def graph_break() -> None:
+    """End the current segment of the recording at work, if any."""
+    recorder = current.recorder()
+    if recorder is not None:
+        recorder.breaks(catalogue.EXPLICIT, "")
+        recorder.cut()
+
+
+def disable(fn: Any) -> Any:
+    """Keep calls of `fn` out of every recording."""
+    DISABLED.add(fn)
+    return fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Record a call of `fn` as one node, without looking inside."""
+    INLINED.add(fn)
+    return fn

@@ -51,7 +51,10 @@ def _initialise(
 
 
 def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
+    outside = rec.known.touch(obj) is not None
+    if outside:
+        rec.before_change(obj)
     object.__setattr__(obj, name, value)
-    if rec.known.touch(obj) is not None:
+    if outside:
         rec.effects.append(Effect(object.__setattr__, (obj, constant(name), value)))
     rec.known.wrote(obj, name)

@@ -1,0 +1,162 @@
+"""A call that leaves the outside such that its own recording no longer stands for it (a window made
+at the first call, a cache) is recorded a second time at once, for what it left.
+
+That second run must not be noticed: what it stores in objects is put back, and whatever else would
+change something outside, or is not understood, abandons it before it happens.
+"""
+
+import contextlib
+import copyreg
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...lowering.fakes import without_warnings
+from ..forms.items import delete_item, set_item
+from .nested import tensors_in
+from .recording import Recording
+from .trace import Recorder
+from .values import storage_of
+
+
+class Abandoned(BaseException):
+    """The second run would be noticed. No handler of the user's takes it for an error of theirs."""
+
+
+class _Stores(list[Any]):
+    """Effects that can be put back: `AheadRecorder.before_change` came before each."""
+
+    def __init__(self, abandon: Callable[[], NoReturn]) -> None:
+        super().__init__()
+        self._abandon = abandon
+
+    def append(self, effect: Any) -> None:
+        if effect.function not in (setattr, delattr, object.__setattr__, set_item, delete_item):
+            self._abandon()
+        super().append(effect)
+
+
+class AheadRecorder(Recorder):
+    """A recorder for a call that nobody asked for."""
+
+    def __init__(self, options: Any, *parts: Any) -> None:
+        super().__init__(dataclasses.replace(options, fullgraph=False), *parts)
+        self.abandoned = False  # it stays so if code of the user's catches what abandons it
+        self.effects = _Stores(self.abandon)
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    def before_change(self, *owner: Any) -> None:
+        holders = _holders(*owner) if owner else None
+        if holders is None:
+            self.abandon()
+        for holder in holders:
+            self._kept.setdefault(id(holder), (holder, holder.copy()))
+
+    def abandon(self) -> NoReturn:
+        self.abandoned = True
+        raise Abandoned
+
+    def safely(self, watched: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+        try:
+            return watched()
+        except Exception as error:  # what Python itself does here may be noticed
+            if isinstance(error, StopIteration) or self._ran_user_code(error):
+                raise
+            self.abandon()
+
+    def put_back(self) -> None:
+        """Every object holds again what it held."""
+        for array, check in self.known.arrays:
+            if not check.passes(array):
+                array[...] = check.content()
+        for holder, held in self._kept.values():
+            if isinstance(holder, list):
+                holder[:] = held
+            elif not _holds(holder, held):
+                holder.clear()
+                holder.update(held)
+
+    def stop(self, reason: Any, detail: str) -> None:
+        if self.active:
+            self.abandon()
+
+
+def _holders(owner: Any) -> list[Any] | None:
+    """The containers in which a store to `owner` may change something, where that is known."""
+    if type(owner) in (list, dict):
+        return [owner]
+    attributes = getattr(owner, "__dict__", None)
+    module = isinstance(owner, torch.nn.Module)
+    plain = (torch.nn.Module.__setattr__ if module else object.__setattr__,)
+    if type(attributes) is not dict or isinstance(owner, torch.Tensor | dict | list):
+        return None
+    if type(owner).__setattr__ not in plain or copyreg._slotnames(type(owner)):  # type: ignore[attr-defined]
+        return None
+    return [attributes, *(attributes[name] for name in _TABLES if module)]
+
+
+_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+def _holds(holder: Any, held: Any) -> bool:
+    """Whether a dict or set holds the very objects, in that order."""
+    if isinstance(holder, set):
+        return bool(holder == held)
+    same = len(holder) == len(held) and list(holder) == list(held)
+    return same and all(holder[key] is value for key, value in held.items())
+
+
+class _OwnWritesOnly(TorchDispatchMode):
+    """Abandons the run before an operator writes into memory that was there before it."""
+
+    def __init__(self, abandon: Callable[[], NoReturn]) -> None:
+        super().__init__()
+        self._abandon = abandon
+        self._own: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(storage_of(tensor) not in self._own for tensor in _written(func, args, kwargs)):
+            self._abandon()
+        result = func(*args, **kwargs)
+        given = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
+        self._own.update({storage_of(tensor) for tensor in tensors_in((result,))} - given)
+        return result
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that the operator writes into."""
+    if "batch_norm" in func.name() and "functional" not in func.name():
+        return tensors_in(args[3:5])  # running statistics, which older schemas do not mark
+    written = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[index] if index < len(args) else kwargs.get(argument.name)
+            written += tensors_in((given,))
+    return written
+
+
+def is_worth(recorder: Recorder, recording: Recording | None, args: Any, kwargs: Any) -> bool:
+    """Whether the call was not recorded, or stored something so that its recording does not stand
+    for it any more."""
+    if type(recorder) is not Recorder or torch._C._len_torch_dispatch_stack():
+        return False
+    if recording is None:
+        return recorder.cuttable  # else torch's own compiler was at work
+    return bool(recorder.effects) and recording.guard_set.match(args, kwargs) is None
+
+
+@contextlib.contextmanager
+def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
+    """Inside, the call is made again without a trace."""
+    writes, grad_mode = _OwnWritesOnly(recorder.abandon), torch.is_grad_enabled()
+    try:
+        with without_warnings(), torch.set_grad_enabled(grad_mode), writes:
+            yield
+        if recorder.abandoned:
+            raise Abandoned
+    finally:
+        recorder.put_back()

@@ -1,0 +1,166 @@
+"""A call that leaves the outside so that its own recording does not stand for the next one is
+recorded again at once, for what it left; nobody notices the second run."""
+
+import logging
+
+import pytest
+import torch
+from helpers import call, one_graph, recordings, same
+
+X = torch.arange(6.0).view(2, 3)
+Y = -X + 0.5
+CACHE: dict[int, torch.Tensor] = {}
+
+
+class Window(torch.nn.Module):
+    """As losses do that keep a window for the number of channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.window, self.channels = None, 1
+        self.p = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        if self.window is None or self.channels != x.shape[1]:
+            self.window, self.channels = torch.ones(x.shape[1]).type_as(x), x.shape[1]
+        return x * self.window * self.p
+
+
+class Mean(torch.nn.Module):
+    """A buffer that takes another shape at the first call, and is stored by every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(3))
+        self.p = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        self.center = (self.center * 0.9 + x.detach() * 0.1).clone()
+        return x * self.p - self.center
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.made, self.seen = {}, []
+        self.p = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        if "w" not in self.made:
+            self.made["w"] = torch.rand(3)
+        return x * self.made["w"] * self.p + torch.rand(3)
+
+
+class Initialised(torch.nn.Module):
+    """Written through `.data`, which is not recorded; read only from then on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ready", torch.tensor(False))
+        self.register_buffer("means", torch.zeros(3))
+        self.p = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        if not self.ready:
+            self.means.data.copy_(x.detach().mean(0))
+            self.ready.data.copy_(torch.tensor(True))
+        return (x - self.means) * self.p
+
+
+MADE = [Window, Mean, Counter, Initialised]
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_equal_to_eager(make):
+    same(make, call(X), call(Y), call(X), call(torch.cat([X, Y])), tolerance=(1e-6, 1e-6))
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_the_second_call_is_one_graph(make, monkeypatch):
+    fn = same(make, call(X), tolerance=(1e-6, 1e-6))
+    made = len(recordings(fn))
+    fn(Y)
+    assert len(recordings(fn)) == made
+
+
+class Prints(Window):
+    def forward(self, x):
+        first = self.window is None
+        result = super().forward(x)
+        if not first:
+            print("not first")
+        return result
+
+
+class Logs(Window):
+    def forward(self, x):
+        if self.window is not None:
+            logging.getLogger("ahead").warning("again")
+        return super().forward(x)
+
+
+class Adds(Window):
+    def forward(self, x):
+        if self.window is not None:
+            x.add_(1)
+        return super().forward(x)
+
+
+class Normalised(Window):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return super().forward(self.norm(x) if self.window is not None else x)
+
+
+class Lists(Window):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def forward(self, x):
+        if self.window is not None:
+            self.calls.append(1)
+        return super().forward(x) * (len(self.calls) + 1)
+
+
+class Global(Window):
+    def forward(self, x):
+        if self.window is not None:
+            global CACHE
+            CACHE = {**CACHE, 1: 2}
+        return super().forward(x) + len(CACHE)
+
+    def watch(self):
+        return len(CACHE)
+
+
+class Catches(Window):
+    def forward(self, x):
+        try:
+            if self.window is not None:
+                print("again")
+        except BaseException:
+            self.channels = -1
+        finally:
+            if self.window is not None:
+                self.last = print
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("make", [Prints, Logs, Adds, Normalised, Lists, Catches])
+def test_what_would_be_noticed_is_not_done(make):
+    same(make, call(X.clone()), call(Y.clone()), call(X), call(Y), tolerance=(1e-6, 1e-6))
+
+
+def test_a_global_is_stored_once():
+    CACHE.clear()
+    same(Global, call(X))
+    assert not CACHE
+
+
+def test_it_is_tried_once():
+    fn = same(Mean, call(X), call(Y), call(X))
+    one_graph(fn, 2)

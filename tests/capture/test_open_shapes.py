@@ -1,0 +1,155 @@
+"""Sizes that only the data of a call decides stay in the graph of a backend that takes one, as long
+as Python does not ask for them; where it does, the shape is compared."""
+
+import dynfix
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import Counting, call, one_graph, outside, recordings, same
+
+X = torch.arange(12.0).view(3, 4) - 4
+STEPS = [call(X), call(-X), call(X + 2), call(X * 0 + 1), call(torch.cat([X, X[:1]])), call(X - 9)]
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(4))
+
+
+class Filtered(Model):
+    def forward(self, x):
+        x = x * self.w
+        return x[(x > 0).any(1)]
+
+
+class Summed(Model):
+    def forward(self, x):
+        x = x * self.w
+        return -torch.masked_select(x, x > 1).sum() + x[x < 3].pow(2).sum()
+
+
+class Placed(Model):
+    def forward(self, x):
+        places = torch.nonzero(x > 0)
+        return (x * self.w)[places[:, 0], places[:, 1]].exp().cumsum(0), places.flip(0)
+
+
+class Counted(Model):
+    """A size that is computed."""
+
+    def forward(self, x):
+        n = (x > 0).sum() + 2
+        return torch.arange(n)[None] * 2, torch.zeros(n, 2) + self.w.sum(), (x * self.w)[:, : n - 3]
+
+
+class Item(Model):
+    def forward(self, x):
+        n = (x > 0).sum().item()
+        return torch.ones(n, 3) * self.w[:3]
+
+
+class Largest(Model):
+    """As in a regulator of lengths."""
+
+    def forward(self, x):
+        lengths = (x > 0).sum(-1)
+        at = torch.arange(lengths.max())[None]
+        return (at < lengths[:, None]).float() * self.w[0]
+
+
+OPEN = [Filtered, Summed, Placed, Counted, Item, Largest]
+
+
+@pytest.mark.parametrize("make", OPEN)
+def test_one_graph(make):
+    one_graph(same(make, *STEPS[:4], tolerance=(1e-5, 1e-6)), 1)
+
+
+@pytest.mark.parametrize("make", OPEN)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_equal(make, backend):
+    same(make, *STEPS, backend=backend, tolerance=(1e-5, 1e-6))
+
+
+class Asks(Model):
+    def forward(self, x):
+        kept = (x * self.w)[x > 0]
+        if kept.shape[0] > 4:
+            return kept.sum()
+        return kept.mean() * kept.numel()
+
+
+class Parts(Model):
+    def forward(self, x):
+        kept = (x * self.w)[(x > 0).any(1)]
+        first, *rest = kept.unbind(0)
+        return first + sum(rest), len(kept), [row * 2 for row in kept], kept.split(2)
+
+
+class Reads(Model):
+    """The kept part comes into a later graph."""
+
+    def forward(self, x):
+        kept = (x * self.w)[x > -1] * 2
+        if x.sum() > 0:
+            print("more")
+        return kept.view(-1, 1) + 1, kept.numel()
+
+
+class Chooses(Model):
+    """What a pattern would prove of one size is not proved of others."""
+
+    def forward(self, x):
+        kept = x.flatten()[x.flatten() > 0]
+        y = kept * 2 if self.w.sum() * kept.sum() > 3 else torch.zeros(7)
+        return y * self.w[0]
+
+
+class Mixed(Model):
+    def forward(self, x):
+        n, m = (x > 0).sum().item(), (x > 1).sum().item() * 2
+        return torch.ones(n, m + 1, x.shape[0]) * self.w[0]
+
+
+@pytest.mark.parametrize("make", [Asks, Parts, Reads, Chooses, Mixed])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_sizes_that_python_asks_for(make, backend):
+    same(make, *STEPS, backend=backend, tolerance=(1e-5, 1e-6))
+
+
+def test_a_backend_that_takes_no_such_graph():
+    def picky(gm, example_inputs):
+        raise NotImplementedError
+
+    model = Filtered()
+    compiled = dynfix.compile(model, backend=picky)
+    with pytest.warns(UserWarning, match="is not compiled"):
+        compiled(X)
+    for x in (X, -X, X + 2):
+        torch.testing.assert_close(compiled(x), Filtered()(x))
+
+
+def test_counted_from_outside():
+    backend = Counting()
+    compiled = dynfix.compile(Summed(), backend=backend)
+    compiled(X)
+    for x in (-X, X + 2):
+        before = backend.calls
+        _, loose = outside(lambda x=x: compiled(x))
+        assert backend.calls - before == 1
+        assert not loose
+
+
+def test_one_hot_asks():
+    def fn(x):
+        return F.one_hot((x > 0).sum(-1))
+
+    assert len(recordings(same(lambda: fn, *STEPS))) > 0
+
+
+def test_volatile_is_false_and_warns():
+    def fn(x):
+        return x + 1 if x.volatile else x * 2
+
+    one_graph(same(lambda: fn, call(X), call(-X)), 1)
