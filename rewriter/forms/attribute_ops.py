@@ -312,6 +312,7 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         rec.known.register(prop, Obj(prop, f"{type(obj).__qualname__}.{name}"))
         rec.call(putter, (prop, obj, value), {})
         return
+    rec.known.before_store(obj)
     setattr(obj, name, value)
     if _is_outside(rec, obj):
         rec.effects.append(Effect(setattr, (obj, constant(name), value)))
@@ -330,6 +331,7 @@ def delete(rec: Recorder, obj: Any, name: str) -> None:
         torch.nn.Module.__delattr__,
     ):
         rec.stop(catalogue.UNSUPPORTED, f"`del` of attribute {name}")
+    rec.known.before_store(obj)
     delattr(obj, name)
     if _is_outside(rec, obj):
         rec.effects.append(Effect(delattr, (obj, constant(name))))

@@ -39,6 +39,7 @@ def call_slot(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
+    rec.known.before_store(obj)
     object.__setattr__(obj, name, value)
     if rec.known.touch(obj) is not None:
         rec.effects.append(Effect(object.__setattr__, (obj, constant(name), value)))
