@@ -1,13 +1,16 @@
 """Special methods of `object` called by name while recording: `super().__setattr__(name, value)`,
 `object.__getattribute__(self, name)`."""
 
+import copyreg
 import types
 from typing import Any
 
+from ...runtime.guard import InstDict
 from ..capture.effects import Effect, constant
 from ..capture.nested import settle_in
 from ..capture.trace import Recorder
 from . import attribute_ops
+from .lookup import MISSING, on_class
 
 _NAMES = ("__getattribute__", "__setattr__", "__delattr__", "__init__", "__init_subclass__")
 
@@ -19,6 +22,8 @@ def takes(function: Any) -> bool:
         if function.__name__ == "__call__" and isinstance(function.__self__, type):
             return True
         return function.__name__ in _NAMES and function.__objclass__ is object  # type: ignore[attr-defined]
+    if isinstance(function, types.BuiltinMethodType) and function.__name__ == "__reduce_ex__":
+        return _is_plain(function.__self__)
     return (
         isinstance(function, types.WrapperDescriptorType)
         and function.__objclass__ is object
@@ -29,6 +34,8 @@ def takes(function: Any) -> bool:
 def call_slot(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(function, types.MethodWrapperType) and function.__name__ == "__call__":
         return rec.rewriter.construct(rec, function.__self__, args, kwargs)
+    if isinstance(function, types.BuiltinMethodType):
+        return _reduce(rec, function.__self__, settle_in(args))
     if isinstance(function, types.MethodWrapperType):
         args = (function.__self__, *args)
     if function.__name__ == "__getattribute__":
@@ -44,3 +51,21 @@ def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     if rec.known.touch(obj) is not None:
         rec.effects.append(Effect(object.__setattr__, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
+
+
+def _is_plain(obj: Any) -> bool:
+    """Whether `object` alone says what there is to copy: all that the instance's `__dict__` has."""
+    cls = type(obj)
+    hooks = ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
+    own = [on_class(cls, name) for name in hooks]
+    base = [getattr(object, name, MISSING) for name in hooks]
+    return own == base and bool(getattr(obj, "__dict__", None)) and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
+
+
+def _reduce(rec: Recorder, obj: Any, args: tuple[Any, ...]) -> Any:
+    """What `copy.copy` makes a copy of: the attributes are read where it takes them from the
+    dict."""
+    path = rec.known.touch(obj)
+    if path is not None:
+        rec.known.register(vars(obj), InstDict(path))
+    return obj.__reduce_ex__(*args)
