@@ -21,7 +21,16 @@ from ...runtime.replay.recipes import (
 )
 from ...runtime.replay.steps import CALL_INPUT, HOST
 from .. import catalogue
-from . import constant_values, current, opsets, raising_checks, scalar_forms, scalars, traced_sizes
+from . import (
+    assumptions,
+    constant_values,
+    current,
+    opsets,
+    raising_checks,
+    scalar_forms,
+    scalars,
+    traced_sizes,
+)
 from .moving import Moving
 from .nested import settle_but_sizes, tensors_in
 from .provenance import Provenance
@@ -45,6 +54,7 @@ class ReadRecorder(StoppableMode):
         self.outcomes: list[tuple[int, Recipe, Any]] = []
         self.scalars: list[Any] = []
         self.fed: list[Recipe] = []
+        self.assumed: dict[str, int] = {}
         self.inputs: dict[Path, int] = {}
         self.late_reads: set[Value] = set()
         self.open_contexts = 0
@@ -91,7 +101,10 @@ class ReadRecorder(StoppableMode):
             if raising_checks.decides_only_that(sys._getframe(), self.rewriter.is_rewritten):
                 self.outcomes.append((recipe.after, recipe, value))
                 return value
-            self.decided(reason, f"the value was {value!r:.60}")
+            detail = f"the value was {value!r:.60}"
+            if not self.decided(reason, detail, lambda: assumptions.holds(self, recipe, value)):
+                self.outcomes.append((recipe.after, recipe, value))
+                return value
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))
         return value

@@ -58,6 +58,10 @@ class SegmentBuilder:
             self._nodes[value] = self._placeholder(f"arg{len(self._imports) - 1}")
         return self._nodes[value]
 
+    def imported(self) -> list[tuple[Value, torch.fx.Node]]:
+        """The values from elsewhere, and their nodes here."""
+        return list(self._nodes.items())
+
     def _placeholder(self, name: str) -> torch.fx.Node:
         first = next(iter(self.graph.nodes), None)
         where = (

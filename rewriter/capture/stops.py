@@ -112,17 +112,22 @@ class StoppableMode(TorchFunctionMode):
             place = self.home
         return catalogue.Site(reason, *place, detail)
 
-    def decided(self, reason: catalogue.Reason, detail: str) -> None:
+    def decided(
+        self, reason: catalogue.Reason, detail: str, assumed: Callable[[], bool] = lambda: False
+    ) -> bool:
         """A graph break; one that a pattern can take away is no failure yet: the call is recorded
-        again."""
+        again. False if the value is one that can be assumed: then there is none."""
         kept = ""
         if self.rewritings is not None:
             with self.paused():
                 kept = self.rewritings.meet(sys._getframe())
             if not kept:
                 self.sites.append(self.site(reason, detail))
-                return
+                return True
+        if assumed():
+            return False
         self.breaks(reason, f"{detail}; not rewritten: {kept}" if kept else detail)
+        return True
 
     def breaks(self, reason: catalogue.Reason, detail: str) -> None:
         """A graph break: one more site; an error under `fullgraph=True`."""

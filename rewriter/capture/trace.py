@@ -14,7 +14,7 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import constant_values, current, opsets, scalar_forms, scalars, traced_sizes
+from . import assumptions, constant_values, current, opsets, scalar_forms, scalars, traced_sizes
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -121,6 +121,9 @@ class Recorder(ReadRecorder):
         nodes that stand for some arguments."""
         shaped = opsets.has_data_shape(name, args, kwargs)
         if shaped:
+            made = assumptions.sized(self, func, name, args, kwargs)
+            if made is not None:
+                return made
             self.decided(catalogue.DYNAMIC_SHAPE, name)
             self.cut(eager=True)
         if name in ("as_strided", "as_strided_", "as_strided_scatter"):
