@@ -21,6 +21,7 @@ from .constant_masks import drop_constant_masks
 from .decompose import decompositions
 from .gradient_paths import GradientPaths, without_history
 from .pipeline import compile_unit
+from .rnn import keep_rnns
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
 
@@ -58,7 +59,7 @@ class _Warnings(types.ModuleType):
 graph_capture_wrappers.warnings = _Warnings("warnings")
 
 # What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
-REWRITES = (drop_constant_masks, prefer_channels_last)
+REWRITES = (keep_rnns, drop_constant_masks, prefer_channels_last)
 _EXPECTED = (
     "fw_compiler",
     "bw_compiler",

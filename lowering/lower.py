@@ -13,6 +13,7 @@ from . import (
     lower_pool,
     lower_reduction,
     lower_scatter,
+    rnn,
 )
 from .ir import Buffer
 from .lower_writes import Write, write_back
@@ -273,8 +274,9 @@ class GraphLowering:
         aliases = schema is not None and any(
             result.alias_info is not None for result in schema.returns
         )
+        aliases |= target in rnn.KEEPING
         result = self._extern_result(node.meta.get("val"))
-        target = aligned_form(node) or target
+        target = aligned_form(node) or rnn.CALLED.get(target) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
         return result
 

@@ -9,6 +9,7 @@ import torch
 
 from ...runtime.guard import Arg, Attr, Equals, Guard, Item, Kwarg, Path, Tensor
 
+VALUES = 3  # that are assumed at one place, each in a recording of its own
 LAST = 2  # of the recordings of a function on a GPU, those that may be for every size
 
 
@@ -23,12 +24,21 @@ class Moving:
     fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
     contents: dict[Path, Any] = dataclasses.field(default_factory=dict)
     left: int = 0  # recordings that may still be made
+    assumed: dict[Any, list[Any]] = dataclasses.field(default_factory=dict)
 
     def clear(self) -> None:
         self.numbers.clear()
         self.sizes.clear()
         self.fixed.clear()
         self.contents.clear()
+        self.assumed.clear()
+
+    def may_assume(self, place: Any, value: Any) -> bool:
+        """Whether few values were seen at the place, so that most calls have one of them."""
+        seen = self.assumed.setdefault(place, [])
+        if value not in seen:
+            seen.append(value)
+        return len(seen) <= (1 if isinstance(value, bool) else VALUES)
 
     def note_number(self, guard: Guard | None) -> None:
         """The guard failed: a number that a recording took for a constant is another one now."""

@@ -49,7 +49,7 @@ HOST_READS = SCALAR_READS | BOOL_READS | NUMBER_READS | LIST_READS
 # the shape that comes out.
 DATA_SHAPES = frozenset(
     "nonzero argwhere unique unique_consecutive masked_select bincount histogramdd combinations"
-    " _unique2 _unique".split()
+    " _unique2 _unique _pack_padded_sequence _pad_packed_sequence".split()
 )
 
 # Writes that move no version counter, buffers handed out, state outside tensors: the recording

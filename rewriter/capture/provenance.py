@@ -168,6 +168,7 @@ class Provenance:
         self._dirty: set[tuple[int, Any]] = set()
         self._before: dict[int, Any] = {}
         self.arrays: list[tuple[Any, Content]] = []
+        self._attributes: dict[int, tuple[str, ...]] = {}
 
     def path_of(self, obj: Any) -> Path | None:
         return self._paths.get(id(obj))
@@ -313,12 +314,16 @@ class Provenance:
         self.touch(obj)
         attributes = getattr(obj, "__dict__", None)
         if isinstance(attributes, dict):
-            self.keys(attributes, InstDict(path))
+            self.keys(self._attributes.get(id(obj), attributes), InstDict(path))
             for name, value in list(attributes.items()):
-                self.content(self._fixed(value, Item(InstDict(path), name)))
+                self._field(obj, name, value, Item(InstDict(path), name))
         for name in _slots(type(obj)):
             if hasattr(obj, name):
-                self.content(self._fixed(getattr(obj, name), Attr(path, name)))
+                self._field(obj, name, getattr(obj, name), Attr(path, name))
+
+    def _field(self, obj: Any, name: str, value: Any, path: Path) -> None:
+        """What this call stored itself does not come from `path`."""
+        self.content(value if self.is_own(obj, name) else self._fixed(value, path))
 
     def _sequence(self, held: Iterable[Any], path: Path) -> None:
         values = list(held)
@@ -389,6 +394,12 @@ class Provenance:
             self._before[id(obj)] = list(obj) if isinstance(obj, SEQUENCES) else dict(obj)
         elif Content.supports(obj):
             self._before[id(obj)] = obj.copy()
+
+    def before_store(self, obj: Any) -> None:
+        """An attribute is about to change: keep which there were, for the guards on them."""
+        attributes = getattr(obj, "__dict__", None)
+        if id(obj) in self._paths and isinstance(attributes, dict):
+            self._attributes.setdefault(id(obj), tuple(attributes))
 
     def was_written(self, obj: Any) -> bool:
         return id(obj) in self._before

@@ -22,6 +22,7 @@ from ...runtime.replay.recipes import (
 from ...runtime.replay.steps import CALL_INPUT, HOST
 from .. import catalogue
 from . import (
+    assumptions,
     constant_values,
     current,
     open_shapes,
@@ -54,6 +55,7 @@ class ReadRecorder(StoppableMode):
         self.outcomes: list[tuple[int, Recipe, Any]] = []
         self.scalars: list[Any] = []
         self.fed: list[Recipe] = []
+        self.assumed: dict[str, int] = {}
         self.inputs: dict[Path, int] = {}
         self.late_reads: set[Value] = set()
         self.pinned: dict[Value, Any] = {}
@@ -102,7 +104,12 @@ class ReadRecorder(StoppableMode):
             if raising_checks.decides_only_that(sys._getframe(), self.rewriter.is_rewritten):
                 self.outcomes.append((recipe.after, recipe, value))
                 return value
-            self.decided(reason, f"the value was {value!r:.60}")
+            detail = f"the value was {value!r:.60}"
+            if not self.decided(
+                reason, detail, assumed=lambda: assumptions.holds(self, recipe, value)
+            ):
+                self.outcomes.append((recipe.after, recipe, value))
+                return value
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))
         return value

@@ -64,6 +64,10 @@ class SegmentBuilder:
         """What the placeholder stands for."""
         return next(value for value, node in self._nodes.items() if node is placeholder)
 
+    def imports(self) -> list[tuple[Value, torch.fx.Node]]:
+        """The values from elsewhere, and their nodes here."""
+        return list(self._nodes.items())
+
     def _placeholder(self, name: str) -> torch.fx.Node:
         first = next(iter(self.graph.nodes), None)
         where = (

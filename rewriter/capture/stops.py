@@ -118,9 +118,16 @@ class StoppableMode(TorchFunctionMode):
             place = self.home
         return catalogue.Site(reason, *place, detail)
 
-    def decided(self, reason: catalogue.Reason, detail: str, optional: bool = False) -> bool:
-        """A graph break; one that a pattern can take away is no failure yet: the call is recorded
-        again. `optional`: it is one only if a pattern can; whether it is."""
+    def decided(
+        self,
+        reason: catalogue.Reason,
+        detail: str,
+        optional: bool = False,
+        assumed: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Whether this is a graph break. One that a pattern can take away is no failure yet: the
+        call is recorded again. `optional`: it is one only if a pattern can. `assumed`: whether the
+        value can be assumed, so that there is none."""
         kept = "sizes that data decides stand in the graph" if self.open_shapes else ""
         if self.rewritings is not None and not kept:
             with self.paused():
@@ -128,9 +135,10 @@ class StoppableMode(TorchFunctionMode):
             if not kept:
                 self.sites.append(self.site(reason, detail))
                 return True
-        if not optional:
-            self.breaks(reason, f"{detail}; not rewritten: {kept}" if kept else detail)
-        return not optional
+        if optional or assumed():
+            return False
+        self.breaks(reason, f"{detail}; not rewritten: {kept}" if kept else detail)
+        return True
 
     def breaks(self, reason: catalogue.Reason, detail: str) -> None:
         """A graph break: one more site; an error under `fullgraph=True`."""

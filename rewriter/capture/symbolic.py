@@ -15,6 +15,7 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
+from ...lowering import rnn
 from ...lowering.fakes import PacedFakeMode, without_warnings
 from ...runtime.guard import TensorMeta
 from ...runtime.replay.recipes import Recipe
@@ -217,6 +218,9 @@ class _Run(torch.fx.Interpreter):  # type: ignore[misc]
             _agree(value, form.seen)
             form.symbol = value if form.symbol is None else form.symbol
         return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(*rnn.as_operator(target, args, kwargs))
 
 
 def _undecided(inputs: list[Any]) -> bool:

@@ -16,6 +16,7 @@ from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
 from . import (
+    assumptions,
     constant_shapes,
     constant_values,
     current,
@@ -151,6 +152,9 @@ class Recorder(ReadRecorder):
             return known[0]
         opened, self._opens = self._opens, False
         if shaped:
+            made = assumptions.sized(self, func, name, args, kwargs)
+            if made is not None:
+                return made
             shaped = self.decided(catalogue.DYNAMIC_SHAPE, name, open_shapes.may_stay(self))
             opened = not shaped
         if shaped:

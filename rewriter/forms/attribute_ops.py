@@ -335,6 +335,7 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     outside = _is_outside(rec, obj)
     if outside:
         rec.before_change(obj)
+    rec.known.before_store(obj)
     setattr(obj, name, value)
     if outside:
         rec.effects.append(Effect(setattr, (obj, constant(name), value)))
@@ -365,6 +366,7 @@ def delete(rec: Recorder, obj: Any, name: str) -> None:
     outside = _is_outside(rec, obj)
     if outside:
         rec.before_change(obj)
+    rec.known.before_store(obj)
     delattr(obj, name)
     if outside:
         rec.effects.append(Effect(delattr, (obj, constant(name))))

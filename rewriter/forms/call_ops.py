@@ -188,6 +188,7 @@ def _cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
     if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
         return show(rec, function, args, kwargs)
+    rec.before_change()
     with rec.paused():
         return function(*settle_in(args), **settle_in(kwargs))
 

@@ -48,8 +48,10 @@ class Entry:
         for after, recipe, expected in plan.outcomes:
             self._checks.setdefault(after, []).append((recipe, expected))
         # A program of this package writes its inputs last, so that one alone has nothing to undo.
-        self._keeps = len(plan.steps) > 1 or any(
-            getattr(step.program, "may_write_first", False) for step in plan.steps
+        self._keeps = (
+            len(plan.steps) > 1
+            or any(after for after, _, _ in plan.outcomes)
+            or any(getattr(step.program, "may_write_first", False) for step in plan.steps)
         )
 
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 and a call that raises leaves what eager leaves."""
 
 import collections
+import copy
 import datetime
 import functools
 
@@ -203,3 +204,28 @@ def test_effects_of_an_autograd_function_happen_once(backend):
 def test_an_autograd_function_that_only_computes_stays_in_the_graph():
     fn = same(lambda: lambda x: Pure.apply(x).sin(), (X.clone().requires_grad_(),), (X,))
     assert all(recording.segments for recording in fn._dynfix_entry.recordings)
+
+
+class Settings:
+    def __init__(self):
+        self.scale, self.names = 2.0, ["a"]
+
+
+def test_a_shallow_copy_of_an_object_from_outside():
+    settings = Settings()
+
+    def f(x):
+        own = copy.copy(settings)
+        own.scale += 1
+        own.names.append("b")
+        return x * own.scale + len(own.names)
+
+    compiled = dynfix.compile(f, fullgraph=True, backend="eager")
+    x = torch.ones(3)
+    for length in (2, 3):
+        assert torch.equal(compiled(x), x * 3 + length)
+    settings.scale = 5.0
+    assert torch.equal(compiled(x), x * 6 + 4)
+    settings.other = 1
+    assert torch.equal(compiled(x), x * 6 + 5)
+    assert settings.scale == 5.0
