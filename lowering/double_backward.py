@@ -267,7 +267,7 @@ def _backward(ctx: Any, *grads: Any) -> Any:
             call.released = (call.released or frozenset()) | savers(given, cls.dynfix_leads())
         else:
             ctx.dynfix_call = None
-    if again:
+    if call is not None and again:
         return _through_eager(ctx, call, given)
     with_zeros(ctx, given)
     found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))

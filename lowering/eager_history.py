@@ -31,7 +31,9 @@ class EagerHistory:
     def _run(self) -> Iterator[tuple[list[Any], Any]]:
         """The graph run on fakes: its inputs and results."""
         with contextlib.ExitStack() as stack:
-            for make in (lambda: torch.inference_mode(False), torch.enable_grad, *self.contexts):
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            for make in self.contexts:
                 stack.enter_context(make())
             stack.enter_context(PacedFakeMode(allow_non_fake_inputs=True))
             inputs = [meta.fake() for meta in self.metas]
@@ -49,7 +51,7 @@ class EagerHistory:
         with self._run() as (inputs, results):
             for index, each in enumerate(inputs):
                 if isinstance(each, torch.Tensor) and each.requires_grad:
-                    each.register_hook(lambda _, index=index: found.append(index))
+                    each.register_hook(lambda _, index=index: found.append(index))  # type: ignore[no-untyped-call]
             outs = [out for out in results if isinstance(out, torch.Tensor) and out.requires_grad]
             torch.autograd.backward(outs, [torch.ones_like(out) for out in outs])
         return tuple(found)

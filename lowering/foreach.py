@@ -32,7 +32,8 @@ def _overloads() -> Iterator[tuple[Any, Callable[..., Any]]]:
         for kind in packet.overloads() if packet is not None else ():
             overload = getattr(packet, kind)
             if len(overload._schema.returns) == 1 and not kind.endswith("out"):
-                yield overload, _EXTREMA.get(name, fn) if kind.startswith("Scalar") else fn
+                own: Any = _EXTREMA.get(name, fn) if kind.startswith("Scalar") else fn
+                yield overload, own
 
 
 def _one_by_one(overload: Any, fn: Callable[..., Any]) -> Callable[..., list[Any]]:

@@ -22,9 +22,9 @@ class GradientPaths:
         self._has_gradient: list[bool] = []
 
     def partition(self, joint: GraphModule, inputs: Any, **settings: Any) -> Any:
-        output = joint.graph.output_node()
+        results: Any = joint.graph.output_node().args[0]
         self.returned = settings["num_fwd_outputs"]
-        gradients = output.args[0][self.returned :]  # type: ignore[index]
+        gradients = results[self.returned :]
         self._has_gradient = [gradient is not None for gradient in gradients]
         keep_results(joint, self._has_gradient)
         return partition(joint, inputs, **settings)

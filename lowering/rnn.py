@@ -24,7 +24,7 @@ _SETTINGS = (
     " bool has_biases, int num_layers, float dropout, bool train, bool bidirectional,"
     " bool batch_first"
 )
-_LIBRARY = torch.library.Library("dynfix", "FRAGMENT")
+_LIBRARY: Any = torch.library.Library("dynfix", "FRAGMENT")  # type: ignore[no-untyped-call]
 _RANDOM = (torch.Tag.nondeterministic_seeded,)
 _LIBRARY.define(f"rnn({_SETTINGS}) -> (Tensor, Tensor, Tensor)", tags=_RANDOM)
 _LIBRARY.define(
@@ -230,7 +230,8 @@ def _with_gradient(
 ) -> Any:
     tensors = (input, *state, *weights)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _Recurrent.apply((kind, batch_sizes, *settings), len(state), *tensors)
+        apply: Any = _Recurrent.apply
+        return apply((kind, batch_sizes, *settings), len(state), *tensors)
     with torch._C._AutoDispatchBelowAutograd():
         return torch.ops.dynfix.rnn.default(kind, input, batch_sizes, state, weights, *settings)
 

@@ -257,7 +257,7 @@ def _locals_found(unit: Unit) -> Unit:
 def _touched(item: Item) -> set[Buffer]:
     if isinstance(item, ExternCall):
         return {*item.reads(), *item.writes()}
-    nests: tuple[Nest, ...] = item.nests if isinstance(item, Group) else (item,)
+    nests: tuple[Nest, ...] = (item,) if isinstance(item, Nest) else item.nests
     return {x.buffer for nest in nests for x in accesses(nest)}
 
 

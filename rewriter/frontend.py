@@ -208,7 +208,8 @@ class CompiledFunction:
 
     def _look_ahead(self, args: Any, kwargs: Any, generators: Generators) -> None:
         """Record what such a call does from now on, unless that would be noticed."""
-        ambient, recorder = GuardState.now(), self._recorder(None, args, lookahead.AheadRecorder)
+        ambient = GuardState.now()
+        recorder: Any = self._recorder(None, args, lookahead.AheadRecorder)
         try:
             with generators.again():
                 with lookahead.unnoticed(recorder):
@@ -392,10 +393,10 @@ class CompiledFunction:
             self._internal(error, "cutting the function")
 
     def _compile(self, recording: Recording) -> None:
+        self.recordings.append(recording)
         if self.background is not None:
             self._compile_beside(recording, self.background)
             return
-        self.recordings.append(recording)
         entry = self._entry(recording)
         if entry is not None:
             self._dispatcher.add(entry)
@@ -403,7 +404,6 @@ class CompiledFunction:
     def _compile_beside(self, recording: Recording, background: Background) -> None:
         """Eager serves the calls of this recording until it is compiled, and after, if it is
         faster."""
-        self.recordings.append(recording)
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         switchover = Switchover(recording, self.fn, background, name)
         self.switchovers.append(switchover)

@@ -7,7 +7,7 @@ from collections import Counter
 from math import prod
 
 from ...runtime.launch_triton import TritonGroup, TritonKernel
-from ..ir import Buffer, Group, Load, store_values
+from ..ir import Batch, Buffer, Group, Load, store_values
 from .triton_ops import POINTERS
 from .triton_print import KernelPrinter
 from .triton_split import cut
@@ -24,7 +24,7 @@ from dynfix.lowering.targets import triton_math as m
 """
 
 
-def global_buffers(group: Group) -> tuple[Buffer, ...]:
+def global_buffers(group: Group | Batch) -> tuple[Buffer, ...]:
     """Buffers in memory, in order of first use."""
     found: dict[Buffer, None] = {}
     for nest in group.nests:

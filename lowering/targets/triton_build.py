@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ...runtime.launch_triton import load_groups
-from ..ir import Buffer, Group
+from ..ir import Batch, Buffer, Group
 from ..program_steps import Launch
 from ..storage import given_buffers, touched
 from ..unit import Unit
@@ -30,17 +30,18 @@ class TritonTarget:
     def __init__(self, tune: bool = False, interpret: bool = False) -> None:
         self.tune, self.interpret = tune, interpret
 
-    def build(self, unit: Unit, groups: list[Group]) -> dict[Group, Launch]:
+    def build(self, unit: Unit, groups: list[Group | Batch]) -> dict[Group | Batch, Launch]:
         """Raises LoweringError for what Triton cannot express, BuildError for what it rejects."""
-        placed: dict[torch.device, list[Group]] = {}
+        placed: dict[torch.device, list[Group | Batch]] = {}
         for group in groups:
             placed.setdefault(_device(unit, group), []).append(group)
-        built: dict[Group, Launch] = {}
+        built: dict[Group | Batch, Launch] = {}
         for device, own in placed.items():
             if device.type == "cpu" and not self.interpret:
                 built |= CppTarget().build(unit, own)
             else:
-                built |= self._build(unit, own, device)
+                alone = [group for group in own if isinstance(group, Group)]
+                built.update(self._build(unit, alone, device).items())
         return built
 
     def _build(
@@ -73,5 +74,5 @@ def private_buffers(unit: Unit) -> frozenset[Buffer]:
     )
 
 
-def _device(unit: Unit, group: Group) -> torch.device:
+def _device(unit: Unit, group: Group | Batch) -> torch.device:
     return unit.layouts[global_buffers(group)[0]].device

@@ -130,7 +130,9 @@ def _pinned(recorder: Any, values: set[Value], learnt: bool) -> bool:
     """Whether later calls can be told apart by the content of these inputs; from now on they
     are. `learnt`: parameters may be among them."""
     tensors = {value: tensor for tensor, value in recorder.tracker.live_inputs()}
-    pins = [(recorder.path_at(value.index), value, tensors.get(value)) for value in values]
+    if values - tensors.keys():
+        return False
+    pins = [(recorder.path_at(value.index), value, tensors[value]) for value in values]
     if not all(_may_pin(recorder, learnt, *pin) for pin in pins):
         return False
     for path, value, tensor in pins:
@@ -142,12 +144,10 @@ def _pinned(recorder: Any, values: set[Value], learnt: bool) -> bool:
     return True
 
 
-def _may_pin(
-    recorder: Any, learnt: bool, path: Any, value: Value, tensor: torch.Tensor | None
-) -> bool:
+def _may_pin(recorder: Any, learnt: bool, path: Any, value: Value, tensor: torch.Tensor) -> bool:
     """A small tensor that holds what an earlier recording compared, if there was one; of what the
     call is given, only numbers that count or choose."""
-    if tensor is None or not is_plain(tensor) or value.index in recorder.dynamic_inputs:
+    if not is_plain(tensor) or value.index in recorder.dynamic_inputs:
         return False
     learns = tensor.requires_grad and recorder.grad_mode and not learnt
     if tensor.numel() > MOST or learns or (tensor.is_floating_point() and is_argument(path)):

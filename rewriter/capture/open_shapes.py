@@ -38,11 +38,12 @@ def numbers(rec: Any, name: str, args: Any) -> dict[int, scalar_forms.Form]:
     of the graph, by position."""
     if not may_stay(rec) or name in _PARTS:
         return {}
-    found = {}
+    found: dict[int, scalar_forms.Form] = {}
     for index in range(len(args))[opsets.SIZES_AT.get(name, slice(0))]:
         form = getattr(args[index], "form", None)
-        whole = isinstance(form, scalar_forms.Form) and type(args[index]) is scalars.TracedInt
-        if whole and args[index].recipe.graph and scalars.live_in(rec, args[index]):
+        if not isinstance(form, scalar_forms.Form) or type(args[index]) is not scalars.TracedInt:
+            continue
+        if args[index].recipe.graph and scalars.live_in(rec, args[index]):
             found[index] = form
     return found
 

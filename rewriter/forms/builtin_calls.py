@@ -79,9 +79,9 @@ def _len(rec: Recorder, obj: Any) -> int:
         return len(scalars.settle(obj))
     method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
     if method is not None:
-        answer = rec.call(method, (obj,), {})
-        traced = type(answer) is scalars.TracedInt and answer >= 0
-        return answer if traced else len(_Answers(answer))  # type: ignore[no-any-return]
+        answer: Any = rec.call(method, (obj,), {})
+        traced = type(answer) in scalars.TRACED and isinstance(answer, int)
+        return answer if traced and answer >= 0 else len(_Answers(answer))
     items.guard_structure(rec, obj)
     return len(obj)
 
@@ -143,8 +143,8 @@ def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
     if method is not None and not isinstance(
         args[0], torch.nn.Module | torch.Tensor | BaseException
     ):
-        made = rec.call(method, (args[0],), {})
-        return made if type(made) is scalars.TracedStr else str(made)
+        made: Any = rec.call(method, (args[0],), {})
+        return made if type(made) in scalars.TRACED else str(made)  # type: ignore[no-any-return]
     return str(*args, **kwargs)
 
 
