@@ -1,0 +1,42 @@
+"""Random programs do compiled what they do in eager."""
+
+import pytest
+from helpers import Case, module_from, same
+from random_programs import Writer, steps
+
+CLOSE = (1e-4, 1e-5)
+
+
+def check(tmp_path, seed, backend):
+    text = Writer(seed).source()
+
+    def make():
+        module = module_from(tmp_path, text)
+        watched = (module.LOG, module.STATE, module.LAYER, module.WEIGHT)
+        return Case(fn=module.step, module=module, watch=lambda: [*watched, module.BUFFER])
+
+    tolerance = None if backend == "eager" else CLOSE
+    try:
+        same(make, *steps(seed), backend=backend, tolerance=tolerance)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}:\n{text}\n{error}") from None
+
+
+@pytest.mark.parametrize("start", range(0, 100, 20))
+def test_recorded(tmp_path, start):
+    for seed in range(start, start + 20):
+        check(tmp_path, seed, "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(100, 300, 20))
+def test_more_recorded(tmp_path, start):
+    for seed in range(start, start + 20):
+        check(tmp_path, seed, "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 100, 10))
+def test_compiled(tmp_path, start):
+    for seed in range(start, start + 10):
+        check(tmp_path, seed, "native")
