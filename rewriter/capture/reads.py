@@ -223,7 +223,8 @@ class ReadRecorder(StoppableMode):
             for arg in args
         )
         result = func(*args, **kwargs)
-        recipe = Apply(lambda *parts: func(*parts, **kwargs), recipes)
+        read = listed if name == "tolist" else lambda *parts: func(*parts, **kwargs)
+        recipe = Apply(read, recipes)
         if name in opsets.SCALAR_READS and type(result) in (int, float):
             current.install(self)
             return scalars.traced(result, recipe, self._form(args[0], recipes[0]))
@@ -278,6 +279,14 @@ class ReadRecorder(StoppableMode):
             return settle_but_sizes(args), settle_but_sizes(kwargs)
         finally:
             current.install(None)
+
+
+def listed(tensor: torch.Tensor) -> Any:
+    """`tolist()`, without the operators with which torch starts it."""
+    try:
+        return tensor.detach().numpy().tolist()
+    except (TypeError, RuntimeError):  # another device, a type that NumPy lacks, or no NumPy
+        return tensor.tolist()
 
 
 def _needed(tensor: torch.Tensor) -> TensorMeta:

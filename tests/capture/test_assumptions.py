@@ -50,9 +50,10 @@ def test_one_graph_and_right(f, backend):
     assert all(len(recording.segments) == 1 for recording in recordings(compiled))
 
 
-def test_nothing_outside_the_graph():
+@pytest.mark.parametrize("f", [_indexed, _listed])
+def test_nothing_outside_the_graph(f):
     backend = Counting()
-    compiled = dynfix.compile(_indexed, backend=backend)
+    compiled = dynfix.compile(f, backend=backend)
     compiled(X, A)
     _, names = outside(lambda: compiled(X, A))
     assert (backend.built, backend.calls, names) == (1, 1, [])
