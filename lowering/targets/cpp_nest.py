@@ -175,8 +175,7 @@ class NestPrinter:
     def clear(self, nest: Nest, row: str) -> None:
         """Zero where the nest stores partial sums, at point `row` of its space."""
         for store in (s for s in nest.stores if s.combine == PARTIAL):
-            self.lines.open("")
-            self.lines.add(f"const int64_t {nest.axes[0].text} = {row};")
+            self.lines.open(f"if (const int64_t {nest.axes[0].text} = {row}; true)")
             self.lines.open(loop(nest.axes[1]))
             self.lines.add(f"{store.buffer.name}[{self.expressions().index(store.index)}] = 0;")
             self.lines.close(2)
