@@ -14,7 +14,7 @@ import torch
 from dynfix.lowering import storage
 from dynfix.lowering.collection import uncollected
 from dynfix.lowering.decompose import decompositions
-from dynfix.lowering.ir import Group
+from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.lower import lower_graph
 from dynfix.lowering.pipeline import STAGES
 from dynfix.lowering.targets.cpp import print_kernel
@@ -95,7 +95,7 @@ def seconds(graph: GraphModule) -> dict[str, float]:
     for stage in STAGES:
         unit = timed(stage.name, lambda run=stage.run, unit=unit: run(unit))
     timed("storage", lambda: storage.plan(unit, True, placeable(unit)))
-    groups = [item for item in unit.items if isinstance(item, Group)]
+    groups = [item for item in unit.items if isinstance(item, Group | Batch)]
     timed("print", lambda: [print_kernel(group) for group in groups])
     return times
 

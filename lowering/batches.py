@@ -17,7 +17,6 @@ from .ir import (
     Store,
     Value,
     accesses,
-    group_variables,
     has_positions,
 )
 from .poly import Size, Var, is_known, variable
@@ -56,8 +55,7 @@ def _batched(run: list[Group]) -> list[Item]:
         earliest = max((last_write.get(buffer, 0) for buffer in uses), default=0)
         earliest = max((earliest, *(last_use.get(buffer, 0) for buffer in writes)))
         where = kinds.get(kind, -1)
-        alone = any(map(has_positions, group.nests)) or group_variables(group)
-        if alone or where < earliest or len(places[where]) == MOST:
+        if any(map(has_positions, group.nests)) or where < earliest or len(places[where]) == MOST:
             where = len(places)
             places.append([])
         kinds[kind] = where

@@ -13,7 +13,7 @@ import torch
 from . import sizes
 from .axes import rebuild
 from .ir import PARTIAL, Buffer, Load, Nest, Reduced, Rewriter, Store, Value, has_positions
-from .poly import is_known
+from .poly import Size, Var, hint, is_known, variable
 from .schedule import LEAST_ROWS
 from .sizes import Atom, Axis, Index
 from .unit import Item, Layout, Unit
@@ -23,18 +23,36 @@ PARTS = 32  # wanted, to spread over threads
 WIDEST = 8192  # columns whose parts stay in cache
 
 # A load of a buffer over rows and columns: sizes of both, and the step of either.
-Access = tuple[Buffer, int, int, int, int]
+Access = tuple[Buffer, Size, Size, Size, Size]
 
 
 def split_columns(unit: Unit) -> Unit:
     shared = {access for item in unit.items if isinstance(item, Nest) for access in _rows(item)}
-    layouts, items = dict(unit.layouts), list[Item]()
+    layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
         if isinstance(item, Nest) and _is_column_sum(item) and shared & set(_columns(item)):
-            items.extend(_split(item, layouts, f"part{len(items)}"))
+            parts = _parts(item.axes[1].size, counts)
+            items.extend(_split(item, parts, layouts, f"part{len(items)}"))
         else:
             items.append(item)
-    return unit.replace(items=tuple(items), layouts=layouts)
+    variables = (*unit.variables, *counts.values())
+    return unit.replace(items=tuple(items), layouts=layouts, variables=variables)
+
+
+def _parts(rows: Size, counts: dict[Size, Var]) -> Size:
+    """How many parts the rows make, by a variable where only a call knows."""
+    height = _height(rows)
+    if isinstance(rows, int):
+        return -(-rows // height)
+    if rows not in counts:
+        formula = ("//", (rows + (height - 1), height))
+        name = f"parts{len(counts)}"
+        counts[rows] = Var(name, -(-hint(rows) // height), 0, None, formula)
+    return variable(counts[rows])
+
+
+def _height(rows: Size) -> int:
+    return max(min(ROWS, rows // PARTS), 8) if isinstance(rows, int) else ROWS
 
 
 def _rows(nest: Nest) -> Iterator[Access]:
@@ -64,9 +82,8 @@ def _is_column_sum(nest: Nest) -> bool:
     return (
         all(store.combine is None for store in nest.stores)
         and all(r.kind == "sum" and r.dtype == torch.float32 for r in _reduced(nest))
-        and is_known(rows)
+        and hint(rows) >= LEAST_ROWS
         and is_known(columns)
-        and rows >= LEAST_ROWS
         and 1 < columns <= WIDEST
     )
 
@@ -75,17 +92,15 @@ def _reduced(nest: Nest) -> list[Reduced]:
     return [value for value in nest.values if isinstance(value, Reduced)]
 
 
-def _split(nest: Nest, layouts: dict[Buffer, Layout], name: str) -> tuple[Nest, Nest]:
+def _split(nest: Nest, parts: Size, layouts: dict[Buffer, Layout], name: str) -> tuple[Nest, Nest]:
     columns, rows = nest.axes
-    height = max(min(ROWS, rows.size // PARTS), 8)
-    parts = -(-rows.size // height)
     device = layouts[nest.stores[0].buffer].device
     made: dict[Value, Buffer] = {}
     for value in _reduced(nest):
         buffer = Buffer(f"{name}_{len(made)}", value.dtype, parts * columns.size)
         layouts[buffer] = Layout((parts, columns.size), (columns.size, 1), device)
         made[value] = buffer
-    return _partial(nest, made, height), _whole(nest, made, parts)
+    return _partial(nest, made, _height(rows.size)), _whole(nest, made, parts)
 
 
 def _partial(nest: Nest, made: dict[Value, Buffer], height: int) -> Nest:
@@ -111,7 +126,7 @@ def _partial(nest: Nest, made: dict[Value, Buffer], height: int) -> Nest:
     return Nest(swapped.space, swapped.inner, stores, nest.origins)
 
 
-def _whole(nest: Nest, made: dict[Value, Buffer], parts: int) -> Nest:
+def _whole(nest: Nest, made: dict[Value, Buffer], parts: Size) -> Nest:
     """The nest over the partial sums."""
     columns = nest.axes[0]
     part = Axis(1, parts)

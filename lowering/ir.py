@@ -264,7 +264,7 @@ def walk(*roots: Value) -> Iterator[Value]:
             stack.extend(reversed(list(indirect_values(value.index))))
 
 
-def group_variables(group: Group) -> tuple[Var, ...]:
+def group_variables(group: Group | Batch) -> tuple[Var, ...]:
     """The size variables that the group's loops use, by name: a kernel takes them after its
     buffers."""
     found: set[Size] = set()

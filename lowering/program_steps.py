@@ -40,7 +40,7 @@ Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
 class Target(Protocol):
     """Builds kernels. arena: whether its kernels take addresses.
 
-    A kernel takes its buffers, then the `group_variables` of a group.
+    A kernel takes its buffers, then its `group_variables`.
     """
 
     arena: bool
@@ -142,10 +142,9 @@ class _Emitter:
             self._allocate(buffer)
         launch, buffers = self.launches[item]
         origins = tuple(dict.fromkeys(origin for nest in item.nests for origin in nest.origins))
-        variables = group_variables(item) if isinstance(item, Group) else ()
         arguments = [
             *map(self._argument, buffers),
-            *(number(variable(var)) for var in variables),
+            *(number(variable(var)) for var in group_variables(item)),
         ]
         self.made.append(Kernel(item.name, launch, tuple(arguments), origins))  # type: ignore[arg-type]
 

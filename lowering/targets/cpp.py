@@ -80,9 +80,14 @@ def print_batch(batch: Batch) -> Kernel:
     lines.add(f"static const int64_t lengths[] = {{{', '.join(map(str, lengths))}}};")
     lines.add("int64_t bad = 0;")
     lines.open(f"for (int64_t k = 0; k < {count}; ++k)")
-    lines.add(f"void *own[{width + 1}];")
+    variables = len(group_variables(template))
+    lines.add(f"void *own[{width + variables}];")
     lines.add(f"for (int64_t i = 0; i < {width}; ++i) own[i] = p[k * {width} + i];")
-    lines.add(f"own[{width}] = (void *)lengths[k];")
+    if length_of(batch.groups[0]) is not None:
+        lines.add(f"own[{width}] = (void *)lengths[k];")
+    else:
+        for place in range(variables):
+            lines.add(f"own[{width + place}] = p[{count * width + place}];")
     large = length_of(batch.groups[0]) is None
     enough = "threads" if large else f"lengths[k] >= {PARALLEL_WORK // 8} ? threads : 1"
     lines.add(f"bad |= {batch.name}_one(own, {enough});")

@@ -58,8 +58,7 @@ def general_text(group: Loops, kernel: Kernel) -> str:
     """The kernel's source with names by order of appearance and without origins: equal for kernels
     that do the same to other buffers."""
     buffers = {access.buffer.name for nest in group.nests for access in accesses(nest)}
-    variables = group_variables(group) if isinstance(group, Group) else ()
-    own = {group.name, *buffers, *(var.name for var in variables)}
+    own = {group.name, *buffers, *(var.name for var in group_variables(group))}
     renamed: dict[str, str] = {group.name: "KERNEL"}
 
     def rename(found: re.Match[str]) -> str:

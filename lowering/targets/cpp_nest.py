@@ -174,14 +174,11 @@ class NestPrinter:
 
     def clear(self, nest: Nest, row: str) -> None:
         """Zero where the nest stores partial sums, at point `row` of its space."""
-        for store in nest.stores:
-            if store.combine == PARTIAL:
-                self.lines.open("")
-                self.lines.add(f"const int64_t {nest.axes[0].text} = {row};")
-                for axis in nest.axes[1:]:
-                    self.lines.open(loop(axis))
-                self.lines.add(f"{store.buffer.name}[{self.expressions().index(store.index)}] = 0;")
-                self.lines.close(len(nest.axes))
+        for store in (s for s in nest.stores if s.combine == PARTIAL):
+            self.lines.open(f"if (const int64_t {nest.axes[0].text} = {row}; true)")
+            self.lines.open(loop(nest.axes[1]))
+            self.lines.add(f"{store.buffer.name}[{self.expressions().index(store.index)}] = 0;")
+            self.lines.close(2)
 
     def _hoist(self, nest: Nest, roots: Sequence[Value], printer: ExpressionPrinter) -> None:
         """Print what does not depend on inner axes before their loops."""

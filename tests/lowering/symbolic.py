@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import Group
+from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.joint import compile_graph
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -87,7 +87,7 @@ class Symbolic:
 
     @property
     def kernels(self):
-        return [sum(isinstance(item, Group) for item in unit.items) for unit in self.units]
+        return [sum(isinstance(item, Group | Batch) for item in unit.items) for unit in self.units]
 
     @property
     def externs(self):
@@ -95,7 +95,7 @@ class Symbolic:
             str(item.target)
             for unit in self.units
             for item in unit.items
-            if not isinstance(item, Group)
+            if not isinstance(item, Group | Batch)
         ]
 
 

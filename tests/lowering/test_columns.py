@@ -1,5 +1,6 @@
 """Sums over columns beside sums over rows of the same operands."""
 
+import dynfix
 import dynfix.lowering.columns as columns
 import pytest
 import torch
@@ -82,3 +83,14 @@ def test_many_columns_are_left_alone(kernels):
     assert not any(
         s.combine for made in kernels for group in made for nest in group.nests for s in nest.stores
     )
+
+
+def test_sizes_that_only_a_call_knows():
+    def fn(x):
+        return x.sum(0), (x * x).sum(1), (x + 1).sum(0)
+
+    call = dynfix.compile(fn, dynamic=True)
+    for rows in (40, 17, 3, 64, 129, 33):
+        x = torch.randn(rows, 50)
+        for found, expected in zip(call(x), fn(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)

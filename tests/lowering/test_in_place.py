@@ -6,7 +6,7 @@ import pytest
 import torch
 from dynfix.lowering import pipeline
 from dynfix.lowering.in_place import may_raise
-from dynfix.lowering.ir import Group
+from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.joint import compile_graph
 from dynfix.lowering.unit import ExternCall
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -159,7 +159,7 @@ def test_only_what_changes_is_stored(function, items):
 
 def test_a_cache_that_the_graph_goes_on_reading_is_not_copied(items):
     compiled(written_and_read, *CASES[written_and_read]())
-    assert not any(_points(item) >= 512 for item in items if isinstance(item, Group))
+    assert not any(_points(item) >= 512 for item in items if isinstance(item, Group | Batch))
     assert sum(isinstance(item, ExternCall) for item in items) == 1  # the product
 
 
@@ -169,7 +169,7 @@ def test_an_optimizer_step_is_one_kernel(items):
 
 
 def _stored(items):
-    nests = [nest for item in items if isinstance(item, Group) for nest in item.nests]
+    nests = [nest for item in items if isinstance(item, Group | Batch) for nest in item.nests]
     return {store.buffer for nest in nests for store in nest.stores}
 
 
