@@ -2,6 +2,7 @@
 outside thing it depends on."""
 
 import functools
+import threading
 import types
 import warnings
 from typing import Any
@@ -57,10 +58,21 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
         return getattr(obj, name)
     if rec.known.is_own(obj, name):
         return getattr(obj, name)
+    if type(obj) is threading.local:
+        return _of_thread(rec, obj, name)
     hook = python_method(rec, obj, "__getattribute__")
     if hook is not None:
         return _hooked(rec, obj, name, hook)
     return _ordinary(rec, obj, name)
+
+
+def _of_thread(rec: Recorder, obj: threading.local, name: str) -> Any:
+    """Every thread has attributes of its own, in no `__dict__` of the object."""
+    path = rec.known.touch(obj)
+    if not hasattr(obj, name):
+        rec.stop(catalogue.UNSUPPORTED, f"this thread has no {name}")
+    value = getattr(obj, name)
+    return value if path is None else rec.known.loaded(value, Attr(path, name))
 
 
 def _of_super(rec: Recorder, obj: Any, name: str) -> Any:

@@ -6,6 +6,9 @@ from random_programs import Writer, steps
 
 CLOSE = (1e-4, 1e-5)
 
+# A program wrote what eager had saved; a graph of functions writes nothing that it reads.
+REFUSED = "eager:    'one of the variables needed for gradient computation has bee"
+
 
 def check(tmp_path, seed, backend):
     text = Writer(seed).source()
@@ -19,6 +22,8 @@ def check(tmp_path, seed, backend):
     try:
         same(make, *steps(seed), backend=backend, tolerance=tolerance)
     except AssertionError as error:
+        if backend == "native" and REFUSED in str(error):
+            return
         raise AssertionError(f"seed {seed}:\n{text}\n{error}") from None
 
 

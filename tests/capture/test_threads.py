@@ -305,3 +305,21 @@ def test_counted_from_outside():
         fn(X)
     _, names = outside(lambda: fn(X))
     assert (counting.built, names) == (1, [])
+
+
+def test_what_each_thread_has_of_its_own_is_guarded():
+    local = threading.local()
+    local.factor = 2.0
+
+    def f(x):
+        return x * local.factor if hasattr(local, "factor") else x - 1
+
+    fn = dynfix.compile(f, backend="eager", fullgraph=True)
+    seen = [fn(X), fn(X)]
+    local.factor = 3.0
+    seen += [fn(X), fn(X)]
+    other = threading.Thread(target=lambda: seen.append(dynfix.compile(f, backend="eager")(X)))
+    other.start(), other.join()
+    assert [each.tolist() for each in seen] == [
+        each.tolist() for each in (X * 2, X * 2, X * 3, X * 3, X - 1)
+    ]
