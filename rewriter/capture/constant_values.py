@@ -2,6 +2,7 @@
 of constants alone, or of small inputs whose content each call compares first. What Python reads
 of them decides nothing."""
 
+import ctypes
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -149,14 +150,16 @@ def _may_pin(recorder: Any, learnt: bool, path: Any, value: Value, tensor: torch
     call is given, only numbers that count or choose."""
     if not is_plain(tensor) or value.index in recorder.dynamic_inputs:
         return False
+    if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_complex():
+        return False
     learns = tensor.requires_grad and recorder.grad_mode and not learnt
     if tensor.numel() > MOST or learns or (tensor.is_floating_point() and is_argument(path)):
         return False
     before = recorder.moving.contents.get(path)
-    return before is None or value in recorder.pinned or repr(before) == repr(content(tensor))
+    return before is None or value in recorder.pinned or before == content(tensor)
 
 
-def content(tensor: torch.Tensor) -> Any:
-    """What the tensor holds, as numbers in lists."""
-    with torch.no_grad():
-        return tensor.detach().tolist()
+def content(tensor: torch.Tensor) -> bytes:
+    """What a contiguous tensor on the CPU holds, byte by byte, read without an operator."""
+    size = tensor.numel() * tensor.element_size()
+    return ctypes.string_at(tensor.data_ptr(), size) if size else b""
