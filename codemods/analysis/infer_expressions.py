@@ -30,6 +30,7 @@ from ...rewriter.patterns.kinds import (
     Kind,
     Tokens,
     constant,
+    product_rank,
 )
 from ...rewriter.patterns.name_scopes import Rebindings, rebindings
 from .block_ends import Flow
@@ -263,7 +264,7 @@ class Expressions:
     def _tensor_binary(self, op: ast.AST, left: Kind, right: Kind) -> Kind:
         tensors = [k for k in (left, right) if k.is_tensor]
         if isinstance(op, ast.MatMult):
-            kind = self.tokens.tensor(fresh=True, rank=_product_rank(left, right))
+            kind = self.tokens.tensor(fresh=True, rank=product_rank(left, right))
             return self.new(kind, strided=all(k.strided for k in tensors) and len(tensors) == 2)
         if not (left.is_tensor and right.is_tensor) and not (left.is_number or right.is_number):
             return (
@@ -486,12 +487,6 @@ class Expressions:
     def on_Starred(self, node: ast.Starred) -> Kind:
         self.expr(node.value)
         return ANY
-
-
-def _product_rank(left: Kind, right: Kind) -> int | None:
-    """The rank of a matrix product; None where it is not known."""
-    ranks = left.rank, right.rank
-    return {(1, 1): 0, (1, 2): 1, (2, 1): 1, (2, 2): 2}.get(ranks)  # type: ignore[arg-type]
 
 
 def _negated(node: ast.UnaryOp, kind: Kind) -> Any:

@@ -49,6 +49,29 @@ class Roots:
             return {ast.dump(node): node}
         return {d: n for c in ast.iter_child_nodes(node) for d, n in self.fed(c, depth).items()}
 
+    def learns(self, node, passed=frozenset()):
+        """Whether a tensor is made of modules or parameters, so that it requires a gradient
+        wherever the code is trained."""
+        if isinstance(node, ast.Attribute) and self.context.kind(node.value).what == "self":
+            return not (self.context.kind(node).is_tensor and self._is_buffer(node.attr))
+        if self.context.kind(node).what == "module":
+            return True
+        if not isinstance(node, ast.Name):
+            return any(self.learns(n, passed) for n in ast.iter_child_nodes(node))
+        if node.id in passed:
+            return False
+        every = (n for n in ast.walk(self.function) if isinstance(n, ast.Name) and n.id == node.id)
+        stores = [n for n in every if isinstance(n.ctx, ast.Store) and n not in self.inside]
+        values = [self.context.statement(n) for n in stores]
+        with_gradients = [s for s in values if not self._without_gradients(s)]
+        passed = {*passed, node.id}
+        return any(self.learns(s, passed) for s in with_gradients)
+
+    def _is_buffer(self, attr):
+        calls = (n for n in ast.walk(self.context.source.tree) if isinstance(n, ast.Call))
+        named = (c for c in calls if getattr(c.func, "attr", "") == "register_buffer" and c.args)
+        return any(getattr(c.args[0], "value", None) == attr for c in named)
+
     def _named(self, node, kind, depth):
         if self.tokens.category(kind.dtype) in ("int", "bool"):
             return {}

@@ -279,3 +279,8 @@ def literal(node):
             -value if isinstance(value, (int, float)) and not isinstance(value, bool) else NO_CONST
         )
     return NO_CONST
+
+
+def product_rank(left, right):
+    """The rank of a matrix product; None where it is not known."""
+    return {(1, 1): 0, (1, 2): 1, (2, 1): 1, (2, 2): 2}.get((left.rank, right.rank))

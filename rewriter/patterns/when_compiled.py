@@ -391,7 +391,7 @@ class Compiled:
             if self.loose:
                 self.doubts.setdefault(_ZEROS)
                 continue
-            if not self.context.kind(node).is_tensor:
+            if not self.context.kind(node).is_tensor or self.roots.learns(node):
                 text = self.text(node)
                 return f"`{text}` would get a zero gradient where it had none"
             self.asked.gradients.setdefault(self.text(node))

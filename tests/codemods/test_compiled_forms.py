@@ -1,0 +1,46 @@
+"""Forms for compiled code alone: they compute what eager computes."""
+
+import contextlib
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from . import support
+from .written_programs import _called, calls, cases
+
+_ASKED = "torch.compiler.is_compiling()"
+# The input itself is given back, and written to by the caller: compiled code may give a copy.
+_GIVES_A_COPY = {"caller_mutates_result"}
+_QUICK = ("r_img_norm2", "r_pos_clip", "r_tree_pool", "r_item_then_if", "r_sum_ternary")
+_ALL = [c for kind in ("attack", "disguise", "real") for c in cases(kind)]
+_COMPUTED = ("out", "error", "state", "buffers", "given")
+
+
+def _computes(case, source, call):
+    """What a call computes, with the form for compiled code taken (what is told stays eager's)."""
+    plain = source.replace("@torch.compile", "@(lambda f, **_: f)")
+    taken = plain.replace(f"not {_ASKED}", "not False").replace(_ASKED, "(not False)")
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = _called(case, taken, *call)
+    return {k: v for k, v in found.items() if k in _COMPUTED}
+
+
+def _same(case):
+    fixed = support.fixed(case.source).source.text
+    forms = _ASKED in fixed.replace(f"not {_ASKED}", "")
+    for call in calls(case) if forms else ():
+        before, after = (_computes(case, s, call) for s in (case.source, fixed))
+        assert before == after, f"{case.name} {call}:\n{fixed}"
+    return forms
+
+
+@pytest.mark.parametrize("case", [c for c in _ALL if c.name in _QUICK], ids=lambda c: c.name)
+def test_forms_for_compiled_code_compute_the_same(case):
+    assert _same(case) or case.name == "r_item_then_if"
+
+
+@pytest.mark.slow
+def test_all_forms_for_compiled_code_compute_the_same():
+    assert sum(_same(c) for c in _ALL if c.name not in _GIVES_A_COPY) > 30
