@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from typing import TYPE_CHECKING
 
 from ..call_rule import CallRule
@@ -34,8 +35,8 @@ SCALE = 2
 
 class Introspection(CallRule):
     """
-    Asking a function for its signature, or a frame for its names, is work on Python objects that
-    the tracer does not model. Ask once, when the model is made, and keep the answer.
+    Asking a function for its source, a C function for its signature, or a frame for its names, is
+    work on Python objects that the tracer does not model. Ask once, when the model is made, and keep the answer.
     """
 
     code = "DYN403"
@@ -63,6 +64,14 @@ def step(x: torch.Tensor):
         return x
     return torch.relu(x)
 """
+
+    def applies(self, node: ast.Call, context: FileContext) -> bool:
+        """Of Python functions Dynamo knows the signature; C functions have none that it can ask."""
+        name = context.resolve(node.func)
+        if name not in ("inspect.signature", "inspect.getfullargspec"):
+            return True
+        asked = (context.resolve(node.args[0]) if node.args else None) or ""
+        return asked.startswith("torch.") or hasattr(builtins, asked)
 
 
 class CopiedTensor(CallRule):
