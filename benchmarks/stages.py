@@ -17,7 +17,7 @@ from dynfix.lowering.decompose import decompositions
 from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.lower import lower_graph
 from dynfix.lowering.pipeline import STAGES
-from dynfix.lowering.targets.cpp import print_kernel
+from dynfix.lowering.targets.cpp import printed
 from dynfix.lowering.targets.extern import placeable
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -96,7 +96,7 @@ def seconds(graph: GraphModule) -> dict[str, float]:
         unit = timed(stage.name, lambda run=stage.run, unit=unit: run(unit))
     timed("storage", lambda: storage.plan(unit, True, placeable(unit)))
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]
-    timed("print", lambda: [print_kernel(group) for group in groups])
+    timed("print", lambda: [printed(group) for group in groups])
     return times
 
 

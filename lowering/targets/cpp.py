@@ -63,6 +63,10 @@ def print_kernel(group: Group) -> Kernel:
     return GroupPrinter(with_positions(without_divisions(group)), group_variables(group)).print()
 
 
+def printed(loops: Group | Batch) -> Kernel:
+    return print_batch(loops) if isinstance(loops, Batch) else print_kernel(loops)
+
+
 def print_batch(batch: Batch) -> Kernel:
     """One function for all groups, called for each with its pointers and its length."""
     template = like(batch.groups[0])
@@ -83,19 +87,17 @@ def print_batch(batch: Batch) -> Kernel:
     variables = len(group_variables(template))
     lines.add(f"void *own[{width + variables}];")
     lines.add(f"for (int64_t i = 0; i < {width}; ++i) own[i] = p[k * {width} + i];")
-    if length_of(batch.groups[0]) is not None:
-        lines.add(f"own[{width}] = (void *)lengths[k];")
-    else:
-        for place in range(variables):
-            lines.add(f"own[{width + place}] = p[{count * width + place}];")
-    large = length_of(batch.groups[0]) is None
-    enough = "threads" if large else f"lengths[k] >= {PARALLEL_WORK // 8} ? threads : 1"
+    flat = length_of(batch.groups[0]) is not None
+    for place in range(variables):
+        number = "(void *)lengths[k]" if flat else f"p[{count * width + place}]"
+        lines.add(f"own[{width + place}] = {number};")
+    enough = f"lengths[k] >= {PARALLEL_WORK // 8} ? threads : 1" if flat else "threads"
     lines.add(f"bad |= {batch.name}_one(own, {enough});")
     lines.close()
     lines.add("return bad;")
     lines.close()
     buffers = tuple(buffer for buffers in own for buffer in buffers)
-    big = body.big and (large or max(lengths) >= PARALLEL_WORK // 8)
+    big = body.big and (not flat or max(lengths) >= PARALLEL_WORK // 8)
     return Kernel(batch.name, "\n".join(lines.text), buffers, big)
 
 

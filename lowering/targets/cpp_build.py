@@ -14,7 +14,7 @@ from ..collection import uncollected
 from ..ir import Batch, Group, accesses, group_variables
 from ..program_steps import Launch
 from ..unit import Unit
-from .cpp import FLAGS, Kernel, library_source, print_batch, print_kernel
+from .cpp import FLAGS, Kernel, library_source, printed
 
 Loops = Group | Batch
 FILE = 8  # kernels that are worth a compiler process of their own
@@ -29,10 +29,7 @@ class CppTarget:
         if not groups:
             return {}
         with uncollected():
-            kernels = {
-                loops: print_batch(loops) if isinstance(loops, Batch) else print_kernel(loops)
-                for loops in groups
-            }
+            kernels = {loops: printed(loops) for loops in groups}
         texts = {group: general_text(group, kernel) for group, kernel in kernels.items()}
         first = dict(zip(reversed(texts.values()), reversed(texts), strict=True))
         names = {

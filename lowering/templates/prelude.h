@@ -83,6 +83,29 @@ INLINE float op_exp(float x) {
   return vanishes ? 0.0f : p * first * second;
 }
 
+// exp of numbers that are not positive, for use beside 1, where what is less than exp(-80) is nothing: one factor, no denormals.
+INLINE float op_exp_small(float x) {
+  float bounded = x < -80.0f ? -80.0f : x;  // NaN stays
+  float shifted = __builtin_fmaf(bounded, 1.44269504088896341f, 0x1.8p23f);
+  float n = shifted - 0x1.8p23f;
+  float r = __builtin_fmaf(n, -0.693359375f, bounded);
+  r = __builtin_fmaf(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = __builtin_fmaf(p, r, 1.3981999507e-3f);
+  p = __builtin_fmaf(p, r, 8.3334519073e-3f);
+  p = __builtin_fmaf(p, r, 4.1665795894e-2f);
+  p = __builtin_fmaf(p, r, 1.6666665459e-1f);
+  p = __builtin_fmaf(p, r, 5.0000001201e-1f);
+  p = __builtin_fmaf(p, r, 1.0f);
+  p = __builtin_fmaf(p, r, 1.0f);
+  uint32_t bits;
+  __builtin_memcpy(&bits, &shifted, 4);
+  bits = (bits - 0x4b400000u + 127u) << 23;
+  float factor;
+  __builtin_memcpy(&factor, &bits, 4);
+  return p * factor;
+}
+
 // erf in float within 1 ulp or so: 1 - exp(p(|x|)) for large |x|, an odd polynomial for small (coefficients of N. Juffa,
 // https://stackoverflow.com/questions/35148198). The library's reads tables, which is slow in vectors, and saves all registers.
 INLINE float op_erf(float x) {
@@ -94,7 +117,7 @@ INLINE float op_erf(float x) {
   r = __builtin_fmaf(r, t, -0x1.450aa0p-1f);
   r = __builtin_fmaf(r, t, -0x1.079d0cp-3f);
   r = __builtin_fmaf(r, t, -t);
-  float large = __builtin_copysignf(1.0f - op_exp(r), x);
+  float large = __builtin_copysignf(1.0f - op_exp_small(r), x);
   float p = -0x1.38e000p-11f;
   p = __builtin_fmaf(p, s, 0x1.471a58p-8f);
   p = __builtin_fmaf(p, s, -0x1.b691b2p-6f);
