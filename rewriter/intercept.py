@@ -120,12 +120,15 @@ class ModuleCalls:
         self._watch = background and Watch(background.account, background.cost, call)
 
     def __get__(self, module: Any, owner: Any = None) -> Any:
-        if module is None or getattr(self._thread, "busy", False):
+        thread = self._thread
+        if module is None or getattr(thread, "busy", False):
             return None
-        if self._watch is not None and self._watch.sleeps():
+        if getattr(thread, "given", 0) == id(module):
+            thread.given = 0  # torch asks whether it is None, and then asks again for what to call
+        elif (self._watch is not None and self._watch.sleeps()) or self._passes_by(module):
             return None
-        if self._passes_by(module):
-            return None
+        else:
+            thread.given = id(module)
         return functools.partial(self._call, module)
 
     def exclude(self, module: Any) -> None:
