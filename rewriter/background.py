@@ -79,13 +79,18 @@ class Background:
         meet."""
         self.broken = True
 
-    def wants(self, calls: int, seconds: float) -> bool:
+    def cost(self) -> float:
+        """Seconds that one more module is expected to take until it is compiled."""
+        return self._load_cost() + self._cost + self._build_cost
+
+    def wants(self, calls: int, seconds: float, watched: float = 1.0) -> bool:
         """Whether a module with that many eager calls, which took `seconds`, is worth a recording
-        now: it would pay in a run of twice the length, and may be lost in one that ends here."""
+        now: it would pay in a run of twice the length, and may be lost in one that ends here.
+        `watched`: the part of the time in which calls were counted."""
         if self.broken or calls < CALLS or seconds < SHORT * calls or not self.quiet():
             return False
-        cost = self._load_cost() + self._cost + self._build_cost + SLOWER * seconds / calls
-        gain = GAIN * seconds * self.account.share / SHARE
+        cost = self.cost() + SLOWER * seconds / calls
+        gain = GAIN * seconds / watched * self.account.share / SHARE
         if gain < cost and self.account.expected:
             gain *= max(1.0, self.account.expected / self.account.elapsed())
         if gain < cost or not self.account.allows(cost):

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..runtime import backends, report
 from ..runtime.options import list_mode_options
+from ..runtime.watching import Watch
 from .capture import current
 from .session import Session
 
@@ -115,10 +116,19 @@ class ModuleCalls:
         self._clock = itertools.count()
         self._lock = threading.Lock()
         self._thread = threading.local()
+        background, call = session.background, torch.nn.Module._wrapped_call_impl.__code__
+        self._watch = background and Watch(background.account, background.cost, call)
 
     def __get__(self, module: Any, owner: Any = None) -> Any:
-        if module is None or getattr(self._thread, "busy", False) or self._passes_by(module):
+        thread = self._thread
+        if module is None or getattr(thread, "busy", False):
             return None
+        if getattr(thread, "given", 0) == id(module):
+            thread.given = 0  # torch asks whether it is None, and then asks again for what to call
+        elif (self._watch is not None and self._watch.sleeps()) or self._passes_by(module):
+            return None
+        else:
+            thread.given = id(module)
         return functools.partial(self._call, module)
 
     def exclude(self, module: Any) -> None:
@@ -170,12 +180,14 @@ class ModuleCalls:
             report.warn_once("internal", f"{name} runs in eager: it cannot be compiled: {why}")
             return None
         entry.background = self._session.background
+        if self._watch is not None:
+            self._watch.always = True
         return entry  # type: ignore[no-any-return]
 
     def _is_due(self, known: "Known", module: Any, args: Any, kwargs: Any) -> bool:
         background = self._session.background
-        if background is not None:
-            return background.wants(known.calls, known.seconds)
+        if background is not None and self._watch is not None:
+            return background.wants(known.calls, known.seconds, self._watch.share())
         return known.is_due(self._signature(module, args, kwargs), self._eager_calls)
 
     def _find(self, module: Any) -> Known:

@@ -350,6 +350,23 @@ def test_a_debugger_sees_every_line(session):
     assert entry.calls == called
 
 
+def test_the_second_question_has_the_answer_of_the_first(session):
+    """torch reads the attribute twice: when calls stop being looked at between, too."""
+
+    class Turning:
+        always, turns = False, 0
+
+        def sleeps(self):
+            self.turns += 1
+            return self.turns % 2 == 0
+
+    session.calls._watch = Turning()
+    net = nn.Linear(3, 3)
+    for _ in range(9):
+        assert net(X).shape == (2, 3)
+    assert session.calls._watch.turns == 9
+
+
 def test_the_summary_names_places_and_ways_out():
     def site(code):
         return catalogue.Site(catalogue.REASONS[code], "model.py", 7, "x.item()")

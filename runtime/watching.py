@@ -1,0 +1,57 @@
+"""When calls are looked at: that costs some microseconds a call as well, which a loop of small
+ones would feel."""
+
+import sys
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+from .pacing import SHARE, Account
+
+AWAKE, ASLEEP = 1.0, 8.0  # seconds of each turn
+
+
+class Watch:
+    """Asleep until half of what compiling costs is affordable, and then in turns.
+
+    cost: gives the seconds of compiling something. call: the code whose frames are calls.
+    """
+
+    def __init__(self, account: Account, cost: Callable[[], float], call: CodeType) -> None:
+        self.always = False  # once something is compiled its calls are routed
+        self.asleep = True
+        self._account, self._cost, self._call = account, cost, call
+        self._until = self._first = self._woke = self._awake = 0.0
+
+    def sleeps(self) -> bool:
+        """Whether the call that begins is not looked at."""
+        if self.always:
+            return False
+        now = time.perf_counter()
+        return self.asleep if now < self._until else self._turn(now)
+
+    def share(self) -> float:
+        """The part of the time since the first turn in which calls were looked at."""
+        now = time.perf_counter()
+        awake = self._awake + (0.0 if self.asleep else now - self._woke)
+        return max(0.01, awake / (now - self._first)) if awake else 1.0
+
+    def _turn(self, now: float) -> bool:
+        if not self.asleep:
+            self.asleep, self._awake = True, self._awake + now - self._woke
+            self._until = now + ASLEEP * min(1.0, SHARE / self._account.share)
+        elif not self._account.allows(self._cost() / 2):
+            self._until = now + 0.1
+        elif not self._is_inside():
+            self.asleep, self._until, self._woke = False, now + AWAKE, now
+            self._first = self._first or now
+        return self.asleep
+
+    def _is_inside(self) -> bool:
+        """Whether this call is made by one that began while nobody looked."""
+        frame: FrameType | None = sys._getframe(1)
+        seen = 0
+        while frame is not None and seen < 2:
+            seen += frame.f_code is self._call
+            frame = frame.f_back
+        return seen == 2
