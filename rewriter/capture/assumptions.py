@@ -21,6 +21,7 @@ from .values import CALL_INPUT, Meta, Number, Value
 # What takes of a tensor its sizes, dtype or device alone: of the later arguments, or of all.
 _AS_ANOTHER = frozenset(("expand_as", "view_as", "reshape_as", "type_as", "to"))
 _MAKERS = ("_like", "new_")
+_VIEWS = frozenset(("view", "reshape", "to", "flatten", "unsqueeze", "squeeze", "contiguous"))
 LONGEST = 2_000  # nodes looked at
 MOST = 32  # assumptions at one place of a call
 
@@ -92,8 +93,18 @@ def _sources(segment: Any, node: torch.fx.Node) -> list[Value] | None:
         name = step.target if isinstance(step.target, str) else step.target.__name__
         if len(met) > LONGEST or opsets.draws(name):
             return None
-        todo += _data(name, step)
+        todo += [] if _tells_padding(name, step, imported) else _data(name, step)
     return found
+
+
+def _tells_padding(name: str, node: torch.fx.Node, imported: dict[Any, Value]) -> bool:
+    """Whether a tensor that the call was given is compared with a constant."""
+    if name not in ("eq", "ne", "__eq__", "__ne__") or len(node.all_input_nodes) > 1:
+        return False
+    given = node.all_input_nodes[0]
+    while given.target in _VIEWS and given not in imported:
+        given = given.all_input_nodes[0]
+    return given in imported and imported[given].home == CALL_INPUT
 
 
 def _data(name: str, node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -147,8 +158,15 @@ def _deciding(name: str, args: tuple[Any, ...]) -> list[torch.Tensor]:
         return [args[1]] if same and args[1].dtype is torch.bool else []
     if name == "repeat_interleave":
         repeats = args[min(len(args), 2) - 1]
-        return [repeats] if repeats.dim() == 1 and (len(args) == 1 or len(repeats) > 1) else []
+        return [repeats] if repeats.shape == _repeatable(args) else []
     return [args[0]] if args[0].dtype is torch.bool and args[0].dim() else []
+
+
+def _repeatable(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """The shape of repeats that are as many as there is to repeat."""
+    if len(args) == 1:
+        return (args[0].numel(),)
+    return (args[0].shape[args[2]] if len(args) > 2 and args[2] is not None else args[0].numel(),)
 
 
 def _parts(index: Any) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """What a recorded call reads: tensors from outside, values that Python depends on, and the segments
 that these cut."""
 
+import ctypes
 import dataclasses
 import sys
 from typing import Any
@@ -282,11 +283,24 @@ class ReadRecorder(StoppableMode):
 
 
 def listed(tensor: torch.Tensor) -> Any:
-    """`tolist()`, without the operators with which torch starts it."""
-    try:
-        return tensor.detach().numpy().tolist()
-    except (TypeError, RuntimeError):  # another device, a type that NumPy lacks, or no NumPy
+    """`tolist()` without the operators with which torch starts it, where memory says it all."""
+    form = _FORMATS.get(tensor.dtype)
+    if form is None or not tensor.is_cpu or not tensor.is_contiguous() or not tensor.numel():
         return tensor.tolist()
+    if not tensor.dim():
+        return tensor.item()
+    held = ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+    return memoryview(held).cast(form, tuple(tensor.shape)).tolist()
+
+
+_FORMATS = {
+    torch.bool: "?",
+    torch.uint8: "B",
+    torch.int8: "b",
+    torch.int16: "h",
+    torch.int32: "i",
+    torch.int64: "q",
+}
 
 
 def _needed(tensor: torch.Tensor) -> TensorMeta:

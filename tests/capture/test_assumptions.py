@@ -4,6 +4,7 @@ calls where they are others."""
 import dynfix
 import pytest
 import torch
+from dynfix.rewriter.capture.reads import listed
 from helpers import Counting, outside, recordings
 
 X = torch.arange(12.0).view(6, 2)
@@ -38,7 +39,12 @@ def _selected(x, flags):
     return x.masked_select((flags > 0)[:, None].expand_as(x)).exp()
 
 
-PROGRAMS = (_indexed, _written, _places, _repeated, _listed, _selected)
+def _padded(x, flags):
+    rows = x.view(3, 4) * flags[:3, None]
+    return rows[(x.view(3, 4) != -1).any(1)].cos()
+
+
+PROGRAMS = (_indexed, _written, _places, _repeated, _listed, _selected, _padded)
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -99,3 +105,10 @@ def test_floats_are_not_assumed():
     compiled = dynfix.compile(lambda x: x[x > 0] + 1, backend="eager")
     compiled(X)
     assert recordings(compiled)[0].sites
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_lists_of_memory(dtype):
+    for tensor in (A, A.view(2, 3), A.view(2, 3).T, A[1:], A[:0], A[2], A.view(1, 2, 1, 3)):
+        found, want = listed(tensor.to(dtype)), tensor.to(dtype).tolist()
+        assert (found, repr(found)) == (want, repr(want))
