@@ -36,7 +36,8 @@ SCALE = 2
 class Introspection(CallRule):
     """
     Asking a function for its source, a C function for its signature, or a frame for its names, is
-    work on Python objects that the tracer does not model. Ask once, when the model is made, and keep the answer.
+    work on Python objects that the tracer does not model. Ask once, when the model is made, and
+    keep the answer.
     """
 
     code = "DYN403"
