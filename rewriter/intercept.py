@@ -117,7 +117,9 @@ class ModuleCalls:
         self._lock = threading.Lock()
         self._thread = threading.local()
         background, call = session.background, torch.nn.Module._wrapped_call_impl.__code__
-        self._watch = background and Watch(background.account, background.cost, call)
+        self._watch: Watch | None = None
+        if background is not None:
+            self._watch = Watch(background.account, background.cost, call)
 
     def __get__(self, module: Any, owner: Any = None) -> Any:
         thread = self._thread

@@ -289,8 +289,9 @@ def listed(tensor: torch.Tensor) -> Any:
         return tensor.tolist()
     if not tensor.dim():
         return tensor.item()
-    held = ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
-    return memoryview(held).cast(form, tuple(tensor.shape)).tolist()
+    held = memoryview(ctypes.string_at(tensor.data_ptr(), tensor.nbytes))
+    shaped: Any = held.cast(form, tuple(tensor.shape))  # type: ignore[call-overload]
+    return shaped.tolist()
 
 
 _FORMATS = {
