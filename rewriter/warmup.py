@@ -5,7 +5,7 @@ from torch.fx import Graph, GraphModule
 
 from ..lowering import joint
 from ..lowering.fakes import PacedFakeMode
-from ..runtime import guard_native
+from ..runtime import guard_native, result_memory
 from ..runtime.errors import DynfixError
 from ..runtime.options import Options
 from ..runtime.report import log
@@ -16,6 +16,7 @@ def warm_up() -> None:
     """Load the source rewriter, and take one tiny graph with a backward through every stage."""
     emit.load()
     guard_native.load_here()
+    result_memory.load()
     with torch.inference_mode(False), torch.enable_grad():
         with PacedFakeMode(allow_non_fake_inputs=True):
             example = torch.empty(4, requires_grad=True)

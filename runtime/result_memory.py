@@ -18,6 +18,7 @@ from .errors import BuildError
 from .report import log
 from .torch_headers import torch_flags
 
+PATIENCE = 256  # large results, after which the native part is worth its compiler
 LEAST = 1 << 18  # bytes below which the C library has warm memory itself
 MOST = 1 << 30  # bytes kept at most, and no more than a sixteenth of the machine's
 
@@ -34,13 +35,16 @@ empty_cpu: Callable[..., torch.Tensor] = getattr(_fast, "_empty_strided_cpu", _e
 
 class _Engine:
     native: ModuleType | None = None
+    patience = PATIENCE
 
 
 def empty_large(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
     """A CPU tensor that is not initialised."""
     native = _Engine.native
     if native is None:
-        start()
+        _Engine.patience -= 1
+        if _Engine.patience == 0:
+            start()
         return empty_cpu(shape, strides, dtype)
     made = empty_cpu((0,), (1,), dtype)
     native.adopt(made._cdata, shape, strides, dtype.itemsize)
@@ -50,13 +54,16 @@ def empty_large(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
 @functools.cache
 def start() -> threading.Thread:
     """Begin to load the native part, or to build it, beside what goes on."""
-    # No daemon: a process that ends meanwhile waits for the compiler, once.
-    thread = threading.Thread(target=_load, name="dynfix-memory")
+    # A daemon: a process that ends does not wait for the compiler.
+    thread = threading.Thread(target=load, name="dynfix-memory", daemon=True)
     thread.start()
     return thread
 
 
-def _load() -> None:
+def load() -> None:
+    """Load the native part, or build it."""
+    if _Engine.native is not None:
+        return
     try:
         path = build.build_extension("memory", **torch_flags())
         native = build.load_extension("memory", path)

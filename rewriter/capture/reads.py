@@ -1,7 +1,6 @@
 """What a recorded call reads: tensors from outside, values that Python depends on, and the segments
 that these cut."""
 
-import ctypes
 import dataclasses
 import sys
 from typing import Any
@@ -26,6 +25,7 @@ from . import (
     assumptions,
     constant_values,
     current,
+    memory_lists,
     open_shapes,
     opsets,
     raising_checks,
@@ -224,7 +224,7 @@ class ReadRecorder(StoppableMode):
             for arg in args
         )
         result = func(*args, **kwargs)
-        read = listed if name == "tolist" else lambda *parts: func(*parts, **kwargs)
+        read = memory_lists.listed if name == "tolist" else lambda *parts: func(*parts, **kwargs)
         recipe = Apply(read, recipes)
         if name in opsets.SCALAR_READS and type(result) in (int, float):
             current.install(self)
@@ -280,28 +280,6 @@ class ReadRecorder(StoppableMode):
             return settle_but_sizes(args), settle_but_sizes(kwargs)
         finally:
             current.install(None)
-
-
-def listed(tensor: torch.Tensor) -> Any:
-    """`tolist()` without the operators with which torch starts it, where memory says it all."""
-    form = _FORMATS.get(tensor.dtype)
-    if form is None or not tensor.is_cpu or not tensor.is_contiguous() or not tensor.numel():
-        return tensor.tolist()
-    if not tensor.dim():
-        return tensor.item()
-    held = memoryview(ctypes.string_at(tensor.data_ptr(), tensor.nbytes))
-    shaped: Any = held.cast(form, tuple(tensor.shape))  # type: ignore[call-overload]
-    return shaped.tolist()
-
-
-_FORMATS = {
-    torch.bool: "?",
-    torch.uint8: "B",
-    torch.int8: "b",
-    torch.int16: "h",
-    torch.int32: "i",
-    torch.int64: "q",
-}
 
 
 def _needed(tensor: torch.Tensor) -> TensorMeta:
