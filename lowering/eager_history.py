@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..runtime.report import log
 from .fakes import PacedFakeMode
+from .rnn import keep_rnns
 
 
 class EagerHistory:
@@ -25,7 +27,7 @@ class EagerHistory:
         metas: Sequence[Any],
         contexts: Sequence[Callable[[], Any]],
     ) -> None:
-        self.module, self.metas, self.contexts = module, metas, contexts
+        self.module, self.metas, self.contexts = keep_rnns(module), metas, contexts
 
     @contextlib.contextmanager
     def _run(self) -> Iterator[tuple[list[Any], Any]]:
@@ -37,24 +39,35 @@ class EagerHistory:
                 stack.enter_context(make())
             stack.enter_context(PacedFakeMode(allow_non_fake_inputs=True))
             inputs = [meta.fake() for meta in self.metas]
-            yield inputs, self.module(*inputs)
+            yield inputs, self.module.forward(*inputs)
 
     def leads(self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]) -> tuple["Lead", ...]:
-        """For each tensor that `targets(inputs, results)` gives: where its gradient leads."""
-        with self._run() as (inputs, results):
-            places = {id(each): index for index, each in enumerate(inputs)}
-            return tuple(_lead(target, places) for target in targets(inputs, results))
+        """For each tensor that `targets(inputs, results)` gives: where its gradient leads. Empty
+        where the graph does not run on fakes."""
+        try:
+            with self._run() as (inputs, results):
+                places = {id(each): index for index, each in enumerate(inputs)}
+                return tuple(_lead(target, places) for target in targets(inputs, results))
+        except Exception as error:
+            log.info("which gradients are None in eager is not known: %s", error)
+            return ()
 
     def order(self) -> tuple[int, ...]:
-        """The inputs in the order in which their gradients arrive."""
+        """The inputs in the order in which their gradients arrive, as far as it is known."""
         found: list[int] = []
+        try:
+            self._watch(found)
+        except Exception as error:
+            log.info("the order of eager's gradients is not known: %s", error)
+        return tuple(found)
+
+    def _watch(self, found: list[int]) -> None:
         with self._run() as (inputs, results):
             for index, each in enumerate(inputs):
                 if isinstance(each, torch.Tensor) and each.requires_grad:
                     each.register_hook(lambda _, index=index: found.append(index))  # type: ignore[no-untyped-call]
             outs = [out for out in results if isinstance(out, torch.Tensor) and out.requires_grad]
             torch.autograd.backward(outs, [torch.ones_like(out) for out in outs])
-        return tuple(found)
 
 
 class Lead(NamedTuple):

@@ -6,11 +6,19 @@ from typing import Any
 
 import torch
 
-from . import constant_values, opsets
+from . import constant_values, open_shapes, opsets
 from .nested import tensors_in
 
+_PACKED = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
 # All that goes in decides all that comes out.
 _WHOLE = frozenset("nonzero argwhere unique unique_consecutive _unique _unique2 bincount".split())
+
+
+def settled(rec: Any, name: str, args: Any) -> bool:
+    """Whether the operator may stay as it is: packed sequences of constant lengths. AOTAutograd
+    does not take them."""
+    stays = name in _PACKED and open_shapes.may_stay(rec)
+    return stays and constant_values.are(rec, args[1], given=True)
 
 
 def call(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:

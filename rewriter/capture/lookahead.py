@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...lowering.fakes import without_warnings
 from ..forms.items import delete_item, set_item
+from .moving import is_argument
 from .nested import tensors_in
 from .recording import Recording
 from .trace import Recorder
@@ -141,12 +142,21 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 def is_worth(recorder: Recorder, recording: Recording | None, args: Any, kwargs: Any) -> bool:
     """Whether the call was not recorded, or stored something so that its recording does not stand
-    for it any more."""
+    for it any more; what it stored in its arguments says nothing of the next one's."""
     if type(recorder) is not Recorder or torch._C._len_torch_dispatch_stack():
         return False
     if recording is None:
         return recorder.cuttable  # else torch's own compiler was at work
-    return bool(recorder.effects) and recording.guard_set.match(args, kwargs) is None
+    return _keeps_state(recorder) and recording.guard_set.match(args, kwargs) is None
+
+
+def _keeps_state(recorder: Recorder) -> bool:
+    """Whether a module was written, or something that is no argument."""
+    owners = [effect.owner for effect in recorder.effects]
+    paths = [recorder.known.path_of(owner) for owner in owners]
+    return any(isinstance(owner, torch.nn.Module) for owner in owners) or any(
+        path is not None and not is_argument(path) for path in paths
+    )
 
 
 @contextlib.contextmanager

@@ -147,6 +147,7 @@ class Recorder(ReadRecorder):
         """Run an operator for real and record it as a node of the current segment; `given` are
         nodes that stand for some arguments."""
         shaped = opsets.has_data_shape(name, args, kwargs)
+        shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
         if known is not None:
             return known[0]
