@@ -72,7 +72,9 @@ def _item(groups: list[Group]) -> Group | Batch:
 def like(group: Group) -> Group:
     """The group with names by order of appearance, and a variable for its length where its loops
     have one axis: the same for groups that are alike."""
-    renamed = {b: Buffer(f"m{k}", b.dtype, b.size, b.scope) for k, b in enumerate(_buffers(group))}
+    renamed = {
+        b: Buffer(f"memory{k}", b.dtype, b.size, b.scope) for k, b in enumerate(_buffers(group))
+    }
     length = length_of(group)
     if length is None:
         return _changed(group, renamed, {})

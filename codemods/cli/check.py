@@ -61,7 +61,10 @@ _BY_TEXT = {None: 0, Safety.UNSAFE: 1, Safety.SAFE: 2}
 
 
 def _with_all_fixes(seen: list[Finding], alone: list[Finding]) -> list[Finding]:
-    """What a run showed takes no fix away that the text alone allows."""
+    """What a run showed takes no fix away that the text alone allows; what it proved is made first,
+    for that may change the rest."""
+    if any(f.fix is not None and f.fix.safety is Safety.SAFE for f in seen):
+        return seen
     better = {(f.code, f.line, f.column): f for f in alone if f.fix is not None}
     found = []
     for finding in seen:
