@@ -8,6 +8,8 @@ from dynfix.rewriter.capture.memory_lists import listed
 from dynfix.rewriter.capture.moving import Moving
 from helpers import Counting, outside, recordings
 
+pytestmark = pytest.mark.usefixtures("no_gpu_in_use")
+
 # so many that a call does not compare the flags themselves
 X = torch.arange(144.0).view(72, 2)
 A, B = torch.tensor([1, 0, 1, 1, 0, 0] * 12), torch.tensor([0, 0, 1, 0, 1, 0] * 12)

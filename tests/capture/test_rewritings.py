@@ -484,6 +484,7 @@ RAISING = {
 }
 
 
+@pytest.mark.usefixtures("no_gpu_in_use")
 @pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
 def test_a_check_that_only_raises_does_not_cut_the_graph(body, written, capsys):
     eager, compiled, backend, _ = both(written(body)[0])

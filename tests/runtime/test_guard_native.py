@@ -109,8 +109,8 @@ def counts(holder, net, args):
 
 
 def near(before, after):
-    """Equal counts; None's wavers by what the interpreter itself does."""
-    return all(abs(a - b) < 50 for a, b in zip(before, after, strict=True))
+    """Equal counts, against thousands of calls: None's wavers by what other threads do."""
+    return all(abs(a - b) < 1000 for a, b in zip(before, after, strict=True))
 
 
 def test_no_reference_is_leaked_or_lost(engine):
