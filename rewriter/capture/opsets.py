@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .nested import tensors_in
+
 # Answers follow from sizes, dtype, device: the guards on the inputs cover them, nothing is
 # recorded.
 METADATA = frozenset(
@@ -199,6 +201,15 @@ def _numbered(part: Any, number: Callable[[torch.Tensor], Any]) -> Any:
 def _tensor_repeats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0] if args else None)
     return isinstance(repeats, torch.Tensor)
+
+
+def statistics(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The arguments of a norm that may be its running statistics: it writes them in training, and
+    no version counter says so."""
+    if not name.endswith(("batch_norm", "instance_norm")):
+        return []
+    given = tensors_in((args, kwargs))
+    return [tensor for tensor in given if tensor.dim() == 1 and not tensor.requires_grad]
 
 
 def is_mask(part: Any) -> bool:

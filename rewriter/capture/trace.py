@@ -168,6 +168,7 @@ class Recorder(ReadRecorder):
             self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
+        statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
         try:
             result = func(*args, **kwargs)
         except Exception as error:
@@ -175,6 +176,9 @@ class Recorder(ReadRecorder):
             raise
         try:
             self._record(name, call, (args, kwargs), result)
+            if any(not torch.equal(*pair) for pair in statistics):
+                for tensor, _ in statistics:
+                    self._written(tensor)
             if self.open_shapes or opened:
                 open_shapes.spread(self, (args, kwargs), result, opened)
             if shaped:

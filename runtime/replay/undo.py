@@ -47,7 +47,7 @@ class Undo:
         with torch.no_grad():
             # a tensor kept twice was written before the second time
             for tensor, copy, version in reversed(self._copies):
-                if version_of(tensor) != version:
+                if version_of(tensor) != version or not torch.equal(tensor, copy):
                     tensor.detach().copy_(copy)
         if self._cpu is not None:
             torch.random.set_rng_state(self._cpu)

@@ -1,0 +1,35 @@
+"""Running statistics are written where no version counter tells: once a call, whatever becomes of
+it."""
+
+import pytest
+import torch
+from helpers import Case, call, same
+
+SIGNS = (1.0, -1.0, 2.0, -2.0, 1.0, -1.0)
+
+
+class Net(Case):
+    def __init__(self, norm):
+        torch.manual_seed(0)
+        self.norm = norm
+        self.fn, self.watch = self.run, lambda: list(self.norm.buffers())
+
+    def run(self, x, k):
+        y = self.norm(x)
+        if k.sum() > 0:
+            return y * 2, int(k.max())
+        return y - 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(
+    "norm", [torch.nn.BatchNorm1d, lambda n: torch.nn.InstanceNorm1d(n, track_running_stats=True)]
+)
+def test_a_branch_after_a_norm(norm, train, backend):
+    def make():
+        return Net(norm(4).train(train))
+
+    values = [torch.arange(24.0).view(2, 4, 3) * sign for sign in SIGNS]
+    steps = [call(value, value[0, 0] + sign) for value, sign in zip(values, SIGNS, strict=True)]
+    same(make, *steps, backend=backend, tolerance=(1e-5, 1e-5))
