@@ -90,10 +90,8 @@ def _server(words: list[str]) -> int:
         raise SettingsError(f"dynfix server takes nothing, not {words[0]}")
     try:
         server = importlib.import_module(".language_server", __package__)
-    except ModuleNotFoundError as missing:
-        raise SettingsError(
-            f"no {missing.name.partition('.')[0]}: install dynfix[server]"
-        ) from None
+    except ModuleNotFoundError:  # pygls, or what comes with it
+        raise SettingsError("no pygls: install dynfix[server]") from None
     return server.serve()
 
 
