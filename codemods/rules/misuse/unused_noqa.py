@@ -9,9 +9,11 @@ from ..base import Rule
 
 
 class UnusedNoqa(Rule):
-    """A `# noqa: DYN…` comment names a rule that finds nothing on its line (any more). The next
+    """
+    A `# noqa: DYN…` comment names a rule that finds nothing on its line (any more). The next
     finding there would go unseen. Codes of rules that are switched off are not looked at, nor are
-    those of other tools; the fix removes what is unused, and leaves the rest of the comment."""
+    those of other tools; the fix removes what is unused, and leaves the rest of the comment.
+    """
 
     code = "DYN900"
     safety = Safety.SAFE
