@@ -8,6 +8,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
+from .differentiation import differentiates
 from .equal_nodes import partition
 from .saved_inputs import keep_results
 
@@ -47,7 +48,7 @@ class GradientPaths:
 def _shared(gm: GraphModule, example_inputs: list[Any]) -> set[int]:
     """Indices of inputs that the graph writes, or whose memory an output shares."""
     mode = detect_fake_mode(example_inputs)
-    if mode is None:
+    if mode is None or differentiates(gm):
         return set(range(len(example_inputs)))
     with mode, torch.no_grad():
         inputs = [

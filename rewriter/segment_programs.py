@@ -10,6 +10,7 @@ from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
 from ..lowering.double_backward import Differentiable
 from ..lowering.fakes import PacedFakeMode
+from ..lowering.tensor_numbers import write_out_numbers
 from ..runtime import backends, report
 from ..runtime.options import Options
 from .capture.segments import Segment
@@ -29,15 +30,18 @@ def compile_segment(
         env = ShapeEnv() if segment.open else None
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
             example_inputs = [meta.fake() for meta in segment.metas]
+    plain = options.backend == "eager"
+    module = segment.module if plain else write_out_numbers(segment.module)
     try:
-        program = backends.lookup(options.backend)(segment.module, example_inputs, options)
+        with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails inside
+            program = backends.lookup(options.backend)(module, example_inputs, options)
     except Exception as error:
         if not segment.open:
             raise
         why = f"{type(error).__name__}: {error}"
         report.warn_once("open", f"a graph whose sizes data decides is not compiled: {why}", why)
         return Foreign(segment.module)
-    if options.backend == "eager":
+    if plain:
         return Foreign(program)
     program = Differentiable(program, segment.module, segment.metas, segment.random)
     return program if by_aot else Foreign(program)

@@ -94,9 +94,10 @@ class GuardSet:
     inputs: the paths whose values `match` returns, in order. nargs, kwnames: how many positional
     arguments and which keyword arguments (in order) the call has. distinct: indices of inputs that
     must be different objects from every other input. disjoint: indices of tensor inputs that are
-    written, whose memory must not overlap that of another tensor input. state: the global state
-    that must hold; by default the one at construction. Raises IndexError for a distinct or disjoint
-    index without input, and for an argument that the call lacks.
+    written, whose memory must not overlap that of another tensor input. twins: indices of inputs
+    that are another input's object, as the caller makes sure; they overlap with nothing. state: the
+    global state that must hold; by default the one at construction. Raises IndexError for a
+    distinct, disjoint or twin index without input, and for an argument that the call lacks.
     """
 
     def __init__(
@@ -108,12 +109,13 @@ class GuardSet:
         *,
         distinct: Sequence[int] = (),
         disjoint: Sequence[int] = (),
+        twins: Sequence[int] = (),
         state: GuardState | None = None,
     ) -> None:
         self.guards = tuple(guards)
         self.inputs = tuple(inputs)
         self.plan = Plan.of(
-            guards, inputs, nargs, kwnames, distinct, disjoint, state or GuardState.now()
+            guards, inputs, nargs, kwnames, distinct, disjoint, twins, state or GuardState.now()
         )
         guard_native.attach(self, self.plan)
 

@@ -269,7 +269,15 @@ def lower(native: ModuleType, plan: Plan) -> Match:
     """The native matcher of a plan."""
     steps = tuple(_lower_step(native, step) for step in plan.steps)
     made = native.Guards(
-        plan, plan.state, plan.nargs, plan.kwnames, steps, plan.inputs, plan.distinct, plan.disjoint
+        plan,
+        plan.state,
+        plan.nargs,
+        plan.kwnames,
+        steps,
+        plan.inputs,
+        plan.distinct,
+        plan.disjoint,
+        plan.twins,
     )
     return made.match  # type: ignore[no-any-return]
 

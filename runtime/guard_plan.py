@@ -67,8 +67,8 @@ def _verify(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """All that a match needs. distinct and disjoint are indices into `inputs`, which are step
-    numbers."""
+    """All that a match needs. distinct, disjoint and twins are indices into `inputs`, which are
+    step numbers."""
 
     steps: tuple[Step, ...]
     inputs: tuple[int, ...]
@@ -76,6 +76,7 @@ class Plan:
     kwnames: tuple[str, ...]
     distinct: tuple[int, ...]
     disjoint: tuple[int, ...]
+    twins: tuple[int, ...]
     state: GuardState
 
     @classmethod
@@ -87,10 +88,11 @@ class Plan:
         kwnames: tuple[str, ...],
         distinct: Sequence[int],
         disjoint: Sequence[int],
+        twins: Sequence[int],
         state: GuardState,
     ) -> "Plan":
-        """Lay out `guards` (duplicates dropped) and `inputs`. Raises IndexError for a distinct or
-        disjoint index without input."""
+        """Lay out `guards` (duplicates dropped) and `inputs`. Raises IndexError for a distinct,
+        disjoint or twin index without input."""
         steps: list[Step] = []
         index: dict[Path, int] = {}
         for guard in guards:
@@ -98,9 +100,16 @@ class Plan:
             if guard.check not in checks:
                 checks.append(guard.check)
         places = tuple(_place(path, steps, index) for path in inputs)
-        _verify(steps, nargs, kwnames, [*distinct, *disjoint], len(places))
+        _verify(steps, nargs, kwnames, [*distinct, *disjoint, *twins], len(places))
         return cls(
-            tuple(steps), places, nargs, tuple(kwnames), tuple(distinct), tuple(disjoint), state
+            tuple(steps),
+            places,
+            nargs,
+            tuple(kwnames),
+            tuple(distinct),
+            tuple(disjoint),
+            tuple(twins),
+            state,
         )
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "list[Any] | None":
@@ -143,7 +152,7 @@ class Plan:
                 if j != i and other is inputs[i]:
                     return "are one object", i, j
         if self.disjoint:
-            return _overlapping(inputs, frozenset(self.disjoint))
+            return _overlapping(inputs, frozenset(self.disjoint), frozenset(self.twins))
         return None
 
 
@@ -152,14 +161,18 @@ _Reach = tuple[
 ]  # address space, end, input: of the spans so far the one that reaches furthest
 
 
-def _overlapping(inputs: Sequence[Any], written: frozenset[int]) -> "tuple[str, int, int] | None":
+def _overlapping(
+    inputs: Sequence[Any], written: frozenset[int], twins: frozenset[int]
+) -> "tuple[str, int, int] | None":
     """The first written input, by address, whose span of bytes meets another's (views that
     interleave count, too)."""
     with torch._C.DisableTorchFunction():
         spans = sorted(
             (*_span(value), i)
             for i, value in enumerate(inputs)
-            if (i in written or isinstance(value, torch.Tensor)) and value.numel()
+            if i not in twins
+            and (i in written or isinstance(value, torch.Tensor))
+            and value.numel()
         )
     of_all: _Reach | None = None
     of_written: _Reach | None = None

@@ -186,6 +186,16 @@ class InstDict(Path):
         return base.__dict__
 
 
+def _spelled(key: Any) -> str:
+    """A key as source has it, or which object it is: no `__repr__` of the user's runs, nor a
+    tensor's."""
+    if type(key) is tuple:
+        return f"({', '.join(map(_spelled, key))}{',' * (len(key) == 1)})"
+    if type(key) in (int, str, bool, float, bytes, type(None), slice, complex):
+        return repr(key)
+    return f"<{type(key).__name__} at {id(key):#x}>"
+
+
 class Item(Path):
     """`base[key]`. The key is compared by exact type and value, or by identity, when paths are
     interned."""
@@ -201,7 +211,7 @@ class Item(Path):
             and isinstance(self.arg, str)
         ):
             return self.arg
-        return f"{base.source}[{self.arg!r}]"  # type: ignore[union-attr]
+        return f"{base.source}[{_spelled(self.arg)}]"  # type: ignore[union-attr]
 
     def fetch(self, base: Any) -> Any:
         return base[self.arg]
@@ -213,7 +223,7 @@ class Stored(Path):
     __slots__ = ()
 
     def _spell(self) -> str:
-        return f"dict.__getitem__({self.base.source}, {self.arg!r})"  # type: ignore[union-attr]
+        return f"dict.__getitem__({self.base.source}, {_spelled(self.arg)})"  # type: ignore[union-attr]
 
     def fetch(self, base: Any) -> Any:
         return dict.__getitem__(base, self.arg)

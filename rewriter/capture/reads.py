@@ -259,8 +259,11 @@ class ReadRecorder(StoppableMode):
 
     def _copy(self, tensor: torch.Tensor) -> Value:
         origin = self.origin_text()
-        node = self.segment.call("call_method", "clone", (self.node(tensor),), {}, origin)
-        return Value(self.segment.index, node, -1, Meta.of(tensor))
+        node = self.node(tensor)
+        if tensor.requires_grad:  # what Python reads has no history
+            node = self.segment.call("call_method", "detach", (node,), {}, origin)
+        node = self.segment.call("call_method", "clone", (node,), {}, origin)
+        return Value(self.segment.index, node, -1, Meta.of(tensor.detach()))
 
     def give_form(self, args: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""

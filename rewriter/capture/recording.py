@@ -13,7 +13,7 @@ from ...runtime.replay.entry import Entry, Plan
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from ...runtime.replay.steps import CALL_INPUT, Redo, Step
 from .. import catalogue
-from . import constant_values, rehearsal, scalars
+from . import constant_values, made_histories, rehearsal, scalars
 from .provenance import BY_IDENTITY, is_constant
 from .segments import Segment
 from .symbolic import Symbols, make_static
@@ -89,6 +89,7 @@ class Recording:
             plan.kwnames,
             distinct=plan.distinct,
             disjoint=plan.disjoint,
+            twins=plan.twins,
             state=plan.state,
         )
         self.symbols = None
@@ -197,7 +198,13 @@ def _assemble(
     segments = close(recorder)
     guards = tuple(recorder.known.guard_list())
     guard_set = GuardSet(
-        guards, list(recorder.inputs), nargs, kwnames, disjoint=written, state=state
+        guards,
+        list(recorder.inputs),
+        nargs,
+        kwnames,
+        disjoint=written,
+        twins=sorted({twin for _, twin in aliases}),
+        state=state,
     )
     _check_histories(recorder, segments)
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
@@ -274,7 +281,8 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     if made and isinstance(tensor, torch.nn.Parameter):
         raise CannotRebuild("a Parameter made in the call is returned or kept")
     if tracked is not None:
-        return recorder.value_recipe(tracked.value)
+        special = made_histories.recipe(recorder, tensor, tracked.value) if made else None
+        return special or recorder.value_recipe(tracked.value)
     path = recorder.known.path_of(tensor)
     if path is None:
         raise CannotRebuild("a tensor of unknown origin is returned or kept")

@@ -4,6 +4,7 @@ The call runs on the user's real tensors and is the eager call. Whatever is not 
 recording; the call goes on.
 """
 
+import dataclasses
 import functools
 import operator
 from typing import Any
@@ -44,6 +45,8 @@ class Recorder(ReadRecorder):
         self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()
         self.name_holders: dict[int, Any] = {}
+        self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
+        self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
 
     def strip(self, result: Any) -> Any:
@@ -82,7 +85,7 @@ class Recorder(ReadRecorder):
             return constant_values.as_array(self, func, args, kwargs)
         if name == "requires_grad_" and self._needs_no_change(args, kwargs):
             return func(*args, **kwargs)
-        if name in opsets.UNRECORDABLE:
+        if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
         self.give_form(args)
@@ -109,6 +112,18 @@ class Recorder(ReadRecorder):
         wanted = kwargs.get("requires_grad", args[1] if len(args) > 1 else True)
         self.value(args[0])
         return type(wanted) is bool and args[0].requires_grad == wanted
+
+    def _becomes_leaf(self, name: str, args: Any) -> bool:
+        """Whether this is `requires_grad_()` of what the segment at hand made without a history."""
+        if name != "requires_grad_":
+            return False
+        value = self.value(args[0])
+        if value.home != self.segment.index or not args[0].is_leaf:
+            return False
+        assert isinstance(value.meta, Meta)
+        value.meta = dataclasses.replace(value.meta, requires_grad=True)
+        self.differentiates = True
+        return True
 
     def _with_scalar(self, func: Any, name: str, args: Any) -> Any:
         """A tensor and a traced scalar: the call runs with the number, the graph gets it as a

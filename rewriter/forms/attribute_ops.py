@@ -26,7 +26,7 @@ from ..capture.effects import Effect, constant
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
 from ..capture.values import Meta, storage_of
-from . import items, log_calls
+from . import gradients, items, log_calls
 from .lookup import MISSING, is_stable, on_class, python_method
 
 _C_DESCRIPTORS = (
@@ -110,6 +110,8 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     path."""
     attributes = obj.__dict__ if hasattr(obj, "__dict__") else {}
     path = rec.known.path_of(obj)
+    if name in gradients.ATTRIBUTES:
+        return gradients.load(rec, obj, name)
     if name == "volatile" and name not in attributes:
         log_calls.call(rec, warnings.warn, (_VOLATILE,), {})
         return False
@@ -330,6 +332,8 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     if isinstance(obj, torch.Tensor):
         if name == "data" and _is_same_data(rec, obj, value):
             return
+        if name == "grad":
+            return gradients.store(rec, obj, value)
         rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
     setter = python_method(rec, obj, "__setattr__")
     if setter is not None and setter is not torch.nn.Module.__setattr__:

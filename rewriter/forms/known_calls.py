@@ -130,8 +130,6 @@ STOPS: dict[Any, catalogue.Reason] = {
     torch.set_default_device: catalogue.UNSUPPORTED,
     torch.use_deterministic_algorithms: catalogue.UNSUPPORTED,
     torch.set_num_threads: catalogue.UNSUPPORTED,
-    torch.autograd.grad: catalogue.UNSUPPORTED,
-    torch.autograd.backward: catalogue.UNSUPPORTED,
     torch.vmap: catalogue.UNSUPPORTED,
     torch.func.grad: catalogue.UNSUPPORTED,
     torch.func.vjp: catalogue.UNSUPPORTED,

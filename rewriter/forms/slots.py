@@ -22,6 +22,8 @@ def takes(function: Any) -> bool:
     if isinstance(function, types.MethodWrapperType):
         if function.__name__ == "__call__" and isinstance(function.__self__, type):
             return True
+        if function.__name__ == "__get__" and isinstance(function.__self__, types.FunctionType):
+            return True
     elif isinstance(function, types.BuiltinMethodType) and function.__name__ == "__reduce_ex__":
         return _is_plain(function.__self__)
     elif not isinstance(function, types.WrapperDescriptorType):
@@ -35,6 +37,8 @@ def takes(function: Any) -> bool:
 def call_slot(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(function, types.MethodWrapperType) and function.__name__ == "__call__":
         return rec.rewriter.construct(rec, function.__self__, args, kwargs)
+    if isinstance(function, types.MethodWrapperType) and function.__name__ == "__get__":
+        return function(*args, **kwargs)
     if isinstance(function, types.BuiltinMethodType):
         return _reduce(rec, function.__self__, settle_in(args))
     if isinstance(function, types.MethodWrapperType):

@@ -84,7 +84,8 @@ std::vector<char> flags(PyObject* indices, size_t n) {
   return out;
 }
 
-void fill(Guards* self, PyObject* steps, PyObject* inputs, PyObject* distinct, PyObject* disjoint) {
+void fill(Guards* self, PyObject* steps, PyObject* inputs, PyObject* distinct, PyObject* disjoint,
+          PyObject* twins) {
   for (Py_ssize_t i = 0; i < size(steps); i++) {
     self->steps.push_back(make_step(self, item(steps, i), i));
     if (self->steps.back().kind == ARG && (self->steps.back().index < 0 || self->steps.back().index >= self->nargs))
@@ -96,6 +97,7 @@ void fill(Guards* self, PyObject* steps, PyObject* inputs, PyObject* distinct, P
   }
   self->distinct = flags(distinct, self->inputs.size());
   self->disjoint = flags(disjoint, self->inputs.size());
+  self->twins = flags(twins, self->inputs.size());
 }
 
 int clear(PyObject* object) {
@@ -128,6 +130,7 @@ void dealloc(PyObject* object) {
   std::destroy_at(&self->inputs);
   std::destroy_at(&self->distinct);
   std::destroy_at(&self->disjoint);
+  std::destroy_at(&self->twins);
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -140,13 +143,16 @@ Guards* allocate(PyTypeObject* type) {
   new (&self->inputs) std::vector<Py_ssize_t>();
   new (&self->distinct) std::vector<char>();
   new (&self->disjoint) std::vector<char>();
+  new (&self->twins) std::vector<char>();
   return self;
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *plan, *state, *kwnames, *steps, *inputs, *distinct, *disjoint;
+  PyObject *plan, *state, *kwnames, *steps, *inputs, *distinct, *disjoint, *twins;
   Py_ssize_t nargs;
-  if (!PyArg_ParseTuple(args, "OOnO!OOOO", &plan, &state, &nargs, &PyTuple_Type, &kwnames, &steps, &inputs, &distinct, &disjoint)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OOnO!OOOOO", &plan, &state, &nargs, &PyTuple_Type, &kwnames, &steps, &inputs, &distinct, &disjoint,
+                        &twins))
+    return nullptr;
   Guards* self = allocate(type);
   if (!self) return nullptr;
   self->plan = Py_NewRef(plan);
@@ -154,7 +160,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   self->kwnames = Py_NewRef(kwnames);
   self->nargs = nargs;
   try {
-    fill(self, steps, inputs, distinct, disjoint);
+    fill(self, steps, inputs, distinct, disjoint, twins);
   } catch (const std::exception& error) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, error.what());
     Py_DECREF(self);

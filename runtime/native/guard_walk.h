@@ -45,7 +45,7 @@ struct Guards {
   std::vector<Step> steps;
   std::vector<Check> checks;
   std::vector<Py_ssize_t> inputs;
-  std::vector<char> distinct, disjoint;  // a flag for each input; empty if none is set
+  std::vector<char> distinct, disjoint, twins;  // a flag for each input; empty if none is set
   bool accepts, rejects;                 // whether `accepted` and `rejected` hold a state
   State accepted, rejected;
 };
@@ -232,6 +232,7 @@ int is_overlapped(Guards* self, PyObject* inputs) {
   std::vector<Span> spans;
   spans.reserve(self->disjoint.size());
   for (size_t i = 0; i < self->disjoint.size(); i++) {
+    if (!self->twins.empty() && self->twins[i]) continue;
     PyObject* value = PyList_GET_ITEM(inputs, i);
     if (!PyObject_TypeCheck(value, (PyTypeObject*)known.tensor_base)) {
       if (!self->disjoint[i]) continue;

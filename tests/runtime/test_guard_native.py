@@ -290,7 +290,7 @@ def test_malformed_plans_are_refused():
         ((5,), ()),
     ):
         with pytest.raises(ValueError):
-            native.Guards(None, state, 0, (), steps, inputs, (), ())
+            native.Guards(None, state, 0, (), steps, inputs, (), (), ())
 
 
 def test_native_matcher_takes_over_when_ready():

@@ -1,0 +1,66 @@
+"""Operators given a tensor where they take a number (`addcdiv(value=t)`, `add(alpha=t)`, as
+torch.optim writes its steps under compilation): written out, since the number would be read on the
+host."""
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+_SCALED: dict[str, Any] = {"addcdiv": torch.div, "addcmul": torch.mul}
+_LISTS: dict[Any, tuple[Any, Any]] = {  # how two elements are combined, and what adds it
+    torch._foreach_addcdiv: (torch._foreach_div, torch._foreach_add),
+    torch._foreach_addcmul: (torch._foreach_mul, torch._foreach_add),
+    torch._foreach_addcdiv_: (torch._foreach_div, torch._foreach_add_),
+    torch._foreach_addcmul_: (torch._foreach_mul, torch._foreach_add_),
+}
+_NUMBERS = {"addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha"}
+
+
+def write_out_numbers(gm: GraphModule) -> GraphModule:
+    """The graph with those calls as products and sums."""
+    if all(_number_of(node) is None for node in gm.graph.nodes):
+        return gm
+    made = GraphModule(gm, Graph())
+    made.graph.output(made.graph.graph_copy(gm.graph, {}))
+    for node in list(made.graph.nodes):
+        number = _number_of(node)
+        if number is not None:
+            _write_out(made.graph, node, number)
+    made.recompile()
+    return made
+
+
+def _name(node: Node) -> str:
+    target = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+def _number_of(node: Node) -> Any:
+    """The tensor that stands for a number, or for the numbers of a list; None if there is none."""
+    if node.op not in ("call_method", "call_function"):
+        return None
+    if node.target in _LISTS:
+        number = node.args[3] if len(node.args) > 3 else node.kwargs.get("scalars")
+    else:
+        number = node.kwargs.get(_NUMBERS.get(_name(node).rstrip("_"), ""))
+    return number if isinstance(number, Node) else None
+
+
+def _write_out(graph: Graph, node: Node, number: Node) -> None:
+    name, call = _name(node), graph.call_function
+    kind = name.rstrip("_")
+    with graph.inserting_before(node):
+        if node.target in _LISTS:
+            combined, added = _LISTS[node.target]
+            parts = graph.call_method("unbind", (number,))  # one for each tensor of the lists
+            change = call(torch._foreach_mul, (call(combined, node.args[1:3]), parts))
+            written = call(added, (node.args[0], change))
+        else:
+            given: Any = call(_SCALED[kind], node.args[1:3]) if kind in _SCALED else node.args[1]
+            change = call(torch.mul, (given, number))
+            outcome = "sub" if kind == "sub" else "add"
+            written = graph.call_method(outcome + "_" * name.endswith("_"), (node.args[0], change))
+    written.meta.update(node.meta)
+    node.replace_all_uses_with(written)
+    graph.erase_node(node)

@@ -1,0 +1,89 @@
+"""Tensors that leave a call with a history that its graph cannot give them: one whose backward has
+run inside, or one that begins at a leaf made in the call."""
+
+from typing import Any
+
+import torch
+
+from ...runtime.replay.recipes import Apply, CannotRebuild, Recipe
+from .histories import nodes_behind
+from .values import Meta, Value
+
+
+class _Spent(torch.autograd.Function):
+    """The identity, with a history that was used."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time (or directly access saved tensors"
+            " after they have already been freed). Saved intermediate values of the graph are"
+            " freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you"
+            " need to backward through the graph a second time or if you need to access saved"
+            " tensors after calling backward."
+        )
+
+
+class _Unreachable(torch.autograd.Function):
+    """The identity, with a history that ends at what nobody can reach."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients
+
+
+def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
+    """The recipe of a tensor that the call made, where its history needs one; None elsewhere. The
+    same for each place where it stands. Raises CannotRebuild for a leaf."""
+    if not recorder.differentiates or not tensor.requires_grad:
+        return None
+    if value not in recorder.remade:
+        recorder.remade[value] = _recipe(recorder, tensor, value)
+    return recorder.remade[value]  # type: ignore[no-any-return]
+
+
+def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
+    if tensor.is_leaf:
+        raise CannotRebuild("a leaf that was made in the call is returned or kept")
+    if _is_spent(tensor):
+        return Apply(_of(_Spent), (_detached(recorder, tensor, value),))
+    given = {id(each) for each, _ in recorder.tracker.live_inputs()}
+    leaves = (getattr(node, "variable", None) for node in nodes_behind([tensor]))
+    if any(id(leaf) in given for leaf in leaves if leaf is not None):
+        return None
+    return Apply(_of(_Unreachable), (_detached(recorder, tensor, value),))
+
+
+def _of(function: Any) -> Any:
+    def with_history(tensor: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return function.apply(tensor.detach().requires_grad_())  # type: ignore[no-any-return]
+
+    return with_history
+
+
+def _detached(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe:
+    segment = recorder.segments[value.home]
+    node = segment.call("call_method", "detach", (value.node,), {}, recorder.origin())
+    made = Value(value.home, node, -1, Meta.of(tensor.detach()))
+    return recorder.value_recipe(made)  # type: ignore[no-any-return]
+
+
+def _is_spent(tensor: torch.Tensor) -> bool:
+    """Whether a backward through the tensor would raise, since what it needs was freed."""
+    for node in nodes_behind([tensor]):
+        for name in dir(node):
+            if name.startswith("_saved_") or name == "saved_tensors":
+                try:
+                    getattr(node, name)
+                except RuntimeError:
+                    return True
+    return False
