@@ -20,6 +20,7 @@ from ...runtime.guard import (
     Obj,
     Path,
 )
+from ...runtime.replay.recipes import Apply, Const, Input
 from .. import catalogue
 from ..capture import scalars
 from ..capture.effects import Effect, constant
@@ -27,7 +28,7 @@ from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
 from ..capture.values import Meta, storage_of
 from . import gradients, items, log_calls
-from .lookup import MISSING, is_stable, on_class, python_method
+from .lookup import MISSING, can_change, is_stable, on_class, python_method
 
 _C_DESCRIPTORS = (
     property,
@@ -115,8 +116,13 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     if name == "volatile" and name not in attributes:
         log_calls.call(rec, warnings.warn, (_VOLATILE,), {})
         return False
-    if name in attributes and path is not None and not rec.known.is_own(obj, name):
-        return rec.known.loaded(attributes[name], Item(InstDict(path), name))
+    if path is not None and name == "__dict__":
+        return _namespace(rec, attributes, path)
+    if path is not None and not rec.known.is_own(obj, name):
+        if name in attributes:
+            return rec.known.loaded(attributes[name], Item(InstDict(path), name))
+        if not hasattr(type(obj), name):
+            rec.known.guard(path, Missing(name))
     return getattr(obj, name)
 
 
@@ -126,7 +132,14 @@ _VOLATILE = "volatile was removed (Variable.volatile is always False)"
 def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
     if isinstance(obj, type) and _has_python_lookup(type(obj), name):
         rec.stop(catalogue.UNSUPPORTED, f"{obj.__name__}.{name}, which the metaclass computes")
-    value = getattr(obj, name)
+    try:
+        value = getattr(obj, name)
+    except AttributeError:
+        _guard_absence(rec, obj, name)
+        raise
+    if name == "__dict__" and not rec.rewriter.made_in_call(obj):
+        rec.known.register(value, InstDict(Obj(obj, getattr(obj, "__name__", "?"))))
+        return value
     if (
         rec.known.is_own(obj, name)
         or (is_stable(obj) and (name.startswith("__") or _is_fixed(value)))
@@ -135,14 +148,21 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
     ):
         return value
     path = Obj(obj, getattr(obj, "__name__", "?"))
-    if name == "__dict__":
-        rec.known.register(value, InstDict(path))
-        return value
     if isinstance(value, types.MethodType) and isinstance(obj, type):  # bound anew at each read
         rec.known.guard(Attr(Attr(path, name), "__func__"), Is(value.__func__))
         rec.known.guard(Attr(Attr(path, name), "__self__"), Is(value.__self__))
         return value
     return rec.known.loaded(value, Attr(path, name))
+
+
+def _guard_absence(rec: Recorder, obj: Any, name: str) -> None:
+    """No module or class has the name that was asked for."""
+    if rec.rewriter.made_in_call(obj):
+        return
+    holders = [obj] if isinstance(obj, types.ModuleType) else [*obj.__mro__, *type(obj).__mro__]
+    for holder in holders:
+        if not rec.known.is_own(holder, name) and can_change(holder):
+            rec.known.guard(Obj(holder, getattr(holder, "__name__", "?")), Missing(name))
 
 
 def _is_bound_anew(obj: Any, name: str, value: Any) -> bool:
@@ -255,7 +275,13 @@ def _cached(rec: Recorder, obj: Any, name: str, found: Any) -> Any:
 
 
 def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | None) -> Any:
-    value = getattr(obj, name)
+    try:
+        value = getattr(obj, name)
+    except AttributeError:
+        if path is not None and isinstance(found, _SLOTS):  # a slot that holds nothing
+            held = Apply(_holds, (Input(rec.input_index(path)), Const(name)))
+            rec.outcomes.append((0, held, False))
+        raise
     if isinstance(obj, types.FunctionType) and path is not None and isinstance(found, _SLOTS):
         return value if is_stable(obj) else rec.known.loaded(value, Attr(path, name))
     if path is None or isinstance(path, Obj):
@@ -273,6 +299,10 @@ def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | Non
     ):
         return value
     return value if value is found and _frozen(value) else rec.known.loaded(value, Attr(path, name))
+
+
+def _holds(obj: Any, name: str) -> bool:
+    return hasattr(obj, name)
 
 
 def _frozen(value: Any) -> bool:
@@ -334,7 +364,8 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
             return
         if name == "grad":
             return gradients.store(rec, obj, value)
-        rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
+        if hasattr(type(obj), name) or rec.known.path_of(obj) is None:
+            rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
     setter = python_method(rec, obj, "__setattr__")
     if setter is not None and setter is not torch.nn.Module.__setattr__:
         rec.call(setter, (obj, name, value), {})

@@ -32,6 +32,7 @@ from . import (
     legacy_tensors,
     log_calls,
     modules,
+    name_ops,
     number_calls,
     optimizers,
     script_functions,
@@ -122,6 +123,7 @@ def _place(rec: Recorder, function: types.FunctionType) -> None:
     are guarded."""
     base = attribute_ops.Obj(function, function.__qualname__)
     rec.known.register(function, base)
+    name_ops.guard_absent(rec, function)
     if not is_stable(function):
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             rec.known.guard(attribute_ops.Attr(base, name), Is(getattr(function, name)))

@@ -62,6 +62,14 @@ def python_method(rec: Any, obj: Any, name: str) -> Any:
     return found if isinstance(found, types.FunctionType) and not is_torch_internal(found) else None
 
 
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def can_change(holder: types.ModuleType | type) -> bool:
+    """Whether attributes may be set on a module or class: not on one that C code laid out."""
+    return isinstance(holder, types.ModuleType) or bool(holder.__flags__ & _HEAP_TYPE)
+
+
 DIRECT = (
     "torch.nn.functional",
     "torch.functional",

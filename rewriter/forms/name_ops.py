@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from ...runtime.guard import Attr, Cell, Is, Item, Missing, Obj, Path
+from ...runtime.replay.recipes import Apply, Const
 from ..capture.effects import Effect, constant, set_cell
 from ..capture.trace import Recorder
 from .lookup import is_stable
@@ -37,6 +38,29 @@ def load_global(rec: Recorder, fn: types.FunctionType, name: str, value: Any) ->
         if value is _BUILTINS.get(name)
         else rec.known.loaded(value, Item(Obj(builtins.__dict__, "builtins"), name))
     )
+
+
+_CATCHING = {"NameError", "UnboundLocalError", "Exception", "BaseException"}
+
+
+def guard_absent(rec: Recorder, fn: types.FunctionType) -> None:
+    """A function that may catch it reads which of its names are bound."""
+    code = fn.__code__
+    if _CATCHING.isdisjoint(code.co_names):
+        return
+    for name in code.co_names:
+        if name not in fn.__globals__ and name not in _BUILTINS:
+            _shadowless(rec, fn, name)
+    for cell in fn.__closure__ or ():
+        if _is_empty(cell):
+            rec.outcomes.append((0, Apply(_is_empty, (Const(cell),)), True))
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is _BUILTINS  # it holds something
+    except ValueError:
+        return True
 
 
 _BUILTINS = dict(builtins.__dict__)

@@ -279,3 +279,81 @@ def test_attributes_that_torch_stores():
         torch.nn.Linear.forward(norm, torch.ones(1, 2))
         norm(torch.ones(1, 2))
         assert torch.equal(found, norm.weight)
+
+
+class _Bare:
+    __slots__ = ("flag",)
+
+
+class _Plain:
+    pass
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [types.ModuleType("empty"), type("Empty", (), {}), _Bare(), _Plain(), torch.ones(1)],
+    ids=["module", "class", "slot", "object", "tensor"],
+)
+def test_what_was_not_there_is_guarded(holder):
+    """An attribute that a later call finds, and one after that does not."""
+
+    def asked(x):
+        return x * 2 if hasattr(holder, "flag") else x - 1
+
+    def given(x):
+        return x * 2 if getattr(holder, "flag", None) is None else x - 1
+
+    def caught(x):
+        try:
+            holder.flag  # noqa: B018
+        except AttributeError:
+            return x * 2
+        return x - 1
+
+    x = torch.full((2,), 3.0)
+    for fn in (asked, given, caught):
+        compiled = dynfix.compile(fn, backend="eager")
+        for change in (None, lambda: setattr(holder, "flag", 1), lambda: delattr(holder, "flag")):
+            if change is not None:
+                change()
+            for _ in range(2):
+                assert torch.equal(compiled(x), fn(x))
+
+
+def test_names_that_a_namespace_lacks():
+    class Held:
+        pass
+
+    tensor = torch.ones(1)
+
+    def of_class(x):
+        return x * 2 if "flag" in Held.__dict__ else x - 1
+
+    def of_tensor(x):
+        return x * 2 if "flag" in tensor.__dict__ else x - 1
+
+    x = torch.full((2,), 3.0)
+    for fn, holder in ((of_class, Held), (of_tensor, tensor)):
+        compiled = dynfix.compile(fn, backend="eager")
+        for _ in range(2):
+            assert torch.equal(compiled(x), fn(x))
+        holder.flag = 1
+        assert torch.equal(compiled(x), fn(x))
+
+
+def test_attributes_that_a_call_sets_on_a_tensor():
+    def make():
+        tensor = torch.ones(3)
+
+        def counted(x):
+            x.tag = getattr(x, "tag", 0) + 1
+            x.last = x * x.tag
+            return x.last + 1
+
+        return counted, tensor
+
+    (fn, one), (other, two) = make(), make()
+    compiled = dynfix.compile(other, backend="eager", fullgraph=True)
+    for _ in range(5):
+        assert torch.equal(compiled(two), fn(one))
+        assert two.tag == one.tag and torch.equal(two.last, one.last)
