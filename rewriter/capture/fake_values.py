@@ -176,8 +176,8 @@ class FakeValues:
     def given(self, value: Any) -> Any:
         """A live value as expressions may use it here."""
         if type(value) in scalars.TRACED:
-            if scalars.size_form(value) is None and scalars.is_live(value):
-                raise Host("a number that is read from a tensor")
+            if scalars.size_form(value) is None and value.recording is not None:
+                raise Host("a number that another call may have otherwise")
             return scalars.plain(value)
         if isinstance(value, torch.Tensor):
             return self._fake(value)

@@ -15,9 +15,14 @@ from ..patterns.file_view import FileView
 from ..patterns.import_names import Names
 from ..patterns.kinds import ANY, FUNCTION, MODULE, NDARRAY, NONE, SIMPLE, SIZE, TENSORS, Kind
 from ..patterns.kinds import Tokens as KindTokens
-from ..patterns.torch_facts import DTYPES
+from ..patterns.torch_facts import DTYPES, MAKES
 from ..patterns.where_safety import Side
 from .fake_values import FakeValues, Host, Unknown
+
+_SCOPES = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 
 
 @dataclass
@@ -25,6 +30,7 @@ class _Function:
     """The function that the recording stands in."""
 
     node: ast.AST
+    self_name: str | None
     outer: "_Function | None" = None
 
 
@@ -61,7 +67,7 @@ class RecordedOracle(FileView):
         args = function.args  # type: ignore[attr-defined]
         first = next(iter([*args.posonlyargs, *args.args]), None)
         self.self_name = first.arg if first is not None else None
-        self.functions = {function: _Function(function)}
+        self.functions = {function: _Function(function, self.self_name)}
         self.parents = {
             child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)
         }
@@ -78,6 +84,8 @@ class RecordedOracle(FileView):
 
     def _seen(self, node: ast.expr) -> Kind:
         own = self.self_name
+        if not self._here(node):
+            return ANY
         if isinstance(node, ast.Name) and node.id == own and _is_module(self.values.local, own):
             return Kind("self", cls=type(self.values.local[own]).__name__)
         try:
@@ -86,6 +94,13 @@ class RecordedOracle(FileView):
             return Kind("number", host=True)
         except Unknown:
             return ANY
+
+    def _here(self, node: ast.AST) -> bool:
+        """Whether names mean at a node what they mean in the function."""
+        around = self.parents.get(node)
+        while around is not None and not isinstance(around, _SCOPES):
+            around = self.parents.get(around)
+        return around is None or around in self.functions
 
     def _of(self, value: Any) -> Kind:
         try:
@@ -195,6 +210,22 @@ class RecordedOracle(FileView):
             return min(new.rough)
         same = _alike(new.value, old.value) and _is_dense(old.value)
         return "" if same else "the tensors differ in shape, layout or dtype"
+
+    def new(self, node: ast.expr) -> bool:
+        """Whether an operator that always makes a new tensor gives what `node` is."""
+        if not self.kind(node).is_tensor:
+            return False
+        if isinstance(node, ast.Call):
+            return getattr(node.func, "attr", "") in MAKES and not node.keywords
+        return isinstance(node, ast.BinOp | ast.Compare)
+
+    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
+        """Nothing is supposed of values that stand there."""
+        return False
+
+    def whole_parents(self) -> dict[ast.AST, ast.AST]:
+        """The parents of all nodes of the function."""
+        return self.parents
 
     def runs(self, name: str, value: ast.expr) -> None:
         """From here on the place sees `name`."""

@@ -74,6 +74,19 @@ class Oracle(Protocol):
         writes some of its elements; "" where it is proved not to be. Asked of exact oracles."""
         ...
 
+    def new(self, node: ast.expr) -> bool:
+        """Whether an expression surely gives a tensor that nothing else holds."""
+        ...
+
+    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
+        """Whether what is said of a name, which may have been bound before `at`, holds if inputs
+        are tensors alone."""
+        ...
+
+    def whole_parents(self) -> dict[ast.AST, ast.AST]:
+        """The parents of all nodes that matter."""
+        ...
+
     def runs(self, name: str, value: ast.expr) -> None:
         """A pattern will bind `name` to `value` before the place, where it was bound under a
         condition."""

@@ -183,6 +183,46 @@ SAME_TEXT = {
         z = y * 2 if y.sum() > 15 else y / 3
         return z + 1
         """,
+    "a number read before": """
+        y = torch.relu(x) + 1
+        m = y.sum().item()
+        if m > 15:
+            y = y * 0.5
+        return y + 1
+        """,
+    "numbers read before": """
+        y = torch.relu(x) + 1
+        low, high = y.min().item(), float(y.max())
+        if low > 1 or high > 3:
+            y = y * 0.5
+        return y + 1
+        """,
+    "a truth read before": """
+        y = torch.relu(x) + 1
+        grown = bool(y.sum() > 15)
+        if grown:
+            y = y * 0.5
+        return y + 1
+        """,
+    "the opposite of a tensor": """
+        y = torch.relu(x) + 1
+        small = not (y > 1).all()
+        if small:
+            y = y * 0.5
+        return y + 1
+        """,
+    "a conjunction kept": """
+        y = torch.relu(x) + 1
+        within = (y > 1).all() and (y < 9).all()
+        if not within:
+            y = y * 0.5
+        return y + 1
+        """,
+    "a choice of numbers": """
+        y = torch.relu(x) + 1
+        w = 2.0 if y.sum() > 15 else 0.5
+        return y * w
+        """,
     "masked sum": """
         n = (torch.relu(x) * 10).long()
         n[n >= 3] += 1

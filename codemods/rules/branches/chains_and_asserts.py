@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
-from ....rewriter.patterns.compiled_checks import asserting
+from ....rewriter.patterns.compiled.compiled_checks import asserting
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
