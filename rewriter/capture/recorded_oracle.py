@@ -194,7 +194,7 @@ class RecordedOracle(FileView):
     def total(self, *nodes: ast.expr) -> bool:
         """Whether evaluating all of `nodes` is certain to change nothing."""
         try:
-            return not any(self.values.see(_tested(node)).partial for node in nodes)
+            return not any(self.values.see(node).partial for node in nodes)
         except Unknown:
             return False
 
@@ -231,13 +231,6 @@ class RecordedOracle(FileView):
         """From here on the place sees `name`."""
         with contextlib.suppress(Unknown):
             self.values.bind(name, value)
-
-
-def _tested(node: ast.expr) -> ast.expr:
-    """The tensor that a test reads: `not t`, `t.item()` and the like ask for the truth of `t`."""
-    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        node = node.operand
-    return node
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -172,6 +172,39 @@ SAME_TEXT = {
             y = y + 2
         return y + 1
         """,
+    "chained comparison": """
+        y = torch.relu(x) + 1
+        s = y.sum() / 12
+        if 1.5 < s <= 9:
+            y = y + 2
+        return y + 1
+        """,
+    "a number that no dtype has": """
+        y = torch.relu(x) + 1
+        if torch.rand(()).item() > 0.3:
+            y = y + 2
+        return y + 1
+        """,
+    "a Python condition, or tensors": """
+        y = torch.relu(x) + 1
+        if not self.training or (y > 9).any() or (y > 1).all():
+            y = y + 2
+        return y + 1
+        """,
+    "a Python condition, then a return": """
+        y = torch.relu(x) + 1
+        if self.training and y.sum() > 15:
+            return y + 2
+        return y + 1
+        """,
+    "a Python condition, then a side": """
+        y = torch.relu(x) + 1
+        if self.training and y.sum() > 15:
+            z = y + 2
+        else:
+            z = y * 3
+        return z + 1
+        """,
     "a Python condition first": """
         y = torch.relu(x) + 1
         if self.training and y.sum() > 15:
@@ -278,6 +311,13 @@ PROVED = {
     "division": "y = torch.relu(x)\nif y.sum() > 1:\n    y = y / y.sum()\nreturn y + 1",
     "layer": "y = torch.relu(x)\nif y.sum() > 1:\n    y = self.h(y)\nreturn y + 1",
     "softmax": "y = x * 2\nif y.sum() > 1:\n    y = F.softmax(y, -1)\nreturn y + 1",
+    "a number that no dtype has": """
+        y = torch.relu(x) + 1
+        limit = 1.1
+        if y.mean().item() > limit:
+            y = y + 2
+        return y + 1
+        """,
     "clamp to finfo": """
         y = x * 2
         if torch.isinf(y).any() or torch.isnan(y).any() or y.sum() > 1:
