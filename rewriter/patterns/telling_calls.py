@@ -4,7 +4,7 @@ import ast
 
 from .kinds import LOGGER
 
-_LOG_METHODS = frozenset(
+LOG_METHODS = frozenset(
     """
     debug info warning warn error critical exception log warning_once info_once warning_advice
     """.split()
@@ -24,7 +24,7 @@ def is_log(node: ast.AST, oracle) -> bool:
     if (
         not isinstance(node, ast.Call)
         or not isinstance(node.func, ast.Attribute)
-        or node.func.attr not in _LOG_METHODS
+        or node.func.attr not in LOG_METHODS
     ):
         return False
     if oracle.kind(node.func.value).what == LOGGER:
