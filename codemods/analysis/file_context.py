@@ -78,6 +78,10 @@ class FileContext(FileView):
         """The text proves a side by its form alone (see where_safety)."""
         return None
 
+    def sheltered(self, first: Any, second: Any) -> None:
+        """Nor can it try one out."""
+        return None
+
     def total(self, *nodes: Any) -> bool:
         return False
 

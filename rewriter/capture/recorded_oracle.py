@@ -17,6 +17,7 @@ from ..patterns.kinds import ANY, FUNCTION, MODULE, NDARRAY, NONE, SIMPLE, SIZE,
 from ..patterns.kinds import Tokens as KindTokens
 from ..patterns.torch_facts import DTYPES, MAKES
 from ..patterns.where_safety import Side
+from . import sheltered_sides
 from .fake_values import FakeValues, Host, Unknown
 
 _SCOPES = (
@@ -161,13 +162,42 @@ class RecordedOracle(FileView):
             seen = self.values.see(first), self.values.see(second)
         except Unknown:
             return None
+        rough = any(s.rough for s in seen if getattr(s.value, "requires_grad", False))
+        return None if rough else self._sides(first, second)
+
+    def sheltered(
+        self, first: ast.expr, second: ast.expr
+    ) -> tuple[tuple[Side, Side], tuple[list[ast.expr], list[ast.expr]]] | None:
+        """Both sides, and for each the tensors that it must not have where it is not taken."""
+        sides = self._sides(first, second) if self.values.static else None
+        if sides is None:
+            return None
+        try:
+            return sides, (self._shelter(first), self._shelter(second))
+        except Unknown:
+            return None
+
+    def _shelter(self, node: ast.expr) -> list[ast.expr]:
+        seen = self.values.see(node)
+        if not seen.value.requires_grad or not seen.rough:
+            return []
+        given = sheltered_sides.tensors(node, lambda n: self.kind(n).is_tensor)
+        if not sheltered_sides.are_exact(node, given, self.values):
+            raise Unknown("its backward is not exact at ones")
+        return given
+
+    def _sides(self, first: ast.expr, second: ast.expr) -> tuple[Side, Side] | None:
+        """Both sides; None where one may raise, write or draw, or `torch.where` lays its result out
+        otherwise."""
+        try:
+            seen = self.values.see(first), self.values.see(second)
+        except Unknown:
+            return None
         one, other = (side.value for side in seen)
         tensors = all(isinstance(side.value, torch.Tensor) for side in seen)
         if not tensors or any(side.partial for side in seen):
             return None
         if one.requires_grad != other.requires_grad:
-            return None
-        if one.requires_grad and any(side.rough for side in seen):
             return None
         chosen = self.values.select(one, other)
         if not all(_alike(chosen, side) for side in (one, other)):

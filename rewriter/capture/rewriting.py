@@ -141,10 +141,10 @@ class Rewritings:
         self._found: dict[types.CodeType, Found | str] = {}
         self.complete = True
 
-    def meet(self, frame: types.FrameType | None) -> str:
+    def meet(self, frame: types.FrameType | None, static: bool = True) -> str:
         """A value decides in the code that runs: "" where a pattern makes it a choice in the graph,
-        else why none does."""
-        kept = self._meet(frame)
+        else why none does. `static`: later calls have the same sizes."""
+        kept = self._meet(frame, static)
         self.complete = self.complete and not kept
         return kept
 
@@ -153,7 +153,7 @@ class Rewritings:
         every = [found for found in self._found.values() if isinstance(found, Found)]
         return [found for found in every if any(found.edits.values())]
 
-    def _meet(self, frame: types.FrameType | None) -> str:
+    def _meet(self, frame: types.FrameType | None, static: bool) -> str:
         if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
             return "torch's own code decides"
         frame = function_frame(frame, self._is_rewritten)
@@ -167,7 +167,7 @@ class Rewritings:
         if found.looks[line] > MOST:
             found.edits[line] = None
             return "too many turns of a loop"
-        values = FakeValues(_locals(frame), found.function.__globals__)
+        values = FakeValues(_locals(frame), found.function.__globals__, static)
         try:
             edit = judged(found, line, values)
         except Exception as error:

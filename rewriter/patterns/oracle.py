@@ -60,6 +60,14 @@ class Oracle(Protocol):
         eager does. None: not known."""
         ...
 
+    def sheltered(
+        self, first: ast.expr, second: ast.expr
+    ) -> tuple[tuple[Any, Any], tuple[list[ast.expr], list[ast.expr]]] | None:
+        """Both sides as for `proved`, but that the backward of one that is not taken may make NaN
+        of zeros; and for each side the tensors in it which, where ones stand for them there, keep
+        it from that. None: not known."""
+        ...
+
     def doubt(self, at: ast.AST, sides: tuple[Any, Any], nodes: Any, targets: set[str]) -> str:
         """Why a choice at `at` between two `where_safety.Side`s, of the expressions `nodes`, bound
         to the names `targets`, may be felt; "" where it is proved not to be."""

@@ -87,10 +87,10 @@ def compared(module, inputs, grad):
             before = backend.calls
             torch.manual_seed(7)
             got, loose = outside(lambda x=x: compiled(x))
-            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
             if grad:
                 assert got.requires_grad == want.requires_grad
-                torch.testing.assert_close(grown(got, mine), grown(want, eager))
+                torch.testing.assert_close(grown(got, mine), grown(want, eager), equal_nan=True)
             ran.append((backend.calls - before, loose))
     return ran[1:], compiled._dynfix_entry.recordings
 
@@ -339,6 +339,38 @@ PROVED = {
 }
 
 
+# The side that is not taken would turn its zero gradient into NaN, but for the ones that it is given.
+SHELTERED = {
+    "division by nothing": """
+        n = torch.relu(x).sum()
+        y = self.h(x)
+        if n > 0:
+            y = y / n
+        return y + 1
+        """,
+    "root and logarithm": """
+        y = self.h(x) * x
+        if y.min() >= 0:
+            return y.sqrt()
+        return (-y).log() + (y * y).relu()
+        """,
+    "a count": """
+        n = (x > 0).sum()
+        y = self.h(x)
+        if n == 0:
+            return y.sum() * 0
+        return y.sum() / n
+        """,
+}
+
+
+@pytest.mark.parametrize("body", SHELTERED.values(), ids=SHELTERED)
+def test_a_side_that_is_not_taken_gives_zero_gradients(body, written):
+    inputs = (ONES, NEGATIVE, ONES * 0, torch.full((3, 4), float("inf")), ONES)
+    ran, recordings = compared(written(body)[0], inputs, grad=True)
+    assert ran == [(1, [])] * 4 and applied(recordings)
+
+
 def test_a_number_that_the_dtype_has_not_is_not_proved(written):
     body = "y = x.half()\nif y.sum() > 0:\n    y = y.clamp(max=70000)\nreturn y + 1"
     eager, compiled, _, _ = both(written(body)[0])
@@ -390,8 +422,12 @@ KEPT = {
         "y = x * 1\nif x.sum() > 0:\n    y = y[y.long().clamp(0, 2)[:, 0]]\nreturn y + 1",
         False,
     ),
-    "rough backward": (
-        "y = self.h(x)\nif x.sum() > 0:\n    y = y / y.sum()\nreturn y + 1",
+    "rough backward, at ones too": (
+        "y = self.h(x)\nif x.sum() > 0:\n    y = (1 - y).square().log()\nreturn y + 1",
+        True,
+    ),
+    "rough backward of a layer": (
+        "y = self.h(x)\nif x.sum() > 0:\n    y = self.h(y) / y.sum()\nreturn y + 1",
         True,
     ),
     "other leaves": ("y = x * 1\nif x.sum() > 0:\n    y = self.h(x)\nreturn y + 1", True),
