@@ -18,7 +18,7 @@ from .. import live_source
 from ..edits.intents import realised
 from ..edits.source_file import SourceError, SourceFile
 from ..edits.spans import Edit, Fix, Refusal, Safety, apply
-from ..patterns import deferred_read, masked_write, tensor_if, tensor_ternary
+from ..patterns import chained_comparison, deferred_read, masked_write, tensor_if, tensor_ternary
 from ..patterns.compiled import compiled_numbers
 from ..patterns.import_names import Names, by_type
 from ..patterns.oracle import Oracle
@@ -55,6 +55,7 @@ PATTERNS: dict[type, tuple[Pattern, ...]] = {
     ),
     ast.Assign: (_MASKED, Pattern("DYN211", deferred_read.of_value, moves=True)),
     ast.AugAssign: (_MASKED,),
+    ast.Compare: (Pattern("DYN203", chained_comparison.chosen),),
 }
 IN_PLACE = frozenset({"DYN504"})  # these write into the tensor that there is
 

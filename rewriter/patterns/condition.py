@@ -68,19 +68,27 @@ def _chain(test, context):
     between = [host_read(p, context) or p for p in parts[1:-1]]
     if not all(isinstance(p, (ast.Name, ast.Attribute, ast.Constant)) for p in between):
         return None
-    pairs = []
+    pairs = pairs_of(test, context)
+    joined = _joined(ast.copy_location(ast.BoolOp(ast.And(), pairs), test), context)
+    return joined if isinstance(joined, Condition) else None
+
+
+def pairs_of(test, context):
+    """The comparisons of a chain, as nodes."""
+    pairs, parts = [], [test.left, *test.comparators]
     for left, op, right in zip(parts, test.ops, parts[1:], strict=False):
         pair = ast.copy_location(ast.Compare(left, [op], [right]), left)
         pair.end_lineno, pair.end_col_offset = right.end_lineno, right.end_col_offset
         pairs.append(pair)
         _give_kind(pair, context)
-    joined = _joined(ast.copy_location(ast.BoolOp(ast.And(), pairs), test), context)
-    return joined if isinstance(joined, Condition) else None
+    return pairs
 
 
 def _give_kind(pair, context):
     """The kind of a comparison that stands nowhere: of a tensor with a number, or with one of its
     shape."""
+    if context.exact:
+        return
     kinds, tokens = context.inference.kinds, context.inference.tokens
     one, other = context.kind(pair.left), context.kind(pair.comparators[0])
     tensor = one if one.is_tensor else other

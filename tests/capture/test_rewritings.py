@@ -179,6 +179,11 @@ SAME_TEXT = {
             y = y + 2
         return y + 1
         """,
+    "chained comparison as a mask": """
+        y = torch.relu(x) + 1
+        s = y.mean()
+        return torch.where(1.5 < s <= 9, y * 2, y + 1)
+        """,
     "a number that no dtype has": """
         y = torch.relu(x) + 1
         if torch.rand(()).item() > 0.3:
