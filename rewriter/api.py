@@ -15,7 +15,7 @@ from . import frontend
 from .capture import current
 from .config import config, make_options
 from .explain import ExplainOutput, explain
-from .forms import known_calls
+from .forms import known_calls, lookup
 from .module_class import compiled_module, eager_original, module_entry
 
 __all__ = [
@@ -73,6 +73,7 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     if isinstance(model, torch.jit.ScriptModule):
         report.warn_once("script", "a ScriptModule is compiled already: it is returned as it is")
         return model
+    model = _eager(model)
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
         return compiled_module(
@@ -87,6 +88,14 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     return _compile_callable(model, options)
 
 
+def _eager(model: Any) -> Any:
+    """What was compiled before, by us or by `torch.compile`, as it was given; anything else as it
+    is."""
+    while kept := lookup.keeps_eager(model):
+        model = getattr(model, kept)
+    return model
+
+
 def _compile_class(cls: type, options: Options) -> type:
     """Calls of its objects are compiled, as under torch.compile; the class itself is returned."""
     if "__call__" not in dir(cls) or cls.__call__ is type.__call__:
@@ -98,7 +107,6 @@ def _compile_class(cls: type, options: Options) -> type:
 
 
 def _compile_callable(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    fn = getattr(fn, "_dynfix_original", fn)
     if inspect.ismethod(fn):
         return _method(fn, options)
     if inspect.isfunction(fn):
@@ -117,7 +125,7 @@ def _method(method: Any, options: Options) -> Callable[..., Any]:
     eager original."""
     owner = method.__self__
     owner = eager_original(owner) if isinstance(owner, torch.nn.Module) else owner
-    entry = frontend.make_compiled(method.__func__, options)
+    entry = frontend.make_compiled(_eager(method.__func__), options)
     return _wrapper(functools.partial(entry, owner), method, entry)
 
 

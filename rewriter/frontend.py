@@ -14,7 +14,7 @@ from ..lowering.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
-from ..runtime.guard import Arg, GuardSet, GuardState, Kwarg, Obj, packs_saved_tensors
+from ..runtime.guard import Arg, GuardState, Kwarg, Obj, packs_saved_tensors
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
@@ -23,13 +23,13 @@ from .background import Background
 from .capture import current, lookahead, places
 from .capture.moving import Moving
 from .capture.recording import Failed, Recording, finish
-from .capture.repeatable import Generators, equal, is_repeatable
+from .capture.repeatable import Generators
 from .capture.symbolic import Symbols
 from .capture.trace import Recorder
 from .forms import call_ops
 from .outline import pieces
 from .recorders_rewriter import Rewriter
-from .rerecord import Changed, checked
+from .rerecord import Attempt, Changed, Rerecordings
 from .segment_programs import Foreign, compile_segment
 from .switchover import State, Switchover, are_all
 
@@ -64,7 +64,7 @@ class CompiledFunction:
         self._failures = 0
         self._limit_told = False
         self._moving = Moving()
-        self._due: list[tuple[GuardSet, Changed]] = []
+        self._rerecordings = Rerecordings(getattr(fn, "__qualname__", repr(fn)))
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
 
@@ -90,7 +90,8 @@ class CompiledFunction:
         call."""
         if self.background is not None and are_all(self._dispatcher.entries, State.WAITING):
             return self.fn(*args, **kwargs)  # guards need not be asked
-        changed = self._changed_for(args, kwargs) if self._due else None
+        due = self._rerecordings
+        changed = due.changed_for(args, kwargs) if due.due else None
         if changed is not None:
             return self._record(args, kwargs, changed)
         return self._dispatcher(args, kwargs)
@@ -112,16 +113,7 @@ class CompiledFunction:
         self._stays_eager, self._failures, self._limit_told = False, 0, False
         self._opened = None
         self._moving.clear()
-        self._due.clear()
-
-    def _changed_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
-        """What patterns made of the functions for calls such as this one, if no such call was made
-        since; it is tried once."""
-        for entry in list(self._due):
-            if entry[0].match(args, kwargs) is not None:
-                self._due.remove(entry)
-                return entry[1]
-        return None
+        self._rerecordings.clear()
 
     def _record(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None = None
@@ -192,7 +184,9 @@ class CompiledFunction:
         if recorder.failure is not None:
             raise recorder.failure
         if changed is not None:
-            recording = self._checked(None, recorder, recording, changed)
+            attempt = self._attempt(args, kwargs, ambient)
+            with generators.again():
+                recording = self._rerecordings.of_due(changed, recorder, recording, result, attempt)
         elif recording is None:
             self._failed(recorder)
         else:
@@ -229,7 +223,7 @@ class CompiledFunction:
         recorder = kind(self.options, rewriter, self._moving)
         recorder.home = places.definition_of(self.fn, args)
         if changed is not None:
-            recorder.rewritings = None
+            recorder.rewritings = changed.looks(recorder)
         return recorder
 
     def _bettered(
@@ -241,58 +235,24 @@ class CompiledFunction:
         kwargs: dict[str, Any],
         ambient: Any,
     ) -> Recording:
-        """The recording, or a second one in which patterns turned outcomes into choices: made at
-        once where nobody can notice, else left to the next such call."""
-        changed = Changed.of(recorder)
-        if changed is None:
-            return self._allowed(recording)
-        if is_repeatable(recorder, recording):
-            second = self._again(recording, changed, result, args, kwargs, ambient)
-            return self._allowed(second or recording)
-        if not changed.complete:
-            return self._allowed(recording)
-        self._due.append((recording.guard_set, changed))
-        return recording
+        """The recording, or a better one that patterns made. Raises under `fullgraph=True` where it
+        breaks, unless the next call may not."""
+        attempt, due = self._attempt(args, kwargs, ambient), len(self._rerecordings.due)
+        better = self._rerecordings.better(recorder, recording, result, attempt) or recording
+        if self.options.fullgraph and better.sites and len(self._rerecordings.due) == due:
+            raise GraphBreakError(f"fullgraph=True, but the graph breaks here:\n{better.sites[0]}")
+        return better
 
-    def _allowed(self, recording: Recording) -> Recording:
-        """Raises under `fullgraph=True` where the recording breaks."""
-        if self.options.fullgraph and recording.sites:
-            raise GraphBreakError(
-                f"fullgraph=True, but the graph breaks here:\n{recording.sites[0]}"
-            )
-        return recording
+    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any) -> Attempt:
+        """The call once more."""
 
-    def _again(
-        self,
-        first: Recording,
-        changed: Changed,
-        result: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        ambient: Any,
-    ) -> Recording | None:
-        """The call once more, with the changed functions; None where that gives no better
-        recording."""
-        recorder = self._recorder(changed, args)
-        try:
+        def attempt(changed: Changed) -> tuple[Recorder, Recording | None, Any]:
+            recorder = self._recorder(changed, args)
             other = self._run(recorder, args, kwargs)
-            second = self._finished(recorder, other, args, kwargs, ambient)
-            if not equal(recorder.strip(other), result):
-                raise AssertionError("the rewritten functions give another result")
-        except Exception as error:
-            report.log.debug("%s is not rewritten: %r", getattr(self.fn, "__qualname__", ""), error)
-            return None
-        return self._checked(first, recorder, second, changed)
+            recording = self._finished(recorder, other, args, kwargs, ambient)
+            return recorder, recording, recorder.strip(other)
 
-    def _checked(
-        self, first: Recording | None, recorder: Recorder, second: Recording | None, changed: Any
-    ) -> Recording | None:
-        why = checked(first, recorder, second, changed)
-        if why or second is None:
-            report.log.debug("%s is not rewritten: %s", getattr(self.fn, "__qualname__", ""), why)
-            return None
-        second.rewritten = changed.applied
-        return second
+        return attempt
 
     def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = current.install(recorder)

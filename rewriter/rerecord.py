@@ -1,30 +1,42 @@
 """The second recording: a call whose outcomes patterns can turn into choices, recorded with the
-functions that they rewrote."""
+functions that they rewrote. What they moved to another place the third meets there, and so on."""
 
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..runtime import report
+from ..runtime.guard import GuardSet
 from . import emit, live_source
 from .capture import kept_objects, places
 from .capture.recording import Recording
-from .capture.rewriting import IN_PLACE, Applied
+from .capture.repeatable import equal, is_repeatable
+from .capture.rewriting import IN_PLACE, Applied, Rewritings
 from .capture.trace import Recorder
 from .forms.operators import Forms
+
+ROUNDS = 4  # recordings after the first
+# A call once more, with changed functions: its recorder, recording and result.
+Attempt = Callable[["Changed"], tuple[Recorder, Recording | None, Any]]
 
 
 @dataclass(frozen=True)
 class Changed:
     """Functions as patterns rewrote them: their sources by the code that they replace, and the
-    changes."""
+    changes. `complete`: nothing else decided. `breaks`: of the recording before any change;
+    `rounds`: recordings that changes came from."""
 
     sources: dict[types.CodeType, live_source.Source]
     applied: tuple[Applied, ...]
     complete: bool
+    breaks: int
+    rounds: int = 1
 
     @classmethod
-    def of(cls, recorder: Recorder) -> "Changed | None":
-        """What was found in a recording; None where nothing was."""
+    def of(cls, recorder: Recorder, earlier: "Changed | None" = None) -> "Changed | None":
+        """What was found in a recording, on top of what changed before it; None where nothing
+        was."""
         rewritings = recorder.rewritings
         found = rewritings.found() if rewritings is not None else []
         made = [(each, each.rewritten()) for each in found]
@@ -32,7 +44,15 @@ class Changed:
         if rewritings is None or not sources or len(sources) < len(found):
             return None
         applied = tuple(change for each in found for change in each.applied())
-        return cls(sources, applied, rewritings.complete)
+        if earlier is None:
+            return cls(sources, applied, rewritings.complete, len(recorder.sites))
+        sources, applied = {**earlier.sources, **sources}, (*earlier.applied, *applied)
+        return cls(sources, applied, rewritings.complete, earlier.breaks, earlier.rounds + 1)
+
+    def looks(self, recorder: Recorder) -> Rewritings | None:
+        """What may be found in a recording of the changed functions."""
+        more = self.rounds < ROUNDS
+        return Rewritings(recorder.rewriter.is_rewritten, self.sources) if more else None
 
     def places(self) -> tuple[str, ...]:
         """How the origins of the choices begin that stand for one of two tensors: "file:line:".
@@ -51,13 +71,97 @@ class Changed:
         return type("ChangedRewriter", (usual,), {"rewrite": staticmethod(rewrite)})
 
 
-def checked(
-    first: Recording | None, recorder: Recorder, second: Recording | None, changed: Changed
-) -> str:
-    """Why the second recording may not stand for the call, or "". `first` may be unknown."""
+class Rerecordings:
+    """The second recordings of one function, which `name` shows. `due`: what patterns made of the
+    functions for calls that could not be made again at once. What was in vain is tried once."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._vain: set[frozenset[live_source.Source]] = set()
+        self.due: list[tuple[GuardSet, Changed]] = []
+
+    def clear(self) -> None:
+        """Forget what was tried, and what is due."""
+        self._vain.clear()
+        self.due.clear()
+
+    def changed_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
+        """What patterns made of the functions for calls such as this one, if no such call was made
+        since; it is tried once."""
+        for entry in list(self.due):
+            if entry[0].match(args, kwargs) is not None:
+                self.due.remove(entry)
+                return entry[1]
+        return None
+
+    def better(
+        self, recorder: Recorder, recording: Recording, result: Any, attempt: Attempt
+    ) -> Recording | None:
+        """A recording of the call in which patterns turned outcomes into choices: made at once
+        where nobody can notice, else left to the next such call."""
+        changed = Changed.of(recorder)
+        if changed is None or frozenset(changed.sources.values()) in self._vain:
+            return None
+        if is_repeatable(recorder, recording):
+            return self._again(changed, result, attempt)
+        if changed.complete:
+            self.due.append((recording.guard_set, changed))
+        return None
+
+    def of_due(
+        self,
+        changed: Changed,
+        recorder: Recorder,
+        recording: Recording | None,
+        result: Any,
+        attempt: Attempt,
+    ) -> Recording | None:
+        """What a call gives that was made with changed functions."""
+        further = Changed.of(recorder, changed) if recording is not None else None
+        if further is not None and recording is not None:
+            if is_repeatable(recorder, recording):
+                better = self._again(further, result, attempt)
+                if better is not None:
+                    return better
+            elif further.complete:
+                self.due.append((recording.guard_set, further))
+        return self._checked(recorder, recording, changed)
+
+    def _again(self, changed: Changed, result: Any, attempt: Attempt) -> Recording | None:
+        """The call once more, with the changed functions; None where that gives no better
+        recording."""
+        try:
+            recorder, recording, other = attempt(changed)
+            if not equal(other, result):
+                raise AssertionError("the rewritten functions give another result")
+        except Exception as error:
+            report.log.debug("%s is not rewritten: %r", self._name, error)
+            return None
+        further = Changed.of(recorder, changed)
+        if further is not None and recording is not None and is_repeatable(recorder, recording):
+            better = self._again(further, result, attempt)
+            if better is not None:
+                return better
+        return self._checked(recorder, recording, changed)
+
+    def _checked(
+        self, recorder: Recorder, recording: Recording | None, changed: Changed
+    ) -> Recording | None:
+        why = checked(recorder, recording, changed)
+        if why or recording is None:
+            report.log.debug("%s is not rewritten: %s", self._name, why)
+            if recording is not None:
+                self._vain.add(frozenset(changed.sources.values()))
+            return None
+        recording.rewritten = changed.applied
+        return recording
+
+
+def checked(recorder: Recorder, second: Recording | None, changed: Changed) -> str:
+    """Why the second recording may not stand for the call, or ""."""
     if second is None:
         return str(recorder.stopped or "it was not recorded")
-    if first is not None and len(second.sites) >= len(first.sites):
+    if len(second.sites) >= changed.breaks:
         return "it breaks as often"
     try:
         return kept_objects.seen(second, changed.places(), recorder.identity_asked)

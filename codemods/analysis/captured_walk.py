@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.compiled_facts import settles
+from ...rewriter.patterns.compiled.compiled_facts import settles
 
 if TYPE_CHECKING:
     from ...rewriter.patterns.import_names import Names

@@ -12,6 +12,7 @@ from ...rewriter.patterns.file_view import FUNCTIONS, FileView
 from ...rewriter.patterns.import_names import Names, by_type
 from ...rewriter.patterns.kinds import ANY
 from ...rewriter.patterns.proofs import Proofs
+from ...rewriter.patterns.value_uses import ValueUses
 from ..trace.trace_facts import qualified
 from .definitions import FileProgram
 from .findings import ERROR, Finding
@@ -77,6 +78,10 @@ class FileContext(FileView):
         """The text proves a side by its form alone (see where_safety)."""
         return None
 
+    def sheltered(self, first: Any, second: Any) -> None:
+        """Nor can it try one out."""
+        return None
+
     def total(self, *nodes: Any) -> bool:
         return False
 
@@ -85,6 +90,10 @@ class FileContext(FileView):
 
     def runs(self, name: str, value: Any) -> None:
         """Inference knows the name by its statement."""
+
+    def new(self, node: Any) -> bool:
+        """Whether an expression surely gives a tensor that nothing else holds."""
+        return ValueUses(self, self.function(node).node).new(node)
 
     def doubt(self, at: Any, sides: Any, nodes: Any, targets: Any) -> Any:
         """Why a choice at `at` may be felt, as the text shows it."""

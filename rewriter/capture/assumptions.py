@@ -1,4 +1,5 @@
-"""Values that follow from the integers and masks of a call alone: counts, lengths, grids of images.
+"""Values that follow from the integers and masks of a call alone: counts, lengths, grids of images;
+and whether numbers are finite.
 
 They are the same at most calls, so that the graph is not cut where Python, or the shape of a
 result, depends on one: the value is assumed, and compared when the graph has run, which did nothing
@@ -20,6 +21,7 @@ from .values import CALL_INPUT, Meta, Number, Value
 
 # What takes of a tensor its sizes, dtype or device alone: of the later arguments, or of all.
 _AS_ANOTHER = frozenset(("expand_as", "view_as", "reshape_as", "type_as", "to"))
+_OF_FINITE = frozenset(("isnan", "isinf", "isfinite"))
 _MAKERS = ("_like", "new_")
 _VIEWS = frozenset(("view", "reshape", "to", "flatten", "unsqueeze", "squeeze", "contiguous"))
 LONGEST = 2_000  # nodes looked at
@@ -93,7 +95,8 @@ def _sources(segment: Any, node: torch.fx.Node) -> list[Value] | None:
         name = step.target if isinstance(step.target, str) else step.target.__name__
         if len(met) > LONGEST or opsets.draws(name):
             return None
-        todo += [] if _tells_padding(name, step, imported) else _data(name, step)
+        rare = name in _OF_FINITE or _tells_padding(name, step, imported)
+        todo += [] if rare else _data(name, step)
     return found
 
 

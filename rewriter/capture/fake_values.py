@@ -80,7 +80,7 @@ class Seen:
     rough: frozenset[str] = frozenset()
 
 
-class _Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):
     """Notes what the operators that pass by may do; those that write are not run."""
 
     def __init__(self) -> None:
@@ -99,10 +99,11 @@ class _Watch(TorchDispatchMode):
 
 class FakeValues:
     """The expressions of one function at one place: `local` are its names' values there, `around`
-    those of its module. Tensors stay the user's own; nothing here writes to them."""
+    those of its module; `static`: whether later calls have the same sizes. Tensors stay the user's
+    own; nothing here writes to them."""
 
-    def __init__(self, local: dict[str, Any], around: dict[str, Any]) -> None:
-        self.local, self.around = local, around
+    def __init__(self, local: dict[str, Any], around: dict[str, Any], static: bool = True) -> None:
+        self.local, self.around, self.static = local, around, static
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._known: dict[ast.AST, Seen | Unknown] = {}
@@ -120,7 +121,7 @@ class FakeValues:
         """From here on `name` is what `node` gives. Raises Unknown."""
         self.local = {**self.local, name: self.see(node).value}
 
-    def select(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    def select(self, first: torch.Tensor, second: torch.Tensor | int) -> torch.Tensor:
         """What torch.where gives of two values seen here."""
         with self._mode:
             return torch.where(torch.ones((), dtype=torch.bool), first, second)
@@ -155,8 +156,8 @@ class FakeValues:
             return Unknown(f"{type(error).__name__}: {error}")
 
     @contextmanager
-    def _run(self) -> Iterator[_Watch]:
-        watch = _Watch()
+    def _run(self) -> Iterator[Watch]:
+        watch = Watch()
         with self._mode, watch:
             yield watch
 
@@ -176,8 +177,8 @@ class FakeValues:
     def given(self, value: Any) -> Any:
         """A live value as expressions may use it here."""
         if type(value) in scalars.TRACED:
-            if scalars.size_form(value) is None and scalars.is_live(value):
-                raise Host("a number that is read from a tensor")
+            if scalars.size_form(value) is None and value.recording is not None:
+                raise Host("a number that another call may have otherwise")
             return scalars.plain(value)
         if isinstance(value, torch.Tensor):
             return self._fake(value)

@@ -1,8 +1,9 @@
-"""Checks that only raise: `if t: raise …` and `assert t`.
+"""Checks that only raise or tell: `if t: raise …`, `assert t`, `if t: print(…)`.
 
-What a later call finds otherwise is an error, as rare as errors are. So the graph is not cut before
-it: the value is compared when the graph has run, which did nothing to the outside yet; where it
-differs, the call is made in eager, and raises there.
+What a later call finds otherwise is an error, as rare as errors are, or a message that the graph
+does not depend on. So the graph is not cut before it: the value is compared when the graph has run,
+which did nothing to the outside yet; where it differs, the call is made in eager, and raises there,
+or is another recording's.
 """
 
 import ast
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from .. import live_source
+from ..patterns.telling_calls import LOG_METHODS
 from .user_frames import function_frame
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -58,14 +60,24 @@ def _lines(function: types.FunctionType) -> frozenset[int]:
 def _checks(tree: ast.AST) -> frozenset[int]:
     found: set[int] = set()
     for node in ast.walk(tree):
-        raises = isinstance(node, ast.If) and not node.orelse and _always_raises(node.body)
+        raises = isinstance(node, ast.If) and not node.orelse and _raises_or_tells(node.body)
         if raises or isinstance(node, ast.Assert):
             test = node.test  # type: ignore[attr-defined]
             found |= set(range(test.lineno, test.end_lineno + 1))
     return frozenset(found)
 
 
-def _always_raises(body: list[ast.stmt]) -> bool:
+def _raises_or_tells(body: list[ast.stmt]) -> bool:
+    if all(isinstance(s, ast.Expr) and _tells(s.value) for s in body):
+        return True
     leaves = (ast.Return, ast.Break, ast.Continue)
     inside = [node for statement in body for node in ast.walk(statement)]
     return isinstance(body[-1], ast.Raise) and not any(isinstance(n, leaves) for n in inside)
+
+
+def _tells(node: ast.expr) -> bool:
+    """Whether a print or a call of a logger's method is all of a statement."""
+    called = node.func if isinstance(node, ast.Call) else None
+    if isinstance(called, ast.Attribute):
+        return called.attr in LOG_METHODS
+    return isinstance(called, ast.Name) and called.id == "print"

@@ -64,6 +64,10 @@ class ReadRecorder(StoppableMode):
         self.open_contexts = 0
         self.grad_mode = torch.is_grad_enabled()
 
+    def has_symbols(self) -> bool:
+        """Whether sizes or integers are symbols, so that later calls may have others."""
+        return bool(self.dynamic_inputs or self.numbers)
+
     # -- segments and outcomes
 
     @property

@@ -15,9 +15,15 @@ from ..patterns.file_view import FileView
 from ..patterns.import_names import Names
 from ..patterns.kinds import ANY, FUNCTION, MODULE, NDARRAY, NONE, SIMPLE, SIZE, TENSORS, Kind
 from ..patterns.kinds import Tokens as KindTokens
-from ..patterns.torch_facts import DTYPES
+from ..patterns.torch_facts import DTYPES, MAKES
 from ..patterns.where_safety import Side
+from . import sheltered_sides
 from .fake_values import FakeValues, Host, Unknown
+
+_SCOPES = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 
 
 @dataclass
@@ -25,6 +31,7 @@ class _Function:
     """The function that the recording stands in."""
 
     node: ast.AST
+    self_name: str | None
     outer: "_Function | None" = None
 
 
@@ -61,7 +68,7 @@ class RecordedOracle(FileView):
         args = function.args  # type: ignore[attr-defined]
         first = next(iter([*args.posonlyargs, *args.args]), None)
         self.self_name = first.arg if first is not None else None
-        self.functions = {function: _Function(function)}
+        self.functions = {function: _Function(function, self.self_name)}
         self.parents = {
             child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)
         }
@@ -78,6 +85,8 @@ class RecordedOracle(FileView):
 
     def _seen(self, node: ast.expr) -> Kind:
         own = self.self_name
+        if not self._here(node):
+            return ANY
         if isinstance(node, ast.Name) and node.id == own and _is_module(self.values.local, own):
             return Kind("self", cls=type(self.values.local[own]).__name__)
         try:
@@ -86,6 +95,13 @@ class RecordedOracle(FileView):
             return Kind("number", host=True)
         except Unknown:
             return ANY
+
+    def _here(self, node: ast.AST) -> bool:
+        """Whether names mean at a node what they mean in the function."""
+        around = self.parents.get(node)
+        while around is not None and not isinstance(around, _SCOPES):
+            around = self.parents.get(around)
+        return around is None or around in self.functions
 
     def _of(self, value: Any) -> Kind:
         try:
@@ -146,13 +162,42 @@ class RecordedOracle(FileView):
             seen = self.values.see(first), self.values.see(second)
         except Unknown:
             return None
+        rough = any(s.rough for s in seen if getattr(s.value, "requires_grad", False))
+        return None if rough else self._sides(first, second)
+
+    def sheltered(
+        self, first: ast.expr, second: ast.expr
+    ) -> tuple[tuple[Side, Side], tuple[list[ast.expr], list[ast.expr]]] | None:
+        """Both sides, and for each the tensors that it must not have where it is not taken."""
+        sides = self._sides(first, second) if self.values.static else None
+        if sides is None:
+            return None
+        try:
+            return sides, (self._shelter(first), self._shelter(second))
+        except Unknown:
+            return None
+
+    def _shelter(self, node: ast.expr) -> list[ast.expr]:
+        seen = self.values.see(node)
+        if not seen.value.requires_grad or not seen.rough:
+            return []
+        given = sheltered_sides.tensors(node, lambda n: self.kind(n).is_tensor)
+        if not sheltered_sides.are_exact(node, given, self.values):
+            raise Unknown("its backward is not exact at ones")
+        return given
+
+    def _sides(self, first: ast.expr, second: ast.expr) -> tuple[Side, Side] | None:
+        """Both sides; None where one may raise, write or draw, or `torch.where` lays its result out
+        otherwise."""
+        try:
+            seen = self.values.see(first), self.values.see(second)
+        except Unknown:
+            return None
         one, other = (side.value for side in seen)
         tensors = all(isinstance(side.value, torch.Tensor) for side in seen)
         if not tensors or any(side.partial for side in seen):
             return None
         if one.requires_grad != other.requires_grad:
-            return None
-        if one.requires_grad and any(side.rough for side in seen):
             return None
         chosen = self.values.select(one, other)
         if not all(_alike(chosen, side) for side in (one, other)):
@@ -179,7 +224,7 @@ class RecordedOracle(FileView):
     def total(self, *nodes: ast.expr) -> bool:
         """Whether evaluating all of `nodes` is certain to change nothing."""
         try:
-            return not any(self.values.see(_tested(node)).partial for node in nodes)
+            return not any(self.values.see(node).partial for node in nodes)
         except Unknown:
             return False
 
@@ -196,17 +241,26 @@ class RecordedOracle(FileView):
         same = _alike(new.value, old.value) and _is_dense(old.value)
         return "" if same else "the tensors differ in shape, layout or dtype"
 
+    def new(self, node: ast.expr) -> bool:
+        """Whether an operator that always makes a new tensor gives what `node` is."""
+        if not self.kind(node).is_tensor:
+            return False
+        if isinstance(node, ast.Call):
+            return getattr(node.func, "attr", "") in MAKES and not node.keywords
+        return isinstance(node, ast.BinOp | ast.Compare)
+
+    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
+        """Nothing is supposed of values that stand there."""
+        return False
+
+    def whole_parents(self) -> dict[ast.AST, ast.AST]:
+        """The parents of all nodes of the function."""
+        return self.parents
+
     def runs(self, name: str, value: ast.expr) -> None:
         """From here on the place sees `name`."""
         with contextlib.suppress(Unknown):
             self.values.bind(name, value)
-
-
-def _tested(node: ast.expr) -> ast.expr:
-    """The tensor that a test reads: `not t`, `t.item()` and the like ask for the truth of `t`."""
-    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        node = node.operand
-    return node
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ import functools
 import linecache
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ from .. import live_source
 from ..edits.intents import realised
 from ..edits.source_file import SourceError, SourceFile
 from ..edits.spans import Edit, Fix, Refusal, Safety, apply
-from ..patterns import masked_write, tensor_if, tensor_ternary
+from ..patterns import chained_comparison, deferred_read, masked_write, tensor_if, tensor_ternary
+from ..patterns.compiled import compiled_numbers
 from ..patterns.import_names import Names, by_type
 from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
@@ -30,12 +31,31 @@ MOST = 64  # looks at one place: a loop of more turns stays a loop
 _ROUNDS = 8
 
 Maker = Callable[[Any, Oracle], Fix | Refusal | str | None]
-# What may stand where a value decides: its code in the catalogue, and the pattern.
-PATTERNS: dict[type, tuple[str, Maker]] = {
-    ast.If: ("DYN201", tensor_if.chosen),
-    ast.IfExp: ("DYN202", tensor_ternary.chosen),
-    ast.Assign: ("DYN504", masked_write.chosen),
-    ast.AugAssign: ("DYN504", masked_write.chosen),
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What may stand where a value decides. `code`: in the catalogue. `moves`: afterwards the
+    value decides at another place, which the next recording meets."""
+
+    code: str
+    make: Maker
+    moves: bool = False
+
+
+_LATER = Pattern("DYN101", deferred_read.of_test, moves=True)
+_MASKED = Pattern("DYN504", masked_write.chosen)
+# By what stands at the place. The first of each tells whether a tensor decides there at all.
+PATTERNS: dict[type, tuple[Pattern, ...]] = {
+    ast.If: (Pattern("DYN201", tensor_if.chosen), _LATER),
+    ast.IfExp: (
+        Pattern("DYN202", tensor_ternary.chosen),
+        Pattern("DYN202", compiled_numbers.made_of_numbers),
+        _LATER,
+    ),
+    ast.Assign: (_MASKED, Pattern("DYN211", deferred_read.of_value, moves=True)),
+    ast.AugAssign: (_MASKED,),
+    ast.Compare: (Pattern("DYN203", chained_comparison.chosen),),
 }
 IN_PLACE = frozenset({"DYN504"})  # these write into the tensor that there is
 
@@ -56,14 +76,20 @@ class Applied:
 
 @dataclass
 class Found:
-    """The changes of one function. `file`: its text, with each line under its number. `edits` by
-    the line that asked, with the number of looks; None: it stays as it is."""
+    """The changes of one function. `file`: its text, with each line under its number, where no
+    earlier change moved it. `edits` by the line that asked, with the number of looks; None: it
+    stays as it is."""
 
     function: types.FunctionType
     source: live_source.Source
     file: SourceFile
     edits: dict[int, tuple[Edit, str] | None] = field(default_factory=dict)
     looks: dict[int, int] = field(default_factory=dict)
+
+    def lines(self, line: int) -> list[int]:
+        """Where a line of the user's file stands in the text."""
+        first, moved = self.source.first_line, self.source.lines
+        return [first + i for i, at in enumerate(moved) if at == line] if moved else [line]
 
     def applied(self) -> list[Applied]:
         """The changes, first come first."""
@@ -98,21 +124,28 @@ def _lines(source: live_source.Source, edits: list[Edit]) -> tuple[int, ...]:
         number += source.text[edit.start : edit.end].count("\n") + 1
         at = edit.end + 1
     rest = source.text[at:].count("\n") + 1 if at <= len(source.text) else 0
-    return (*lines, *range(number, number + rest))
+    lines += range(number, number + rest)
+    moved, first = source.lines, source.first_line
+    return tuple(moved[min(n - first, len(moved) - 1)] for n in lines) if moved else tuple(lines)
 
 
 class Rewritings:
-    """What patterns found in one recording. `is_rewritten` knows code that the rewriter made."""
+    """What patterns found in one recording. `is_rewritten` knows code that the rewriter made;
+    `earlier`: functions that run as patterns changed them before."""
 
-    def __init__(self, is_rewritten: Callable[[types.CodeType], bool]) -> None:
-        self._is_rewritten = is_rewritten
+    def __init__(
+        self,
+        is_rewritten: Callable[[types.CodeType], bool],
+        earlier: Mapping[types.CodeType, live_source.Source] = types.MappingProxyType({}),
+    ) -> None:
+        self._is_rewritten, self._earlier = is_rewritten, earlier
         self._found: dict[types.CodeType, Found | str] = {}
         self.complete = True
 
-    def meet(self, frame: types.FrameType | None) -> str:
+    def meet(self, frame: types.FrameType | None, static: bool = True) -> str:
         """A value decides in the code that runs: "" where a pattern makes it a choice in the graph,
-        else why none does."""
-        kept = self._meet(frame)
+        else why none does. `static`: later calls have the same sizes."""
+        kept = self._meet(frame, static)
         self.complete = self.complete and not kept
         return kept
 
@@ -121,7 +154,7 @@ class Rewritings:
         every = [found for found in self._found.values() if isinstance(found, Found)]
         return [found for found in every if any(found.edits.values())]
 
-    def _meet(self, frame: types.FrameType | None) -> str:
+    def _meet(self, frame: types.FrameType | None, static: bool) -> str:
         if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
             return "torch's own code decides"
         frame = function_frame(frame, self._is_rewritten)
@@ -135,7 +168,7 @@ class Rewritings:
         if found.looks[line] > MOST:
             found.edits[line] = None
             return "too many turns of a loop"
-        values = FakeValues(_locals(frame), found.function.__globals__)
+        values = FakeValues(_locals(frame), found.function.__globals__, static)
         try:
             edit = judged(found, line, values)
         except Exception as error:
@@ -158,13 +191,13 @@ class Rewritings:
     def _file_of(self, function: types.FunctionType) -> "Found | str":
         code = function.__code__
         if code not in self._found:
-            self._found[code] = _found(function)
+            self._found[code] = _found(function, self._earlier.get(code))
         return self._found[code]
 
 
-def _found(function: types.FunctionType) -> "Found | str":
+def _found(function: types.FunctionType, earlier: live_source.Source | None) -> "Found | str":
     try:
-        source = live_source.find(function)
+        source = earlier or live_source.find(function)
         file = SourceFile(live_source.padded(source, source.text), source.file)
     except (live_source.NotRewritable, SourceError, RecursionError, MemoryError) as error:
         return str(error)
@@ -187,47 +220,49 @@ def _locals(frame: types.FrameType) -> dict[str, Any]:
 
 
 def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | str":
-    """The edit, and its rule's code, that leaves nothing to decide on `line` of the function; or
-    why there is none."""
+    """The edit, and its rule's code, that leaves nothing to decide on `line` of the user's file, or
+    moves what is asked there; or why there is none."""
     file, code, why = found.file, "", "nothing that a pattern knows decides here"
     for _ in range(_ROUNDS):
-        function = _function(file.tree, found.source)
-        places = _places(function, line)
-        if not places:
-            break
-        made = _first_made(file, function, places, values)
-        if isinstance(made, str) or made is None:
+        look = _Look(file, found, line, values)
+        made = look.first_made() if look.places else None
+        if made is None or isinstance(made, str):
             why = made or why
             break
         edits = realised(file, made[0].edits)
-        file, code = file.with_text(apply(file.text, edits)), made[1] or code
-        if not _asks(file, found, line, values):
+        file, code = file.with_text(apply(file.text, edits)), made[1].code
+        if made[1].moves or not _Look(file, found, line, values).asks():
             return _difference(found.file.text, file.text), code
     return why
 
 
-def _asks(file: SourceFile, found: Found, line: int, values: FakeValues) -> bool:
-    """Whether a tensor still decides on the line."""
-    function = _function(file.tree, found.source)
-    places = [node for node in _places(function, line) if _on(_decider(node), line)]
-    oracle = RecordedOracle(file, function, values, places, _names(file.path))
-    return any(PATTERNS[type(node)][1](node, oracle) is not None for node in places)
+class _Look:
+    """The places of a function that may decide on a line, at one moment."""
 
+    def __init__(self, file: SourceFile, found: Found, line: int, values: FakeValues) -> None:
+        function, self.lines = _function(file.tree, found.source), found.lines(line)
+        self.places = _places(function, self.lines)
+        self.oracle = RecordedOracle(file, function, values, self.places, _names(file.path))
 
-def _first_made(
-    file: SourceFile, function: ast.AST, places: list[Any], values: FakeValues
-) -> "tuple[Fix, str] | str | None":
-    """The first place, from inside out, that a pattern can change safely."""
-    oracle, why = RecordedOracle(file, function, values, places, _names(file.path)), None
-    for node in places:
-        code, make = PATTERNS[type(node)]
-        fix = make(node, oracle)
-        if isinstance(fix, Fix):
-            if fix.safety is Safety.SAFE and not fix.imports:
-                return fix, code
-            fix = fix.why or "torch is not imported at the top of the file"
-        why = (fix.why if isinstance(fix, Refusal) else fix) or why
-    return why
+    def asks(self) -> bool:
+        """Whether a tensor decides."""
+        places = [node for node in self.places if _on(_decider(node), self.lines)]
+        return any(PATTERNS[type(n)][0].make(n, self.oracle) is not None for n in places)
+
+    def first_made(self) -> "tuple[Fix, Pattern] | str | None":
+        """The first place, from inside out, that a pattern can change safely."""
+        why = None
+        for node in self.places:
+            told = []
+            for pattern in PATTERNS[type(node)]:
+                fix = pattern.make(node, self.oracle)
+                if isinstance(fix, Fix) and fix.safety is Safety.SAFE and not fix.imports:
+                    return fix, pattern
+                if isinstance(fix, Fix):
+                    fix = fix.why or "torch is not imported at the top of the file"
+                told += [fix.why if isinstance(fix, Refusal) else fix]
+            why = next(filter(None, told), why)
+        return why
 
 
 def _function(tree: ast.AST, source: live_source.Source) -> Any:
@@ -239,12 +274,12 @@ def _function(tree: ast.AST, source: live_source.Source) -> Any:
     raise LookupError(f"{source.name} was not found")
 
 
-def _places(function: ast.AST, line: int) -> list[Any]:
-    """What may decide on `line`, inner ones first; of an `if` with the `elif`s below it, which see
-    the same values."""
+def _places(function: ast.AST, lines: list[int]) -> list[Any]:
+    """What may decide on one of `lines`, inner ones first; of an `if` with the `elif`s below it,
+    which see the same values."""
     found: list[Any] = []
     for node in ast.walk(function):
-        if isinstance(node, tuple(PATTERNS)) and _on(_decider(node), line):  # type: ignore
+        if isinstance(node, tuple(PATTERNS)) and _on(_decider(node), lines):
             found.append(node)
             while isinstance(node, ast.If) and len(node.orelse) == 1:
                 node = node.orelse[0]
@@ -252,13 +287,13 @@ def _places(function: ast.AST, line: int) -> list[Any]:
     return sorted(set(found), key=lambda n: (-n.lineno, n.end_lineno, n.end_col_offset))
 
 
-def _decider(node: ast.AST) -> ast.AST:
+def _decider(node: ast.AST) -> Any:
     """The part of a place that asks for a value."""
     return getattr(node, "test", node)
 
 
-def _on(node: ast.AST, line: int) -> bool:
-    return node.lineno <= line <= node.end_lineno  # type: ignore[attr-defined]
+def _on(node: Any, lines: list[int]) -> bool:
+    return any(node.lineno <= line <= node.end_lineno for line in lines)
 
 
 def _difference(before: str, after: str) -> Edit:

@@ -28,7 +28,7 @@ class Form:
 
 
 _WIDE = {float: torch.float64, int: torch.int64}
-_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.neg, abs}
+_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, abs}
 _EXTREMES = {max: operator.gt, min: operator.lt}
 _OPERATIONS = frozenset(
     "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ gt lt ge le eq ne __eq__ __ne__"

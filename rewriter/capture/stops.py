@@ -41,6 +41,10 @@ class StoppableMode(TorchFunctionMode):
         self.open_shapes: set[Value] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
 
+    def has_symbols(self) -> bool:
+        """Whether sizes or integers are symbols, so that later calls may have others."""
+        return False
+
     # -- places
 
     def place(self) -> tuple[str, int, str]:
@@ -131,7 +135,7 @@ class StoppableMode(TorchFunctionMode):
         kept = "sizes that data decides stand in the graph" if self.open_shapes else ""
         if self.rewritings is not None and not kept:
             with self.paused():
-                kept = self.rewritings.meet(sys._getframe())
+                kept = self.rewritings.meet(sys._getframe(), not self.has_symbols())
             if not kept:
                 self.sites.append(self.site(reason, detail))
                 return True

@@ -53,6 +53,7 @@ from .known_calls import (
 from .lookup import (
     is_stable,
     is_torch_internal,
+    keeps_eager,
     module_name,
     on_class,
     owner_of,
@@ -224,18 +225,12 @@ def _callable_object(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -
     return call(rec, python_method(rec, function, "__call__"), (function, *args), kwargs)
 
 
-def _is_compiled(function: Any) -> bool:
-    return isinstance(function, types.FunctionType | torch.nn.Module) and hasattr(
-        function, "_dynfix_original"
-    )
-
-
 def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A function that is itself compiled becomes part of this recording."""
-    original = function._dynfix_original
-    path = rec.known.path_of(function)
+    kept = keeps_eager(function)
+    original, path = getattr(function, kept), rec.known.path_of(function)
     if path is not None:
-        rec.known.loaded(original, attribute_ops.Attr(path, "_dynfix_original"))
+        rec.known.loaded(original, attribute_ops.Attr(path, kept))
     return call(rec, original, args, kwargs)
 
 
@@ -463,8 +458,8 @@ def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     return call(rec, SUBSTITUTES[function], args, kwargs)
 
 
-HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
-    (_is_compiled, _compiled),
+HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
+    (keeps_eager, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
     (checkpoints.takes, checkpoints.call),
     (lambda f: _is_hashable_in(f, SUBSTITUTES), _substitute),

@@ -1,6 +1,7 @@
 """Finding what Python would run: special methods written in Python, class attributes, without
 running anything."""
 
+import os
 import types
 from typing import Any
 
@@ -36,6 +37,26 @@ PLAIN_TYPES = frozenset(
         types.ModuleType,
     }
 )
+
+
+_TORCHS_COMPILER = os.path.join("torch", "_dynamo", "eval_frame.py")
+_HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
+
+
+def keeps_eager(function: Any) -> str:
+    """The attribute under which what `compile` made, ours or `torch.compile`, keeps the function or
+    module that it was given; "" for others. (`functools.wraps` copies such attributes.)"""
+    if not isinstance(function, types.FunctionType | torch.nn.Module):
+        return ""
+    if hasattr(function, "_dynfix_original"):
+        return "_dynfix_original"
+    if isinstance(function, torch.nn.Module):
+        wrapper = type(function).__module__ == "torch._dynamo.eval_frame"
+        hooked = any(vars(function).get(f"_{name}_hooks") for name in _HOOKS)
+        return "_orig_mod" if wrapper and not hooked else ""
+    own, kept = vars(function), "_torchdynamo_orig_callable"
+    made = kept in own and function.__code__.co_filename.endswith(_TORCHS_COMPILER)
+    return kept if made and not own.get("_torchdynamo_disable") else ""
 
 
 def on_class(cls: type, name: str) -> Any:

@@ -55,11 +55,46 @@ def condition(test, context):
         return "the test binds a name" if _depends(test, context) else None
     if isinstance(test, ast.BoolOp):
         return _joined(test, context)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        read = _compared_read(test, context)
+    if isinstance(test, ast.Compare):
+        read = _compared_read(test, context) if len(test.ops) == 1 else _chain(test, context)
         if read is not None:
             return read
     return _plain(test, context)
+
+
+def _chain(test, context):
+    """`low < t < high` as `low < t and t < high`, where evaluating `t` twice is nothing."""
+    parts = [test.left, *test.comparators]
+    between = [host_read(p, context) or p for p in parts[1:-1]]
+    if not all(isinstance(p, (ast.Name, ast.Attribute, ast.Constant)) for p in between):
+        return None
+    pairs = pairs_of(test, context)
+    joined = _joined(ast.copy_location(ast.BoolOp(ast.And(), pairs), test), context)
+    return joined if isinstance(joined, Condition) else None
+
+
+def pairs_of(test, context):
+    """The comparisons of a chain, as nodes."""
+    pairs, parts = [], [test.left, *test.comparators]
+    for left, op, right in zip(parts, test.ops, parts[1:], strict=False):
+        pair = ast.copy_location(ast.Compare(left, [op], [right]), left)
+        pair.end_lineno, pair.end_col_offset = right.end_lineno, right.end_col_offset
+        pairs.append(pair)
+        _give_kind(pair, context)
+    return pairs
+
+
+def _give_kind(pair, context):
+    """The kind of a comparison that stands nowhere: of a tensor with a number, or with one of its
+    shape."""
+    if context.exact:
+        return
+    kinds, tokens = context.inference.kinds, context.inference.tokens
+    one, other = context.kind(pair.left), context.kind(pair.comparators[0])
+    tensor = one if one.is_tensor else other
+    same = one.is_tensor and other.is_tensor and one.shape == other.shape
+    if tensor.is_tensor and (same or one.is_number or other.is_number):
+        kinds[pair] = replace(tensor, dtype=tokens.bool)
 
 
 def _plain(test, context):
@@ -127,6 +162,9 @@ def _compared_read(test, context):
     kind = context.kind(next(r for r in reads if r is not None))
     tokens = context.inference.tokens
     rough = _exact(sides, reads, kind, context)
+    wide = _in_double(sides, reads, context) if rough else ""
+    if wide:
+        shown, rough = wide, ""
     doubt = _count(kind, tokens) or rough
     facts, exact = _settled(sides, reads, operator, context) if rough else ((), "")
     if not rough or exact:
@@ -135,6 +173,16 @@ def _compared_read(test, context):
     text = f"{shown[0]} {operator} {shown[1]}"
     made = replace(kind, dtype=tokens.bool)
     return Condition(text, made, doubt=doubt, settled=facts, exact=exact)
+
+
+def _in_double(sides, reads, context):
+    """The sides of a comparison that Python makes in double of floating-point tensors, as tensors
+    that compare so; "" where they are no such ones."""
+    tokens, kinds = context.inference.tokens, [context.kind(r) for r in reads if r is not None]
+    floats = all(tokens.category(k.dtype) == "float" for k in kinds)
+    floats = floats and all(k.device == tokens.default_device for k in kinds)  # some have no double
+    facts, text = _settled(sides, reads, "\0", context) if floats else ((), "")
+    return text.split(" \0 ") if facts else ""
 
 
 _CALLED = (ast.Name, ast.Call, ast.Attribute, ast.Subscript)
@@ -212,10 +260,12 @@ def _joined(test, context):
     text = _chained(test, [p.text for p in parts], parts, found[0])
     exact = _chained(test, [p.exact or p.text for p in parts], parts, found[0])
     doubt = next((p.doubt for p in parts if p.doubt), "")
-    partial = [v for v in test.values[1:] if not _total(v, context)]
-    if not doubt and partial and not context.total(*partial):
+    later = zip(test.values[1:], parts[1:], strict=True)
+    partial = [(v, p) for v, p in later if not _total(v, context)]
+    asked = [ast.parse(p.text, mode="eval").body for _, p in partial]
+    if not doubt and partial and not context.total(*asked):
         doubt = "every part of the test is evaluated"
-    settled = _all_settled(parts, partial, context)
+    settled = _all_settled(parts, [v for v, _ in partial], context)
     return Condition(text, parts[0].kind, doubt=doubt, settled=settled, exact=exact)
 
 
@@ -263,6 +313,9 @@ def _total(node, context, asked=None):
         return real and all(_total(p, context, asked) for p in parts)
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) > 1:
         return False
+    read = host_read(node, context)
+    if read is not None and _real(context.kind(read), context):
+        return _total(read, context, asked)
     full, name = context.resolve(node.func) or "", getattr(node.func, "attr", "")
     inner = node.args[0] if full.startswith("torch.") and node.args else None
     if not node.args and isinstance(node.func, ast.Attribute):

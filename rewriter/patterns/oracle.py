@@ -60,6 +60,14 @@ class Oracle(Protocol):
         eager does. None: not known."""
         ...
 
+    def sheltered(
+        self, first: ast.expr, second: ast.expr
+    ) -> tuple[tuple[Any, Any], tuple[list[ast.expr], list[ast.expr]]] | None:
+        """Both sides as for `proved`, but that the backward of one that is not taken may make NaN
+        of zeros; and for each side the tensors in it which, where ones stand for them there, keep
+        it from that. None: not known."""
+        ...
+
     def doubt(self, at: ast.AST, sides: tuple[Any, Any], nodes: Any, targets: set[str]) -> str:
         """Why a choice at `at` between two `where_safety.Side`s, of the expressions `nodes`, bound
         to the names `targets`, may be felt; "" where it is proved not to be."""
@@ -72,6 +80,19 @@ class Oracle(Protocol):
     def overwritten(self, into: ast.expr, text: str) -> str:
         """Why writing what the expression `text` gives over all of a tensor may be felt where eager
         writes some of its elements; "" where it is proved not to be. Asked of exact oracles."""
+        ...
+
+    def new(self, node: ast.expr) -> bool:
+        """Whether an expression surely gives a tensor that nothing else holds."""
+        ...
+
+    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
+        """Whether what is said of a name, which may have been bound before `at`, holds if inputs
+        are tensors alone."""
+        ...
+
+    def whole_parents(self) -> dict[ast.AST, ast.AST]:
+        """The parents of all nodes that matter."""
         ...
 
     def runs(self, name: str, value: ast.expr) -> None:

@@ -2,6 +2,7 @@
 `torch.cond`."""
 
 import ast
+import itertools
 from dataclasses import dataclass, replace
 
 from ..edits.spans import Edit, Fix, Refusal, Safety
@@ -27,9 +28,9 @@ def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | None:
     test = condition(node.test, oracle)
     if test is None:
         return None
-    lead = ""
+    lead = None
     if isinstance(test, str):
-        lead, test = led(node, oracle) or ("", test)
+        lead, test = led(node, oracle) or (None, test)
     made = test if isinstance(test, str) else _Rewrite(node, oracle, test, lead).fix()
     return Refusal(made) if isinstance(made, str) else made
 
@@ -95,21 +96,39 @@ def _chain(tests, bodies, last, oracle):
     return Values(tuple(tests), ((target, *values),))
 
 
+@dataclass(frozen=True)
+class Lead:
+    """The Python part of a test that comes before what tensors decide. `settles`: the statements
+    that run where it decides alone."""
+
+    text: str
+    ends: bool
+    settles: tuple
+
+
 def led(node, context):
-    """(source of the Python part, Condition of the rest) of a test `python and tensor` without an
-    else; None for others."""
+    """(Lead, Condition of the rest) of a test `python and tensor` or `python or tensor`; None for
+    others."""
     test = node.test
-    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And) or node.orelse:
+    if not isinstance(test, ast.BoolOp):
         return None
-    *first, last = test.values
-    if any(condition(v, context) is not None for v in first):
+    count = sum(1 for _ in itertools.takewhile(lambda v: not _decides(v, context), test.values))
+    first, rest = test.values[:count], test.values[count:]
+    if not first or not rest:
         return None
+    last = rest[0] if len(rest) == 1 else ast.copy_location(ast.BoolOp(test.op, rest), rest[0])
+    last.end_lineno, last.end_col_offset = rest[-1].end_lineno, rest[-1].end_col_offset
     found = condition(last, context)
     start, end = context.source.span(first[0])[0], context.source.span(first[-1])[1]
     text = context.source.text[start:end]
     if not isinstance(found, Condition) or text.count("(") != text.count(")") or "\n" in text:
         return None
-    return text, found
+    ends = isinstance(test.op, ast.Or)
+    return Lead(text, ends, tuple(node.body if ends else node.orelse)), found
+
+
+def _decides(node, context):
+    return condition(node, context) is not None
 
 
 def is_elif(node, source):
@@ -140,6 +159,8 @@ class _Rewrite:
             indent = self.source.white_before(self.node)
         if indent is None:
             return "the statement shares its line with others"
+        if not self._shown_whole():
+            return "a side goes over several lines"
         chosen = self._choose(shape)
         if isinstance(chosen, str):
             return chosen
@@ -167,7 +188,8 @@ class _Rewrite:
 
     def _build(self, shape, choices, indent):
         newline = self.source.newline
-        start, end = self.source.span(self.node)[0], self.source.span(shape.last)[1]
+        last = self.node if self.lead and not self.lead.ends else shape.last
+        start, end = self.source.span(self.node)[0], self.source.span(last)[1]
         kept = [self.source.span(side) for pair in shape.pairs for side in pair[1:]] + [
             self.source.span(self.node.test)
         ]
@@ -179,7 +201,7 @@ class _Rewrite:
             lines.append(f"return {choice.text}" if target is None else f"{target} = {choice.text}")
         unit = self.source.indent_unit()
         if self.lead:
-            lines = [f"if {self.lead}:", *(unit + line for line in lines)]
+            lines = self._led(lines, unit)
         if is_elif(self.node, self.source):
             lines = ["else:", *(unit + line for line in lines)]
         why = self.doubt or next((c.why for c in choices if c.safety is Safety.UNSAFE), "")
@@ -190,6 +212,18 @@ class _Rewrite:
             why=why,
             imports=choices[0].imports,
         )
+
+    def _led(self, lines, unit):
+        """The lines behind the Python part, which may decide alone."""
+        settled = [self.context.segment(s) for s in self.lead.settles]
+        first, second = (settled, lines) if self.lead.ends else (lines, settled)
+        otherwise = ["else:", *(unit + line for line in second)] if second else []
+        return [f"if {self.lead.text}:", *(unit + line for line in first), *otherwise]
+
+    def _shown_whole(self):
+        """Whether what stands behind the Python part can stand elsewhere."""
+        spans = [self.source.span(s) for s in self.lead.settles] if self.lead else []
+        return not any("\n" in self.source.text[start:end] for start, end in spans)
 
     def shape(self):
         body, orelse = self.node.body, self.node.orelse

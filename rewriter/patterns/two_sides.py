@@ -59,6 +59,8 @@ class Chooser:
             proved = self.context.proved(first, second)
             if proved is not None:
                 choice = self._where(test, first, second, proved, found, targets)
+            elif statement:
+                choice = self._sheltered(test, first, second, found, targets) or choice
         return choice or self._cond(test, first, second, sides, found)
 
     def _not_tensors(self, *nodes):
@@ -82,6 +84,32 @@ class Chooser:
         doubt = doubt or self.context.doubt(self.at, sides, (first, second), targets)
         shown = [self._shown(node, replaced) for node in (first, second)]
         text = f"{found[0]}.where({condition}, {shown[0]}, {shown[1]})"
+        safety = Safety.UNSAFE if doubt else Safety.SAFE
+        return Choice(tuple(prelude), text, safety, doubt, found[1], "where")
+
+    def _sheltered(self, test, first, second, found, targets):
+        """A choice between sides of which each has ones for its tensors where it is not taken; None
+        where that is not proved."""
+        known = self.context.sheltered(first, second)
+        if known is None:
+            return None
+        sides, given = known
+        self.used, torch = [], found[0]
+        text, lost = self._fit(test.text, test.kind, sides, first)
+        doubt = test.doubt or lost or self.context.doubt(self.at, sides, (first, second), targets)
+        held = text if test.pure and text.isidentifier() else self._name("condition", "use_first")
+        prelude = [] if held == text else [f"{held} = {text}"]
+        shown = []
+        for node, tensors, form in zip((first, second), given, ("{0}, 1", "1, {0}"), strict=True):
+            names = {}
+            for tensor in tensors:
+                own = self.context.segment(tensor)
+                if own not in names:
+                    names[own] = self._name(f"{own.rpartition('.')[2]}_or_one")
+                    shelter = f"{torch}.where({held}, {form.format(own)})"
+                    prelude.append(f"{names[own]} = {shelter}")
+            shown.append(self._shown(node, {t: names[self.context.segment(t)] for t in tensors}))
+        text = f"{torch}.where({held}, {shown[0]}, {shown[1]})"
         safety = Safety.UNSAFE if doubt else Safety.SAFE
         return Choice(tuple(prelude), text, safety, doubt, found[1], "where")
 

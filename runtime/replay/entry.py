@@ -110,7 +110,7 @@ class Entry:
         if feed.segment == CALL_INPUT:
             return env.inputs[feed.index]
         if feed.segment == HOST:
-            return torch.tensor(
+            return torch.as_tensor(
                 self.plan.fed[feed.index].make(env), dtype=torch.float64, device="cpu"
             )
         return env.outputs[feed.segment][feed.index]

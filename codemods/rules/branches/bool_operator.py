@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import Condition, condition, host_read
+from ....rewriter.patterns.deferred_read import deferred
 from ..base import Rule
-from ..host.deferred_read import deferred
 from ..host.host_read import told
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
-from ....rewriter.patterns.compiled_checks import asserting
+from ....rewriter.patterns.chained_comparison import chosen
+from ....rewriter.patterns.compiled.compiled_checks import asserting
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from ....rewriter.patterns.kinds import Kind
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
-
-
-_SHOWN = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
 
 
 class ChainedComparison(Rule):
@@ -52,26 +50,9 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        middle = node.comparators[0]
-        if (
-            len(node.ops) != 2
-            or not all(type(op) in _SHOWN for op in node.ops)
-            or not context.kind(middle).is_tensor
-        ):
-            return
-        found = context.torch(node)
-        if found is None or not isinstance(middle, (ast.Name, ast.Attribute)):
-            yield context.finding(self, node, kept="the middle would be computed twice")
-            return
-        left, text, right = (context.segment(n) for n in (node.left, *node.comparators))
-        first, second = (_SHOWN[type(op)] for op in node.ops)
-        shown = f"{found[0]}.logical_and({left} {first} {text}, {text} {second} {right})"
-        why = "both comparisons are computed, and several elements no longer raise"
-        edit = context.replacement(node, shown)
-        fix = context.fix(
-            "use torch.logical_and", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
-        )
-        yield context.finding(self, node, fix=fix)
+        built = chosen(node, context)
+        if built is not None:
+            yield context.finding(self, node, fix=built)
 
 
 class TensorAssert(Rule):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Refusal, Safety
-from ....rewriter.patterns import when_compiled
+from ....rewriter.patterns.compiled import when_compiled
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.if_conversion import Predicated
 from ....rewriter.patterns.tensor_if import chosen, is_elif, raises_only

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
-from ....rewriter.patterns.compiled_checks import raising
+from ....rewriter.patterns.compiled.compiled_checks import raising
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..effects.guarded import guard, run_of

@@ -11,6 +11,7 @@ from ....rewriter.edits.intents import wrap
 from ....rewriter.edits.spans import hidden
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.kinds import LOGGER, MODULE, MODULES
+from ....rewriter.patterns.telling_calls import is_log, is_print
 from ....rewriter.patterns.torch_facts import FUNCTION, RANDOM, REDUCTIONS
 
 if TYPE_CHECKING:
@@ -18,21 +19,6 @@ if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
 
 
-_LOG_METHODS = frozenset(
-    [
-        "debug",
-        "info",
-        "warning",
-        "warn",
-        "error",
-        "critical",
-        "exception",
-        "log",
-        "warning_once",
-        "info_once",
-        "warning_advice",
-    ]
-)
 _QUIET_CALLS = frozenset(
     [
         "str",
@@ -60,27 +46,6 @@ CLOCKS = frozenset(f"time.{name}" for name in _TIMES)
 _ONLY_READ = REDUCTIONS | frozenset(
     "item tolist numel dim size abs sqrt square detach items values keys get format strip".split()
 )
-
-
-def is_print(node: ast.AST, context: FileContext) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and context.resolve(node.func) == "print"
-    )
-
-
-def is_log(node: ast.AST, context: FileContext) -> bool:
-    """A call of a method of a logger, or of the logging module."""
-    if (
-        not isinstance(node, ast.Call)
-        or not isinstance(node.func, ast.Attribute)
-        or node.func.attr not in _LOG_METHODS
-    ):
-        return False
-    if context.kind(node.func.value).what == "logger":
-        return True
-    return (context.resolve(node.func) or "").startswith(("logging.", "loguru.logger."))
 
 
 def mute(statement: ast.stmt, context: FileContext) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
+from ....rewriter.patterns.telling_calls import is_log
 from ..base import Rule
-from .guarded import is_log, joins
+from .guarded import joins
 from .prints import tell
 
 if TYPE_CHECKING:

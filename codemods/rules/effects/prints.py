@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
+from ....rewriter.patterns.telling_calls import is_print
 from ..base import Rule
-from .guarded import guard, is_print, joins, quiet, run_of
+from .guarded import guard, joins, quiet, run_of
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
 from ....rewriter.patterns.condition import condition, host_read
+from ....rewriter.patterns.deferred_read import deferred
+from ....rewriter.patterns.telling_calls import is_log, is_print
 from ..base import Rule
-from ..effects.guarded import is_log, is_print
-from .deferred_read import deferred
 
 if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix

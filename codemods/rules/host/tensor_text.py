@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety
 from ....rewriter.patterns.percent_format import as_format
+from ....rewriter.patterns.telling_calls import is_log, is_print
 from ...analysis.captured_walk import compiling
 from ..base import Rule
-from ..effects.guarded import guard, is_log, is_print, quiet
+from ..effects.guarded import guard, quiet
 
 if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix

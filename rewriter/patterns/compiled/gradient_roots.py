@@ -3,8 +3,8 @@ for what was computed before it."""
 
 import ast
 
-from .value_uses import UNKNOWN, WRITE, ValueUses
-from .where_safety import NO_GRAD
+from ..value_uses import UNKNOWN, WRITE, ValueUses
+from ..where_safety import NO_GRAD
 
 _NO_VALUE = ("dtype", "shape", "device", "ndim", "layout", "requires_grad")
 _LINEAR = (ast.Add, ast.Sub, ast.Mult, ast.MatMult)

@@ -3,8 +3,8 @@ is traced without being taken must not raise, whatever its tensors are."""
 
 import ast
 
-from . import torch_facts as tables
-from .kinds import literal
+from .. import torch_facts as tables
+from ..kinds import literal
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _UNARY = frozenset(n for n in tables.SAME | tables.SAME_FLOAT if n[-1] != "_") - {

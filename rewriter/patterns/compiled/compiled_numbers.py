@@ -6,10 +6,10 @@ floating-point tensor that has axes, and the numbers are ones that every dtype h
 
 import ast
 
-from ..edits.spans import Fix, Refusal
-from .condition import short
-from .kinds import literal
-from .name_scopes import rebindings
+from ...edits.spans import Fix, Refusal
+from ..condition import short
+from ..kinds import literal
+from ..name_scopes import rebindings
 from .when_compiled import CompiledExpression
 
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)

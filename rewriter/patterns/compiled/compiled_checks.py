@@ -11,7 +11,7 @@ RuntimeError. Conditions: the test is a tensor's, of one element or that is aske
 
 import ast
 
-from ..edits.spans import Edit, Fix, Refusal
+from ...edits.spans import Edit, Fix, Refusal
 from .when_compiled import Compiled
 
 _TITLE = "assert on the device when compiled (a RuntimeError there)"

@@ -21,16 +21,16 @@ as it was. The conditions (those of `proofs`, less what only eager can feel):
 import ast
 from dataclasses import replace
 
-from ..edits.spans import Edit, Fix, Refusal, Safety
+from ...edits.spans import Edit, Fix, Refusal, Safety
+from ..condition import Condition, condition
+from ..proofs import Proofs
+from ..tensor_if import is_elif, value_pairs
+from ..torch_facts import RANDOM
+from ..two_sides import Chooser
+from ..where_safety import Plain
 from .compiled_facts import Asked, grouped, negated
-from .condition import Condition, condition
 from .gradient_roots import Roots
-from .proofs import Proofs
 from .side_shapes import SideShapes
-from .tensor_if import is_elif, value_pairs
-from .torch_facts import RANDOM
-from .two_sides import Chooser
-from .where_safety import Plain
 
 _LONGEST = 88
 _ZEROS = "tensors that the side not taken feeds alone get zero gradients where they had none"

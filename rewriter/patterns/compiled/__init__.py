@@ -1,0 +1,1 @@
+"""Forms that compiled code alone runs: `if torch.compiler.is_compiling(): …`."""

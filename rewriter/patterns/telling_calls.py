@@ -1,0 +1,32 @@
+"""Calls that only tell something: prints and log calls."""
+
+import ast
+
+from .kinds import LOGGER
+
+LOG_METHODS = frozenset(
+    """
+    debug info warning warn error critical exception log warning_once info_once warning_advice
+    """.split()
+)
+
+
+def is_print(node: ast.AST, oracle) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and oracle.resolve(node.func) == "print"
+    )
+
+
+def is_log(node: ast.AST, oracle) -> bool:
+    """A call of a method of a logger, or of the logging module."""
+    if (
+        not isinstance(node, ast.Call)
+        or not isinstance(node.func, ast.Attribute)
+        or node.func.attr not in LOG_METHODS
+    ):
+        return False
+    if oracle.kind(node.func.value).what == LOGGER:
+        return True
+    return (oracle.resolve(node.func) or "").startswith(("logging.", "loguru.logger."))
