@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.torch_facts import RANDOM
+from ...rewriter.patterns.tree_walk import below
 
 if TYPE_CHECKING:
     from .definitions import Class, Function
@@ -302,7 +303,7 @@ def _stored_later(cls: Class) -> set[str]:
         n.attr
         for name, method in cls.methods.items()
         if name != "__init__"
-        for n in ast.walk(method.node)
+        for n in below(method.node)
         if isinstance(n, ast.Attribute) and isinstance(n.ctx, (ast.Store, ast.Del))
     }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from . import torch_facts as tables
 from .kinds import DICT, LIST, LOGGER, MODULE, NONE, PYTHON_NUMBERS, STR, TENSORS, TUPLE
+from .tree_walk import below
 
 WRITE, TEXT, LOOK, ESCAPE, UNKNOWN = "write", "text", "look", "escape", "unknown"
 _DEEPEST = 3
@@ -50,7 +51,7 @@ class ValueUses:
     def __init__(self, context, function, depth=0):
         self.context, self.function, self.depth = context, function, depth
         self.parents = context.whole_parents()
-        self.inside = list(ast.walk(function))
+        self.inside = below(function)
 
     # Which names stand for one tensor
 
