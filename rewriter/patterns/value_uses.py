@@ -8,6 +8,7 @@ import ast
 from dataclasses import dataclass
 
 from . import torch_facts as tables
+from .call_effects import LOGGERS
 from .kinds import DICT, LIST, LOGGER, MODULE, NONE, PYTHON_NUMBERS, STR, TENSORS, TUPLE
 from .tree_walk import below
 
@@ -307,7 +308,7 @@ class ValueUses:
         owner = getattr(call.func, "value", None)
         if owner is not None and self.context.kind(owner).is_tensor and name in tables.METHOD:
             return [(UNKNOWN, call)] if name in tables.SCRAMBLES else self._given(call)
-        if full.startswith(("logging.", "warnings.")) or (
+        if full.startswith((*LOGGERS, "warnings.")) or (
             owner is not None and self.context.kind(owner).what == LOGGER
         ):
             return [(TEXT, call)]
