@@ -7,6 +7,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.compiled.compiled_facts import settles
+from ...rewriter.patterns.tree_walk import parents
 
 if TYPE_CHECKING:
     from ...rewriter.patterns.import_names import Names
@@ -81,17 +82,8 @@ class Walk:
         self.context.functions[function.node] = function
         self.context.inference.function(function)
         if function.node.body[0] not in self.context.parents:
-            self._parents(function.node)
+            self.context.parents.update(parents(function.node))
         self._block(function.node.body)
-
-    def _parents(self, node: Any) -> None:
-        parents = self.context.parents
-        todo = [node]
-        while todo:
-            parent = todo.pop()
-            for child in ast.iter_child_nodes(parent):
-                parents[child] = parent
-                todo.append(child)
 
     def _block(self, body: list[ast.stmt]) -> None:
         """The statements up to one that leaves whenever the code is compiled."""

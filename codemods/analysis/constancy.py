@@ -8,17 +8,20 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.torch_facts import RANDOM
+from ...rewriter.patterns.call_effects import (
+    CONSTANT_BUILTINS,
+    MAY_WRITE,
+    allows,
+    of_function,
+    of_method,
+)
+from ...rewriter.patterns.tree_walk import below
 
 if TYPE_CHECKING:
     from .definitions import Class, Function
     from .file_context import FileContext
 
 
-_BUILTINS = frozenset(
-    "range len float int bool min max abs sum tuple list enumerate zip round sorted reversed pow"
-    " map slice dict".split()
-)
 _MODULES = (
     "torch.nn.functional.",
     "torch.linalg.",
@@ -26,9 +29,6 @@ _MODULES = (
     "torch.special.",
     "numpy.",
     "math.",
-)
-_NEVER = frozenset(
-    "load save manual_seed seed memmap fromfile tofile requires_grad_ backward copyto".split()
 )
 _READ_ATTRIBUTES = frozenset("int float bool str none number size list tuple ndarray".split())
 _ARRAYS = frozenset(["nonzero", "argwhere", "unique", "unique_consecutive", "masked_select"])
@@ -176,7 +176,7 @@ class Constancy:
             return True
         if node.id in self.context.program.top:
             return self.helper(self.context.program.top[node.id])
-        return node.id in _BUILTINS and node.id not in self.context.names.bound
+        return node.id in CONSTANT_BUILTINS and node.id not in self.context.names.bound
 
     def _Attribute(self, node: ast.Attribute) -> bool:
         own = isinstance(node.value, ast.Name) and node.value.id == self.function.self_name
@@ -202,7 +202,7 @@ class Constancy:
         plain = (
             full.startswith(_MODULES) or full.count(".") == 1 or full == "torch.cuda.is_available"
         )
-        if not plain or last in RANDOM or last in _NEVER or full.startswith("numpy.random"):
+        if not plain or not allows(MAY_WRITE, of_function(node, full)):
             return False
         self.numpy += full.startswith("numpy.")
         self.dynamic += full.startswith("torch.") and self._data_shaped(last, node.args)
@@ -212,7 +212,7 @@ class Constancy:
         if isinstance(node.func, ast.Name):
             return self._outside(node.func) and node.func.id not in self.bound | self.locals
         name = getattr(node.func, "attr", "")
-        if name in RANDOM or name in _NEVER or not isinstance(node.func, ast.Attribute):
+        if not isinstance(node.func, ast.Attribute) or not allows(MAY_WRITE, of_method(name)):
             return False
         tensor = self.context.kind(node.func.value).is_tensor
         self.dynamic += tensor and self._data_shaped(name, [None, *node.args])
@@ -302,7 +302,7 @@ def _stored_later(cls: Class) -> set[str]:
         n.attr
         for name, method in cls.methods.items()
         if name != "__init__"
-        for n in ast.walk(method.node)
+        for n in below(method.node)
         if isinstance(n, ast.Attribute) and isinstance(n.ctx, (ast.Store, ast.Del))
     }
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.import_names import dotted
+from ...rewriter.patterns.tree_walk import below
 from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
 from .grad_modes import switching_functions
@@ -116,16 +117,16 @@ class FileProgram:
         for cls in self.classes.values():
             cls.is_module = self._is_module(cls, set())
         self.by_node = {f.node: f for f in self.functions}
-        self._nodes = {}
+        self._inner: dict[Function | None, list[Function]] = {}
+        for function in self.functions:
+            self._inner.setdefault(function.outer, []).append(function)
         self.stores = AttributeStores(index, self.functions, self.classes)
         self.rebound, self.compiled = names.rebound, self._compiled_roots()
         self.switching = switching_functions(self.functions, self.calls)
 
-    def nodes(self, function: ast.AST) -> list[ast.AST]:
-        """The nodes of a function, as `ast.walk` gives them."""
-        if function not in self._nodes:
-            self._nodes[function] = list(ast.walk(function))
-        return self._nodes[function]
+    def nodes(self, function: ast.AST) -> tuple[ast.AST, ...]:
+        """The nodes of a function, as `below` gives them."""
+        return below(function)
 
     def _collect(self, body: Any, cls: Class | None, outer: Function | None) -> None:
         for node in body:
@@ -268,7 +269,7 @@ class FileProgram:
     def _calls(self, function: Function) -> Iterator[Function]:
         """Functions of this file that `function` names in a call or hands on; functions defined in
         it."""
-        yield from (f for f in self.functions if f.outer is function)
+        yield from self._inner.get(function, ())
         for node in self.nodes(function.node):
             if isinstance(node, ast.Name) and node.id in self.top:
                 yield self.top[node.id]

@@ -12,6 +12,7 @@ from ...rewriter.patterns.file_view import FUNCTIONS, FileView
 from ...rewriter.patterns.import_names import Names, by_type
 from ...rewriter.patterns.kinds import ANY
 from ...rewriter.patterns.proofs import Proofs
+from ...rewriter.patterns.tree_walk import parents
 from ...rewriter.patterns.value_uses import ValueUses
 from ..trace.trace_facts import qualified
 from .definitions import FileProgram
@@ -104,8 +105,7 @@ class FileContext(FileView):
     def whole_parents(self) -> Any:
         """The parents of all nodes of the file."""
         if self._whole is None:
-            tree = self.source.tree
-            self._whole = {c: n for n in ast.walk(tree) for c in ast.iter_child_nodes(n)}
+            self._whole = parents(self.source.tree)
         return self._whole
 
     def grad_mode(self, node: Any) -> Any:

@@ -11,6 +11,10 @@ ERROR, NOTE = "error", "note"
 SYNTAX, FAILURE = "syntax-error", "failure"  # codes of what is no rule's finding
 
 
+class CommandError(Exception):
+    """What ends the command; its text, one line, is what the command says."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """`line`, `column`, `end_line`, `end_column` count from 1, the end is exclusive. `help`: what
@@ -33,8 +37,12 @@ class Finding:
 
     @property
     def place(self) -> str:
+        return f"{self.path}:{self.in_file}"
+
+    @property
+    def in_file(self) -> str:
         cell = "" if self.cell is None else f"cell {self.cell}:"
-        return f"{self.path}:{cell}{self.line}:{self.column}"
+        return f"{cell}{self.line}:{self.column}"
 
     def without_fix(self, why: Any) -> Any:
         return replace(self, fix=None, kept=why)

@@ -7,6 +7,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Edit
+from ...rewriter.patterns.tree_walk import below
 
 if TYPE_CHECKING:
     from .definitions import Class, Function
@@ -35,8 +36,8 @@ class Buffers:
         self.context, self.source = context, context.source
         self.init = cls.methods["__init__"]
         self.own = self.init.self_name
-        self.attributes = {n.attr for n in ast.walk(cls.node) if isinstance(n, ast.Attribute)}
-        self.names = {n.id for n in ast.walk(cls.node) if isinstance(n, ast.Name)}
+        self.attributes = {n.attr for n in below(cls.node) if isinstance(n, ast.Attribute)}
+        self.names = {n.id for n in below(cls.node) if isinstance(n, ast.Name)}
         self.local, self.numbers, self.edits = {}, {}, []
         for statement in self.init.node.body:
             self._statement(statement)
@@ -161,7 +162,7 @@ def _changed(cls: Class, init: ast.FunctionDef) -> set[str]:
     them."""
     found, once = set(), set()
     for method in cls.methods.values():
-        for node in ast.walk(method.node):
+        for node in below(method.node):
             names = _bound_by(node)
             found |= names if method.node is not init else names & once
             once |= names

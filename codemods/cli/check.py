@@ -166,7 +166,7 @@ def fix(source: SourceFile, settings: Settings) -> Fixed:
     applied, dropped = [], set()
     found = findings(source, settings)
     for _ in range(_MAX_ROUNDS):
-        chosen = [f for f in found if wanted(f, settings) and _key(f) not in dropped]
+        chosen = [f for f in found if settings.wants(f) and _key(f) not in dropped]
         fixes = disjoint(f.fix for f in [f for f in chosen if f.fix.first] or chosen)
         if not fixes:
             break
@@ -190,12 +190,6 @@ def _key(finding: Finding) -> tuple[str, Fix | None]:
 
 def _failed(finding: Any) -> Any:
     return finding.without_fix("its fix did not parse, and was taken back")
-
-
-def wanted(finding: Finding, settings: Settings) -> bool:
-    if finding.fix is None or not settings.fixes(finding.code):
-        return False
-    return finding.fix.safety is Safety.SAFE or settings.unsafe_fixes
 
 
 def apply_fixes(source: SourceFile, fixes: list[Fix]) -> SourceFile | None:

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...rewriter.catalogue import REASONS
-from ..analysis.findings import ERROR, failure
-from ..hoist.plan import planned
-from ..rules import BY_CODE
-from ..rules.base import without_rule
-from ..trace import trace_facts
-from . import (
-    add_noqa,
-    command_line,
-    completion,
-    deep_stack,
-    file_writes,
-    formats,
-    notebook,
-    runner,
-    side_by_side,
-    trace_verify,
-)
-from .command_report import CLEAN, FAILED, FINDINGS, count, report
+from ..analysis.findings import ERROR, CommandError, failure
+from . import command_line
+from .command_line import CLEAN, FAILED, FINDINGS
+from .on_demand import OnDemand
 from .settings import SettingsError
 
 if TYPE_CHECKING:
+    import argparse
+
     from ..analysis.findings import Finding
+    from ..hoist import plan
+    from ..trace import trace_facts
+    from . import (
+        add_noqa,
+        command_report,
+        completion,
+        deep_stack,
+        file_writes,
+        formats,
+        language_server,
+        notebook,
+        rules_page,
+        runner,
+        side_by_side,
+        trace_verify,
+    )
     from .runner import Result
     from .settings import Settings
+else:
+    add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
+    completion, deep_stack = OnDemand(".completion"), OnDemand(".deep_stack")
+    file_writes, formats = OnDemand(".file_writes"), OnDemand(".formats")
+    language_server, notebook = OnDemand(".language_server"), OnDemand(".notebook")
+    rules_page, runner = OnDemand(".rules_page"), OnDemand(".runner")
+    side_by_side, trace_verify = OnDemand(".side_by_side"), OnDemand(".trace_verify")
+    plan, trace_facts = OnDemand("..hoist.plan"), OnDemand("..trace.trace_facts")
 
 
 def main(argv: list[str] | None = None) -> int | None:
@@ -43,7 +52,7 @@ def main(argv: list[str] | None = None) -> int | None:
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         return _main(argv)
-    except (SettingsError, trace_facts.TraceError) as error:
+    except CommandError as error:
         print(f"dynfix: {error}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
@@ -55,9 +64,8 @@ def main(argv: list[str] | None = None) -> int | None:
 
 
 def _main(argv: list[str]) -> int | None:
-    alone = {"rule": _rule, "server": _server, "completion": completion.main}
-    if argv and argv[0] in alone:
-        return alone[argv[0]](argv[1:])
+    if argv and argv[0] in _ALONE:
+        return _ALONE[argv[0]](argv[1:])
     parser, options = command_line.parsed(argv, __version__)
     if command_line.without_path(options):
         parser.print_help()
@@ -81,7 +89,7 @@ def _rule(codes: list[str]) -> int:
     if missing:
         print(f"dynfix: no rule {missing[0]}; the rules are {', '.join(REASONS)}", file=sys.stderr)
         return FAILED
-    print("\n".join(_page(c) for c in known), end="")
+    print("\n".join(rules_page.page(c) for c in known), end="")
     return CLEAN
 
 
@@ -89,15 +97,13 @@ def _server(words: list[str]) -> int:
     if words:
         raise SettingsError(f"dynfix server takes nothing, not {words[0]}")
     try:
-        server = importlib.import_module(".language_server", __package__)
+        serve = language_server.serve
     except ModuleNotFoundError:  # pygls, or what comes with it
         raise SettingsError("no pygls: install dynfix[server]") from None
-    return server.serve()
+    return serve()
 
 
-def _page(code: str) -> str:
-    """What is known of a code, in Markdown."""
-    return BY_CODE[code].document() if code in BY_CODE else without_rule(REASONS[code])
+_ALONE = {"rule": _rule, "server": _server, "completion": lambda words: completion.main(words)}
 
 
 def _show_settings(settings: Any) -> int:
@@ -121,7 +127,7 @@ def _stdin(options: Any, settings: Any) -> Any:
         sys.stdout.flush()
     stream = sys.stderr if fixing else sys.stdout
     lines = formats.PlainLines({options.stdin_filename: result.after or text})
-    return report([result], options, settings, [], stream, lines)
+    return command_report.report([result], options, settings, [], stream, lines)
 
 
 def _decoded(raw: Any) -> Any:
@@ -134,9 +140,8 @@ def _decoded(raw: Any) -> Any:
 def _files(options: argparse.Namespace, settings: Any) -> int:
     paths, missing = runner.files(options.paths or ["."], settings)
     if options.trace:
-        settings = replace(
-            settings, facts=planned(trace_facts.run(options.trace, paths), settings), cache=False
-        )
+        facts = plan.planned(trace_facts.run(options.trace, paths), settings)
+        settings = replace(settings, facts=facts, cache=False)
     fixing = not options.check and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.trace and fixing and not options.no_verify:
@@ -150,7 +155,8 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         failures += _write(results)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
-    return report(results, options, settings, failures, stream, formats.PlainLines(known))
+    lines = formats.PlainLines(known)
+    return command_report.report(results, options, settings, failures, stream, lines)
 
 
 def _write(results: list[Result]) -> list[Finding]:
@@ -216,7 +222,7 @@ def _add_noqa(
     for trouble in [*failures, *(r.error for r in results if r.error)]:
         print(f"dynfix: {trouble.place}: {trouble.message}", file=sys.stderr)
     verb = "Would add" if dry else "Added"
-    print(f"{verb} {count(added, 'noqa comment')}.", file=sys.stderr)
+    print(f"{verb} {command_report.count(added, 'noqa comment')}.", file=sys.stderr)
     if failures or any(r.error for r in results):
         return FAILED
     return FINDINGS if added and dry else CLEAN
@@ -224,7 +230,8 @@ def _add_noqa(
 
 def _annotate(path: str, options: argparse.Namespace, settings: Settings) -> int:
     """Handled anew, so that comments go to the lines of what is read and compared here."""
-    read = Path(path).read_bytes()
+    with open(path, "rb") as stream:
+        read = stream.read()
     left = runner.handle(path, read, settings, False).left
     raw, number = add_noqa.annotate(read, path, [f for f in left if f.level == ERROR])
     if options.diff:

@@ -29,7 +29,7 @@ _PLAIN = (
     "exit_zero_on_unsafe",
 )
 
-
+CLEAN, FINDINGS, FAILED = 0, 1, 2  # exit codes
 COMMANDS = {
     "check": "only report; exit 1 on findings: the same as --check",
     "fix": "apply the safe fixes in place: the same as no command",

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.findings import ERROR
 from . import colour, formats
+from .command_line import CLEAN, FAILED, FINDINGS
+from .on_demand import OnDemand
 from .settings import SettingsError
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
+    from . import machine_formats
     from .formats import PlainLines
     from .runner import Result
     from .settings import Settings
-
-CLEAN, FINDINGS, FAILED = 0, 1, 2
+else:
+    machine_formats = OnDemand(".machine_formats")
 
 
 def report(
@@ -31,12 +34,13 @@ def report(
     left = [f for r in results for f in r.left]
     failing = [f for f in left if f.level == ERROR]
     failures = [*failures, *(r.error for r in results if r.error)]
-    for_people = settings.output_format in formats.FOR_PEOPLE
+    for_people = settings.output_format in formats.FORMATTERS
     shown = [*failures, *(left if options.verbose or not for_people else failing)]
     if options.statistics:
         stream.write(_statistics(shown, settings.output_format))
     else:
-        printed = formats.FORMATTERS[settings.output_format]
+        known = formats if for_people else machine_formats
+        printed = known.FORMATTERS[settings.output_format]
         stream.write(printed(shown, lines, colour.painter(stream)))
     stream.flush()  # what stderr says comes after it, wherever both go
     if not options.quiet and for_people:
@@ -47,9 +51,11 @@ def report(
 
 
 def _statistics(shown: list[Finding], output_format: str) -> str:
-    if output_format in formats.STATISTICS:
-        return formats.STATISTICS[output_format](shown)
-    known = ", ".join(formats.STATISTICS)
+    if output_format in formats.FORMATTERS:
+        return formats.statistics(shown)
+    if output_format in machine_formats.STATISTICS:
+        return machine_formats.STATISTICS[output_format](shown)
+    known = ", ".join([*formats.FORMATTERS, *machine_formats.STATISTICS])
     raise SettingsError(f"--statistics are printed as {known}, not as {output_format}")
 
 

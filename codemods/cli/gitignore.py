@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 
 def _pattern(line: str) -> tuple[re.Pattern, bool, bool] | None:
@@ -26,17 +25,22 @@ def _pattern(line: str) -> tuple[re.Pattern, bool, bool] | None:
     return re.compile(("" if anchored else "(?:.*/)?") + text + "$"), negated, only_folders
 
 
-def _git_folder(folder: Path) -> Path:
+def _git_folder(folder: str) -> str:
     """Where git keeps the repository's own files: of a worktree, in the folder that it names."""
-    git = folder / ".git"
-    if git.is_dir():
+    git = os.path.join(folder, ".git")
+    if os.path.isdir(git):
         return git
     try:
-        inner = folder / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
-        common = inner / "commondir"
-        return inner / common.read_text(encoding="utf-8").strip() if common.exists() else inner
+        inner = os.path.join(folder, _read(git).partition("gitdir:")[2].strip())
+        common = os.path.join(inner, "commondir")
+        return os.path.join(inner, _read(common).strip()) if os.path.exists(common) else inner
     except OSError:
         return git
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as stream:
+        return stream.read()
 
 
 class Ignored:
@@ -44,20 +48,20 @@ class Ignored:
 
     def __init__(self, top: str) -> None:
         self.rules = []
-        top = Path(top).resolve()
-        above = []
-        for folder in (top, *top.parents):
-            above.append(folder)
-            if (folder / ".git").exists():
-                self._read(folder, _git_folder(folder) / "info" / "exclude")
-                for outer in reversed(above):
-                    self.enter(outer)
-                break
+        above = [os.path.realpath(top)]
+        while not os.path.exists(os.path.join(above[-1], ".git")):
+            outer = os.path.dirname(above[-1])
+            if outer == above[-1]:
+                return
+            above.append(outer)
+        self._read(above[-1], os.path.join(_git_folder(above[-1]), "info", "exclude"))
+        for folder in reversed(above):
+            self.enter(folder)
 
     def enter(self, folder: str) -> None:
         self._read(folder, os.path.join(folder, ".gitignore"))
 
-    def _read(self, folder: str | Path, path: str | Path) -> None:
+    def _read(self, folder: str, path: str) -> None:
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
                 patterns = [_pattern(line) for line in stream]

@@ -6,9 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Edit, Fix, Intent, Safety
@@ -45,10 +44,12 @@ def from_dict(data: dict[str, int | str]) -> Finding:
 
 
 def tool_stamp() -> str:
-    """Changes whenever this tool's code does."""
-    root = Path(__file__).parents[2]
-    files = sorted(f for part in ("codemods", "rewriter") for f in (root / part).rglob("*.py"))
-    return repr([(f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files])
+    """Changes whenever this tool's code does, or the Python whose `ast` it reads with."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    folders = (f for part in ("codemods", "rewriter") for f in os.walk(os.path.join(root, part)))
+    files = [os.path.join(f, name) for f, _, names in folders for name in names]
+    told = ((f, os.stat(f)) for f in sorted(files) if f.endswith(".py"))
+    return repr((sys.version, [(f, s.st_mtime_ns, s.st_size) for f, s in told]))
 
 
 class Cache:
@@ -60,13 +61,14 @@ class Cache:
         base = os.environ.get("DYNFIX_CODEMOD_CACHE") or os.path.join(
             settings.root, ".dynfix_cache"
         )
-        self.file = Path(base) / f"{stamp}.json"
+        self.file = os.path.join(base, f"{stamp}.json")
         self.entries = self._load()
         self.changed = False
 
     def _load(self) -> dict[str, list[dict[str, int | str]]]:
         try:
-            entries = json.loads(self.file.read_text(encoding="utf-8"))
+            with open(self.file, encoding="utf-8") as stream:
+                entries = json.load(stream)
         except (OSError, ValueError):
             return {}
         return entries if isinstance(entries, dict) else {}
@@ -88,11 +90,14 @@ class Cache:
     def save(self) -> None:
         if not self.changed:
             return
-        entries = dict(list(self.entries.items())[-_LIMIT:])
+        import tempfile  # most runs find all that they ask for
+
+        entries, folder = dict(list(self.entries.items())[-_LIMIT:]), os.path.dirname(self.file)
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            (self.file.parent / ".gitignore").write_text("*\n")
-            handle, name = tempfile.mkstemp(dir=self.file.parent, suffix=".tmp")
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, ".gitignore"), "w", encoding="utf-8") as out:
+                out.write("*\n")
+            handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
             with os.fdopen(handle, "w", encoding="utf-8") as out:
                 json.dump(entries, out)
             os.replace(name, self.file)

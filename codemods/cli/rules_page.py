@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
-from ..rules import RULES
+from ..rules import BY_CODE, RULES
 from ..rules.base import without_rule
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ def text() -> str:
     )
     pages = [r.document() for r in RULES] + [without_rule(r) for r in others]
     return _HEAD + rows + "\n" + "\n".join(pages)
+
+
+def page(code: str) -> str:
+    """What is known of a code, in Markdown."""
+    return BY_CODE[code].document() if code in BY_CODE else without_rule(REASONS[code])
 
 
 def _anchor(rule: Any) -> str:

@@ -7,21 +7,25 @@ import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.source_file import SourceError
 from ..analysis.findings import failure
-from ..trace.cross_file import settings_for_roots
-from . import check, deep_stack, notebook
 from .gitignore import Ignored
+from .on_demand import OnDemand
 from .result_cache import Cache
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
+    from ..trace import cross_file
+    from . import check, deep_stack, notebook
     from .settings import Settings
+else:
+    check, cross_file = OnDemand(".check"), OnDemand("..trace.cross_file")
+    deep_stack, notebook = OnDemand(".deep_stack"), OnDemand(".notebook")
 
 
+_SUFFIXES = (".py", ".pyi", ".ipynb")
 _ENOUGH_FOR_TWO = 4
 _COLLECT_EVERY = 4_000_000  # bytes of source
 _seen = [0]
@@ -72,9 +76,7 @@ def _walk(top: str, settings: Settings) -> Iterator[str]:
         folders[:] = keep
         for name in sorted(names):
             path = os.path.normpath(os.path.join(folder, name))
-            if name.endswith((".py", ".pyi", notebook.SUFFIX)) and not _skipped(
-                path, False, settings, ignored
-            ):
+            if name.endswith(_SUFFIXES) and not _skipped(path, False, settings, ignored):
                 yield path
 
 
@@ -119,11 +121,15 @@ def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
     )
 
 
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
 def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[Result, bytes]:
     path, settings, fixing = job
     try:
-        with open(path, "rb") as stream:
-            raw = stream.read()
+        raw = _bytes_of(path)
     except OSError as error:
         return Result(path, error=failure(path, error.strerror or str(error))), b""
     try:
@@ -158,14 +164,14 @@ def run(paths: list[str], settings: Settings, fixing: bool, progress: Any = None
     if cache:
         cache.save()
     if fixing and settings.facts:
-        for result, known in settings_for_roots(list(results.values()), settings):
+        for result, known in cross_file.settings_for_roots(list(results.values()), settings):
             results[result.path] = _once_more(result, known)
     return [results[path] for path in paths]
 
 
 def _once_more(result: Any, settings: Settings) -> Any:
     """A result, fixed on."""
-    raw = result.raw if result.raw is not None else Path(result.path).read_bytes()
+    raw = result.raw if result.raw is not None else _bytes_of(result.path)
     more = handle(result.path, raw, settings, True)
     if more.error or more.raw is None:
         return replace(result, left=more.left) if more.error is None else result
@@ -180,7 +186,7 @@ def _from_cache(
     results, todo = {}, []
     for path in paths:
         found = _cached(path, cache) if cache and cache.entries else None
-        if found is None or (fixing and any(check.wanted(f, settings) for f in found)):
+        if found is None or (fixing and any(settings.wants(f) for f in found)):
             todo.append(path)
         else:
             results[path] = Result(path, tuple(found))
@@ -189,8 +195,7 @@ def _from_cache(
 
 def _cached(path: str, cache: Cache) -> list[Finding] | None:
     try:
-        with open(path, "rb") as stream:
-            return cache.get(path, stream.read())
+        return cache.get(path, _bytes_of(path))
     except OSError:
         return None
 
@@ -215,6 +220,8 @@ def _handled(
         yield from map(_read_and_handle, work)
         return
     import multiprocessing  # costs a tenth of the start-up, and most runs have one file
+
+    _ = check.findings  # loaded once, ahead of the processes that need it
 
     with multiprocessing.Pool(min(jobs, len(work))) as pool:
         yield from pool.imap(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import configparser
-import difflib
 import fnmatch
 import os
-import pathlib
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..rules import RULES
-from .toml import TomlError, tables
+from ...rewriter.catalogue import REASONS
+from ...rewriter.edits.spans import Safety
+from ..analysis.findings import CommandError
+from .toml import tables
 
 if TYPE_CHECKING:
+    from ..analysis.findings import Finding
     from ..trace.trace_facts import Facts
 
 
@@ -52,7 +53,7 @@ _EXCLUDE = (
 )
 
 
-class SettingsError(Exception):
+class SettingsError(CommandError):
     """A setting that is not known, or has no such value."""
 
 
@@ -93,21 +94,26 @@ class Settings:
         return not any(
             _length(code, codes)
             for pattern, codes in self.per_file_ignores
-            if self.matches(path, pattern)
+            if self._matches(path, (pattern,))
         )
 
     def fixes(self, code: str) -> bool:
         return _length(code, self.fixable) > _length(code, self.unfixable)
 
-    def matches(self, path: str, pattern: str) -> bool:
+    def wants(self, finding: Finding) -> bool:
+        """Whether its fix, if it has one, is to be made."""
+        if finding.fix is None or not self.fixes(finding.code):
+            return False
+        return finding.fix.safety is Safety.SAFE or self.unsafe_fixes
+
+    def _matches(self, path: str, patterns: tuple[str, ...]) -> bool:
         """Whether `path` (its name, or its place below the settings' folder) fits a pattern."""
         relative = os.path.relpath(path, self.root).replace(os.sep, "/")
-        return fnmatch.fnmatch(os.path.basename(path), pattern) or fnmatch.fnmatch(
-            relative, pattern
-        )
+        fits = _fitting(patterns)
+        return bool(fits(os.path.basename(path)) or fits(relative))
 
     def excludes(self, path: str) -> bool:
-        return any(self.matches(path, pattern) for pattern in (*self.exclude, *self.extend_exclude))
+        return self._matches(path, (*self.exclude, *self.extend_exclude))
 
     def facts_of(self, path: str) -> Facts | None:
         """The Facts of the file at `path`, or None."""
@@ -124,12 +130,22 @@ class Settings:
 
     def key(self) -> str:
         """What results depend on."""
-        names = ("select", "extend_select", "ignore", "per_file_ignores", "scope")
+        names = ("root", "select", "extend_select", "ignore", "per_file_ignores", "scope")
+        names += ("fixable", "unfixable")
         return repr([getattr(self, name) for name in names])
+
+
+@cache
+def _fitting(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
+    """Whether a name fits one of the patterns, as `fnmatch` has it."""
+    one = re.compile("|".join(map(fnmatch.translate, map(os.path.normcase, patterns))) or "(?!)")
+    return lambda name: one.match(os.path.normcase(name))
 
 
 def meant(word: str, known: Iterable[str]) -> str:
     """`; did you mean …?` where one of `known` is much like `word`."""
+    import difflib  # only where a word is not known
+
     close = difflib.get_close_matches(word, known, 1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -178,7 +194,7 @@ def _codes(name: str, value: Any, where: str) -> Any:
     if "exclude" in name:
         return tuple(i.rstrip("/") for i in items)
     items = tuple("DYN" if i.upper() == "ALL" else i.upper() for i in items)
-    known = [rule.code for rule in RULES]
+    known = [reason.code for reason in REASONS.values() if not reason.no_rule]
     for item in items:
         if not any(code.startswith(item) for code in known):
             raise SettingsError(f"{where}: no rule has the code {item}")
@@ -205,38 +221,51 @@ def _per_file(value: Any, where: str) -> Any:
     )
 
 
-def _read(path: pathlib.Path) -> Any:
+def _read(path: str) -> Any:
     """The settings in a configuration file as a dict; None where it holds none of ours."""
+    name = os.path.basename(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.name == "setup.cfg":
-            parser = configparser.ConfigParser(interpolation=None)
-            parser.read_string(text)
-            return dict(parser["dynfix"]) if parser.has_section("dynfix") else None
-        prefix = ("tool", "dynfix") if path.name == "pyproject.toml" else ()
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read()
+        if name == "setup.cfg":
+            return _ini(text) if "[dynfix]" in text else None
+        prefix = ("tool", "dynfix") if name == "pyproject.toml" else ()
         return (tables(text, prefix) if not prefix or "tool.dynfix" in text else None) or None
-    except (OSError, UnicodeDecodeError, configparser.Error, TomlError) as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
-def find(start: pathlib.Path) -> Any:
+def _ini(text: str) -> dict[str, str]:
+    import configparser  # only where there is such a file of ours
+
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise ValueError(str(error)) from None
+    return dict(parser["dynfix"])
+
+
+def find(start: str) -> tuple[str | None, dict[str, Any]]:
     """(path, values) of the nearest configuration file at or above the folder `start`."""
-    for folder in (start, *start.parents):
+    folder, below = start, ""
+    while folder != below:
         for name in ("dynfix.toml", "pyproject.toml", "setup.cfg"):
-            path = folder / name
-            values = _read(path) if path.is_file() else None
+            path = os.path.join(folder, name)
+            values = _read(path) if os.path.isfile(path) else None
             if values is not None:
                 return path, values
+        folder, below = os.path.dirname(folder), folder
     return None, {}
 
 
-def load(start: str, config: Any = None) -> Settings:
+def load(start: str, config: str | None = None) -> Settings:
     """Settings for files below `start`: from `config`, or the nearest configuration file, or the
     defaults."""
-    path, values = (
-        (Path(config), _read(Path(config)) or {}) if config else find(Path(start).resolve())
-    )
+    start = os.path.realpath(start)
+    path, values = (config, _read(config) or {}) if config else find(start)
     if path is None:
-        return Settings(root=str(Path(start).resolve()))
-    converted = dict(convert(name, value, str(path)) for name, value in values.items())
-    return replace(Settings(root=str(path.resolve().parent), source=str(path)), **converted)
+        return Settings(root=start)
+    converted = dict(convert(name, value, path) for name, value in values.items())
+    root = os.path.dirname(os.path.realpath(path))
+    return replace(Settings(root=root, source=path), **converted)

@@ -284,7 +284,7 @@ def _one_by_one(
     """Fix by fix, keeping those after which the code still behaves as the original."""
     current, applied, refused, seen = source, [], [], set()
     while True:
-        found = [f for f in check.findings(current, settings) if check.wanted(f, settings)]
+        found = [f for f in check.findings(current, settings) if settings.wants(f)]
         todo = next((f for f in found if (f.code, f.fix.title, f.line) not in seen), None)
         if todo is None:
             return current, tuple(applied), refused

@@ -3,7 +3,6 @@ settings are written in."""
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
 
@@ -73,6 +72,8 @@ def _without_comment(line: Any) -> Any:
 
 
 def _assign(table: Any, text: str, number: Any) -> None:
+    import ast  # only where Python has no tomllib
+
     key, _, value = text.partition("=")
     if key.strip()[:1] in "\"'":
         end = text.index(key.strip()[0], 1) + 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ...rewriter.patterns.call_effects import NEW_BUILTINS
 from ...rewriter.patterns.torch_facts import METHOD
 from .module_state import ALIASES, CHANGES, base, changes
 from .movable import argument, parameters
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 
 _PLAIN = ("int", "float", "bool", "str", "none", "size")
-_MADE = frozenset(
-    """
-        int float bool str len range sum abs round hash id isinstance hasattr print type any all
-    """.split()
-)
 _SHARED = (
     "object list",
     "object dict",
@@ -151,7 +147,7 @@ class Aliases:
         if name.startswith("torch."):
             return given if last in ALIASES or last.endswith("_") else set()
         if isinstance(call.func, ast.Name):
-            return set() if call.func.id in _MADE and name == call.func.id else given
+            return set() if call.func.id in NEW_BUILTINS and name == call.func.id else given
         known = self._called(call)
         if known:
             return self._returned(call, known)

@@ -9,7 +9,14 @@ import builtins
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.torch_facts import METHOD, RANDOM
+from ...rewriter.patterns.call_effects import (
+    AHEAD_BUILTINS,
+    MAY_READ,
+    allows,
+    of_function,
+    of_method,
+)
+from ...rewriter.patterns.torch_facts import METHOD
 from .module_state import CHANGES, Owned, State, base, is_fixed_global
 
 if TYPE_CHECKING:
@@ -21,13 +28,6 @@ _OF_MODULES = ("parameters", "named_parameters", "buffers", "named_buffers", "mo
 _CALLED = ("function", "method")
 _OUTWARD = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.With, ast.AsyncWith)
 
-_BUILTINS = frozenset(
-    """
-    abs all any bool dict divmod enumerate filter float frozenset getattr hasattr int isinstance
-    issubclass iter len list
-    map max min next pow range repr super reversed round set slice sorted str sum tuple type zip
-    """.split()
-)
 _MODULES = (
     "math.",
     "itertools.",
@@ -43,11 +43,6 @@ _QUERIES = frozenset(
     get keys values items copy index count split join startswith endswith format lower upper strip
     replace removeprefix
     removesuffix
-    """.split()
-)
-_STATE = frozenset(
-    """
-        manual_seed seed set_default_dtype set_default_device set_grad_enabled save load compile
     """.split()
 )
 
@@ -206,7 +201,7 @@ class _Look:
         name = names.resolve(call.func) or ""
         if root(call.func) not in self.local | self.parameters:
             if name.startswith("torch."):
-                return _plain_torch(name)
+                return allows(MAY_READ, of_function(call, name))
             if name.startswith(_MODULES) and not name.startswith("numpy.random."):
                 return True
             if _is_builtin(call.func, names):
@@ -249,12 +244,7 @@ class _Look:
             return True
         fact = self.fact(func.value)
         tensor = fact is None or fact.what in ("tensor", "tensors", "object Size", "none")
-        return (
-            tensor
-            and func.attr in METHOD
-            and not func.attr.endswith("_")
-            and func.attr not in RANDOM
-        )
+        return tensor and func.attr in METHOD and allows(MAY_READ, of_method(func.attr))
 
     def _any_of(self, call: ast.Call) -> bool:
         """A method that the run did not reach: every one of its name in the project changes
@@ -269,7 +259,9 @@ def _is_builtin(func: Any, names: Names) -> bool:
     if not isinstance(func, ast.Name) or func.id in names.bound:
         return False
     known = getattr(builtins, func.id, None)
-    return func.id in _BUILTINS or (isinstance(known, type) and issubclass(known, BaseException))
+    return func.id in AHEAD_BUILTINS or (
+        isinstance(known, type) and issubclass(known, BaseException)
+    )
 
 
 def _compared_with_none(node: Any) -> bool:
@@ -277,14 +269,6 @@ def _compared_with_none(node: Any) -> bool:
         isinstance(node, ast.Compare)
         and all(isinstance(o, (ast.Is, ast.IsNot)) for o in node.ops)
         and all(isinstance(c, ast.Constant) for c in node.comparators)
-    )
-
-
-def _plain_torch(name: str) -> bool:
-    last = name.rpartition(".")[2]
-    fixed = not last.endswith("_") and last not in RANDOM and last not in _STATE
-    return fixed and not name.startswith(
-        ("torch.random.", "torch.cuda.", "torch.distributed.", "torch.utils.", "torch._")
     )
 
 

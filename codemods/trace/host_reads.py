@@ -11,20 +11,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from ...rewriter.patterns.call_effects import DRAWS
 from ...rewriter.patterns.torch_facts import SIZED, SIZED_FACTORIES
 
 _READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __complex__".split())
 _SHAPES = frozenset(
     "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount"
     " __getitem__ arange".split()
-)
-_RANDOM = frozenset(
-    """
-    rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal
-    poisson dropout
-    bernoulli_ normal_ uniform_ random_ exponential_ geometric_ cauchy_ log_normal_ feature_dropout
-    alpha_dropout
-    """.split()
 )
 _MOST = 20_000  # looks at stacks, after which a loop has shown its own
 
@@ -77,7 +70,7 @@ class Reads:
             name == "__get__" and function is self.torch.Tensor.data.__get__
         )  # writes to it move no version
         tensors = list(_leaves((args, kwargs), self.torch.Tensor))
-        derived = name in _RANDOM or any(self.is_derived(t) for t in tensors)
+        derived = name in DRAWS or any(self.is_derived(t) for t in tensors)
         if derived:
             for tensor in _leaves((result, args[:1] if _writes(name) else ()), self.torch.Tensor):
                 self._derive(tensor)
@@ -90,7 +83,7 @@ class Reads:
                 if name == "__getitem__"
                 else numbers or tensors
             )
-            derived = (name in _RANDOM and not numbers) or any(
+            derived = (name in DRAWS and not numbers) or any(
                 self.is_derived(t) for t in index
             )  # of what is read
             self.note(
@@ -106,7 +99,7 @@ class Reads:
             and result.dim() == 0
             and not result.is_inference()
         )
-        if is_number and name not in _RANDOM and all(self._is_constant(t) for t in tensors):
+        if is_number and name not in DRAWS and all(self._is_constant(t) for t in tensors):
             self.constants[result] = result._version
 
     def _is_constant(self, tensor: Any) -> bool:

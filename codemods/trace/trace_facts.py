@@ -15,6 +15,7 @@ from typing import Any
 
 from ...rewriter.patterns.kinds import BOOL, FLOAT, INT, NDARRAY, NONE, SIMPLE, STR, TENSORS, Kind
 from ...rewriter.patterns.torch_facts import DTYPES
+from ..analysis.findings import CommandError
 
 _SIMPLE = (INT, FLOAT, BOOL, STR, NONE, NDARRAY)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -30,7 +31,7 @@ _KNOWN = (
 )
 
 
-class TraceError(Exception):
+class TraceError(CommandError):
     """The script cannot be run under the tracer."""
 
 

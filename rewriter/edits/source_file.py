@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 import warnings
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +48,18 @@ def decode(raw: bytes) -> tuple[str, str, bool]:
         raise SourceError(f"byte {raw[error.start]:#04x} is not {encoding}", line) from None
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a file, without their endings, as Python counts them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _starts(text: str) -> list[int]:
+    """Where the lines begin."""
+    if "\r" in text:
+        return [0, *(match.end() for match in _LINE_END.finditer(text))]
+    return [0, *accumulate(len(line) + 1 for line in text.split("\n")[:-1])]
+
+
 def parse(text: str) -> ast.Module:
     """The tree of `text`; SourceError with the place where it is no Python."""
     try:
@@ -69,7 +82,7 @@ class SourceFile:
     ) -> None:
         self.text, self.path, self.encoding, self.bom = text, path, encoding, bom
         self.tree = parse(text)
-        self.starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+        self.starts = _starts(text)
         self._ascii = text.isascii()
         self._tokens: tuple[list[tuple[int, str]], list[tuple[int, int]]] | None = None
 

@@ -3,6 +3,7 @@
 import ast
 from dataclasses import dataclass, replace
 
+from .call_effects import TOTAL_TESTS
 from .kinds import Kind, literal
 
 DECIDES = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
@@ -292,9 +293,6 @@ def _all_settled(parts, partial, context):
     return tuple(dict.fromkeys([*facts, *(f"{n}.is_floating_point()" for n in names)]))
 
 
-_TOTAL_TESTS = frozenset("isnan isinf isfinite any all sum item".split())
-
-
 def _total(node, context, asked=None):
     """Whether a test on a tensor surely can be evaluated: it only asks of a tensor's elements what
     every tensor of its dtype can tell. `asked` takes the names that must be floating-point
@@ -320,7 +318,7 @@ def _total(node, context, asked=None):
     inner = node.args[0] if full.startswith("torch.") and node.args else None
     if not node.args and isinstance(node.func, ast.Attribute):
         inner = node.func.value
-    known = name in _TOTAL_TESTS or (asked is not None and name == "mean")
+    known = name in TOTAL_TESTS or (asked is not None and name == "mean")
     return inner is not None and known and _total(inner, context, asked)
 
 

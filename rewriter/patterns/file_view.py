@@ -8,6 +8,7 @@ from ..edits.parentheses import Binding, shown
 from ..edits.spans import Fix, Refusal, Safety
 from .import_names import Names
 from .name_scopes import rebindings
+from .tree_walk import below
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 BLOCKS = ("body", "orelse", "finalbody")
@@ -25,9 +26,19 @@ class FileView:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.functions: dict[ast.AST, Any] = {}
         self._taken: dict[ast.AST | None, set[str]] = {}
+        self._resolved: tuple[Any, dict[ast.AST, str | None]] = (None, {})
 
     def resolve(self, node):
         """The dotted name, unless a local variable hides its root."""
+        seen = len(self.functions), len(self.parents)
+        if self._resolved[0] != seen:  # what stands around a node is known better now
+            self._resolved = (seen, {})
+        known = self._resolved[1]
+        if node not in known:
+            known[node] = self._resolve(node)
+        return known[node]
+
+    def _resolve(self, node):
         root = node
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -158,7 +169,7 @@ def _bound_names(function):
         *filter(None, (args.vararg, args.kwarg)),
     ]
     found = {a.arg for a in every}
-    for node in ast.walk(function):
+    for node in below(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
         elif isinstance(node, _NAMED) and node is not function and node.name:

@@ -4,9 +4,9 @@
 import ast
 
 from ..edits.spans import Edit, Safety
+from .call_effects import ONLY_COMPUTES, tensor_work
 from .condition import condition, host_read
 from .kinds import literal
-from .torch_facts import RANDOM
 
 _IDENTITY = {ast.Add: ("+", "0"), ast.Sub: ("-", "0"), ast.Mult: ("*", "1"), ast.Div: ("/", "1")}
 _NAMED = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Attribute)
@@ -138,18 +138,8 @@ class Predicated:
         """Whether computing a statement's parts does nothing but compute."""
         if isinstance(statement, ast.If):
             return True
-        for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else "_"
-            method = name != "_" and self.context.kind(call.func.value).is_tensor
-            known = method or (self.context.resolve(call.func) or "").startswith("torch.")
-            if (
-                not known
-                or name.endswith("_")
-                or name in RANDOM
-                or name in ("item", "tolist", "numpy")
-            ):
-                return False
-        return True
+        calls = (n for n in ast.walk(statement) if isinstance(n, ast.Call))
+        return all(tensor_work(c, self.context, ONLY_COMPUTES) for c in calls)
 
     def _under_If(self, statement, indent):
         """A condition that no tensor decides stays, around what is written under the other."""

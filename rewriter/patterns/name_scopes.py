@@ -3,9 +3,14 @@
 import ast
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
+
+from .tree_walk import below, children
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_PATTERNS = (ast.MatchAs, ast.MatchStar, ast.MatchMapping)
+_BINDING = (ast.Name, ast.Import, ast.ImportFrom, *_NAMED, ast.ExceptHandler, *_PATTERNS)
 
 
 @dataclass(frozen=True)
@@ -18,13 +23,16 @@ class Rebindings:
     bound: frozenset
 
 
+@lru_cache(maxsize=512)
 def rebindings(function):
     """The Rebindings of a function's names."""
     stores, shared = Counter(), set()
-    for node in ast.walk(function):
+    for node in below(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             shared.update(node.names)
-        stores.update(_bound(node) if node is not function else ())
+        elif isinstance(node, _BINDING) and node is not function:
+            for name in _bound(node):
+                stores[name] += 1
     args = function.args
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
     parameters = [a.arg for a in [*every, *filter(None, (args.vararg, args.kwarg))]]
@@ -64,7 +72,7 @@ def _own(tree):
         node = todo.pop()
         yield node
         if not isinstance(node, (*_SCOPES, ast.ClassDef)):
-            todo += ast.iter_child_nodes(node)
+            todo += children(node)
 
 
 def bound_in(node):

@@ -2,6 +2,7 @@
 
 import ast
 
+from .call_effects import LOGGERS
 from .kinds import LOGGER
 
 LOG_METHODS = frozenset(
@@ -29,4 +30,4 @@ def is_log(node: ast.AST, oracle) -> bool:
         return False
     if oracle.kind(node.func.value).what == LOGGER:
         return True
-    return (oracle.resolve(node.func) or "").startswith(("logging.", "loguru.logger."))
+    return (oracle.resolve(node.func) or "").startswith(LOGGERS)

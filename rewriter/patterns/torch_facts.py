@@ -200,18 +200,6 @@ LEGACY_TENSORS = {
     "HalfTensor": "float",
 }
 
-RANDOM = _words(
-    """
-    rand randn randint randperm normal multinomial bernoulli rand_like randn_like randint_like
-    dropout dropout1d
-    dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu gumbel_softmax poisson binomial
-    bernoulli_
-    normal_ uniform_ random_ exponential_ cauchy_ geometric_ log_normal_ feature_dropout
-    fractional_max_pool2d
-    fractional_max_pool3d scaled_dot_product_attention
-    """
-)
-
 # Methods that only tensors have (not ndarrays, builtin containers, frames or modules).
 _SHARED = _words(
     """

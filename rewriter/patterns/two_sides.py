@@ -5,8 +5,8 @@ import ast
 from dataclasses import dataclass
 
 from ..edits.spans import Edit, Safety, apply
+from .call_effects import ONLY_COMPUTES, draws, tensor_work
 from .kinds import MODULE
-from .torch_facts import RANDOM
 from .where_safety import Plain
 
 _COND = (
@@ -14,7 +14,6 @@ _COND = (
     " takes milliseconds"
 )
 _WORKS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp, ast.Compare)
-_HOST = ("item", "tolist", "numpy", "backward", "cond", "load", "save")
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ class Chooser:
         """What a torch.cond of these sides changes."""
         partial = next((s.problem for s in sides if s.problem), "")
         calls = [n for node in (first, second) for n in ast.walk(node) if isinstance(n, ast.Call)]
-        if any((getattr(c.func, "attr", "") or getattr(c.func, "id", "")) in RANDOM for c in calls):
+        if draws(first) or draws(second):
             return "other random numbers are drawn"
         if any(self._is_module(c.func) for c in calls):
             return (
@@ -238,11 +237,8 @@ class Chooser:
         """Whether evaluating a side does nothing but compute: calls of torch's functions and
         tensors' methods alone."""
         for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-            method = name and self.context.kind(call.func.value).is_tensor
-            known = method or (self.context.resolve(call.func) or "").startswith("torch.")
-            known = known or (isinstance(call.func, ast.Name) and _named_number(call))
-            if not known or name.endswith("_") or name in RANDOM or name in _HOST:
+            number = isinstance(call.func, ast.Name) and _named_number(call)
+            if not number and not tensor_work(call, self.context, ONLY_COMPUTES):
                 return False
         return True
 

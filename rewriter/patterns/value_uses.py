@@ -8,7 +8,9 @@ import ast
 from dataclasses import dataclass
 
 from . import torch_facts as tables
+from .call_effects import LOGGERS
 from .kinds import DICT, LIST, LOGGER, MODULE, NONE, PYTHON_NUMBERS, STR, TENSORS, TUPLE
+from .tree_walk import below
 
 WRITE, TEXT, LOOK, ESCAPE, UNKNOWN = "write", "text", "look", "escape", "unknown"
 _DEEPEST = 3
@@ -50,7 +52,7 @@ class ValueUses:
     def __init__(self, context, function, depth=0):
         self.context, self.function, self.depth = context, function, depth
         self.parents = context.whole_parents()
-        self.inside = list(ast.walk(function))
+        self.inside = below(function)
 
     # Which names stand for one tensor
 
@@ -306,7 +308,7 @@ class ValueUses:
         owner = getattr(call.func, "value", None)
         if owner is not None and self.context.kind(owner).is_tensor and name in tables.METHOD:
             return [(UNKNOWN, call)] if name in tables.SCRAMBLES else self._given(call)
-        if full.startswith(("logging.", "warnings.")) or (
+        if full.startswith((*LOGGERS, "warnings.")) or (
             owner is not None and self.context.kind(owner).what == LOGGER
         ):
             return [(TEXT, call)]

@@ -9,14 +9,10 @@ import ast
 import math
 from dataclasses import dataclass, replace
 
+from .call_effects import TOTAL_FUNCTIONS, TOTAL_METHODS, TOTAL_REDUCTIONS
 from .kinds import BOOL, FLOAT, INT, NO_CONST, SIZE, Kind, literal
 from .torch_facts import KEEPS_NUMBERS
 
-_TOTAL_METHODS = frozenset(["clone", "neg", "detach", "contiguous", "relu", "float", "double"])
-_TOTAL_FUNCTIONS = frozenset(
-    ["torch.zeros_like", "torch.ones_like", "torch.relu", "torch.nn.functional.relu", "torch.clone"]
-)
-_TOTAL_REDUCTIONS = frozenset(["sum", "any", "all"])
 _REAL = frozenset(["relu"])
 NO_GRAD = frozenset(["detach", "zeros_like", "ones_like"])
 _SMALL = 127  # every dtype of integers has it
@@ -298,9 +294,9 @@ class Plain:
         name, method = node.func.attr, self.context.kind(node.func.value).is_tensor
         inner = node.func.value if method and not node.args else None
         full = self.context.resolve(node.func) or ""
-        if full in _TOTAL_FUNCTIONS and len(node.args) == 1:
+        if full in TOTAL_FUNCTIONS and len(node.args) == 1:
             inner = node.args[0]
-        elif name not in _TOTAL_METHODS | _TOTAL_REDUCTIONS:
+        elif name not in TOTAL_METHODS | TOTAL_REDUCTIONS:
             inner = None
         return self.side(inner) if inner is not None and self._takes(name, inner) else None
 
@@ -311,4 +307,4 @@ class Plain:
             return category in ("int", "float")
         if name == "neg":
             return category in ("int", "float", "inexact", "number")
-        return bool(category) or name not in _TOTAL_REDUCTIONS
+        return bool(category) or name not in TOTAL_REDUCTIONS

@@ -287,8 +287,14 @@ def loaded(*argv):
 @pytest.mark.parametrize("argv", [("--version",), ("--check", "safe.py"), ("clean.py",)])
 def test_the_command_loads_neither_torch_nor_libcst_nor_rich(folder, argv):
     names = loaded(*argv)
-    assert "dynfix.codemods.cli.check" in names
+    assert ("dynfix.codemods.cli.check" in names) == (argv != ("--version",))
     assert not names & {"torch", "libcst", "rich", "multiprocessing", "numpy"}
+
+
+def test_what_is_known_of_a_file_is_told_without_a_rule(folder):
+    first = support.command("--check", "safe.py")
+    assert not {n for n in loaded("--check", "safe.py") if n.startswith("dynfix.codemods.rules")}
+    assert support.command("--check", "safe.py") == first and "DYN" in first[1]
 
 
 def test_a_fix_that_is_made_loads_libcst(folder):

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from dynfix.rewriter.patterns import torch_facts as tables
+from dynfix.rewriter.patterns.call_effects import DRAWS
 from torch import nn
 
 INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -241,3 +242,17 @@ def test_layers(name):
         if name in tables.NEW_LAYERS:
             assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
             assert _dense(out)
+
+
+def test_what_draws_random_numbers_is_known():
+    """torch marks its operators that ask a generator."""
+    drawing = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        overloads = packet.overloads() if hasattr(packet, "overloads") else ()
+        tags = (getattr(packet, o).tags for o in overloads)
+        if any(torch.Tag.nondeterministic_seeded in t for t in tags):
+            drawing.add(name)
+    public = {n for n in drawing if not n.startswith("_")} - {"miopen_rnn"}  # none calls it by name
+    assert public <= DRAWS
+    assert {"rand", "dropout", "lstm"} <= public

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
+from ....rewriter.patterns.call_effects import MAY_DRAW, tensor_work
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 
 _PURE = (ast.Assign, ast.Pass)
-_HOST = ("item", "tolist", "numpy", "backward")
 
 
 class TensorWhile(Rule):
@@ -169,10 +169,7 @@ def _quiet(node: ast.While, context: FileContext) -> Any:
     tensors' methods."""
     tested = set(ast.walk(node.test))
     for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
-        method = isinstance(call.func, ast.Attribute) and context.kind(call.func.value).is_tensor
-        known = (context.resolve(call.func) or "").startswith("torch.")
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         read = host_read(call, context) is not None and call in tested
-        if not read and (not (method or known) or name.endswith("_") or name in _HOST):
+        if not read and not tensor_work(call, context, MAY_DRAW):
             return Refusal(f"`{' '.join(context.segment(call).split())}` may do more than compute")
     return None

@@ -9,37 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import wrap
 from ....rewriter.edits.spans import hidden
+from ....rewriter.patterns.call_effects import (
+    LOGGERS,
+    MAY_READ,
+    ONLY_COMPUTES,
+    QUIET_BUILTINS,
+    allows,
+    of_function,
+    of_method,
+)
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.kinds import LOGGER, MODULE, MODULES
 from ....rewriter.patterns.telling_calls import is_log, is_print
-from ....rewriter.patterns.torch_facts import FUNCTION, RANDOM, REDUCTIONS
+from ....rewriter.patterns.torch_facts import FUNCTION, REDUCTIONS
 
 if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix, Refusal
     from ...analysis.file_context import FileContext
 
 
-_QUIET_CALLS = frozenset(
-    [
-        "str",
-        "repr",
-        "len",
-        "format",
-        "int",
-        "float",
-        "bool",
-        "type",
-        "round",
-        "list",
-        "tuple",
-        "min",
-        "max",
-        "sum",
-        "abs",
-        "id",
-        "sorted",
-    ]
-)
 _TIMES = ("time", "perf_counter", "monotonic", "process_time", "time_ns", "perf_counter_ns")
 CLOCKS = frozenset(f"time.{name}" for name in _TIMES)
 # Methods that only read, whatever sort of object has them.
@@ -97,18 +85,13 @@ def _quiet_call(call: ast.Call, context: FileContext) -> bool:
         return True
     if isinstance(call.func, ast.Name):
         return (
-            call.func.id in _QUIET_CALLS
+            call.func.id in QUIET_BUILTINS
             and call.func.id not in context.names.bound | context.local_names(call)
         )
     name = call.func.attr if isinstance(call.func, ast.Attribute) else "_"
     base = context.kind(call.func.value) if isinstance(call.func, ast.Attribute) else None
     if base is not None and (base.is_tensor or base.what in ("str", "size")):
-        return not name.endswith("_") and name not in (
-            "backward",
-            "register_hook",
-            "bernoulli",
-            "multinomial",
-        )
+        return allows(MAY_READ, of_method(name))
     if base is not None and base.what == LOGGER and name in ("isEnabledFor", "getEffectiveLevel"):
         return True
     if base is not None and base.what not in (MODULE, MODULES, "self") and name in _ONLY_READ:
@@ -122,8 +105,8 @@ def _quiet_call(call: ast.Call, context: FileContext) -> bool:
 def _computes(call: ast.Call, full: str) -> bool:
     """Whether a call is one of a function of torch that only computes."""
     last = full.rpartition(".")[2]
-    known = full == f"torch.{last}" and last in FUNCTION and last not in RANDOM
-    return known and last[-1] != "_" and not any(k.arg == "out" for k in call.keywords)
+    known = full == f"torch.{last}" and last in FUNCTION
+    return known and allows(ONLY_COMPUTES, of_function(call, full))
 
 
 def count_calls(statement: ast.stmt, context: FileContext) -> int:

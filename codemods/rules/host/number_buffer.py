@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.patterns.tree_walk import below
 from ...analysis.integer_buffers import Buffers, Method
 from ...cli.suppressions import Suppressions
 from ..base import Rule
@@ -137,7 +138,7 @@ def _holds(statement: ast.stmt, edit: Edit, spans: dict[ast.stmt, tuple[int, int
 
 
 def _makes_buffers(node: ast.ClassDef) -> bool:
-    return any(isinstance(k, ast.keyword) and k.arg == "persistent" for k in ast.walk(node))
+    return any(isinstance(k, ast.keyword) and k.arg == "persistent" for k in below(node))
 
 
 def _whole(methods: list[Function], numbers: dict[str, str], context: FileContext) -> list[Method]:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import insert_before
 from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
-from ....rewriter.patterns.torch_facts import RANDOM
+from ....rewriter.patterns.call_effects import (
+    CONSTANT_BUILTINS,
+    MAY_WRITE,
+    allows,
+    of_function,
+)
 from ...analysis.constancy import number_by_default, several, sized
 from ..base import Rule
 
@@ -18,10 +23,6 @@ if TYPE_CHECKING:
     from ...analysis.findings import Finding
 
 
-_BUILTINS = frozenset(
-    "range len float int bool min max abs sum tuple list enumerate zip round sorted reversed pow"
-    " map ValueError".split()
-)
 _MAKERS = frozenset(
     ["Tensor", "FloatTensor", "DoubleTensor", "LongTensor", "tensor", "from_numpy", "as_tensor"]
 )
@@ -237,17 +238,17 @@ class Body:
         if full.split(".")[0] == "numpy":
             self.numpy = True
         known = full.split(".")[0] in ("numpy", "math", "torch")
-        return known or (name.id in _BUILTINS and name.id not in self.context.names.bound)
+        return known or (
+            name.id in CONSTANT_BUILTINS | {"ValueError"}
+            and name.id not in self.context.names.bound
+        )
 
     def _calls(self, node: Any) -> bool:
         for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
             name = self.context.resolve(call.func) or ""
             last = name.rpartition(".")[2]
-            if name.startswith(("numpy.random", "torch.random", "torch.cuda", "torch.distributed")):
-                return False
-            if name.startswith("torch.") and (
-                last in RANDOM or last in ("load", "save", "manual_seed", "normal")
-            ):
+            known = name.startswith(("torch.", "numpy."))
+            if known and not allows(MAY_WRITE, of_function(call, name)):
                 return False
             self.makes = self.makes or (name.startswith("torch.") and last in _MAKERS)
         return True

@@ -22,10 +22,10 @@ import ast
 from dataclasses import replace
 
 from ...edits.spans import Edit, Fix, Refusal, Safety
+from ..call_effects import draws
 from ..condition import Condition, condition
 from ..proofs import Proofs
 from ..tensor_if import is_elif, value_pairs
-from ..torch_facts import RANDOM
 from ..two_sides import Chooser
 from ..where_safety import Plain
 from .compiled_facts import Asked, grouped, negated
@@ -206,7 +206,7 @@ class Compiled:
     def _certain(self, found, test):
         """A Condition of which nothing is in doubt any more, or why it is."""
         self._ask_tensors(test)
-        if found.doubt and (not found.settled or _draws(test)):  # asking would draw once more
+        if found.doubt and (not found.settled or draws(test)):  # asking would draw once more
             if not self.loose:
                 return found.doubt
             self.doubts.setdefault(found.doubt)
@@ -237,7 +237,7 @@ class Compiled:
                         self.asked.add(f"{name}.is_floating_point()")
         blocked = [s.problem or s.doubt for s in sides if s.problem or s.doubt]
         blocked += ["a side calls what may do more than compute" for s in sides if s.calls]
-        blocked += ["a random number is drawn" for v in values if _draws(v)]
+        blocked += ["a random number is drawn" for v in values if draws(v)]
         why = next(iter(blocked), "") or self._agree(sides, values, targets)
         if why:
             return "", why
@@ -293,7 +293,7 @@ class Compiled:
         if not why and not all(map(chooser.computes, values)):
             why = "" if self.loose else "a side may do more than compute"
             self.doubts.setdefault(_CALLS)
-            why = why or ("a random number is drawn" if any(map(_draws, values)) else "")
+            why = why or ("a random number is drawn" if any(map(draws, values)) else "")
         why = (
             why
             or chooser.differ(*values)
@@ -363,7 +363,7 @@ class Compiled:
             return "the sides may differ in shape, or not fit their tensors"
         if one.kind.dtype == other.kind.dtype or (self.loose and _CALLS in self.doubts):
             return ""  # asking would call what is called
-        if any(_picks(v) or _draws(v) for v in values):
+        if any(_picks(v) or draws(v) for v in values):
             if not self.loose:
                 return "the sides may differ in dtype"
             self.doubts.setdefault("sides that differ in dtype do not compile")
@@ -443,11 +443,6 @@ def _both_ways(one, other):
 
 def _names(node):
     return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-
-
-def _draws(node):
-    calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
-    return any((getattr(c.func, "attr", "") or getattr(c.func, "id", "")) in RANDOM for c in calls)
 
 
 def _picks(node):
