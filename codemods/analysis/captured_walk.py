@@ -108,8 +108,18 @@ class Walk:
             return
         if isinstance(node, ast.If):
             self._if(node)
-            return
-        self._children(node)
+        elif isinstance(node, ast.IfExp):
+            self._expression(node)
+        else:
+            self._children(node)
+
+    def _expression(self, node: ast.IfExp) -> None:
+        """The sides of `a if torch.compiler.is_compiling() else b` that run when compiled."""
+        names = self.context.names
+        state = compiling(node.test, names) if _exact(node.test, names) else None
+        parts = {True: [node.body], False: [node.orelse], None: [node.test, node.body, node.orelse]}
+        for part in parts[state]:
+            self._visit(part)
 
     def _children(self, node: ast.AST) -> None:
         for name in node._fields:

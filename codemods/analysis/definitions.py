@@ -30,6 +30,12 @@ MODULE_BASES = _words("""
 NEVER_CAPTURED = _words("""
     __init__ __repr__ __str__ extra_repr reset_parameters state_dict load_state_dict __del__ __new__
     """)
+_HOOKS = _words("""
+    register_forward_hook register_forward_pre_hook register_module_forward_hook
+    register_module_forward_pre_hook
+    """)
+_TEXTS = _words("__repr__ __str__ __format__ extra_repr _get_name")
+_CHANGES = _words("append add pop extend insert remove clear update setdefault popitem appendleft")
 COMPILE = _words("torch.compile torch._dynamo.optimize torch.compiler.compile dynfix.compile")
 DISABLE = _words("""
     torch.compiler.disable torch._dynamo.disable torch._dynamo.disallow_in_graph dynfix.disable
@@ -123,6 +129,19 @@ class FileProgram:
         self.stores = AttributeStores(index, self.functions, self.classes)
         self.rebound, self.compiled = names.rebound, self._compiled_roots()
         self.switching = switching_functions(self.functions, self.calls)
+        # a layer may give what a hook of this file makes of its output
+        self.hooked = any(getattr(c.func, "attr", "") in _HOOKS for c in self.calls)
+
+    @cached_property
+    def acting(self) -> set[str]:
+        """The properties, and the methods that make text, that do more than read."""
+        texts = [f for f in self.functions if f.cls is not None and f.name in _TEXTS]
+        read = [f for f in self.functions if f.cls is not None and _is_property(f.node)]
+        return {f.name for f in [*texts, *read] if any(_acts(n) for n in self.nodes(f.node))}
+
+    @cached_property
+    def acting_texts(self) -> bool:
+        return bool(self.acting & _TEXTS)
 
     def nodes(self, function: ast.AST) -> tuple[ast.AST, ...]:
         """The nodes of a function, as `below` gives them."""
@@ -324,3 +343,16 @@ class FileProgram:
             )
             if stored and isinstance(made, ast.Name) and made.id in self.classes:
                 yield self.classes[made.id]
+
+
+def _is_property(function: ast.FunctionDef) -> bool:
+    return any("property" in ast.unparse(d) for d in function.decorator_list)
+
+
+def _acts(node: ast.AST) -> bool:
+    """Whether a statement or expression surely changes what others see."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return not isinstance(node.ctx, ast.Load)
+    called = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+    writes = called.endswith("_") and not called.endswith("__")
+    return isinstance(node, (ast.Global, ast.Nonlocal)) or writes or called in _CHANGES

@@ -225,6 +225,8 @@ class Calls(Operators):
             self._prove(node)
         if known[0] == "tuple":
             return Kind(TENSORS)
+        if self.program.hooked:
+            return self.tokens.tensor()
         kinds = [self.kind(a) for a in node.args if self.kind(a).is_tensor]
         device = {"device": kinds[0].device} if kinds else {}
         last, inplace = name.rpartition(".")[2], bool(module.const is True)
@@ -315,7 +317,9 @@ class Calls(Operators):
         inplace = any(
             k.arg in (None, "inplace") and not is_false(k.value) for k in node.keywords
         ) or (last in _INPLACE_LAST and bool(node.args) and not is_false(node.args[-1]))
-        if any(k.arg == "dtype" for k in node.keywords):
+        if any(k.arg in ("dtype", "return_indices", None) for k in node.keywords):
+            return Kind(MODULE, cls="torch.nn")
+        if "MaxPool" in last and len(node.args) > 1 + ("Adaptive" not in last) * 3:
             return Kind(MODULE, cls="torch.nn")
         return Kind(MODULE, cls=f"torch.nn.{last}", const=inplace)
 
@@ -343,7 +347,8 @@ class Calls(Operators):
             return self.tokens.tensor(fresh=True)
         shape, rank, low = self.tokens.broadcast(left, right)
         dtype = self.tokens.promote(left, right)
-        full = Kind(TENSOR, dtype, shape, self.tokens.device_of(left, right), rank, low, fresh=True)
+        device, order = self.tokens.device_of(left, right), self.tokens.order_of(left, right)
+        full = Kind(TENSOR, dtype, shape, device, rank, low, fresh=True, order=order)
         full = self.new(full, strided=True)
         if not condition.is_tensor or condition.rank == 0 or condition.shape == shape:
             return full
@@ -365,7 +370,8 @@ class Calls(Operators):
             else tokens.of("device", ast.dump(named["device"]))
         )
         shape = tokens.scalar_shape if rank == 0 else shape
-        kind = Kind(TENSOR, self._dtype_of(node, last, named), shape, device, rank, fresh=True)
+        dtype, order = self._dtype_of(node, last, named), tokens.of("order", "contiguous")
+        kind = Kind(TENSOR, dtype, shape, device, rank, fresh=True, order=order)
         leaf = named.get("requires_grad", ast.Constant(False))
         plain = is_false(leaf) and not {"out", "layout", None} & set(named)
         return self.new(kind, strided=True) if plain else kind

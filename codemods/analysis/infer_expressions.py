@@ -94,10 +94,12 @@ class Expressions:
             return kind
         if kind.what == UNKNOWN or (kind.what == NDARRAY and not seen.is_tensor):
             return seen
+        if kind.is_tensor and seen.what == TENSORS:
+            return seen
         if not (kind.is_tensor and seen.is_tensor):
             return kind
         rank = {"rank": seen.rank} if kind.rank is None and seen.rank is not None else {}
-        unknown = self.tokens.category(kind.dtype) is None and self.tokens.category(seen.dtype)
+        unknown = bool(self.tokens.category(seen.dtype)) and not self.tokens.is_known(kind.dtype)
         return replace(
             kind,
             optional=kind.optional and seen.optional,
@@ -275,7 +277,8 @@ class Expressions:
         tokens = self.tokens
         shape, rank, low = tokens.broadcast(left, right)
         dtype = self._binary_dtype(op, left, right)
-        kind = Kind(TENSOR, dtype, shape, tokens.device_of(left, right), rank, low, fresh=True)
+        device, order = tokens.device_of(left, right), tokens.order_of(left, right)
+        kind = Kind(TENSOR, dtype, shape, device, rank, low, fresh=True, order=order)
         return self.new(kind, strided=all(k.strided for k in tensors))
 
     def _binary_dtype(self, op: Any, left: Any, right: Any) -> Any:
@@ -317,7 +320,8 @@ class Expressions:
             )
         shape, rank, low = self.tokens.broadcast(left, right)
         device = self.tokens.device_of(left, right)
-        kind = Kind(TENSOR, self.tokens.bool, shape, device, rank, low, fresh=True)
+        order = self.tokens.order_of(left, right)
+        kind = Kind(TENSOR, self.tokens.bool, shape, device, rank, low, fresh=True, order=order)
         return self.new(kind, strided=True)
 
     def on_Attribute(self, node: ast.Attribute) -> Kind:

@@ -102,9 +102,13 @@ class Operators(Expressions):
         if name in tables.SAME:
             alias = name in ("detach", "contiguous", "requires_grad_", "relu_", "clamp_", "dropout")
             dtype = tokens.fresh() if typed else self._kept_dtype(name, base, args, node)
-            return replace(base, dtype=dtype, fresh=fresh and not alias, optional=False)
+            order = self._order(name, base, node)
+            return replace(
+                base, dtype=dtype, fresh=fresh and not alias, optional=False, order=order
+            )
         if name in tables.SAME_FLOAT and not typed:
-            return replace(base, dtype=self._float_dtype(name, base), fresh=True, optional=False)
+            dtype, order = self._float_dtype(name, base), self._order(name, base, node)
+            return replace(base, dtype=dtype, fresh=True, optional=False, order=order)
         if name in tables.BINARY and args and len(args) == 1 and not node.keywords:
             return self.binary(_OPERATORS[tables.BINARY[name]], base, self.kind(args[0]))
         if name in tables.BOOL_RESULT:
@@ -115,10 +119,20 @@ class Operators(Expressions):
         kind = replace(tokens.tensor(fresh=True), device=base.device)
         return replace(kind, dtype=dtype) if dtype else kind
 
+    def _order(self, name: str, base: Any, node: Any) -> Any:
+        if any(k.arg == "memory_format" for k in node.keywords):
+            return self.tokens.fresh()
+        if name == "contiguous":
+            return self.tokens.of("order", "contiguous")
+        return self.tokens.fresh() if name in tables.REORDERS else base.order
+
     def _truth_table(self, base: Any, args: Any) -> Any:
         other = self.kind(args[0]) if args else SIMPLE[INT]
         shape, rank, low = self.tokens.broadcast(base, other)
-        return Kind(TENSOR, self.tokens.bool, shape, base.device, rank, low, fresh=True)
+        order = self.tokens.order_of(base, other)
+        return Kind(
+            TENSOR, self.tokens.bool, shape, base.device, rank, low, fresh=True, order=order
+        )
 
     def _reduced(self, name: str, base: Any, args: Any, node: Any) -> Any:
         """A reduction: to a scalar where no axis is named."""

@@ -32,7 +32,8 @@ class Kind:
     `rank` where known, `low` its least rank, `fresh` if this function made it. `cls`: a module's
     class. `item`: what a container holds (all of one kind). `const`: a literal's value. `param`:
     the bare parameter it came from. `host`: read from a tensor. `made`: this function made it, a
-    dense tensor in memory of its own, under the grad mode of that number. `strided`: not sparse."""
+    dense tensor in memory of its own, under the grad mode of that number. `strided`: not sparse.
+    `order`: a token for the order of its axes in memory."""
 
     what: str
     dtype: int | None = None
@@ -49,6 +50,7 @@ class Kind:
     host: bool = False
     made: int | None = None
     strided: bool = False
+    order: int | None = None
 
     @property
     def is_tensor(self):
@@ -82,7 +84,7 @@ class Tokens:
 
     def __init__(self):
         self._numbers = {}
-        self._category = {}
+        self._category, self._named = {}, set()
         self.bool = self.known("bool", "bool")
         self.uint8 = self.known("uint8", "int")
         self.int64 = self.known("int64", "int")
@@ -110,14 +112,20 @@ class Tokens:
     def known(self, name, category):
         token = self.of("dtype", name)
         self._category[token] = category
+        self._named.add(token)
         return token
+
+    def is_known(self, token):
+        """Whether a dtype has a name."""
+        return token in self._named
 
     def category(self, token):
         return self._category.get(token)
 
     def tensor(self, **facts):
         """A tensor about which nothing but `facts` is known."""
-        kind = Kind(TENSOR, self.fresh(), self.fresh(), self.fresh(), **facts)
+        order = self.fresh()
+        kind = Kind(TENSOR, self.fresh(), self.fresh(), self.fresh(), order=order, **facts)
         return replace(kind, shape=self.scalar_shape) if kind.rank == 0 else kind
 
     def promote(self, left, right, division=False):
@@ -205,6 +213,11 @@ class Tokens:
             max(k.least_rank() for k in tensors),
         )
 
+    def order_of(self, left, right):
+        """The order in memory of an elementwise result: that of operands which agree in it."""
+        orders = {k.order for k in (left, right) if k.is_tensor and k.rank != 0}
+        return self.fresh() if len(orders) > 1 or None in orders else next(iter(orders), None)
+
     def device_of(self, left, right):
         tensors = [k for k in (left, right) if k.is_tensor]
         if len({k.device for k in tensors}) == 1:
@@ -250,6 +263,7 @@ class Tokens:
             fresh=left.fresh and right.fresh,
             made=left.made if left.made == right.made else None,
             strided=left.strided and right.strided,
+            order=left.order if left.order == right.order else self.fresh(),
         )
 
     def at_head(self, joined, one, other, place):
@@ -257,7 +271,7 @@ class Tokens:
         category = self.category(joined.dtype)
         facts = {
             fact: self.of("head", *place, fact, category)
-            for fact in ("dtype", "shape", "device")
+            for fact in ("dtype", "shape", "device", "order")
             if getattr(one, fact) != getattr(other, fact)
         }
         if "dtype" in facts and category:

@@ -7,7 +7,7 @@ tell the difference where:
   exact zero (`where_safety`);
 - dtype, shape, device: they agree;
 - layout: none is sparse, which `torch.where` refuses, and none has gaps, which it closes: a tensor
-  that an operator of this function made is dense;
+  that an operator of this function made is dense; their axes lie in one order in memory;
 - gradients: both feed the same tensors. A side that is a tensor made before the branch has the
   gradient history of then: it was made under the grad mode of now;
 - identity: such a side *is* that tensor in eager and a copy of it afterwards. Nothing else holds
@@ -20,7 +20,9 @@ them), callers in other files that show or write into what is returned."""
 
 import ast
 
-from .value_uses import ESCAPE, LOOK, TEXT, UNKNOWN, WRITE, ValueUses
+from .kinds import MODULE
+from .later_writes import LaterWrites
+from .value_uses import ESCAPE, LOOK, TEXT, UNKNOWN, WRITE, Event, ValueUses
 
 _DOUBTS = {
     WRITE: "`{name}` is written in place, and would no longer be the same tensor",
@@ -75,7 +77,10 @@ class Proofs:
         for side, node in zip(sides, nodes, strict=True):
             if not side.kind.strided:
                 return f"`{self._text(node)}` may be sparse, which torch.where refuses"
-        return ""
+        one, other = (s.kind for s in sides)
+        lines = any(k.rank is not None and k.rank < 2 for k in (one, other))
+        same = lines or one.order == other.order
+        return "" if same else "the sides may lie in memory in another order"
 
     def _history(self, sides, nodes):
         """A tensor made before, here, under this very grad mode."""
@@ -125,7 +130,23 @@ class Proofs:
             return self._written(sides, found)
         later = [e for e in found if e.what in (WRITE, UNKNOWN) and self._after(e)]
         looks = [e for e in found if e.what == LOOK]
-        return self._first(looks) or self._first(later) or self._outside(found, (WRITE, LOOK), ())
+        why = self._first(looks) or self._first(later) or self._spoilt(found, self._given(targets))
+        return why or self._outside(found, (WRITE, LOOK), ())
+
+    def _given(self, targets):
+        """What a function that is not known gave, as Events: it may have kept that."""
+        calls = [
+            (n, n.value)
+            for n in self.uses.inside
+            if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)
+        ]
+        return [
+            Event(UNKNOWN, node, next(iter(names)))
+            for node, call in calls
+            if (names := {n.id for t in node.targets for n in _names(t)} & set(targets))
+            and self.context.kind(call).made is None
+            and self.context.kind(call.func).what == MODULE
+        ]
 
     def loses_history(self, side, node):
         """Whether a tensor from before may require a gradient where a copy of it would not."""
@@ -157,7 +178,17 @@ class Proofs:
     def _identity(self, events):
         leaf = [e for e in events if e.what == LOOK]
         later = [e for e in events if e.what in (WRITE, UNKNOWN) and self._after(e)]
-        return self._first(leaf) or self._first(later) or self._held(events)
+        return self._first(leaf) or self._first(later) or self._held(events) or self._spoilt(events)
+
+    def _spoilt(self, events, elsewhere=()):
+        """Something may write into what was kept before; `elsewhere`: what others may have kept."""
+        kept = [e for e in events if e.what in (ESCAPE, UNKNOWN) and not self._after(e)]
+        if not kept and not elsewhere:
+            return ""
+        writes = LaterWrites(self.context, self.uses, self.at)
+        node = writes.first(None if elsewhere else kept)
+        name = (kept or elsewhere)[0].name
+        return _DOUBTS[WRITE].format(name=name) if node is not None else ""
 
     def _held(self, events):
         """Two holders could tell whether they hold one tensor."""

@@ -139,6 +139,10 @@ STRIDED = _words(
     conv3d layer_norm cross_entropy gt lt ge le
     """
 )
+# Of a tensor whose axes lie in another order they give one of their own order.
+REORDERS = _words(
+    "contiguous softmax log_softmax logsigmoid cumsum roll tril triu masked_fill normalize"
+)
 # In place: the tensor itself comes back.
 RETURNS_ITSELF = _words(
     "zero_ fill_ relu_ masked_fill_ add_ sub_ mul_ div_ copy_ clamp_ index_add_ scatter_add_"

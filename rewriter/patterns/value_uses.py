@@ -356,7 +356,10 @@ class ValueUses:
         return found
 
     def after(self, event, branch):
-        """Whether an event may come after a branch."""
+        """Whether an event may come after a branch: what stands in a function within this one may
+        at any time."""
+        if self._scope(event.node) is not self.function:
+            return True
         place = (event.node.lineno, event.node.col_offset)
         later = place >= (branch.end_lineno, branch.end_col_offset)
         return later or bool(self.loops(branch) & self.loops(event.node))

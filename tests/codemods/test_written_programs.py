@@ -17,10 +17,12 @@ _ONCE = frozenset(
     setattr_nfkc outside_attr setattr_attr torch_global_none torch_for_shadow square_bool
     nograd_decorator state_buffer_update alias_list_store alias_is_test requires_grad_after
     masked_expanded_target class_level_override_relu replaced_layer d_tabs d_var_only_one2
+    pool_indices hook_alias dictattr_object_set roll_4d channels_last_sides mixed_order
+    escaped_then_written escaped_attr_written
     """.split()
 )
 _BREAKS = {"c_np_random", "c_time", "c_copytensor", "c_warn", "c_warn_mod"}  # these do break
-_ALL = [c for kind in ("attack", "disguise", "real", "clean") for c in cases(kind)]
+_ALL = [c for kind in ("attack", "holders", "disguise", "real", "clean") for c in cases(kind)]
 
 
 def _unchanged(case, scope):

@@ -12,6 +12,7 @@ from ....rewriter.patterns.compiled.compiled_checks import asserting
 from ....rewriter.patterns.condition import condition, host_read
 from ..base import Rule
 from ..host.host_read import in_test, told
+from .handled import losses
 
 if TYPE_CHECKING:
     from ....rewriter.patterns.kinds import Kind
@@ -102,7 +103,7 @@ def step(x: torch.Tensor):
         holds = f"{found[0]}.logical_not({test.text})" if test.negated else test.text
         known = node.msg is not None and constant and isinstance(node.msg.value, str)
         text = context.segment(node.msg) if known else quoted(context.segment(node.test))
-        compiled = asserting(node, text, context)
+        compiled = asserting(node, text, context, losses(node, context))
         if isinstance(compiled, Fix):
             yield context.finding(self, node.test, fix=compiled)
             return

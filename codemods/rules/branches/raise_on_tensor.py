@@ -13,6 +13,7 @@ from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..effects.guarded import guard, run_of
 from .chains_and_asserts import quoted
+from .handled import losses
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -81,7 +82,7 @@ def step(x: torch.Tensor):
     def _fix(self, node: ast.If, test: Condition, context: FileContext) -> Fix | Refusal:
         found, text = context.torch(node), self._text(node.body[0])
         shown = context.segment(text) if text is not None else quoted(context.segment(node.test))
-        compiled = raising(node, shown, context)
+        compiled = raising(node, shown, context, losses(node, context))
         if isinstance(compiled, Fix):
             return compiled
         if found is None:

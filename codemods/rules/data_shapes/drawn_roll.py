@@ -21,9 +21,9 @@ class DrawnRoll(Rule):
     """
     Dynamo draws from Python's `random` at every call, outside the graph, and hands the number in;
     `torch.roll` asks for a plain int, though, and the graph breaks. Positions counted from the
-    number, `(arange(n) - shift) % n`, pick the same elements in the graph. Safe where it is surely
-    a tensor that has the axis: `index_select` copies the same values, and their gradients go back
-    to the same places.
+    number, `(arange(n) - shift) % n`, pick the same elements in the graph. Eager rolls as before
+    (whose result may lie in memory in another order). Safe where it is surely a tensor that has the
+    axis: `index_select` copies the same values, and their gradients go back to the same places.
     """
 
     code = "DYN507"
@@ -49,7 +49,11 @@ import torch
 @torch.compile
 def jitter(x: torch.Tensor):
     shift = random.randint(-2, 2)
-    return x.index_select(2, (torch.arange(x.size(2), device=x.device) - shift) % x.size(2))
+    return (
+        x.index_select(2, (torch.arange(x.size(2), device=x.device) - shift) % x.size(2))
+        if torch.compiler.is_compiling()
+        else torch.roll(x, shifts=shift, dims=2)
+    )
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
@@ -173,7 +177,15 @@ class _Roll:
             shown, at = self.context.operand(shift), self.context.segment(axis)
             positions = f"{torch}.arange({base}.size({at}), device={base}.device) - {shown}"
             text = f"{text}.index_select({at}, ({positions}) % {base}.size({at}))"
-        return text
+        rolled = self.context.segment(self.node)
+        parts = [text, f"if {torch}.compiler.is_compiling()", f"else {rolled}"]
+        source = self.context.source
+        indent = source.indent_of(self.context.statement(self.node))
+        if indent is None or source.newline in rolled:
+            return f"({' '.join(parts)})"
+        newline = f"{source.newline}{indent}"
+        inner = "".join(f"{newline}{source.indent_unit()}{p}" for p in parts)
+        return f"({inner}{newline})"
 
 
 def _listed(node: ast.expr) -> list[ast.expr]:

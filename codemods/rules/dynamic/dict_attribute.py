@@ -94,8 +94,17 @@ class Model(nn.Module):
         )
 
     def _stores_items(self, spec: str, context: FileContext) -> bool:
-        """Whether the class, of this file, makes items of stored attributes, too."""
+        """Whether the class, of this file, makes items of stored attributes, too, and nothing in
+        the file goes past it."""
+        if any(_goes_past(n) for n in context.index.get(ast.Attribute, ())):
+            return False
         cls = context.program.classes.get(spec.partition(".")[0])
         return cls is not None and any(
             ast.unparse(s) == "__setattr__ = dict.__setitem__" for s in cls.node.body
         )
+
+
+def _goes_past(node: ast.Attribute) -> bool:
+    """`object.__setattr__`, `config.__dict__`."""
+    plain = isinstance(node.value, ast.Name) and node.value.id == "object"
+    return node.attr == "__dict__" or (plain and node.attr == "__setattr__")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.intents import wrap
 from ....rewriter.edits.spans import hidden
 from ....rewriter.patterns.call_effects import (
-    LOGGERS,
     MAY_READ,
     ONLY_COMPUTES,
     QUIET_BUILTINS,
@@ -72,12 +71,27 @@ def mute_only(body: list[ast.stmt], context: FileContext) -> bool:
 def quiet(node: ast.AST, context: FileContext) -> bool:
     """Whether leaving out what `node` evaluates changes nothing else: no stores, no calls but known
     ones."""
+    program = context.program
     for part in ast.walk(node):
         if isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
+            return False
+        if isinstance(part, ast.Attribute) and part.attr in program.acting:
+            return False
+        if program.acting_texts and _may_be_shown(part, context):
             return False
         if isinstance(part, ast.Call) and not _quiet_call(part, context):
             return False
     return True
+
+
+def _may_be_shown(node: ast.AST, context: FileContext) -> bool:
+    """Whether something of a class of one's own may be made text of."""
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+        return False
+    parent, what = context.parent(node), context.kind(node).what
+    called = isinstance(parent, ast.Call) and parent.func is node
+    read = isinstance(parent, ast.Attribute)
+    return what in ("unknown", "self", MODULE, MODULES) and not called and not read
 
 
 def _quiet_call(call: ast.Call, context: FileContext) -> bool:

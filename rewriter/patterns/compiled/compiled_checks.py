@@ -17,22 +17,24 @@ from .when_compiled import Compiled
 _TITLE = "assert on the device when compiled (a RuntimeError there)"
 
 
-def raising(node: ast.If, text: str, oracle) -> Fix | Refusal:
-    """The Fix for an `if` that only raises; `text` is the source of the message."""
-    return _Raise(node, oracle, text).fix()
+def raising(node: ast.If, text: str, oracle, losses=()) -> Fix | Refusal:
+    """The Fix for an `if` that only raises; `text` is the source of the message, `losses`: what
+    more is lost in compiled code, so that the fix is unsafe."""
+    return _Raise(node, oracle, text, losses).fix()
 
 
-def asserting(node: ast.Assert, text: str, oracle) -> Fix | Refusal:
+def asserting(node: ast.Assert, text: str, oracle, losses=()) -> Fix | Refusal:
     """The same for an `assert`."""
-    return _Assert(node, oracle, text).fix()
+    return _Assert(node, oracle, text, losses).fix()
 
 
 class _Raise(Compiled):
     title = _TITLE
 
-    def __init__(self, node, context, text):
+    def __init__(self, node, context, text, losses):
         super().__init__(node, context)
         self.message = text
+        self.doubts.update(dict.fromkeys(losses))
 
     def lines(self):
         hidden, test = self.hidden(), self.node.test

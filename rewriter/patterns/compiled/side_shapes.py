@@ -5,6 +5,7 @@ import ast
 
 from .. import torch_facts as tables
 from ..kinds import literal
+from .compiled_facts import grouped
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _UNARY = frozenset(n for n in tables.SAME | tables.SAME_FLOAT if n[-1] != "_") - {
@@ -32,7 +33,7 @@ class SideShapes:
         handler = getattr(self, f"_{type(node).__name__}", None)
         found = handler(node) if handler else None
         if found is None and self.context.seen(node):  # it was evaluated here, and fits
-            return _SCALAR if kind.rank == 0 else (self._text(node), kind.shape)
+            return _SCALAR if kind.rank == 0 else (grouped(node, self._text(node)), kind.shape)
         return found
 
     def agree(self, one, other):

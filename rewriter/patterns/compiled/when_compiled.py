@@ -35,6 +35,7 @@ from .side_shapes import SideShapes
 _LONGEST = 88
 _ZEROS = "tensors that the side not taken feeds alone get zero gradients where they had none"
 _RAISES = "a side that would raise where it is not taken does not compile"
+_HANDLED = "what an operator raises goes past the handlers around"
 _CALLS = (
     "a call in a side raises where it writes into a buffer (BatchNorm in training), and both sides"
     " must agree in shape and dtype"
@@ -91,11 +92,22 @@ class Compiled:
         return self.made(form, edit)
 
     def made(self, form, *edits):
+        if self._handled():
+            self.doubts.setdefault(_HANDLED)
         title = self.title or f"use torch.{form} when compiled"
         why = "; ".join(self.doubts) and f"in compiled code {'; '.join(self.doubts)}"
         safety = Safety.UNSAFE if why else Safety.SAFE
         fix = self.context.fix(title, *edits, safety=safety, why=why, imports=self.torch[1])
         return replace(fix, asked=True) if isinstance(fix, Fix) else fix
+
+    def _handled(self):
+        """Whether it stands in a `try` that has handlers."""
+        child, parent = self.node, self.context.parent(self.node)
+        while parent is not None and child is not self.proofs.function:
+            if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
+                return True
+            child, parent = parent, self.context.parent(parent)
+        return False
 
     def guard(self, word, indent):
         facts = [f"{self.torch[0]}.compiler.is_compiling()", *self.asked.texts(self.torch[0])]

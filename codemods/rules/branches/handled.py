@@ -1,0 +1,50 @@
+"""What a check in compiled code loses beside the exception of its own type: who handles that, and
+what its message does."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from ...analysis.grad_modes import swallows_nothing
+from ..effects.guarded import quiet
+
+if TYPE_CHECKING:
+    from ...analysis.file_context import FileContext
+
+_DEEPEST = 3
+_HANDLED = "the exception is handled in this file, the RuntimeError of compiled code is not"
+_ACTS = "what the message does beside reading is not done"
+
+
+def losses(node: ast.If | ast.Assert, context: FileContext) -> list[str]:
+    """What compiled code loses where the check at `node` becomes one on the device."""
+    raised = node.msg if isinstance(node, ast.Assert) else node.body[0]
+    parts: list[Any] = [raised] if isinstance(node, ast.Assert) else _parts(raised)
+    acts = not all(quiet(p, context) for p in parts if p is not None)
+    handled = _handled(node, context.whole_parents(), context, 0)
+    return [why for why, lost in ((_HANDLED, handled), (_ACTS, acts)) if lost]
+
+
+def _parts(raised: Any) -> list[ast.AST]:
+    """What a `raise` evaluates beside the call of the exception's class."""
+    call = raised.exc
+    given = [*call.args, *call.keywords] if isinstance(call, ast.Call) else [call]
+    return [*given, raised.cause]
+
+
+def _handled(node: ast.AST, parents: Any, context: FileContext, depth: int) -> bool:
+    """Whether an exception raised at `node` may be caught in this file."""
+    child, parent = node, parents.get(node)
+    while parent is not None and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(parent, ast.Try) and child in parent.body and parent.handlers:
+            return True
+        if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
+            entered = (i.context_expr for i in parent.items)
+            if not all(swallows_nothing(e, context.names) for e in entered):
+                return True
+        child, parent = parent, parents.get(parent)
+    if depth == _DEEPEST or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    calls = (call for _, call in context.callers(child))
+    return any(_handled(call, parents, context, depth + 1) for call in calls)
