@@ -24,12 +24,12 @@ from .. import __version__
 from ..runtime.errors import OptionError
 from ..runtime.pacing import SHARE
 from ..runtime.report import speak_with
-from . import emit_source
-from . import worker_launch as launch
-from .intercept import install
-from .session import Session
-from .summary import say_line
-from .tracebacks import without_own_frames
+from .running import emit_source
+from .running import worker_launch as launch
+from .running.intercept import install
+from .running.session import Session
+from .running.summary import say_line
+from .running.tracebacks import without_own_frames
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import textwrap
 import zipfile
 
 import pytest
-from dynfix.rewriter import worker_launch
+from dynfix.rewriter.running import worker_launch
 
 DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 

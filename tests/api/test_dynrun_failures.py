@@ -28,7 +28,7 @@ SCRIPT = """
         print(f"{{loss.item():.4f}}")
 """
 BROKEN = """if "dynfix" in sys.modules:
-        from dynfix.rewriter import session
+        from dynfix.rewriter.running import session
         def broken(*args, **changes): raise OSError("planted")
         session.Session.compile = broken
 """

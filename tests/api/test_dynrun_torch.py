@@ -9,8 +9,9 @@ import types
 
 import pytest
 import torch
-from dynfix.rewriter import catalogue, intercept, summary
-from dynfix.rewriter.session import Session
+from dynfix.rewriter import catalogue
+from dynfix.rewriter.running import intercept, summary
+from dynfix.rewriter.running.session import Session
 from torch import nn
 
 MAIN = (

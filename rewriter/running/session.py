@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from .. import (
+from ... import (
     # the package's lazy table: `public("compile")` loads torch and the compiler
     __getattr__ as public,
 )
-from ..runtime.pacing import SHARE, Account
-from ..runtime.run_lengths import RunLengths
+from ...runtime.pacing import SHARE, Account
+from ...runtime.run_lengths import RunLengths
+from ..background import Background
+from ..config import make_options
 from . import summary
-from .background import Background
-from .config import make_options
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep + "rewriter"
+_OWN = str(Path(__file__).absolute().parents[1])
 
 
 class Session:

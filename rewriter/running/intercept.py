@@ -19,10 +19,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..runtime import backends, report
-from ..runtime.options import list_mode_options
-from ..runtime.watching import Watch
-from .capture import current
+from ...runtime import backends, report
+from ...runtime.options import list_mode_options
+from ...runtime.watching import Watch
+from ..capture import current
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
