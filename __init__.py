@@ -105,7 +105,10 @@ __all__ = [
     "wrap_numpy",
 ]
 
-_INTERNAL = {"warm_up": "rewriter.warmup"}
+_INTERNAL = {
+    "warm_up": "rewriter.warmup",
+    "load_ipython_extension": "rewriter.running.magics",
+}
 
 # Names of torch.compiler that are not here, and why.
 _FILTERS = "every guard is checked: there are no guard filters"

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,6 +30,9 @@ class Session:
         self.keep, self.arguments = keep, arguments
         self.captured: list[tuple[str, Any]] = []
         self.background: Background | None = None
+        self.kinds = "auto"  # of `--compile`
+        self.exclude: tuple[str, ...] = ()
+        self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
 
     def compile_beside(self, share: float = SHARE, script: Sequence[str] = ()) -> None:
@@ -40,13 +44,49 @@ class Session:
             self.background.lengths = RunLengths(script)
         self.background.start()
 
+    def stop(self) -> None:
+        """Nothing is compiled beside the script any more."""
+        if self.background is not None:
+            self.background.worker.stop()
+
     def compile(self, model: Any, **changes: Any) -> Any:
         """`dynfix.compile(model)` with the command line's arguments, except for `changes`."""
         compile: Any = public("compile")
+        if self.arguments.get("options") and "mode" in changes and "options" not in changes:
+            del changes["mode"]  # a mode is a choice of options: the command line's stand
+        self._keep_out(model)
         compiled = compile(model, **{**self.arguments, **changes})
         if self.keep and hasattr(compiled, "_dynfix_entry"):
             self.captured.append((_name(model), compiled._dynfix_entry))
         return compiled
+
+    def excludes(self, model: Any) -> bool:
+        """Whether `--exclude` names this function, or the class of this module."""
+        if not self.exclude:
+            return False
+        of = model if hasattr(model, "__code__") else type(model)
+        name, module = of.__qualname__, of.__module__
+        found = {
+            wanted
+            for wanted in self.exclude
+            if any(fnmatchcase(each, wanted) for each in (of.__name__, name, f"{module}.{name}"))
+        }
+        self._met |= found
+        return bool(found)
+
+    def _keep_out(self, model: Any) -> None:
+        """Modules inside `model` that are to stay in eager break its graph."""
+        if self.exclude and hasattr(model, "modules"):
+            disable: Any = public("disable")
+            for inner in model.modules():
+                if self.excludes(inner):
+                    disable(type(inner).forward)
+
+    def tell_what_was_not_met(self) -> None:
+        """A name in `--exclude` that nothing had may be misspelt."""
+        for name in self.exclude:
+            if name not in self._met:
+                summary.say_line(f"--exclude {name}: nothing that was compiled has this name")
 
     def print_report(self, file: TextIO | None = None) -> None:
         """What was captured, and each place where it broke."""
