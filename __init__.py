@@ -107,6 +107,7 @@ __all__ = [
 
 _INTERNAL = {
     "warm_up": "rewriter.warmup",
+    "verify_calls": "rewriter.running.verified_calls",
     "load_ipython_extension": "rewriter.running.magics",
 }
 

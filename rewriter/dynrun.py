@@ -46,10 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:
-    at_once = arguments.explain or arguments.fullgraph or arguments.emit_source
+    first = arguments.explain or arguments.verify
+    at_once = first or arguments.fullgraph or arguments.emit_source
     if arguments.eager_calls is None and not at_once:
         session.compile_beside(arguments.overhead / 100, script)
-    default = 0 if arguments.explain else 1
+    default = 0 if first else 1
     speak_with(say_line)
     install(session, default if arguments.eager_calls is None else arguments.eager_calls)
 
@@ -58,6 +59,7 @@ def _session(arguments: argparse.Namespace) -> Session:
     """Raises OptionError for an unknown backend, mode or option."""
     session = Session(arguments.explain, **compile_arguments(arguments))
     session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
+    session.verify = arguments.verify
     if session.exclude:
         atexit.register(session.tell_what_was_not_met)
     if arguments.explain:

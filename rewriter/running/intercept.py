@@ -58,7 +58,7 @@ class Hooks:
         self._before: Any = None
 
     def __enter__(self) -> None:
-        torch = importlib.import_module("torch")
+        torch: Any = importlib.import_module("torch")
         if self._calls is None:
             self._calls = ModuleCalls(torch, self.session, self._eager_calls)
         self._before = torch.compile, torch.nn.Module._compiled_call_impl
@@ -67,7 +67,7 @@ class Hooks:
             torch.nn.Module._compiled_call_impl = self._calls
 
     def __exit__(self, *error: object) -> None:
-        torch = sys.modules["torch"]
+        torch: Any = sys.modules["torch"]
         torch.compile, torch.nn.Module._compiled_call_impl = self._before
 
 

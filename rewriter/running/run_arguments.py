@@ -10,6 +10,7 @@ from ... import __version__
 from ...runtime.pacing import SHARE
 
 KINDS = ("auto", "modules", "decorated")
+CALLS = 8  # of each graph that --verify compares, if it is not said
 _DEVICES = ("cpu", "gpu", "auto")
 
 
@@ -82,8 +83,8 @@ def _when(group: Any) -> None:
         "--eager-calls",
         type=_count,
         metavar="N",
-        help="compile a module at once after N eager calls (--explain: 0; --fullgraph and"
-        " --emit-source: 1), not beside the script where it pays",
+        help="compile a module at once after N eager calls (--explain and --verify: 0;"
+        " --fullgraph and --emit-source: 1), not beside the script where it pays",
     )
     group.add_argument(
         "--overhead",
@@ -99,6 +100,16 @@ def _shown(group: Any) -> None:
         "--explain",
         action="store_true",
         help="print at exit, to stderr, what was captured and where it broke",
+    )
+    group.add_argument(
+        "--verify",
+        type=_calls,
+        nargs="?",
+        const=CALLS,
+        default=0,
+        metavar="N",
+        help="make the first N calls (%(const)s) of each compiled graph in eager as well; the first"
+        " difference ends the run with a repro.py. Write --verify=N",
     )
     group.add_argument(
         "--emit-source",
@@ -156,6 +167,12 @@ def _option(text: str) -> tuple[str, Any]:
 def _count(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of calls: use 0, 1, 2, …")
+    return int(text)
+
+
+def _calls(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of calls: use 1, 2, …")
     return int(text)
 
 

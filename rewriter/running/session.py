@@ -32,6 +32,7 @@ class Session:
         self.background: Background | None = None
         self.kinds = "auto"  # of `--compile`
         self.exclude: tuple[str, ...] = ()
+        self.verify = 0  # calls of each graph that are made in eager as well
         self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
 
@@ -52,6 +53,10 @@ class Session:
     def compile(self, model: Any, **changes: Any) -> Any:
         """`dynfix.compile(model)` with the command line's arguments, except for `changes`."""
         compile: Any = public("compile")
+        if self.verify:
+            verify_calls: Any = public("verify_calls")
+            verify_calls(self.verify)
+            self.verify = 0
         if self.arguments.get("options") and "mode" in changes and "options" not in changes:
             del changes["mode"]  # a mode is a choice of options: the command line's stand
         self._keep_out(model)
