@@ -20,6 +20,7 @@ class Difference:
 
     what: str
     how: str
+    raised: bool = False
 
     def __str__(self) -> str:
         return f"{self.what} differs from eager: {self.how}"
@@ -91,7 +92,8 @@ def differ(
     try:
         got = observe(program, inputs, written)
     except Exception as error:
-        return Difference("the compiled graph", f"it raises {type(error).__name__}: {error}")
+        how = f"it raises {type(error).__name__}: {error}"
+        return Difference("the compiled graph", how, raised=True)
     return compare(wanted, got, lambda: in_double(module, inputs, written))
 
 

@@ -1,6 +1,7 @@
 """`repro.py`: a graph that is compiled wrongly, as a program that fails when it is run alone."""
 
 import base64
+import contextlib
 import inspect
 import re
 import types
@@ -29,7 +30,7 @@ def graph({parameters}):
 
 inputs = [
 {inputs}]
-check(graph, inputs, backend={backend!r}, options={options!r}, dynamic={dynamic!r})
+check(graph, inputs{settings})
 '''
 
 
@@ -44,7 +45,6 @@ def written(
     """The text of the file at `path`. Raises ValueError where the graph calls what cannot be
     imported."""
     code = module.graph.python_code("self")
-    backend = options.backend if isinstance(options.backend, str) else "native"
     lines = inspect.cleandoc(code.src).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("def forward("))
     used = {
@@ -60,10 +60,22 @@ def written(
         parameters=", ".join(n.name for n in module.graph.nodes if n.op == "placeholder"),
         body="\n".join(body),
         inputs="".join(f"    {_input(value)},\n" for value in inputs),
-        backend=backend,
-        options=_changed(options),
-        dynamic=dynamic,
+        settings="".join(f", {k}={v!r}" for k, v in _settings(options, dynamic).items()),
     )
+
+
+def _settings(options: Options, dynamic: bool | None) -> dict[str, Any]:
+    """Arguments of `check` that are not its defaults."""
+    casts = [
+        (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
+        for kind in ("cpu", "cuda")
+        if torch.is_autocast_enabled(kind)
+    ]
+    backend = options.backend if isinstance(options.backend, str) else "native"
+    settings = {"backend": backend, "options": _changed(options), "dynamic": dynamic}
+    settings |= {"autocast": casts, "grad": torch.is_grad_enabled()}
+    usual = {"backend": "native", "options": {}, "dynamic": None, "autocast": [], "grad": True}
+    return {name: value for name, value in settings.items() if value != usual[name]}
 
 
 def _changed(options: Options) -> dict[str, Any]:
@@ -139,16 +151,36 @@ def check(
     backend: str = "native",
     options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None,
+    autocast: Sequence[tuple[str, str]] = (),
+    grad: bool = True,
 ) -> None:
-    """Raise AssertionError where `graph`, compiled, differs from eager on `inputs`."""
+    """Raise AssertionError where `graph`, compiled, differs from eager on `inputs`. `autocast`:
+    kinds of devices and dtypes."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(grad))
+        for kind, dtype in autocast:
+            stack.enter_context(torch.autocast(kind, getattr(torch, dtype)))
+        _check(graph, inputs, backend, options, dynamic)
+
+
+def _check(
+    graph: Callable[..., Any],
+    inputs: Sequence[Any],
+    backend: str,
+    options: Mapping[str, Any] | None,
+    dynamic: bool | None,
+) -> None:
     builtin = backend in ("native", "eager", "aot_eager")
     compiled = api.compile(
         graph, backend=backend, options=dict(options or {}) if builtin else None, dynamic=dynamic
     )
     observe(compiled, inputs)  # recorded here, and served below
+    got = observe(compiled, inputs)
+    if not any(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries):
+        raise AssertionError("eager served the call: the compiled graph raises, or there is none")
     found = compare(
         observe(graph, inputs),
-        observe(compiled, inputs),
+        got,
         lambda: in_double(torch.fx.symbolic_trace(graph), inputs, ()),
     )
     if found is not None:

@@ -2,6 +2,7 @@
 copies; the first difference ends the run with a `repro.py`."""
 
 import atexit
+import functools
 import os
 import sys
 import threading
@@ -11,13 +12,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ...lowering.double_backward import Differentiable
 from ...lowering.fakes import PacedFakeMode
 from ...runtime import backends
 from ...runtime.options import Options
 from ...runtime.report import log
 from .. import segment_programs
 from ..capture.segments import Segment
-from ..capture.values import Meta
+from ..capture.values import Meta, Number
 from . import repro_file
 from .differences import Difference, copy_of, differ
 from .smallest_graph import smallest
@@ -57,6 +59,7 @@ class Verified:
     ) -> None:
         self.run, self.segment, self.program, self.options = run, segment, program, options
         self.left = run.calls
+        self._served = self._as_served(program, segment.module, segment.metas)
 
     def __call__(self, *tensors: Any) -> Any:
         if self.left > 0:
@@ -67,7 +70,7 @@ class Verified:
     def _compare(self, tensors: tuple[Any, ...]) -> None:
         writes = self.segment.writes
         try:
-            found = differ(self.segment.module, self.program, tensors, writes)
+            found = differ(self.segment.module, self._served, tensors, writes)
         except Exception as error:  # eager raises: so will the call; or a tensor has no copy
             log.debug("a call is not compared: %r", error)
             self.run.left_out += 1
@@ -88,7 +91,7 @@ class Verified:
 
     def told(self, found: Difference, tensors: tuple[Any, ...]) -> list[str]:
         """What to say; the file is written on the way."""
-        reduced = smallest(self.segment.module, tensors, self._fails)
+        reduced = smallest(self.segment.module, tensors, functools.partial(self._fails, found))
         dynamic = None if reduced else True
         module, inputs = reduced or (self.segment.module, [copy_of(t) for t in tensors])
         found = (reduced and differ(module, self._compiled(module, inputs), inputs)) or found
@@ -105,14 +108,24 @@ class Verified:
         count = f"{len(calls)} operator{'s' if len(calls) != 1 else ''}"
         return [*lines, f"--verify: `python {path}` shows it, in {count}"]
 
-    def _fails(self, module: GraphModule, inputs: Any) -> bool:
-        program = self._compiled(module, inputs)
-        return differ(module, program, inputs) is not None
+    def _fails(self, first: Difference, module: GraphModule, inputs: Any) -> bool:
+        found = differ(module, self._compiled(module, inputs), inputs)
+        return found is not None and found.raised == first.raised
 
     def _compiled(self, module: GraphModule, inputs: Any) -> Callable[..., Any]:
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
-            examples = [Meta.of(v).fake() if isinstance(v, torch.Tensor) else v for v in inputs]
-        return backends.lookup(self.options.backend)(module, examples, self.options)
+            metas = [Meta.of(v) if isinstance(v, torch.Tensor) else Number(v) for v in inputs]
+            examples = [meta.fake() for meta in metas]
+        program = backends.lookup(self.options.backend)(module, examples, self.options)
+        return self._as_served(program, module, metas)
+
+    def _as_served(
+        self, program: Callable[..., Any], module: GraphModule, metas: Any
+    ) -> Callable[..., Any]:
+        """The program with the backward that calls get."""
+        if self.options.backend not in ("native", "aot_eager"):
+            return program
+        return Differentiable(program, module, metas, self.segment.random)
 
 
 def verify_calls(calls: int, path: str = "repro.py") -> Verification:
