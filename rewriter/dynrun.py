@@ -14,12 +14,11 @@ from collections.abc import Sequence
 
 from ..runtime.errors import OptionError
 from ..runtime.report import speak_with
-from .running import as_python, emit_source
+from .running import as_python, emit_source, summary
 from .running import worker_launch as launch
 from .running.intercept import install
 from .running.run_arguments import compile_arguments, make_parser, split, what_runs
 from .running.session import Session
-from .running.summary import say_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         session = _session(arguments)
     except OptionError as error:
         parser.error(str(error))
+    session.script = script
     if arguments.nproc_per_node is not None:
         script = launch.standalone(arguments.nproc_per_node, script)
     if launch.is_launcher(script):
@@ -46,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:
-    first = arguments.explain or arguments.verify
+    first = arguments.explain or arguments.verify or arguments.report
     at_once = first or arguments.fullgraph or arguments.emit_source
     if arguments.eager_calls is None and not at_once:
         session.compile_beside(arguments.overhead / 100, script)
     default = 0 if first else 1
-    speak_with(say_line)
+    speak_with(summary.say_line)
     install(session, default if arguments.eager_calls is None else arguments.eager_calls)
 
 
@@ -59,7 +59,11 @@ def _session(arguments: argparse.Namespace) -> Session:
     """Raises OptionError for an unknown backend, mode or option."""
     session = Session(arguments.explain, **compile_arguments(arguments))
     session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
-    session.verify = arguments.verify
+    session.verify, session.report = arguments.verify, arguments.report
+    if session.report:
+        session.keep = True
+        session.report = summary.ranked(session.report)
+        atexit.register(session.write_report)
     if session.exclude:
         atexit.register(session.tell_what_was_not_met)
     if arguments.explain:

@@ -83,7 +83,7 @@ def _when(group: Any) -> None:
         "--eager-calls",
         type=_count,
         metavar="N",
-        help="compile a module at once after N eager calls (--explain and --verify: 0;"
+        help="compile a module at once after N eager calls (--explain, --report, --verify: 0;"
         " --fullgraph and --emit-source: 1), not beside the script where it pays",
     )
     group.add_argument(
@@ -116,6 +116,14 @@ def _shown(group: Any) -> None:
         type=_folder,
         metavar="DIR",
         help="write the rewritten source of every captured function to DIR",
+    )
+    group.add_argument(
+        "--report",
+        type=_file,
+        default="",
+        metavar="FILE.html",
+        help="write a page with the source, its breaks, guards and kernels, the graphs and the"
+        " timeline; it holds source code",
     )
     group.add_argument(
         "--summary",
@@ -192,6 +200,13 @@ def _processes(text: str) -> str:
     raise argparse.ArgumentTypeError(
         f"{text!r} is no number of processes: use 1, 2, … or one of {', '.join(_DEVICES)}"
     )
+
+
+def _file(path: str) -> str:
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written")
+    return os.path.abspath(path)
 
 
 def _folder(path: str) -> str:

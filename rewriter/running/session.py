@@ -32,6 +32,9 @@ class Session:
         self.background: Background | None = None
         self.kinds = "auto"  # of `--compile`
         self.exclude: tuple[str, ...] = ()
+        self.report = ""  # the file of `--report`
+        self.script: Sequence[str] = ()
+        self._collector: Any = None
         self.verify = 0  # calls of each graph that are made in eager as well
         self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
@@ -53,17 +56,38 @@ class Session:
     def compile(self, model: Any, **changes: Any) -> Any:
         """`dynfix.compile(model)` with the command line's arguments, except for `changes`."""
         compile: Any = public("compile")
-        if self.verify:
-            verify_calls: Any = public("verify_calls")
-            verify_calls(self.verify)
-            self.verify = 0
+        self._watch_graphs()
         if self.arguments.get("options") and "mode" in changes and "options" not in changes:
             del changes["mode"]  # a mode is a choice of options: the command line's stand
         self._keep_out(model)
         compiled = compile(model, **{**self.arguments, **changes})
         if self.keep and hasattr(compiled, "_dynfix_entry"):
             self.captured.append((_name(model), compiled._dynfix_entry))
+            if self._collector is not None:
+                self._collector.watch(*self.captured[-1])
         return compiled
+
+    def _watch_graphs(self) -> None:
+        """Before the first compilation: what `--verify` and `--report` have to see."""
+        if self.verify:
+            verify_calls: Any = public("verify_calls")
+            verify_calls(self.verify)
+            self.verify = 0
+        if self.report and self._collector is None:
+            collector: Any = public("Collector")
+            self._collector = collector()
+            self._collector.install()
+
+    def write_report(self) -> None:
+        """At the end of the run. What fails is a line on stderr."""
+        try:
+            write: Any = public("write_report")
+            write(self.report, self.script, self.captured, self._collector)
+            summary.say_line(f"--report: {self.report}")
+        except (ImportError, OSError) as error:
+            missing = isinstance(error, ImportError)
+            why = "it needs jinja2: pip install jinja2" if missing else str(error)
+            summary.say_line(f"--report: not written: {why}")
 
     def excludes(self, model: Any) -> bool:
         """Whether `--exclude` names this function, or the class of this module."""
