@@ -108,6 +108,7 @@ __all__ = [
 _INTERNAL = {
     "warm_up": "rewriter.warmup",
     "verify_calls": "rewriter.running.verified_calls",
+    "fix_after_run": "codemods.cli.run_fixes",
     "Collector": "rewriter.running.report_data",
     "write_report": "rewriter.running.report_page",
     "load_ipython_extension": "rewriter.running.magics",

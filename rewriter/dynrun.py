@@ -10,29 +10,39 @@ exit status, the output and the tracebacks. This module loads no torch: the scri
 import argparse
 import atexit
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..runtime.errors import OptionError
 from ..runtime.report import speak_with
 from .running import as_python, emit_source, summary
 from .running import worker_launch as launch
 from .running.intercept import install
-from .running.run_arguments import compile_arguments, make_parser, split, what_runs
+from .running.run_arguments import check_fix, compile_arguments, make_parser, split, what_runs
 from .running.session import Session
 
+Fix = Callable[[list[str], list[Any]], None]
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script. Returns 0; leaves by the script's own SystemExit or
-    exception."""
+
+def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
+    """Run the command line. Returns 0; leaves by the script's own SystemExit or exception. `fix`
+    takes the script and what its recordings rewrote, and does what `--fix` asks for."""
     parser = make_parser()
     own, script = split(sys.argv[1:] if argv is None else argv, parser)
     arguments = parser.parse_args(own)
     script = what_runs(script, parser)
+    check_fix(arguments, script, parser)
     try:
         session = _session(arguments)
     except OptionError as error:
         parser.error(str(error))
     session.script = script
+    if arguments.fix:
+        if fix is None:
+            parser.error("--fix needs the command dynrun, or python -m dynfix.run")
+        session.keep = True
+        command = list(script)
+        atexit.register(lambda: fix(command, session.rewritten()))
     if arguments.nproc_per_node is not None:
         script = launch.standalone(arguments.nproc_per_node, script)
     if launch.is_launcher(script):
@@ -46,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:
-    first = arguments.explain or arguments.verify or arguments.report
+    first = arguments.explain or arguments.verify or arguments.report or arguments.fix
     at_once = first or arguments.fullgraph or arguments.emit_source
     if arguments.eager_calls is None and not at_once:
         session.compile_beside(arguments.overhead / 100, script)
@@ -59,10 +69,10 @@ def _session(arguments: argparse.Namespace) -> Session:
     """Raises OptionError for an unknown backend, mode or option."""
     session = Session(arguments.explain, **compile_arguments(arguments))
     session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
-    session.verify, session.report = arguments.verify, arguments.report
-    if session.report:
+    session.verify = arguments.verify
+    if arguments.report:
         session.keep = True
-        session.report = summary.ranked(session.report)
+        session.report = summary.ranked(arguments.report)
         atexit.register(session.write_report)
     if session.exclude:
         atexit.register(session.tell_what_was_not_met)

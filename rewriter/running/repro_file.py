@@ -72,10 +72,14 @@ def _settings(options: Options, dynamic: bool | None) -> dict[str, Any]:
         if torch.is_autocast_enabled(kind)
     ]
     backend = options.backend if isinstance(options.backend, str) else "native"
-    settings = {"backend": backend, "options": _changed(options), "dynamic": dynamic}
-    settings |= {"autocast": casts, "grad": torch.is_grad_enabled()}
-    usual = {"backend": "native", "options": {}, "dynamic": None, "autocast": [], "grad": True}
-    return {name: value for name, value in settings.items() if value != usual[name]}
+    settings = (
+        ("backend", backend, "native"),
+        ("options", _changed(options), {}),
+        ("dynamic", dynamic, None),
+        ("autocast", casts, []),
+        ("grad", torch.is_grad_enabled(), True),
+    )
+    return {name: value for name, value, usual in settings if value != usual}
 
 
 def _changed(options: Options) -> dict[str, Any]:

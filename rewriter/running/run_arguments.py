@@ -83,8 +83,8 @@ def _when(group: Any) -> None:
         "--eager-calls",
         type=_count,
         metavar="N",
-        help="compile a module at once after N eager calls (--explain, --report, --verify: 0;"
-        " --fullgraph and --emit-source: 1), not beside the script where it pays",
+        help="compile a module at once after N eager calls (--explain, --fix, --report and"
+        " --verify: 0; --fullgraph and --emit-source: 1), not beside the script where it pays",
     )
     group.add_argument(
         "--overhead",
@@ -112,6 +112,12 @@ def _shown(group: Any) -> None:
         " difference ends the run with a repro.py. Write --verify=N",
     )
     group.add_argument(
+        "--fix",
+        action="store_true",
+        help="after the run, show what was rewritten to make its graphs as a diff, run the script"
+        " with it, and write it into the files",
+    )
+    group.add_argument(
         "--emit-source",
         type=_folder,
         metavar="DIR",
@@ -120,7 +126,6 @@ def _shown(group: Any) -> None:
     group.add_argument(
         "--report",
         type=_file,
-        default="",
         metavar="FILE.html",
         help="write a page with the source, its breaks, guards and kernels, the graphs and the"
         " timeline; it holds source code",
@@ -152,6 +157,12 @@ def what_runs(script: list[str], parser: argparse.ArgumentParser) -> list[str]:
     if len(script) == 1 and script[0] in missing:
         parser.error(missing[script[0]])
     return script
+
+
+def check_fix(arguments: argparse.Namespace, script: list[str], parser: Any) -> None:
+    """The parser's error where `--fix` has no one script to change."""
+    if arguments.fix and (script[0].startswith("-") or arguments.nproc_per_node is not None):
+        parser.error("--fix takes a script, in one process: dynrun --fix script.py")
 
 
 def compile_arguments(arguments: argparse.Namespace) -> dict[str, Any]:

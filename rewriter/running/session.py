@@ -117,6 +117,10 @@ class Session:
             if name not in self._met:
                 summary.say_line(f"--exclude {name}: nothing that was compiled has this name")
 
+    def rewritten(self) -> list[Any]:
+        """What patterns changed in the functions that were captured."""
+        return [c for _, entry in self.captured for r in entry.recordings for c in r.rewritten]
+
     def print_report(self, file: TextIO | None = None) -> None:
         """What was captured, and each place where it broke."""
         summary.say(summary.report(self.captured), file)

@@ -73,7 +73,8 @@ class _Values(torch.fx.Interpreter):
 def part(chosen: Sequence[Node], seen: dict[Node, Any]) -> Part:
     """The graph of `chosen` alone, and what the nodes that it stands on gave. Raises ValueError
     where one of those gave several tensors."""
-    graph, inputs = Graph(), []
+    graph = Graph()
+    inputs: list[Any] = []
     inside = set(chosen)
     outside = list(dict.fromkeys(n for c in chosen for n in c.all_input_nodes if n not in inside))
     made: dict[Node, Any] = {}
