@@ -72,7 +72,7 @@ def _settings(options: Options, dynamic: bool | None) -> dict[str, Any]:
         if torch.is_autocast_enabled(kind)
     ]
     backend = options.backend if isinstance(options.backend, str) else "native"
-    settings = (
+    settings: tuple[tuple[str, Any, Any], ...] = (
         ("backend", backend, "native"),
         ("options", _changed(options), {}),
         ("dynamic", dynamic, None),
