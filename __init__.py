@@ -105,7 +105,14 @@ __all__ = [
     "wrap_numpy",
 ]
 
-_INTERNAL = {"warm_up": "rewriter.warmup"}
+_INTERNAL = {
+    "warm_up": "rewriter.warmup",
+    "verify_calls": "rewriter.running.verified_calls",
+    "fix_after_run": "codemods.cli.run_fixes",
+    "Collector": "rewriter.running.report_data",
+    "write_report": "rewriter.running.report_page",
+    "load_ipython_extension": "rewriter.running.magics",
+}
 
 # Names of torch.compiler that are not here, and why.
 _FILTERS = "every guard is checked: there are no guard filters"

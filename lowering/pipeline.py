@@ -22,7 +22,7 @@ from .inline import inline
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Unknown
-from .program_steps import Target, emit
+from .program_steps import Launch, Target, emit
 from .schedule import schedule, schedule_unfused
 from .simplify import simplify
 from .sink import sink
@@ -56,6 +56,10 @@ STAGES = (
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
     Stage("batch", batch, fusion=True, ordered=True),
 )
+
+
+Watcher = Callable[[Unit, dict[Group | Batch, Launch]], dict[Group | Batch, Launch]]
+watchers: list[Watcher] = []  # see the kernels of each unit, and may wrap what launches them
 
 
 def compile_unit(
@@ -109,7 +113,10 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     if options.verify_ir and (found := storage.overlaps(unit, planned)):
         raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]
-    program = emit(unit, planned, target.build(unit, groups))
+    launches = target.build(unit, groups)
+    for watch in watchers:
+        launches = watch(unit, launches)
+    program = emit(unit, planned, launches)
     device = _graph_device(unit) if options.cudagraphs else None
     if device is None:
         return program

@@ -15,6 +15,9 @@ from ..runtime import backends, report
 from ..runtime.options import Options
 from .capture.segments import Segment
 
+Observer = Callable[[Segment, Callable[..., Any], Options], Callable[..., Any]]
+observers: list[Observer] = []  # what each program is put into before it serves calls
+
 
 def compile_segment(
     segment: Segment, options: Options, example_inputs: list[Any] | None = None
@@ -41,6 +44,8 @@ def compile_segment(
         why = f"{type(error).__name__}: {error}"
         report.warn_once("open", f"a graph whose sizes data decides is not compiled: {why}", why)
         return Foreign(segment.module)
+    for observe in observers:
+        program = observe(segment, program, options)
     if plain:
         return Foreign(program)
     program = Differentiable(program, segment.module, segment.metas, segment.random)

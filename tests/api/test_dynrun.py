@@ -9,7 +9,7 @@ import textwrap
 import zipfile
 
 import pytest
-from dynfix.rewriter import worker_launch
+from dynfix.rewriter.running import worker_launch
 
 DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
@@ -166,17 +166,26 @@ def test_a_script_that_is_not_there(tmp_path):
     ("arguments", "message"),
     [
         ([], "no script given"),
-        (["-m"], "no script given"),
+        (["-m"], "-m needs the name of a module"),
+        (["-c"], "-c needs code"),
+        (["--options", "fusion", "s.py"], "'fusion' is not NAME=VALUE"),
+        (["--options", "fusion=7", "s.py"], "fusion must be True or False, not 7"),
+        (["--options", "no=1", "s.py"], "unknown option 'no': use one of"),
+        (["--compile", "all", "s.py"], "invalid choice: 'all'"),
+        (["--nproc-per-node", "0", "s.py"], "'0' is no number of processes"),
+        (["--emit-source", "/dev/null/x", "s.py"], "/dev/null/x cannot be made: Not a directory"),
+        (["--overhead", "-4", "s.py"], "'-4' is no percentage"),
         (["--backend", "nothing", "s.py"], "unknown backend 'nothing': use one of"),
         (["--mode=nothing", "s.py"], "unknown mode 'nothing': use one of"),
         (["--nothing", "s.py"], "unrecognized arguments: --nothing"),
-        (["--eager-calls", "x", "s.py"], "invalid int value"),
+        (["--eager-calls", "x", "s.py"], "'x' is no number of calls"),
     ],
 )
 def test_wrong_arguments(tmp_path, arguments, message):
     (tmp_path / "s.py").write_text("print('ran')")
     status, out, error = dynrun(arguments, tmp_path)
     assert (status, out) == (2, "") and message in error
+    assert len(error.splitlines()) == 2
 
 
 def test_own_options_before_the_script_only(tmp_path):

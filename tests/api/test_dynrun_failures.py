@@ -2,6 +2,7 @@
 errors of warnings."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -28,7 +29,7 @@ SCRIPT = """
         print(f"{{loss.item():.4f}}")
 """
 BROKEN = """if "dynfix" in sys.modules:
-        from dynfix.rewriter import session
+        from dynfix.rewriter.running import session
         def broken(*args, **changes): raise OSError("planted")
         session.Session.compile = broken
 """
@@ -68,3 +69,32 @@ def test_a_failure_leaves_the_script_in_eager(tmp_path, wanted, setup, env, said
     lines = error.splitlines()
     assert all(line.startswith("dynrun: ") for line in lines) and len(lines) <= 2, error
     assert said in error and bool(said) == bool(lines), error
+
+
+INTERRUPTED = """
+    import os, signal, time
+    import torch
+    net, x = torch.nn.Linear(64, 64), torch.randn(512, 64)
+    while "execs" not in globals():
+        net(x)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(9)
+"""
+EXECS = """
+import sys
+from dynfix.rewriter.running import session
+def execs_for_ever():
+    sys.modules["__main__"].execs = True
+    while True:
+        exec("import colorsys")
+        del sys.modules["colorsys"]
+session._load_compiler = execs_for_ever
+"""
+
+
+def test_an_interrupt_while_the_worker_is_busy_ends_by_the_signal(tmp_path):
+    (tmp_path / "script.py").write_text(textwrap.dedent(INTERRUPTED))
+    command = [sys.executable, "-c", EXECS + MAIN, "--overhead", "1000000", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"

@@ -9,8 +9,10 @@ import types
 
 import pytest
 import torch
-from dynfix.rewriter import catalogue, intercept, summary
-from dynfix.rewriter.session import Session
+from dynfix.rewriter import catalogue
+from dynfix.rewriter.forms import known_calls
+from dynfix.rewriter.running import intercept, summary
+from dynfix.rewriter.running.session import Session
 from torch import nn
 
 MAIN = (
@@ -161,6 +163,32 @@ def test_disable_compiles_nothing(script):
     assert error == "dynrun: 0 captured\n"
 
 
+def test_forks_threads_and_exits_are_pythons(script):
+    error, wanted = script("""
+        import atexit, os, sys, threading
+        import torch
+        net = torch.nn.Linear(3, 2)
+        with torch.no_grad():
+            [p.fill_(0.5) for p in net.parameters()]
+        def work(n):
+            print(n, [net(torch.full((2, 3), float(n))).sum().item() for _ in range(3)], flush=True)
+        def failing():
+            raise ValueError("in a thread")
+        atexit.register(print, "at exit")
+        work(1)
+        for target, args in ((work, (2,)), (failing, ())):
+            thread = threading.Thread(target=target, args=args, name="T")
+            thread.start(), thread.join()
+        child = os.fork()
+        if not child:
+            work(3)
+            os._exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        sys.exit("the last word")
+    """)("--backend", "eager", "--eager-calls", "1")
+    assert error == wanted
+
+
 def test_torch_is_loaded_by_the_script_not_before(script):
     error, _ = script("""
         import os, sys
@@ -254,6 +282,67 @@ def test_an_exception_leaves_the_next_call_outermost(session):
             net(torch.ones(2, 7))
     net(X)
     assert session.entries[0][1].calls == 2
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+@pytest.mark.parametrize("name", ["Block", "*.Block", "Bl*"])
+def test_excluded_modules_stay_in_eager_with_what_they_call(session, name):
+    session.exclude = (name,)
+    check_untouched(session, Block_with(nn.Linear(3, 3)))
+    nn.ReLU()(X), nn.ReLU()(X)
+    session.tell_what_was_not_met()
+
+
+def Block_with(inner):
+    block = Block()
+    block.register_forward_hook(lambda module, args, result: inner(result))
+    return lambda: block(X)
+
+
+def test_an_excluded_name_that_nothing_has_is_told(session, capsys):
+    session.exclude = ("Blok",)
+    Block()(X)
+    session.tell_what_was_not_met()
+    assert "dynrun: --exclude Blok: nothing" in capsys.readouterr().err
+
+
+def test_excluded_modules_inside_break_the_graph():
+    session = Session(keep=True, backend="eager")
+    session.exclude = ("Block",)
+    net = nn.Sequential(nn.ReLU(), Block(), nn.ReLU())
+    compiled = session.compile(net)
+    for _ in range(4):
+        assert torch.equal(compiled(X), X + 1)
+    ((_, entry),) = session.captured
+    assert "Block.forward is disabled" in str(entry.recordings[0].sites)
+    known_calls.DISABLED.discard(Block.forward)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "module", "function"),
+    [("auto", True, True), ("modules", True, False), ("decorated", False, True)],
+)
+def test_which_kinds_are_compiled(kinds, module, function):
+    session = Recorded()
+    session.kinds = kinds
+    net, double = nn.ReLU(), lambda x: x * 2
+    with intercept.Hooks(session, 0):
+        net(X)
+        compiled = torch.compile(double)
+    assert (net in [model for model, _ in session.entries]) == module
+    assert (double in [model for model, _ in session.entries]) == function
+    assert function or torch.equal(compiled(X), X * 2)
+
+
+def test_options_of_the_command_line_stand_before_a_mode_of_the_script():
+    session = Session(options={"recompile_limit": 3})
+    compiled = session.compile(lambda x: x + 1, mode="max-autotune")
+    options = compiled._dynfix_entry.options
+    assert options.recompile_limit == 3 and not options.max_autotune
 
 
 def check_untouched(session, call, times=3):

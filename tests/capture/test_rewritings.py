@@ -15,9 +15,10 @@ import torch
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts, traced_run
-from dynfix.rewriter import emit, emit_source
+from dynfix.rewriter import emit
 from dynfix.rewriter.edits.source_file import SourceFile
 from dynfix.rewriter.forms.operators import Forms
+from dynfix.rewriter.running import emit_source
 from helpers import Counting, outside
 
 _numbers = itertools.count()

@@ -17,6 +17,13 @@ def rank_prefix() -> str:
     return f"[rank {rank}] " if rank is not None and "WORLD_SIZE" in os.environ else ""
 
 
+def ranked(path: str) -> str:
+    """`path`, or `path` with the rank before its ending in a process that torchrun started."""
+    stem, ending = os.path.splitext(path)
+    rank = rank_prefix().strip("[] ").replace(" ", "")
+    return f"{stem}.{rank}{ending}" if rank else path
+
+
 def say(text: str, file: Any = None) -> None:
     """Every line with the rank's prefix, in one write, so that processes do not interleave."""
     prefix = rank_prefix()

@@ -2,8 +2,9 @@
 
 import os
 import types
+from pathlib import Path
 
-_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_OWN = os.path.join(Path(__file__).absolute().parents[2], "")
 
 
 def without_own_frames(error: BaseException) -> BaseException:

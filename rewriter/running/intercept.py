@@ -8,6 +8,7 @@ given torch by the import.
 """
 
 import functools
+import importlib
 import importlib.abc
 import importlib.util
 import itertools
@@ -19,10 +20,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..runtime import backends, report
-from ..runtime.options import list_mode_options
-from ..runtime.watching import Watch
-from .capture import current
+from ...runtime import backends, report
+from ...runtime.options import list_mode_options
+from ...runtime.watching import Watch
+from ..capture import current
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
@@ -40,14 +41,34 @@ def install(session: Session, eager_calls: int) -> None:
     def into(torch: Any, seconds: float | None = None) -> None:
         if session.background is not None and seconds is not None:
             session.background.torch_took(seconds)
-        calls = ModuleCalls(torch, session, eager_calls)
-        torch.nn.Module._compiled_call_impl = calls
-        torch.compile = torch_compile(torch.compile, session, calls)
+        Hooks(session, eager_calls).__enter__()
 
     if "torch" in sys.modules:
         into(sys.modules["torch"])
     else:
         sys.meta_path.insert(0, AfterImport("torch", into))
+
+
+class Hooks:
+    """A context manager: inside, torch has the hooks. Loads torch when it is entered."""
+
+    def __init__(self, session: Session, eager_calls: int) -> None:
+        self.session, self._eager_calls = session, eager_calls
+        self._calls: ModuleCalls | None = None
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        torch: Any = importlib.import_module("torch")
+        if self._calls is None:
+            self._calls = ModuleCalls(torch, self.session, self._eager_calls)
+        self._before = torch.compile, torch.nn.Module._compiled_call_impl
+        torch.compile = torch_compile(torch.compile, self.session, self._calls)
+        if self.session.kinds != "decorated":
+            torch.nn.Module._compiled_call_impl = self._calls
+
+    def __exit__(self, *error: object) -> None:
+        torch: Any = sys.modules["torch"]
+        torch.compile, torch.nn.Module._compiled_call_impl = self._before
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
@@ -204,6 +225,7 @@ class ModuleCalls:
             if len(self._known) >= KEPT:
                 del self._known[min(self._known, key=lambda key: self._known[key].used)]
             known = self._known[id(module)] = Known(module)
+            known.excluded = self._session.excludes(module)
         return known
 
     def _signature(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -258,6 +280,9 @@ def torch_compile(
             if session.background is not None:
                 session.background.give_up()  # Dynamo takes another thread's tracing for its own
             return original(model, **arguments)
+        is_module = hasattr(model, "_compiled_call_impl")
+        if session.excludes(model) or (session.kinds == "modules" and not is_module):
+            return original(model, disable=True)
         compiled = session.compile(model, **_translated(arguments))
         if hasattr(compiled, "_orig_mod"):
             calls.exclude(compiled._orig_mod)

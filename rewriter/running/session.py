@@ -5,20 +5,21 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TextIO
 
-from .. import (
+from ... import (
     # the package's lazy table: `public("compile")` loads torch and the compiler
     __getattr__ as public,
 )
-from ..runtime.pacing import SHARE, Account
-from ..runtime.run_lengths import RunLengths
+from ...runtime.pacing import SHARE, Account
+from ...runtime.run_lengths import RunLengths
+from ..background import Background
+from ..config import make_options
 from . import summary
-from .background import Background
-from .config import make_options
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep + "rewriter"
+_OWN = str(Path(__file__).absolute().parents[1])
 
 
 class Session:
@@ -29,6 +30,13 @@ class Session:
         self.keep, self.arguments = keep, arguments
         self.captured: list[tuple[str, Any]] = []
         self.background: Background | None = None
+        self.kinds = "auto"  # of `--compile`
+        self.exclude: tuple[str, ...] = ()
+        self.report = ""  # the file of `--report`
+        self.script: Sequence[str] = ()
+        self._collector: Any = None
+        self.verify = 0  # calls of each graph that are made in eager as well
+        self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
 
     def compile_beside(self, share: float = SHARE, script: Sequence[str] = ()) -> None:
@@ -40,13 +48,78 @@ class Session:
             self.background.lengths = RunLengths(script)
         self.background.start()
 
+    def stop(self) -> None:
+        """Nothing is compiled beside the script any more."""
+        if self.background is not None:
+            self.background.worker.stop()
+
     def compile(self, model: Any, **changes: Any) -> Any:
         """`dynfix.compile(model)` with the command line's arguments, except for `changes`."""
         compile: Any = public("compile")
+        self._watch_graphs()
+        if self.arguments.get("options") and "mode" in changes and "options" not in changes:
+            del changes["mode"]  # a mode is a choice of options: the command line's stand
+        self._keep_out(model)
         compiled = compile(model, **{**self.arguments, **changes})
         if self.keep and hasattr(compiled, "_dynfix_entry"):
             self.captured.append((_name(model), compiled._dynfix_entry))
+            if self._collector is not None:
+                self._collector.watch(*self.captured[-1])
         return compiled
+
+    def _watch_graphs(self) -> None:
+        """Before the first compilation: what `--verify` and `--report` have to see."""
+        if self.verify:
+            verify_calls: Any = public("verify_calls")
+            verify_calls(self.verify)
+            self.verify = 0
+        if self.report and self._collector is None:
+            collector: Any = public("Collector")
+            self._collector = collector()
+            self._collector.install()
+
+    def write_report(self) -> None:
+        """At the end of the run. What fails is a line on stderr."""
+        try:
+            write: Any = public("write_report")
+            write(self.report, self.script, self.captured, self._collector)
+            summary.say_line(f"--report: {self.report}")
+        except (ImportError, OSError) as error:
+            missing = isinstance(error, ImportError)
+            why = "it needs jinja2: pip install jinja2" if missing else str(error)
+            summary.say_line(f"--report: not written: {why}")
+
+    def excludes(self, model: Any) -> bool:
+        """Whether `--exclude` names this function, or the class of this module."""
+        if not self.exclude:
+            return False
+        of = model if hasattr(model, "__code__") else type(model)
+        name, module = of.__qualname__, of.__module__
+        found = {
+            wanted
+            for wanted in self.exclude
+            if any(fnmatchcase(each, wanted) for each in (of.__name__, name, f"{module}.{name}"))
+        }
+        self._met |= found
+        return bool(found)
+
+    def _keep_out(self, model: Any) -> None:
+        """Modules inside `model` that are to stay in eager break its graph."""
+        if self.exclude and hasattr(model, "modules"):
+            disable: Any = public("disable")
+            for inner in model.modules():
+                if self.excludes(inner):
+                    disable(type(inner).forward)
+
+    def tell_what_was_not_met(self) -> None:
+        """A name in `--exclude` that nothing had may be misspelt."""
+        for name in self.exclude:
+            if name not in self._met:
+                summary.say_line(f"--exclude {name}: nothing that was compiled has this name")
+
+    def rewritten(self) -> list[Any]:
+        """What patterns changed in the functions that were captured."""
+        return [c for _, entry in self.captured for r in entry.recordings for c in r.rewritten]
 
     def print_report(self, file: TextIO | None = None) -> None:
         """What was captured, and each place where it broke."""

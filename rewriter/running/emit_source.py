@@ -5,7 +5,7 @@ import os
 import re
 from types import FunctionType
 
-from . import emit, live_source
+from .. import emit, live_source
 
 
 def install(folder: str) -> None:

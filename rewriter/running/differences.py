@@ -1,0 +1,218 @@
+"""Whether a compiled graph does what the graph does in eager: results, gradients, what it writes
+and what it draws. Where both differ by more than rounding explains, eager in float64 decides."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+SEED = 7  # of the gradients that are sent back
+WORSE = 10.0  # times eager's own error against float64 is still rounding
+_LOW = (torch.float16, torch.bfloat16, torch.float32)
+_CASTS = {"half", "bfloat16", "float"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """`what` differs ("output 0"), and `how`."""
+
+    what: str
+    how: str
+    raised: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what} differs from eager: {self.how}"
+
+
+def copy_of(value: Any) -> Any:
+    """A tensor of its own with the same values, sizes and strides; what is no tensor as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    with torch.no_grad():
+        given = value.detach()
+        if given.layout is not torch.strided or given.numel() == 0:
+            return given.clone().requires_grad_(value.requires_grad)
+        extent = 1 + sum(
+            (n - 1) * step for n, step in zip(given.shape, given.stride(), strict=True)
+        )
+        memory = torch.as_strided(given, (extent,), (1,), given.storage_offset()).clone()
+        copied = torch.as_strided(memory, given.shape, given.stride())
+    return copied.detach().requires_grad_(value.requires_grad)
+
+
+def observe(
+    function: Callable[..., Any], inputs: Sequence[Any], written: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Everything that a call on copies of `inputs` gives, by name. `written`: positions of inputs
+    that the function writes. The random generators are put back."""
+    given = [copy_of(value) for value in inputs]
+    fed = [_unleafed(v) if i in written else v for i, v in enumerate(given)]
+    devices = {v.device for v in given if isinstance(v, torch.Tensor) and v.is_cuda}
+    with torch.random.fork_rng(list(devices)):
+        results = pytree.tree_leaves(function(*fed))
+        found = {f"output {i}": value for i, value in enumerate(results)}
+        found |= {f"input {i} after the call": fed[i] for i in range(len(fed))}
+        states = [torch.random.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
+    found |= {f"the state of generator {i}": state for i, state in enumerate(states)}
+    leaves = {i: v for i, v in enumerate(given) if _has_gradient(v)}
+    gradients = _gradients([r for r in results if _has_gradient(r)], list(leaves.values()))
+    return found | {f"the gradient of input {i}": g for i, g in zip(leaves, gradients, strict=True)}
+
+
+def _unleafed(value: Any) -> Any:
+    return value.clone() if _has_gradient(value) else value
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _gradients(results: list[Any], leaves: list[Any]) -> Sequence[Any]:
+    if not results or not leaves:
+        return [None] * len(leaves)
+    generator = torch.Generator().manual_seed(SEED)
+    sent = [
+        torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.device, r.dtype)
+        for r in results
+    ]
+    return torch.autograd.grad(results, leaves, sent, allow_unused=True)
+
+
+def differ(
+    module: torch.fx.GraphModule,
+    program: Callable[..., Any],
+    inputs: Sequence[Any],
+    written: Sequence[int] = (),
+) -> Difference | None:
+    """The first difference between the graph in eager and its compiled `program`; None where both
+    agree. Raises what eager raises."""
+    wanted = observe(module, inputs, written)
+    try:
+        got = observe(program, inputs, written)
+    except Exception as error:
+        how = f"it raises {type(error).__name__}: {error}"
+        return Difference("the compiled graph", how, raised=True)
+    return compare(wanted, got, lambda: in_double(module, inputs, written))
+
+
+def compare(
+    wanted: dict[str, Any], got: dict[str, Any], exact: Callable[[], dict[str, Any]]
+) -> Difference | None:
+    """The first difference between two observations. `exact` gives the one in float64."""
+    reference: dict[str, Any] | None = None
+    for what, value in wanted.items():
+        how = _metadata(value, got.get(what))
+        if not how and not _close(value, got.get(what)):
+            reference = exact() if reference is None else reference
+            how = _beyond_rounding(value, got[what], reference.get(what))
+        if how:
+            return Difference(what, how)
+    return None
+
+
+def _metadata(value: Any, other: Any) -> str:
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+        same = _zero(value) and _zero(other)
+        return "" if same or value == other else f"{_shown(other)}, not {_shown(value)}"
+    for name in ("shape", "dtype", "device", "requires_grad"):
+        if getattr(value, name) != getattr(other, name):
+            return f"its {name} is {getattr(other, name)}, not {getattr(value, name)}"
+    return ""
+
+
+def _zero(value: Any) -> bool:
+    """No gradient, or one of zeros: what a graph takes them for."""
+    return value is None or (isinstance(value, torch.Tensor) and not bool(value.any()))
+
+
+def _shown(value: Any) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _close(value: Any, other: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return True
+    value, other = value.detach(), other.detach()
+    if not value.dtype.is_floating_point and not value.dtype.is_complex:
+        return torch.equal(value, other)
+    eps = torch.finfo(value.dtype).eps
+    return torch.allclose(value, other, rtol=10 * eps, atol=80 * eps, equal_nan=True)
+
+
+def _beyond_rounding(value: Any, other: Any, exact: Any) -> str:
+    """How two tensors differ by more than float64 excuses, or ""."""
+    value, other = value.detach(), other.detach()
+    if not value.dtype.is_floating_point:
+        return _wrong_items(value, other, exact)
+    eps = torch.finfo(value.dtype).eps
+    if not torch.equal(value.isnan(), other.isnan()):
+        return f"NaN in {int(other.isnan().sum())} elements, not {int(value.isnan().sum())}"
+    known = exact is not None and exact.shape == value.shape
+    reference = exact.detach().double() if known else value.double()
+    scale = float(_finite(reference).abs().max())
+    error, own = (_worst(v.double(), reference) / (scale or 1.0) for v in (other, value))
+    limit = WORSE * own + (64 if known else 1024) * eps
+    if error <= limit:
+        return ""
+    beside = f" (eager's own is {own:.1e}, both against float64)" if known else ""
+    return f"relative error {error:.1e}{beside}"
+
+
+def _wrong_items(value: Any, other: Any, exact: Any) -> str:
+    """Integers and bools may follow from what was rounded: then those of float64 are right, too."""
+    wrong = value != other
+    if exact is not None and exact.shape == value.shape:
+        wrong &= exact.detach().to(value.dtype) != other
+    count = int(wrong.sum())
+    return f"{count} of {value.numel()} elements" if count else ""
+
+
+def _finite(value: Any) -> Any:
+    return torch.where(value.isfinite(), value, 0.0)
+
+
+def _worst(value: Any, reference: Any) -> float:
+    error = (value - reference).abs()
+    return float(torch.where(value == reference, 0.0, error).nan_to_num(0.0).max())
+
+
+class _Doubled(torch.fx.Interpreter):
+    """Runs a graph in float64: every other floating dtype that it names becomes that."""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = pytree.tree_map(_in_double, (args, kwargs))
+        target = "double" if n.op == "call_method" and n.target in _CASTS else n.target
+        if n.op in ("placeholder", "output", "get_attr"):
+            return super().run_node(n)
+        return getattr(self, n.op)(target, args, kwargs)
+
+
+def _in_double(value: Any) -> Any:
+    return torch.float64 if value in _LOW and isinstance(value, torch.dtype) else value
+
+
+def in_double(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], written: Sequence[int]
+) -> dict[str, Any]:
+    """The observation in float64; empty where the graph draws random numbers or does not run."""
+    raised = [
+        copy_of(v).double().detach().requires_grad_(v.requires_grad) if _is_low(v) else v
+        for v in inputs
+    ]
+    before, state = torch.get_default_dtype(), torch.random.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = observe(_Doubled(module).run, raised, written)
+    except Exception:
+        return {}
+    finally:
+        torch.set_default_dtype(before)
+    drawn = not torch.equal(found["the state of generator 0"], state)
+    return {} if drawn else found
+
+
+def _is_low(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in _LOW

@@ -1,0 +1,167 @@
+"""`dynrun --verify`: a graph that is compiled wrongly ends the run, with a file that shows it."""
+
+import runpy
+
+import dynfix
+import pytest
+import torch
+from dynfix.lowering.registry import LOWERINGS
+from dynfix.rewriter import segment_programs
+from dynfix.rewriter.running import differences
+from dynfix.rewriter.running.verified_calls import STATUS, Verification
+
+aten = torch.ops.aten
+
+
+def work(x, w, written):
+    """Every operator that a wrong lowering is planted for, in one graph."""
+    h = torch.tanh(x @ w)
+    h = torch.where(h > 0.1, h, h * 0.5).sin() + torch.relu(x)
+    h = torch.maximum(h, x.exp() - 1).cumsum(-1)
+    top = h.amax(-1, keepdim=True) + h.abs().sum(0)
+    written.neg_()
+    return top, (h * top).mean(-1)
+
+
+def swapped(context, node, condition, first, second):
+    return WHERE(context, node, condition, second, first)
+
+
+def instead(overload):
+    """A lowering of `overload` for an operator with more arguments."""
+    lowering = LOWERINGS[overload]
+    return lambda context, node, x, *rest: lowering(context, node, x)
+
+
+WHERE = LOWERINGS[aten.where.self]
+PLANTED = {
+    "tanh": (aten.tanh.default, LOWERINGS[aten.sigmoid.default]),
+    "where": (aten.where.self, swapped),
+    "only in the backward": (aten.cos.default, LOWERINGS[aten.sin.default]),
+    "written": (aten.neg.default, LOWERINGS[aten.abs.default]),
+    "relu": (aten.relu.default, LOWERINGS[aten.abs.default]),
+    "maximum": (aten.maximum.default, LOWERINGS[aten.minimum.default]),
+    "exp": (aten.exp.default, LOWERINGS[aten.exp2.default]),
+    "cumsum": (aten.cumsum.default, instead(aten.neg.default)),
+    "amax": (aten.amax.default, LOWERINGS[aten.mean.dim]),
+    "abs": (aten.abs.default, LOWERINGS[aten.neg.default]),
+    "sum": (aten.sum.dim_IntList, LOWERINGS[aten.amax.default]),
+}
+QUICK = ("only in the backward", "written")
+
+
+def inputs():
+    torch.manual_seed(0)
+    x, w = torch.randn(6, 6, requires_grad=True), torch.randn(6, 6, requires_grad=True)
+    return x, w, torch.randn(3)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    run = Verification(3, str(tmp_path / "repro.py"))
+    monkeypatch.setattr(segment_programs, "observers", [run.observe])
+    return run
+
+
+def called(compiled, times=3):
+    for _ in range(times):
+        result = compiled(*inputs())
+    return result
+
+
+def test_right_graphs_pass(run):
+    called(dynfix.compile(work, fullgraph=True), 5)
+    assert (run.graphs, run.compared, run.left_out) == (1, 3, 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PLANTED],
+)
+def test_a_wrong_lowering_is_found_and_its_file_fails_alone(run, monkeypatch, capsys, name):
+    overload, wrong = PLANTED[name]
+    with monkeypatch.context() as planted:
+        planted.setitem(LOWERINGS, overload, wrong)
+        with pytest.raises(SystemExit) as ended:
+            called(dynfix.compile(work, fullgraph=True))
+        assert ended.value.code == STATUS
+        said = capsys.readouterr().err
+        assert "test_verify.py:" in said and "differs from eager" in said
+        assert "shows it, in 1 operator\n" in said
+        segment_programs.observers.clear()
+        with pytest.raises(AssertionError, match="differs from eager"):
+            runpy.run_path(run.path)
+    runpy.run_path(run.path)
+    assert "does what eager does" in capsys.readouterr().out
+
+
+def test_what_only_two_operators_together_show(run, capsys):
+    def wrong_together(gm, example_inputs):
+        names = {getattr(node.target, "__name__", node.target) for node in gm.graph.nodes}
+        if {"sin", "exp"} <= names:
+            return lambda *args: [result + 0.01 for result in gm(*args)]
+        return gm.forward
+
+    compiled = dynfix.compile(
+        lambda x: (x.cos().sin() * 2 + x.relu().exp()).neg(), backend=wrong_together
+    )
+    with pytest.raises(SystemExit):
+        called(lambda *args: compiled(args[0]))
+    assert "in 2 operators" in capsys.readouterr().err
+
+
+def graph(of):
+    return torch.fx.symbolic_trace(of)
+
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "said"),
+    [
+        (lambda x: x + 1, lambda x: x + 1.001, "output 0 differs from eager: relative error"),
+        (lambda x: x + 1, lambda x: (x + 1).double(), "its dtype is torch.float64, not"),
+        (lambda x: x + 1, lambda x: (x + 1).detach(), "its requires_grad is False, not True"),
+        (lambda x: x + 1, lambda x: (x + 1)[:2], "its shape is torch.Size([2, 4]), not"),
+        (lambda x: x * 2, lambda x: x + x.detach(), "the gradient of input 0 differs"),
+        (lambda x: x > 0, lambda x: x >= 0.2, "output 0 differs from eager: 1 of 12 elements"),
+        (lambda x: x.log(), lambda x: x.abs().log(), "NaN in 0 elements, not 6"),
+        (
+            lambda x: x.relu(),
+            lambda x: (torch.rand(1), torch.relu(x))[1],
+            "the state of generator 0",
+        ),
+        (lambda x: x + 1, lambda x: 1 / 0, "it raises ZeroDivisionError"),
+    ],
+)
+def test_what_is_compared(eager, compiled, said):
+    x = X.clone().requires_grad_()
+    assert said in str(differences.differ(graph(eager), compiled, [x]))
+    assert differences.differ(graph(eager), eager, [x]) is None
+    assert torch.equal(x, X) and x.grad is None
+
+
+def test_a_write_of_an_input_is_compared():
+    def eager(x, y):
+        y.add_(x)
+        return x * 1
+
+    def wrong(x, y):
+        y.add_(x * 1.1)
+        return x * 1
+
+    assert "input 1 after the call" in str(differences.differ(graph(eager), wrong, [X, X + 1], [1]))
+
+
+def test_rounding_is_no_difference():
+    """In another order, or kept in float64 between, sums differ; float64 says by how little."""
+    x = torch.randn(64, 4096) * 100
+
+    def summed(x):
+        return (x.sum(-1) - x[:, :7].sum(-1)).tanh()
+
+    def in_another_order(x):
+        return (x.flip(-1).cumsum(-1)[:, -1] - x[:, :7].sum(-1)).tanh()
+
+    assert differences.differ(graph(summed), in_another_order, [x]) is None
