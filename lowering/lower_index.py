@@ -317,7 +317,7 @@ def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
 
 @lowers(aten.flip.default)
 def _flip(ctx: Context, node: Any, x: Ref, dims: Sequence[int]) -> Ref:
-    flipped = {d % len(x.shape) for d in dims}
+    flipped = {d % max(len(x.shape), 1) for d in dims}
 
     def body(at: tuple[Index, ...]) -> Value:
         return x.load(

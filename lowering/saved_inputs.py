@@ -20,6 +20,7 @@ def keep_results(joint: GraphModule, gradients: list[bool]) -> None:
     autocast, may be computed again: all of them twice would be too much memory."""
     places = [node for node in joint.graph.nodes if node.op == "placeholder"]
     late = _following(place for place in places if str(place.target).startswith("tangents"))
+    late |= {node for node in joint.graph.nodes if _of_backward(node)}
     for place, has_gradient in zip(places, gradients, strict=False):
         views = [place, *_views(place, has_gradient)]
         users = {user for view in views for user in view.users if user not in views}
@@ -43,6 +44,11 @@ def _is_log_softmax(users: set[Node]) -> bool:
     return len(maxima) == len(rest) == 1 and all(
         user.target is torch.ops.aten.sub.Tensor and user.args[1] in maxima for user in rest
     )
+
+
+def _of_backward(node: Node) -> bool:
+    """Whether the node was traced with the gradients: what it takes, eager saved."""
+    return node.meta.get("partitioner_tag") == "is_backward"
 
 
 def _following(nodes: Iterator[Node]) -> set[Node]:

@@ -97,6 +97,8 @@ class ExpressionPrinter:
         return element if mask is None else f"({mask} ? {element} : ({TYPES[value.dtype]})0)"
 
     def print_Op(self, value: Op) -> str:
+        if (argument := one_plus_erf(value)) is not None:
+            return f"op_one_plus_erf({self(argument)})"
         return operation(value.name, value.args[0].dtype, [self(arg) for arg in value.args])
 
     def print_Cast(self, value: Cast) -> str:
@@ -107,8 +109,22 @@ class ExpressionPrinter:
             and inner.value.dtype == torch.float32
         ):
             short = "_short" if has_short_nan(inner.value, self.short_nans) else ""
-            return f"round_bf16{short}({self(inner.value)})"
-        return conversion(self(value.value), value.value.dtype, value.dtype)
+            return f"round_bf16{short}({self._before_rounding(inner.value)})"
+        if (inner.dtype, value.dtype) == (torch.float32, torch.bfloat16):
+            short = "_short" if has_short_nan(inner, self.short_nans) else ""
+            return f"to_bf16{short}({self._before_rounding(inner)})"
+        return conversion(self(inner), inner.dtype, value.dtype)
+
+    def _before_rounding(self, value: Value) -> str:
+        """A float that is rounded to bf16 at once: a factor 1 + erf(x) need not be exact to its
+        last bits."""
+        if isinstance(value, Op) and value.name == "mul" and value not in self.names:
+            for factor, other in (value.args, value.args[::-1]):
+                argument = one_plus_erf(factor)
+                if argument is not None and factor not in self.names:
+                    text = f"({self(other)} * op_one_plus_erf_short({self(argument)}))"
+                    self.names[value] = self._assign(value, text)
+        return self(value)
 
     def print_Select(self, value: Select) -> str:
         return f"({self(value.condition)} ? {self(value.then)} : {self(value.orelse)})"
@@ -183,6 +199,16 @@ class ExpressionPrinter:
         if sizes.within(base, 2**31) and below(divisor, 2**31):
             return f"(int64_t)((uint32_t)({self._sum(base)}) {sign} (uint32_t){by})"
         return f"op_{'quotient' if sign == '/' else 'rest'}({self._sum(base)}, {by})"
+
+
+def one_plus_erf(value: Value) -> Value | None:
+    """x, if the value is erf(x) + 1 in float."""
+    if not isinstance(value, Op) or value.name != "add" or value.dtype != torch.float32:
+        return None
+    for inner, other in (value.args, value.args[::-1]):
+        if isinstance(inner, Op) and inner.name == "erf" and other is Const(1.0, torch.float32):
+            return inner.args[0]
+    return None
 
 
 def has_short_nan(value: Value, known: dict[Value, bool]) -> bool:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from .harness import UNFUSED, check, check_elements
+from .harness import UNFUSED, check, check_elements, compiled
 
 F = torch.nn.functional
 FLOAT_UNARY = (
@@ -277,3 +277,17 @@ def test_channels_last():
 def test_large_one_dimensional():
     x = torch.rand(100_003) - 0.3
     check(lambda x: (F.gelu(x), x.sum(), x.max(), (x > 0).any(), x.tanh() * x.sigmoid()), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_is_as_close_to_the_exact_function_as_eager(dtype):
+    x = torch.cat([torch.linspace(-12, 12, 5000), torch.tensor([0.0, -0.0, 1e-30, 1e30])]).to(dtype)
+    special = torch.tensor([torch.inf, -torch.inf, torch.nan], dtype=dtype)
+    ideal = F.gelu(x.double())
+    run = compiled(lambda x: F.gelu(x), x)
+    found, eager = ((made.double() - ideal).abs() for made in (run(x), F.gelu(x)))
+    assert found.max() <= 2 * eager.max()
+    assert (found <= 2 * eager + 4e-7 * x.double().abs()).all()
+    expected = torch.tensor([torch.inf, torch.nan, torch.nan], dtype=dtype)  # inf * 0 is NaN
+    found = compiled(lambda x: F.gelu(x), special)(special)
+    torch.testing.assert_close(found, expected, equal_nan=True)
