@@ -10,6 +10,7 @@ from math import prod
 
 from .. import sizes
 from ..ir import (
+    RUNNING,
     AxisRewriter,
     Buffer,
     Group,
@@ -60,6 +61,7 @@ class Tile:
     launch parameters.
 
     `persistent`: an inner block covers its whole axis; otherwise the program loops over it.
+    `height`: a program takes as many rows one after the other (0: those of its block, at once).
     """
 
     dims: tuple[Dim, ...]
@@ -68,10 +70,12 @@ class Tile:
     persistent: bool
     warps: int
     wide: bool
+    height: int = 0
 
     @property
     def programs(self) -> int:
-        return prod(dim.programs for dim in self.dims)
+        points = prod(dim.programs for dim in self.dims)
+        return -(-points // self.height) if self.height else points
 
 
 def pow2(n: int) -> int:
@@ -153,6 +157,7 @@ def absorb_inner(group: Group) -> Group:
         len(inner) != 1
         or any(nest.is_reduction for nest in group.nests)
         or inner == {()}
+        or any(store.combine in RUNNING for nest in group.nests for store in nest.stores)
         or _crosses(group)
     ):
         return group
@@ -294,6 +299,17 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     if _is_two_passes(flat) and longest >= LOOPED:
         shapes = [_two_passes(flat), *shapes]
     return [_flat_tile(x, shape, flat, wide) for shape in shapes]
+
+
+def part_tiles(group: Group, height: int) -> list[Tile]:
+    """Tiles for a group with partial sums over `height` rows, which a program takes in turn."""
+    nests = tuple(flatten(nest) for nest in group.nests)
+    dims, wide = (Dim("x", Axis(0, prod(group.space)), 1),), needs_int64(group)
+    longest = pow2(max(prod(nest.inner) for nest in nests))
+    warps = min(max(longest // 512, 1), 16)
+    shapes = dict.fromkeys((warps, min(warps * 2, 16), max(warps // 2, 1)))
+    tiles = [_row_tile(dims, nests, longest, count, wide) for count in shapes]
+    return [dataclasses.replace(tile, height=height) for tile in tiles]
 
 
 def _is_two_passes(nests: tuple[Nest, ...]) -> bool:
