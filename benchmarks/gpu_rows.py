@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import logging
 import math
 import os
 import statistics
@@ -478,6 +479,8 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.case:
+        logging.basicConfig()
+        logging.getLogger("dynfix").setLevel(logging.INFO)  # what tuning measured
         Child(options.case, options.out, options.dry, options.tune, options.rounds).run()
         return
     _all(options)

@@ -79,7 +79,7 @@ class KernelPrinter(ValuePrinter):
         head = [f"part = tl.program_id(0){'.to(tl.int64)' * self.tile.wide}"]
         head += [f"first = part * {height}", *before]
         head += [f"{name} = {self._zeros()}" for name in self.parts.values()]
-        head += [f"for row in range(0, {count}):", f"{INDENT}{dim.name} = first + row"]
+        head += [f"for row in {self._range(count)}:", f"{INDENT}{dim.name} = first + row"]
         return [*head, *(INDENT + line for line in body), *self.ends]
 
     def _zeros(self) -> str:
@@ -187,8 +187,13 @@ class KernelPrinter(ValuePrinter):
         head = [f"{name} = {start} + {self._lanes(dim)}" if dim.block > 1 else f"{name} = {start}"]
         if not dim.exact:
             head.append(f"{name}_in = {name} < {dim.axis.size}")
-        self.lines.append(f"for start in range(0, {dim.axis.size}, {dim.block}):")
+        self.lines.append(f"for start in {self._range(f'{dim.axis.size}, {dim.block}')}:")
         self.lines += [INDENT + line for line in head + body]
+
+    def _range(self, ends: str) -> str:
+        if not self.tile.stages:
+            return f"range(0, {ends})"
+        return f"tl.range(0, {ends}, num_stages={self.tile.stages})"
 
     def _stores(self, nest: Nest) -> None:
         for store in nest.stores:

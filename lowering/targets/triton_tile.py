@@ -62,6 +62,7 @@ class Tile:
 
     `persistent`: an inner block covers its whole axis; otherwise the program loops over it.
     `height`: a program takes as many rows one after the other (0: those of its block, at once).
+    `stages`: turns of a loop whose loads are under way at once (0: as the compiler likes).
     """
 
     dims: tuple[Dim, ...]
@@ -71,6 +72,7 @@ class Tile:
     warps: int
     wide: bool
     height: int = 0
+    stages: int = 0
 
     @property
     def programs(self) -> int:
@@ -291,14 +293,20 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     wide = needs_int64(group)
     if runs_along_space(flat):
         shapes = _column_shapes(x.size, longest)
-        return [_flat_tile(x, shape, flat, wide) for shape in shapes]
+        return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
     column = _column_axis(group)
     if column is not None:
         return _column_tiles(group, column, wide)
     shapes = _row_shapes(x.size, longest, device)
     if _is_two_passes(flat) and longest >= LOOPED:
         shapes = [_two_passes(flat), *shapes]
-    return [_flat_tile(x, shape, flat, wide) for shape in shapes]
+    return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
+
+
+def _staged(tiles: list[Tile]) -> list[Tile]:
+    """And the first ones with loops that load ahead."""
+    ahead = [dataclasses.replace(tile, stages=3) for tile in tiles[:2] if not tile.persistent]
+    return tiles + ahead
 
 
 def part_tiles(group: Group, height: int) -> list[Tile]:
@@ -307,9 +315,13 @@ def part_tiles(group: Group, height: int) -> list[Tile]:
     dims, wide = (Dim("x", Axis(0, prod(group.space)), 1),), needs_int64(group)
     longest = pow2(max(prod(nest.inner) for nest in nests))
     warps = min(max(longest // 512, 1), 16)
-    shapes = dict.fromkeys((warps, min(warps * 2, 16), max(warps // 2, 1)))
-    tiles = [_row_tile(dims, nests, longest, count, wide) for count in shapes]
-    return [dataclasses.replace(tile, height=height) for tile in tiles]
+    shapes = [(warps, 0), (warps, 2), (min(warps * 2, 16), 0), (warps, 3), (max(warps // 2, 1), 2)]
+    return [
+        dataclasses.replace(
+            _row_tile(dims, nests, longest, count, wide), height=height, stages=stages
+        )
+        for count, stages in shapes
+    ]
 
 
 def _is_two_passes(nests: tuple[Nest, ...]) -> bool:
