@@ -1,7 +1,7 @@
 """Memory-bound kernels, backwards and optimizer steps on a GPU beside eager and torch.compile, as
 shares of the bandwidth of a copy.
 
-    python -m benchmarks.gpu_rows --out DIR [--only NAMES] [--tune] [--dry]
+    python -m benchmarks.gpu_rows --out DIR [--only NAMES] [--systems NAMES] [--dry]
 
 Every row runs in a process of its own; the processes compile side by side, and time one after the
 other (a file lock). Within a row the systems take turns, round after round, with the L2 cache
@@ -255,11 +255,10 @@ SYSTEMS: dict[str, Callable[[Callable, bool], Callable]] = {
 
 
 class Child:
-    def __init__(self, name: str, out: Path, dry: bool, tune: bool, rounds: int) -> None:
+    def __init__(self, name: str, out: Path, dry: bool, systems: str, rounds: int) -> None:
         self.name, self.row, self.out, self.dry = name, ROWS[name], out, dry
         self.rounds, self.device = rounds, torch.device("cpu" if dry else "cuda")
-        names = ["eager", "ours"] if dry else [*SYSTEMS]
-        self.systems = [n for n in names if tune or not n.endswith("-max")]
+        self.systems = ["eager", "ours"] if dry else systems.split(",")
         self.result: dict[str, Any] = {"row": name}
 
     def inputs(self, seed: int, dtype: torch.dtype | None = None) -> Tensors:
@@ -286,17 +285,24 @@ class Child:
             try:
                 compiled = SYSTEMS[system](self.row.fn, self.dry)
                 self._check(system, compiled)
+                self._give_back()
                 calls[system] = self._call(compiled)
                 calls[system]()
                 self.result[f"{system} first_s"] = time.perf_counter() - start
             except Exception as problem:
                 self.result[f"{system} error"] = f"{type(problem).__name__}: {problem}"[:500]
                 self.result[f"{system} trace"] = traceback.format_exc()[-2500:]
+        self._give_back()
         with self._alone():
             self._times(calls)
         with open(self.out / "rows.jsonl", "a") as file:
             file.write(json.dumps(self.result) + "\n")
         print(line(self.result), flush=True)
+
+    def _give_back(self) -> None:
+        """Memory that is not in use, for the processes beside this one."""
+        if not self.dry:
+            torch.cuda.empty_cache()
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -470,7 +476,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default=",".join(ROWS))
-    parser.add_argument("--tune", action="store_true", help="max-autotune of both as well")
+    parser.add_argument("--systems", default="eager,tc,ours", help=f"some of {','.join(SYSTEMS)}")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--jobs", type=int, default=8)
@@ -481,7 +487,7 @@ def main() -> None:
     if options.case:
         logging.basicConfig()
         logging.getLogger("dynfix").setLevel(logging.INFO)  # what tuning measured
-        Child(options.case, options.out, options.dry, options.tune, options.rounds).run()
+        Child(options.case, options.out, options.dry, options.systems, options.rounds).run()
         return
     _all(options)
 
@@ -496,7 +502,7 @@ def _all(options: argparse.Namespace) -> None:
                 name = waiting.pop(0)
                 command = [sys.executable, "-m", "benchmarks.gpu_rows", "--case", name]
                 command += ["--out", str(options.out), "--rounds", str(options.rounds)]
-                command += ["--tune"] * options.tune + ["--dry"] * options.dry
+                command += ["--systems", options.systems] + ["--dry"] * options.dry
                 dry = {"TRITON_INTERPRET": "1"} if options.dry else {}
                 environment = {**os.environ, **dry}
                 child = subprocess.Popen(command, stderr=errors, env=environment)
