@@ -7,6 +7,7 @@ and bias.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -18,30 +19,46 @@ from .schedule import LEAST_ROWS
 from .sizes import Atom, Axis, Index
 from .unit import Item, Layout, Unit
 
-ROWS = 16  # summed in one part at most, in their own type: more would round more than eager
-PARTS = 32  # wanted, to spread over threads
 WIDEST = 8192  # columns whose parts stay in cache
 
 # A load of a buffer over rows and columns: sizes of both, and the step of either.
 Access = tuple[Buffer, Size, Size, Size, Size]
 
 
-def split_columns(unit: Unit) -> Unit:
+class Cut(NamedTuple):
+    """most: rows summed in one part, in their own type; parts: wanted, to spread over threads;
+    least: rows worth it."""
+
+    most: int
+    parts: int
+    least: int
+
+
+CORES = Cut(16, 32, LEAST_ROWS)  # longer parts would round more than eager's sums
+GPU = Cut(1 << 10, 264, 1 << 10)  # a part is one program's: two for each of 132 multiprocessors
+
+
+def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
     shared = {access for item in unit.items if isinstance(item, Nest) for access in _rows(item)}
     layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
-        if isinstance(item, Nest) and _is_column_sum(item) and shared & set(_columns(item)):
-            parts = _parts(item.axes[1].size, counts)
-            items.extend(_split(item, parts, layouts, f"part{len(items)}"))
+        if isinstance(item, Nest) and _is_column_sum(item, cut) and shared & set(_columns(item)):
+            height = _height(item.axes[1].size, cut)
+            parts = _parts(item.axes[1].size, height, counts)
+            items.extend(_split(item, parts, height, layouts, f"part{len(items)}"))
         else:
             items.append(item)
     variables = (*unit.variables, *counts.values())
     return unit.replace(items=tuple(items), layouts=layouts, variables=variables)
 
 
-def _parts(rows: Size, counts: dict[Size, Var]) -> Size:
+def split_columns_of_many_rows(unit: Unit) -> Unit:
+    """For kernels whose programs go through the rows of a part one after the other."""
+    return split_columns(unit, GPU)
+
+
+def _parts(rows: Size, height: int, counts: dict[Size, Var]) -> Size:
     """How many parts the rows make, by a variable where only a call knows."""
-    height = _height(rows)
     if isinstance(rows, int):
         return -(-rows // height)
     if rows not in counts:
@@ -51,8 +68,8 @@ def _parts(rows: Size, counts: dict[Size, Var]) -> Size:
     return variable(counts[rows])
 
 
-def _height(rows: Size) -> int:
-    return max(min(ROWS, rows // PARTS), 8) if isinstance(rows, int) else ROWS
+def _height(rows: Size, cut: Cut) -> int:
+    return max(min(cut.most, -(-hint(rows) // cut.parts)), 8) if is_known(rows) else cut.most
 
 
 def _rows(nest: Nest) -> Iterator[Access]:
@@ -75,14 +92,14 @@ def _accesses(nest: Nest, row: Axis, column: Axis) -> Iterator[Access]:
             yield load.buffer, row.size, column.size, across, along
 
 
-def _is_column_sum(nest: Nest) -> bool:
+def _is_column_sum(nest: Nest, cut: Cut) -> bool:
     if not (nest.is_reduction and len(nest.space) == len(nest.inner) == 1) or has_positions(nest):
         return False
     columns, rows = nest.axes[0].size, nest.axes[1].size
     return (
         all(store.combine is None for store in nest.stores)
         and all(r.kind == "sum" and r.dtype == torch.float32 for r in _reduced(nest))
-        and hint(rows) >= LEAST_ROWS
+        and hint(rows) >= cut.least
         and is_known(columns)
         and 1 < columns <= WIDEST
     )
@@ -92,15 +109,17 @@ def _reduced(nest: Nest) -> list[Reduced]:
     return [value for value in nest.values if isinstance(value, Reduced)]
 
 
-def _split(nest: Nest, parts: Size, layouts: dict[Buffer, Layout], name: str) -> tuple[Nest, Nest]:
-    columns, rows = nest.axes
+def _split(
+    nest: Nest, parts: Size, height: int, layouts: dict[Buffer, Layout], name: str
+) -> tuple[Nest, Nest]:
+    columns = nest.axes[0]
     device = layouts[nest.stores[0].buffer].device
     made: dict[Value, Buffer] = {}
     for value in _reduced(nest):
         buffer = Buffer(f"{name}_{len(made)}", value.dtype, parts * columns.size)
         layouts[buffer] = Layout((parts, columns.size), (columns.size, 1), device)
         made[value] = buffer
-    return _partial(nest, made, _height(rows.size)), _whole(nest, made, parts)
+    return _partial(nest, made, height), _whole(nest, made, parts)
 
 
 def _partial(nest: Nest, made: dict[Value, Buffer], height: int) -> Nest:

@@ -41,6 +41,7 @@ from .sizes import Atom, Axis, FloorDiv, Index
 
 RUNNING = {"running sum": "sum", "running prod": "prod"}
 PARTIAL = "partial sum"
+SQUARES, EXPONENTIALS = "squares", "exponentials"
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
 
 
@@ -148,7 +149,8 @@ class IndexValue(Value):
 class Reduced(Value):
     """`value` folded over the inner axes. max, min, argmax, argmin propagate NaN; argmax and argmin
     give the first row-major position within `inner` (int64); any and all take and give bool. sum
-    and prod fold in `dtype`, the value's own."""
+    and prod fold in `dtype`, the value's own. A target may make `SQUARES`, sum((v - mean(v))^2),
+    and `EXPONENTIALS`, sum(exp(v - max(v))), where what equals max(v) counts 1."""
 
     kind: str
     value: Value

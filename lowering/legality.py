@@ -9,9 +9,11 @@ from ..runtime.errors import LoweringError
 from . import sizes
 from .dump import dump
 from .ir import (
+    EXPONENTIALS,
     PARTIAL,
     REDUCTIONS,
     RUNNING,
+    SQUARES,
     Buffer,
     Group,
     Load,
@@ -153,7 +155,7 @@ def _op_problems(value: Op) -> Iterator[str]:
 
 
 def _reduced_problems(value: Reduced) -> Iterator[str]:
-    if value.kind not in REDUCTIONS:
+    if value.kind not in (*REDUCTIONS, SQUARES, EXPONENTIALS):
         yield f"unknown reduction {value.kind}"
     expected = torch.int64 if value.kind.startswith("arg") else value.value.dtype
     if value.dtype != expected or value.value.dtype in HALVES:

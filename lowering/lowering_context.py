@@ -1,6 +1,7 @@
 """What a lowering works with: loads of its operands, and new nests with their buffers."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from .symint import Symbols
 from .unit import Item, Layout, Ref, extent, is_dense
 from .value_builders import cast, const
 
+FILLED = 64  # rows from which on a GPU scans them side by side
+SHORT = 4096  # and the longest row for which fewer do
 Body = Callable[[tuple[Index, ...]], Value]
 Places = Callable[[tuple[Index, ...]], tuple[Index, ...]]
 
@@ -131,10 +134,10 @@ class Context:
     def scan(self, target: Ref, axis: int, body: Body, kind: str) -> Ref:
         """A nest that stores, at each point, the fold of `body` over the points of `axis` up to
         it."""
-        if not self.ordered:
-            raise Unsupported("a scan")
         shape = target.shape
         outer = [d for d in range(len(shape)) if d != axis]
+        if not self.ordered and not _many_rows([shape[d] for d in outer], shape[axis]):
+            raise Unsupported("a scan of few rows")
         axes = sizes.make_axes((*(shape[d] for d in outer), shape[axis]))
         places = dict(zip((*outer, axis), map(sizes.atom_index, axes), strict=True))
         at = tuple(places[d] for d in range(len(shape)))
@@ -161,3 +164,8 @@ class Context:
         store = Store(target.buffer, target.index(outer), value)
         self.add(Nest(target.shape, tuple(inner), (store,), (self.origin,)))
         return target
+
+
+def _many_rows(outer: Sequence[Size], length: Size) -> bool:
+    """Whether programs that scan a row each fill a GPU, or have little to do."""
+    return hint(prod(outer)) >= FILLED or hint(length) <= SHORT

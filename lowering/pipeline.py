@@ -16,7 +16,7 @@ from ..runtime.report import log
 from . import legality, storage
 from .batches import batch
 from .collection import uncollected
-from .columns import split_columns
+from .columns import split_columns, split_columns_of_many_rows
 from .in_place import in_place
 from .inline import inline
 from .ir import Batch, Buffer, Group, Nest
@@ -35,13 +35,13 @@ from .unit import ExternCall, Item, Ref, Unit, leaves
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """`run` maps a unit to a unit. fusion: left out when fusion is off; ordered: and where kernels
-    cannot run points of their space one after the other."""
+    """`run` maps a unit to a unit. fusion: left out when fusion is off; ordered: for kernels that
+    run points of their space one after the other, or (False) for those that cannot."""
 
     name: str
     run: Callable[[Unit], Unit]
     fusion: bool = False
-    ordered: bool = False
+    ordered: bool | None = None
     unfused: Callable[[Unit], Unit] | None = None
 
 
@@ -53,6 +53,7 @@ STAGES = (
     ),  # after inlining, which leaves the copies that have several producers
     Stage("in_place", in_place),
     Stage("columns", split_columns, fusion=True, ordered=True),
+    Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
     Stage("batch", batch, fusion=True, ordered=True),
 )
@@ -93,7 +94,7 @@ def _compile(
         _check(unit, "lower", options)
         for stage in STAGES:
             checkpoint()
-            if stage.ordered and not ordered:
+            if stage.ordered not in (None, ordered):
                 continue
             run = stage.run if options.fusion or not stage.fusion else stage.unfused
             if run is not None:

@@ -15,12 +15,12 @@ _CAST = torch.ops.aten._to_copy.default
 
 
 def keep_results(joint: GraphModule, gradients: list[bool]) -> None:
-    """Forbid the partitioner to compute again what is made of inputs that eager would not save.
-    `gradients`: which inputs get one. What these are in another dtype, as parameters under
-    autocast, may be computed again: all of them twice would be too much memory."""
+    """Forbid the partitioner to compute again what is made of inputs that eager would not save: of
+    those that nothing reads for the gradients alone. `gradients`: which inputs get one. What these
+    are in another dtype, as parameters under autocast, may be computed again: all of them twice
+    would be too much memory."""
     places = [node for node in joint.graph.nodes if node.op == "placeholder"]
-    late = _following(place for place in places if str(place.target).startswith("tangents"))
-    late |= {node for node in joint.graph.nodes if _of_backward(node)}
+    late = _for_gradients_alone(joint, len(gradients))
     for place, has_gradient in zip(places, gradients, strict=False):
         views = [place, *_views(place, has_gradient)]
         users = {user for view in views for user in view.users if user not in views}
@@ -46,19 +46,17 @@ def _is_log_softmax(users: set[Node]) -> bool:
     )
 
 
-def _of_backward(node: Node) -> bool:
-    """Whether the node was traced with the gradients: what it takes, eager saved."""
-    return node.meta.get("partitioner_tag") == "is_backward"
-
-
-def _following(nodes: Iterator[Node]) -> set[Node]:
-    found, waiting = set[Node](), list(nodes)
+def _for_gradients_alone(joint: GraphModule, gradients: int) -> set[Node]:
+    """The nodes that no result of the forward needs."""
+    output = joint.graph.output_node()
+    results = output.args[0][: len(output.args[0]) - gradients]  # type: ignore[arg-type,index]
+    needed, waiting = set[Node](), [node for node in results if isinstance(node, Node)]
     while waiting:
         node = waiting.pop()
-        fresh = [user for user in node.users if user not in found and user.op != "output"]
-        found.update(fresh)
-        waiting += fresh
-    return found
+        if node not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    return {node for node in joint.graph.nodes if node.op != "output"} - needed
 
 
 def _views(node: Node, casts: bool) -> Iterator[Node]:

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import importlib.util
 import os
-import statistics
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -20,9 +19,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
-from . import cache
+from . import cache, tuning
 from .errors import BuildError
 from .report import log
 
@@ -176,8 +174,8 @@ def load_groups(
     """A function for each group that takes its buffers and runs its kernels on the device's current
     stream.
 
-    tune: time every variant on buffers of its own and keep the fastest. Under TRITON_INTERPRET=1
-    `device` may be the CPU. Raises BuildError if Triton rejects a kernel.
+    tune: time every variant on buffers of its own, once for all processes, and take the fastest.
+    Under TRITON_INTERPRET=1 `device` may be the CPU. Raises BuildError if Triton rejects a kernel.
     """
     if device.type == "cpu":
         if not interpreted():
@@ -213,8 +211,12 @@ def _prepare_all(kernels: Sequence[_Kernel]) -> None:
     wanted = list({kernel: None for kernel in kernels if kernel.kernel.programs})
     if not wanted:
         return
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+    with _pool(len(wanted)) as pool:
         list(pool.map(_Kernel.prepare, wanted))
+
+
+def _pool(jobs: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=min(8, jobs, os.cpu_count() or 1))
 
 
 def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.device) -> Launch:
@@ -261,33 +263,51 @@ def _interpreter_launch(group: TritonGroup) -> Launch:
 
 
 def _fastest(group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.device) -> Chosen:
-    """The variant that runs fastest on zeroed buffers of its own (zeros are valid indices)."""
+    """The variant that runs fastest on buffers of its own."""
     if len(kernels) == 1 or not kernels[0].programs:
         return _load(group, kernels[0], device)
-    times: dict[int, float] = {}
-    loaded = [_load(group, kernel, device) for kernel in kernels]
-    buffers = zeroed(kernels[0], device)
-    for k, (_, kernel) in enumerate(loaded):
-        try:
-            times[k] = _time(kernel, [buffer.data_ptr() for buffer in buffers], device)
-        except BuildError as error:
-            log.info("variant %d of %s does not build: %s", k, kernel.kernel.name, error)
-        except _triton().runtime.errors.OutOfResources as error:
-            log.info("variant %d of %s does not fit: %s", k, kernel.kernel.name, error)
-    if not times:
+    texts = [f"{kernel.warps} {kernel.programs} {kernel.text}" for kernel in kernels]
+    name = (kernels[0].name, torch.cuda.get_device_name(device), *texts)
+    number = tuning.choice(name, len(kernels), lambda: _times(group, kernels, device))
+    return _load(group, kernels[number], device)
+
+
+def _times(
+    group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.device
+) -> dict[int, float]:
+    """Milliseconds of each variant that builds and fits. Raises BuildError if none does."""
+    loaded = [_load(group, kernel, device)[1] for kernel in kernels]
+    with _pool(len(loaded)) as pool:
+        fit = list(pool.map(_fits, loaded))
+    buffers = memory_of(kernels[0], device)
+    pointers = [buffer.data_ptr() for buffer in buffers]
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream().cuda_stream
+    launches = {
+        number: functools.partial(kernel.launch, pointers, stream)
+        for number, kernel in enumerate(loaded)
+        if fit[number]
+    }
+    if not launches:
         raise BuildError(f"no variant of {kernels[0].name} could be built")
-    return loaded[min(times, key=times.__getitem__)]
+    times = tuning.interleaved(launches, device)
+    del buffers
+    return times
 
 
-def zeroed(kernel: TritonKernel, device: torch.device) -> list[torch.Tensor]:
-    """Real memory for every argument of the kernel. Compiling goes on under AOTAutograd's fake
-    tensor mode, in which new tensors are fakes without memory: a kernel would write through null
-    pointers."""
-    with _disable_current_modes(), torch._C._DisablePythonDispatcher():
-        return [
-            torch.zeros(size, dtype=_DTYPES[kind], device=device)
-            for size, kind in zip(kernel.sizes, kernel.types, strict=True)
-        ]
+def _fits(kernel: _Kernel) -> bool:
+    try:
+        kernel.prepare()
+        return True
+    except (BuildError, _triton().runtime.errors.OutOfResources) as error:
+        log.info("a variant of %s is left out: %s", kernel.kernel.name, error)
+        return False
+
+
+def memory_of(kernel: TritonKernel, device: torch.device) -> list[torch.Tensor]:
+    """Real memory for every argument of the kernel."""
+    kinds = [_DTYPES[kind] for kind in kernel.types]
+    return tuning.filled(list(zip(kernel.sizes, kinds, strict=True)), device)
 
 
 _DTYPES = {
@@ -302,21 +322,3 @@ _DTYPES = {
     "*u8": torch.uint8,
     "*i1": torch.bool,
 }
-
-
-def _time(
-    kernel: _Kernel, pointers: Sequence[int], device: torch.device, repeats: int = 20
-) -> float:
-    """Median milliseconds of a launch."""
-    kernel.prepare()
-    with torch.cuda.device(device):
-        stream = torch.cuda.current_stream().cuda_stream
-        kernel.launch(pointers, stream)
-        event: Any = torch.cuda.Event  # its constructor has no types
-        pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(repeats)]
-        for start, end in pairs:
-            start.record()
-            kernel.launch(pointers, stream)
-            end.record()
-        torch.cuda.synchronize()
-    return statistics.median(float(start.elapsed_time(end)) for start, end in pairs)

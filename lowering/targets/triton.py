@@ -7,11 +7,12 @@ from collections import Counter
 from math import prod
 
 from ...runtime.launch_triton import TritonGroup, TritonKernel
-from ..ir import Batch, Buffer, Group, Load, store_values
+from ..ir import Batch, Buffer, Group, Load, part_height, store_values
+from ..poly import hint
 from .triton_ops import POINTERS
 from .triton_print import KernelPrinter
 from .triton_split import cut
-from .triton_tile import Device, Tile, absorb_inner, pointwise_tiles, row_tiles
+from .triton_tile import Device, Tile, absorb_inner, part_tiles, pointwise_tiles, row_tiles
 
 NAME = "fused"
 HEADER = """\
@@ -56,6 +57,9 @@ def print_group(
 
 def tiles(group: Group, device: Device) -> list[Tile]:
     """What one program may hold, the likeliest best first."""
+    height = part_height(group.nests)
+    if height is not None:
+        return part_tiles(group, hint(height))
     group = absorb_inner(group)
     if any(nest.inner for nest in group.nests):
         return row_tiles(group, device)

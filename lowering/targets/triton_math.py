@@ -260,6 +260,27 @@ def arg_min_step(v, i, w, j):
     return tl.where(left, v, w), tl.where(left, i, j)
 
 
+# ---- reductions with two accumulators (triton_one_pass)
+
+
+@triton.jit
+def exponentials_step(top, total, x):
+    """`total` of exp(x - top) with one more x, which may be the new top; lanes that saw -inf alone
+    count for nothing in the end."""
+    d = tl.where(x == top, 0.0, x - top)
+    t = tl.exp2(-tl.abs(d) * LOG2E)
+    total = tl.where(d > 0, total * t + 1.0, total + t)
+    return tl.maximum(top, x, propagate_nan=tl.PropagateNan.ALL), total
+
+
+@triton.jit
+def squares_step(mean, total, x, turn):
+    """Welford's step with the value number `turn` of each lane."""
+    d = x - mean
+    mean = mean + d * (1.0 / turn)
+    return mean, total + d * (x - mean)
+
+
 if INTERPRETED:
     # the interpreter runs a custom combine function one element at a time
     reduce_max = ext.reduce_max

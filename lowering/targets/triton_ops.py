@@ -142,11 +142,11 @@ def full(value: bool | int | float, dtype: torch.dtype, shape: str = "[]") -> st
 
 def identity(kind: str, dtype: torch.dtype) -> bool | int | float:
     """What leaves a reduction of `kind` as it is."""
-    if kind in ("sum", "any"):
+    if kind in ("sum", "any", "squares"):
         return 0
     if kind in ("prod", "all"):
         return 1
-    lowest = kind in ("max", "argmax")
+    lowest = kind in ("max", "argmax", "exponentials")
     if dtype.is_floating_point:
         return -math.inf if lowest else math.inf
     if dtype == torch.bool:

@@ -4,13 +4,30 @@ stores."""
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import torch
 
 from ...runtime.errors import LoweringError
-from ..ir import Buffer, Load, Nest, Reduced, Store, Value, nest_loads, walk
-from .triton_ops import TYPES, fold, full, identity, literal, step
+from ..ir import (
+    EXPONENTIALS,
+    PARTIAL,
+    RUNNING,
+    Buffer,
+    Load,
+    Nest,
+    Reduced,
+    Store,
+    Value,
+    atoms,
+    nest_loads,
+    walk,
+)
+from ..sizes import FloorDiv
+from ..value_builders import HALVES
+from .triton_one_pass import BASES, base_of
+from .triton_ops import TYPES, cast, fold, full, identity, literal, step
 from .triton_tile import INT32, Dim, Tile
 from .triton_values import Names, ValuePrinter
 
@@ -26,6 +43,8 @@ class KernelPrinter(ValuePrinter):
         self.name = name
         self.dead: dict[str, Buffer] = {}  # statements that store private buffers
         self.dirty: set[Buffer] = set()
+        self.parts: dict[Store, str] = {}  # sums over the rows of a program
+        self.ends: list[str] = []  # what stands after the last row
 
     # ---- the whole kernel
 
@@ -38,6 +57,8 @@ class KernelPrinter(ValuePrinter):
             self._nest(nest, dim)
             self.earlier |= {load.buffer for load in nest_loads(nest)}
         self._drop_unread()
+        if self.tile.height:
+            self.lines = self._row_by_row(self.lines)
         head = f"def {self.name}({', '.join(self.params.values())}):"
         return "\n".join(["@triton.jit", head, *(INDENT + line for line in self.lines), ""])
 
@@ -48,8 +69,36 @@ class KernelPrinter(ValuePrinter):
         for buffer in {self.dead[line] for line in gone}:
             del self.params[buffer]
 
+    def _row_by_row(self, body: list[str]) -> list[str]:
+        """The lines, for each row of this program's part; what no row changes stands before."""
+        (dim,), height = self.tile.dims, self.tile.height
+        stored = {self.params[s.buffer] for s in self._global_stores() if s.buffer in self.params}
+        before, body = hoisted(body, {dim.name}, stored)
+        whole = dim.axis.size % height == 0
+        count = str(height) if whole else f"tl.minimum({height}, {dim.axis.size} - first)"
+        head = [f"part = tl.program_id(0){'.to(tl.int64)' * self.tile.wide}"]
+        head += [f"first = part * {height}", *before]
+        head += [f"{name} = {self._zeros()}" for name in self.parts.values()]
+        head += [f"for row in {self._range(count)}:", f"{INDENT}{dim.name} = first + row"]
+        return [*head, *(INDENT + line for line in body), *self.ends]
+
+    def _zeros(self) -> str:
+        return full(0.0, torch.float32, self._shape(frozenset(self.rank)))
+
+    def _add_part(self, store: Store) -> None:
+        """A value of one row, summed over the program's rows and stored after the last."""
+        atom = next(a for a in atoms(store.index) if isinstance(a, FloorDiv))
+        value, self.memo[atom] = self.value(store.value), "part"
+        name = self.parts.setdefault(store, f"sum{len(self.parts)}")
+        self.lines.append(f"{name} += {value}")
+        place, masks = self.index(store.index), self._inside(self.index_uses(store.index))
+        mask = f", mask={' & '.join(masks)}" if masks else ""
+        self.ends.append(f"tl.store({self.param(store.buffer)} + {place}, {name}{mask})")
+
     def _programs(self) -> None:
         """Which point of each parallel axis this program starts from."""
+        if self.tile.height:
+            return
         several = [dim for dim in self.tile.dims if dim.programs > 1]
         if several:
             self.lines.append(f"pid = tl.program_id(0){'.to(tl.int64)' * self.tile.wide}")
@@ -95,7 +144,7 @@ class KernelPrinter(ValuePrinter):
         elif nest.is_reduction:
             self._reduction(nest, dim, loops)
         elif loops and dim is not None:
-            with self._loop(dim):
+            with self._loop(dim, backwards=bool(self.earlier & {v.buffer for v in nest.loads})):
                 self._stores(nest)
         else:
             self._stores(nest)
@@ -126,25 +175,34 @@ class KernelPrinter(ValuePrinter):
             self._dim(dim, self.names[dim.axis], "")
 
     @contextlib.contextmanager
-    def _loop(self, dim: Dim) -> Iterator[None]:
+    def _loop(self, dim: Dim, backwards: bool = False) -> Iterator[None]:
         """Statements that use r, inside `for r in …`; whatever else is printed meanwhile stands
-        before the loop."""
+        before the loop. backwards: from the end of the axis, which an earlier loop read last."""
         name = self.names[dim.axis]
         self.body, self.loop_memo = [], {}
         yield
         body, self.body, self.loop_memo = self.body, None, {}
-        head = [f"{name} = start + {self._lanes(dim)}" if dim.block > 1 else f"{name} = start"]
+        last = (dim.programs - 1) * dim.block
+        start = f"({last} - start)" if backwards and last else "start"
+        head = [f"{name} = {start} + {self._lanes(dim)}" if dim.block > 1 else f"{name} = {start}"]
         if not dim.exact:
             head.append(f"{name}_in = {name} < {dim.axis.size}")
-        self.lines.append(f"for start in range(0, {dim.axis.size}, {dim.block}):")
+        self.lines.append(f"for start in {self._range(f'{dim.axis.size}, {dim.block}')}:")
         self.lines += [INDENT + line for line in head + body]
+
+    def _range(self, ends: str) -> str:
+        if not self.tile.stages:
+            return f"range(0, {ends})"
+        return f"tl.range(0, {ends}, num_stages={self.tile.stages})"
 
     def _stores(self, nest: Nest) -> None:
         for store in nest.stores:
             self._store(store)
 
     def _reduction(self, nest: Nest, dim: Dim | None, loops: bool) -> None:
-        reduced = [v for v in walk(*(s.value for s in nest.stores)) if isinstance(v, Reduced)]
+        every = [v for v in walk(*(s.value for s in nest.stores)) if isinstance(v, Reduced)]
+        bases = {base_of(value): value for value in every if value.kind in BASES}
+        reduced = [value for value in every if value not in bases]
         if loops and dim is not None:
             with self._loop(dim):
                 sums = [self._accumulate(value, dim) for value in reduced]
@@ -175,11 +233,14 @@ class KernelPrinter(ValuePrinter):
         return text if names == whole else f"tl.broadcast_to({text}, {self._shape(whole)})"
 
     def _whole(self, value: Reduced, dim: Dim | None) -> tuple[str, ...]:
-        """A persistent row: its values over the full tile (and their positions, for argmax)."""
+        """A persistent row: its values over the full tile (and their positions, for argmax, or
+        what a step would have made of them)."""
         if dim is None or dim.block == 1:
             return (self.value(value.value),)
         names = self.used(value.value) | (frozenset() if dim.exact else frozenset({"r"}))
         wide = self._wide(self._masked(value, dim), names)
+        if value.kind in BASES:
+            return wide, "1.0" if value.kind == EXPONENTIALS else "0.0"
         if not value.kind.startswith("arg"):
             return (wide,)
         return wide, self._wide(self.names[dim.axis], frozenset({"r"}))
@@ -187,6 +248,8 @@ class KernelPrinter(ValuePrinter):
     def _accumulate(self, value: Reduced, dim: Dim) -> tuple[str, ...]:
         """One step of a looped reduction; the accumulators' names."""
         dtype, shape = value.value.dtype, self._shape(frozenset(self.rank))
+        if value.kind in BASES:
+            return self._accumulate_two(value, dim, shape)
         text = self._masked(value, dim)
         names = [self._fresh("a")]
         self.lines.append(f"{names[0]} = {full(identity(value.kind, dtype), dtype, shape)}")
@@ -205,6 +268,39 @@ class KernelPrinter(ValuePrinter):
         )
         return tuple(names)
 
+    def _accumulate_two(self, value: Reduced, dim: Dim, shape: str) -> tuple[str, ...]:
+        """The fold of what each lane saw so far, and what is summed around it."""
+        one, two = self._fresh("a"), self._fresh("a")
+        start = full(identity(value.kind, value.dtype), value.dtype, shape)
+        self.lines += [f"{one} = {start}", f"{two} = {full(0.0, value.dtype, shape)}"]
+        assert self.body is not None
+        if value.kind == EXPONENTIALS:
+            step_ = f"m.exponentials_step({one}, {two}, {self._masked(value, dim)})"
+        else:
+            text = self.value(value.value)
+            if not dim.exact:
+                text = f"tl.where({self.names[dim.axis]}_in, {text}, {one})"
+            step_ = f"m.squares_step({one}, {two}, {text}, start // {dim.block} + 1)"
+        self.body.append(f"{one}, {two} = {step_}")
+        return one, two
+
+    def _fold_two(self, value: Reduced, name: str, parts: tuple[str, ...]) -> None:
+        """The lanes together."""
+        dim, axis = self.inner, self.rank.index("r")
+        assert dim is not None
+        column, (one, two), base = "[:, None]" * (len(self.rank) == 2), parts, self._fresh("t")
+        if value.kind == EXPONENTIALS:
+            self.memo[base_of(value)] = base
+            self.lines.append(f"{base} = m.reduce_max({one}, {axis}){column}")
+            apart = f"tl.where({one} == {base}, 0.0, {one} - {base})"
+            self.lines.append(f"{name} = tl.sum({two} * m.ext.exp({apart}), {axis}){column}")
+            return
+        count = f"(({dim.axis.size + dim.block - 1} - {self._lanes(dim)}) // {dim.block})"
+        self.lines.append(f"{base} = tl.sum({count} * {one}, {axis}){column} / {dim.axis.size}.0")
+        self.memo[base_of(value)] = self._emit(f"{base} * {dim.axis.size}.0", self._space_names())
+        apart = f"{two} + {count} * ({one} - {base}) * ({one} - {base})"
+        self.lines.append(f"{name} = tl.sum({apart}, {axis}){column}")
+
     def _fold(self, value: Reduced, parts: tuple[str, ...]) -> None:
         name = self._fresh("t")
         self.memo[value] = name
@@ -212,6 +308,8 @@ class KernelPrinter(ValuePrinter):
             text = "tl.full([], 0, tl.int64)" if value.kind.startswith("arg") else parts[0]
             self.lines.append(f"{name} = {text}")
             return
+        if value.kind in BASES:
+            return self._fold_two(value, name, parts)
         axis = self.rank.index("r")
         column = "[:, None]" * (len(self.rank) == 2)
         if value.kind.startswith("arg"):
@@ -227,6 +325,10 @@ class KernelPrinter(ValuePrinter):
     # ---- stores
 
     def _store(self, store: Store) -> None:
+        if store.combine == PARTIAL:
+            return self._add_part(store)
+        if store.combine in RUNNING:
+            return self._running(store, RUNNING[store.combine])
         value = self.value(store.value)
         if store.buffer.scope == "local":
             self._forget(store.buffer)
@@ -255,6 +357,33 @@ class KernelPrinter(ValuePrinter):
         if store.combine is None:
             self._remember(Load(store.buffer, store.index), value, names)
 
+    def _running(self, store: Store, kind: str) -> None:
+        """A scan of the row, in the type in which eager's kernels fold."""
+        dim, dtype = self.inner, store.buffer.dtype
+        wide, whole = torch.float32 if dtype in HALVES else dtype, frozenset(self.rank)
+        text = cast(self.value(store.value), dtype, wide)
+        if dim is not None and dim.block > 1:
+            text = self._scanned(self._wide(text, self.used(store.value)), dim, kind, wide)
+        value = self._emit(cast(text, wide, dtype), whole)
+        self._write(store, self.index(store.index), value, self.index_uses(store.index))
+
+    def _scanned(self, text: str, dim: Dim, kind: str, dtype: torch.dtype) -> str:
+        """The scan of a tile; a loop carries the fold of what lies before it."""
+        axis, whole = self.rank.index("r"), frozenset(self.rank)
+        if self.body is None:
+            return self._emit(f"tl.cum{kind}({text}, {axis})", whole)
+        if not dim.exact:
+            neutral = literal(identity(kind, dtype), dtype)
+            text = self._emit(f"tl.where({self.names[dim.axis]}_in, {text}, {neutral})", whole)
+        carry, sign = self._fresh("a"), {"sum": "+", "prod": "*"}[kind]
+        column = "[:, None]" * (len(self.rank) == 2)
+        start = full(identity(kind, dtype), dtype, self._shape(self._space_names()))
+        self.lines.append(f"{carry} = {start if column else full(identity(kind, dtype), dtype)}")
+        value = self._emit(f"{carry} {sign} tl.cum{kind}({text}, {axis})", whole)
+        total = fold(kind, dtype).format(text, axis)
+        self.body.append(f"{carry} = {carry} {sign} {total}{column}")
+        return value
+
     def _atomic_names(self, names: Names) -> Names:
         """Every point adds once: the nest's own axes, whether the index uses them or not."""
         inner = self.inner is not None and self.inner.block > 1
@@ -263,8 +392,9 @@ class KernelPrinter(ValuePrinter):
     def _write(self, store: Store, place: str, value: str, names: Names) -> None:
         masks = self._inside(names)
         mask = f", mask={' & '.join(masks)}" if masks else ""
-        function = "tl.store" if store.combine is None else "tl.atomic_add"
-        relaxed = "" if store.combine is None else ', sem="relaxed"'
+        once = store.combine is None or store.combine in RUNNING
+        function = "tl.store" if once else "tl.atomic_add"
+        relaxed = "" if once else ', sem="relaxed"'
         lines = self.body if self.body is not None and "r" in names else self.lines
         lines.append(f"{function}({self.param(store.buffer)} + {place}, {value}{mask}{relaxed})")
         if store.buffer in self.private and store.combine is None:
@@ -283,3 +413,19 @@ class KernelPrinter(ValuePrinter):
                 ]
                 for key in stale:
                     del memo[key]
+
+
+def hoisted(body: list[str], varying: set[str], stored: set[str]) -> tuple[list[str], list[str]]:
+    """The assignments of a loop's body that give the same in every turn, and the other lines.
+    varying: names that each turn sets; stored: parameters that the loop writes to."""
+    changing = varying | {line.split(" = ")[0] for line in body if " = " in line}
+    before, rest = [], []
+    for line in body:
+        name, assigned, text = line.partition(" = ")
+        words = set(re.findall(r"\w+", text))
+        if assigned and name.isidentifier() and not words & (changing | stored):
+            before.append(line)
+            changing.discard(name)
+        else:
+            rest.append(line)
+    return before, rest

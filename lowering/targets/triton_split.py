@@ -13,6 +13,8 @@ import torch
 
 from .. import sizes
 from ..ir import (
+    EXPONENTIALS,
+    SQUARES,
     AxisRewriter,
     Buffer,
     Const,
@@ -28,9 +30,11 @@ from ..ir import (
     Store,
     Value,
     accesses,
+    part_height,
     walk,
 )
 from ..sizes import Atom, Axis, Index
+from .triton_one_pass import BASES, base_of, one_pass
 from .triton_ops import identity
 from .triton_tile import LOOPED, PERSISTENT, Device, flatten, pow2, runs_along_space
 
@@ -48,7 +52,13 @@ class Pieces:
 
 def cut(group: Group, device: Device) -> Pieces:
     """The group as it is, or in pieces when its rows alone would leave most of the device idle."""
-    if 0 in group.space or not any(_splits(nest, device) for nest in group.nests):
+    if part_height(group.nests) is not None:
+        fits = max(prod(nest.inner) for nest in group.nests) <= PERSISTENT
+        return Pieces((group,)) if fits else fission(group)
+    if 0 in group.space:
+        return Pieces((group,))
+    group = one_pass(group, _kinds(group, device))
+    if not any(_splits(nest, device) for nest in group.nests):
         return Pieces((group,))
     pieces = fission(group)
     groups: list[Group] = []
@@ -59,6 +69,22 @@ def cut(group: Group, device: Device) -> Pieces:
         groups += made.groups
         scratch += made.scratch
     return Pieces(tuple(groups), tuple(scratch))
+
+
+def _kinds(group: Group, device: Device) -> tuple[str, ...]:
+    """The pairs of reductions that are worth joining: rows held in registers are read once anyway.
+    What parts of unequal length give of `SQUARES` is not put together."""
+    lengths = [prod(nest.inner) for nest in group.nests]
+    nest = group.nests[lengths.index(max(lengths))]
+    count = _splits(nest, device)
+    if count > 1:
+        chunk, parts = _chunks(max(lengths), count, _unit(runs_along_space((flatten(nest),))))
+        return (SQUARES, EXPONENTIALS) if chunk * parts == max(lengths) else (EXPONENTIALS,)
+    return (SQUARES, EXPONENTIALS) if max(lengths) > PERSISTENT else ()
+
+
+def _unit(columns: bool) -> int:
+    return 32 if columns else LOOPED
 
 
 def _splits(nest: Nest, device: Device) -> int:
@@ -72,7 +98,7 @@ def _splits(nest: Nest, device: Device) -> int:
     if not nest.is_reduction:
         return 1
     longest = length // (FEWEST // 4) if columns else length // LOOPED
-    return max(2, min(pow2(8 * device.multiprocessors // programs) // 2, longest))
+    return max(2, min(pow2(16 * device.multiprocessors // programs) // 2, longest))
 
 
 # ---- fission
@@ -149,7 +175,7 @@ def split(group: Group, count: int) -> Pieces:
         return Pieces((group,))
     cutter = _Split(group, count)
     partial = Group(f"{group.name}_part", cutter.space, (cutter.partial(),))
-    rest = Group(f"{group.name}_fold", group.space, (cutter.folded(), *group.nests[1:]))
+    rest = Group(f"{group.name}_fold", group.space, (*cutter.folded(), *group.nests[1:]))
     return Pieces((partial, rest), tuple(cutter.buffers.values()))
 
 
@@ -158,7 +184,7 @@ class _Split:
         self.group, self.nest = group, group.nests[0]
         self.columns = runs_along_space((flatten(self.nest),))
         self.length = prod(self.nest.inner)
-        self.chunk, self.count = _chunks(self.length, count, 32 if self.columns else LOOPED)
+        self.chunk, self.count = _chunks(self.length, count, _unit(self.columns))
         self.rows = prod(group.space)
         # Columns lie side by side in the partial results, rows' parts lie together.
         self.space = (self.count, *group.space) if self.columns else (*group.space, self.count)
@@ -174,6 +200,10 @@ class _Split:
                 f"{self.group.name}_{part}{len(self.buffers)}", dtype, self.rows * self.count
             )
         return self.buffers[key]
+
+    def _base_buffer(self, value: Reduced) -> Buffer:
+        """Of each part's sum, or maximum, beside what stands in `triton_one_pass.BASES`."""
+        return self._buffer(base_of(value), "part", value.dtype)
 
     # -- first kernel
 
@@ -196,7 +226,8 @@ class _Split:
                 value, move(value.value), sizes.atom_index(part, self.chunk), inside
             )
         ]
-        return Nest(self.space, (self.chunk,), tuple(stores), self.nest.origins)
+        unique = tuple({store.buffer: store for store in stores}.values())
+        return Nest(self.space, (self.chunk,), unique, self.nest.origins)
 
     def _inside(self, position: Index) -> Value | None:
         if self.chunk * self.count == self.length:
@@ -211,12 +242,12 @@ class _Split:
             neutral = Const(identity(old.kind, value.dtype), value.dtype)
             value = Select(inside, _Masker(inside)(value), neutral)
         if not old.kind.startswith("arg"):
+            kinds = {self._buffer(old, "part", value.dtype): old.kind}
+            if old.kind in BASES:
+                kinds[self._base_buffer(old)] = BASES[old.kind]
             return [
-                Store(
-                    self._buffer(old, "part", value.dtype),
-                    at,
-                    Reduced(old.kind, value, value.dtype),
-                )
+                Store(buffer, at, Reduced(kind, value, value.dtype))
+                for buffer, kind in kinds.items()
             ]
         best = Store(
             self._buffer(old, "best", value.dtype), at, Reduced(old.kind[3:], value, value.dtype)
@@ -226,14 +257,43 @@ class _Split:
 
     # -- second kernel
 
-    def folded(self) -> Nest:
-        nest, part = self.nest, Axis(len(self.group.space), self.count)
-        results = {
-            value: self._fold(value, self._at(sizes.atom_index(part))) for value in self.reduced
-        }
-        swap = _Swap(results)
+    def folded(self) -> tuple[Nest, ...]:
+        nest, at = self.nest, self._at(sizes.atom_index(self._part()))
+        bases = tuple(self._base(value, at) for value in self.reduced if value.kind in BASES)
+        swap = _Swap({value: self._fold(value, at) for value in self.reduced})
         stores = tuple(Store(s.buffer, s.index, swap(s.value), s.combine) for s in nest.stores)
-        return Nest(nest.space, (self.count,), stores, nest.origins)
+        first = (Nest(nest.space, (self.count,), bases, nest.origins),) if bases else ()
+        return *first, Nest(nest.space, (self.count,), stores, nest.origins)
+
+    def _part(self) -> Axis:
+        return Axis(len(self.group.space), self.count)
+
+    def _base(self, value: Reduced, at: Index) -> Store:
+        """The mean, or the maximum, of the whole row."""
+        kind, local = BASES[value.kind], self._local(value)
+        base: Value = Reduced(kind, Load(self._base_buffer(value), at), value.dtype)
+        if kind == "sum":
+            base = Op("div", (base, Const(float(self.length), value.dtype)), value.dtype)
+        return Store(local, sizes.ZERO, base)
+
+    def _local(self, value: Reduced) -> Buffer:
+        return Buffer(f"{self._base_buffer(value).name}_all", value.dtype, 1, "local")
+
+    def _joined(self, value: Reduced, at: Index) -> Value:
+        """Chan's formula, or exponentials below one maximum."""
+        dtype = value.dtype
+        part, base, all_ = (
+            Load(self._buffer(value, "part", dtype), at),
+            Load(self._base_buffer(value), at),
+            Load(self._local(value), sizes.ZERO),
+        )
+        if value.kind == EXPONENTIALS:
+            below = Op("exp", (Op("sub", (base, all_), dtype),), dtype)
+            return Reduced("sum", Op("mul", (part, below), dtype), dtype)
+        count = Const(float(self.chunk), dtype)
+        apart = Op("sub", (Op("div", (base, count), dtype), all_), dtype)
+        more = Op("mul", (count, Op("mul", (apart, apart), dtype)), dtype)
+        return Reduced("sum", Op("add", (part, more), dtype), dtype)
 
     def _at(self, part: Index) -> Index:
         row = _row(self.group.space)
@@ -244,6 +304,8 @@ class _Split:
 
     def _fold(self, value: Reduced, at: Index) -> Value:
         dtype = value.value.dtype
+        if value.kind in BASES:
+            return self._joined(value, at)
         if not value.kind.startswith("arg"):
             return Reduced(value.kind, Load(self._buffer(value, "part", dtype), at), dtype)
         winner = Reduced(value.kind, Load(self._buffer(value, "best", dtype), at), torch.int64)

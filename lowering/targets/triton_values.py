@@ -22,6 +22,7 @@ from ..ir import (
     Op,
     Reduced,
     Select,
+    Store,
     Value,
     atoms,
 )
@@ -61,11 +62,12 @@ class ValuePrinter:
         self.fast = all(b.dtype.itemsize == 2 and b.dtype.is_floating_point for b in self._stored())
         self.integer = "tl.int64" if tile.wide else "tl.int32"
 
+    def _global_stores(self) -> Iterator[Store]:
+        stores = (store for nest in self.tile.nests for store in nest.stores)
+        return (store for store in stores if store.buffer.scope == "global")
+
     def _stored(self) -> Iterator[Buffer]:
-        buffers = (
-            s.buffer for nest in self.tile.nests for s in nest.stores if s.buffer.scope == "global"
-        )
-        return (buffer for buffer in buffers if buffer not in self.private)
+        return (s.buffer for s in self._global_stores() if s.buffer not in self.private)
 
     def param(self, buffer: Buffer) -> str:
         return self.params.setdefault(buffer, f"p{len(self.params)}")

@@ -1,0 +1,82 @@
+"""Rows too long for registers are read once for mean and variance, or for maximum and sum of
+exponentials; sums over columns ride along with the rows."""
+
+import math
+
+import pytest
+import torch
+from dynfix.lowering import columns
+from dynfix.lowering.targets import triton, triton_build, triton_split, triton_tile
+from lowering_tests.harness import check, check_gradients
+
+F = torch.nn.functional
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """The text of every kernel that is printed."""
+    found = []
+    printed = triton.print_kernel
+
+    def remember(*args, **kwargs):
+        found.append(printed(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(triton, "print_kernel", remember)
+    return lambda: "\n".join(kernel.text for kernel in found)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """A device that 32 rows fill, where rows are long from 256 elements on."""
+    monkeypatch.setattr(triton_build, "describe", lambda device: triton_tile.Device(16))
+    for module in (triton_split, triton_tile):
+        monkeypatch.setattr(module, "PERSISTENT", 256)
+        monkeypatch.setattr(module, "LOOPED", 64)
+
+
+def log_softmax(x):
+    return torch.log_softmax(x, -1)[:, 200]
+
+
+def special(rows, length):
+    """Rows of large numbers, with infinities at every place a tile treats apart, and NaN."""
+    x = torch.randn(rows, length) * 30 - 200
+    x[0, :100], x[0, -1] = -math.inf, -math.inf
+    x[1, :-1] = -math.inf
+    x[2] = -math.inf
+    x[3, 7] = math.inf
+    x[4, -2] = math.nan
+    return x
+
+
+@pytest.mark.parametrize(("rows", "length"), [(40, 500), (16, 4111)], ids=["loops", "parts"])
+def test_maximum_and_exponentials_in_one_pass(rows, length, short, texts):
+    torch.manual_seed(0)
+    check(log_softmax, special(rows, length), rtol=1e-6, atol=1e-4)
+    assert "exponentials_step" in texts()
+
+
+@pytest.mark.parametrize("shape", [(20, 4, 250), (8, 4, 2048)], ids=["loops", "parts"])
+def test_mean_and_squares_in_one_pass(shape, short, texts):
+    torch.manual_seed(0)
+    x = torch.randn(shape) * 0.01 + 100  # the first value is no mean: cancellation would show
+
+    def fn(x):
+        return F.group_norm(x, 2, eps=0.0)
+
+    check(fn, x, rtol=1e-3, atol=1e-2)
+    assert "squares_step" in texts()
+
+
+@pytest.mark.parametrize("rows", [23, 24])
+@pytest.mark.parametrize("cols", [40, 64])
+def test_columns_ride_along_with_rows(rows, cols, monkeypatch, texts):
+    monkeypatch.setattr(columns, "GPU", columns.Cut(1024, 4, 16))
+    torch.manual_seed(0)
+
+    def fn(x, w, b):
+        return F.layer_norm(x, (cols,), w, b)
+
+    check_gradients(fn, torch.randn(rows, cols), torch.randn(cols), torch.randn(cols))
+    assert "for row in range" in texts()
