@@ -453,3 +453,24 @@ def test_a_step_is_one_program_that_later_calls_use():
     for i in range(4):
         compiled(*batch(i))
     assert len(built) == after
+
+
+def test_a_step_with_scaled_gradients():
+    """Its parts bind a name again that the parts before have bound."""
+
+    def make():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+
+        def fn(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.item()
+
+        return fn, state_of(model), batch
+
+    check(make, "eager", calls=5, fullgraph=False)
