@@ -236,22 +236,23 @@ class ReadRecorder(StoppableMode):
         reason = catalogue.TENSOR_IF if name in opsets.BOOL_READS else catalogue.HOST_READ
         return self.outcome(recipe, result, reason)
 
-    def _frozen(self, tensor: torch.Tensor) -> Recipe:
-        """The recipe of a tensor as it is now, whatever is written to it later."""
+    def _frozen(self, tensor: torch.Tensor, shown: bool = False) -> Recipe:
+        """The recipe of a tensor as it is now, whatever is written to it later; with its history if
+        it is to be shown."""
         value = self.value(tensor)
         if value.home == CALL_INPUT:
             if value in self.segment.written or any(value in seg.written for seg in self.segments):
-                return self.value_recipe(self._copy(tensor))
+                return self.value_recipe(self._copy(tensor, shown))
             self.late_reads.add(value)
             return Input(value.index)
-        return self.value_recipe(self._copy(tensor))
+        return self.value_recipe(self._copy(tensor, shown))
 
     def snapshot(self, tensor: torch.Tensor) -> Recipe:
         """The recipe of a tensor as it is now, for text that is shown. Ends the recording if the
         tensor is not known."""
         try:
             with self.paused():
-                return self._frozen(tensor)
+                return self._frozen(tensor, shown=True)
         except Stopped:
             return scalars.Const(tensor)
 
@@ -261,13 +262,13 @@ class ReadRecorder(StoppableMode):
             return scalar_forms.of_tensor(self.segments[recipe.segment].outputs[recipe.index])
         return scalar_forms.of_tensor(self.value(tensor))
 
-    def _copy(self, tensor: torch.Tensor) -> Value:
+    def _copy(self, tensor: torch.Tensor, shown: bool) -> Value:
         origin = self.origin_text()
         node = self.node(tensor)
-        if tensor.requires_grad:  # what Python reads has no history
+        if tensor.requires_grad and not shown:  # a number that Python reads has no history
             node = self.segment.call("call_method", "detach", (node,), {}, origin)
         node = self.segment.call("call_method", "clone", (node,), {}, origin)
-        return Value(self.segment.index, node, -1, Meta.of(tensor.detach()))
+        return Value(self.segment.index, node, -1, Meta.of(tensor if shown else tensor.detach()))
 
     def give_form(self, args: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""

@@ -474,3 +474,19 @@ def test_a_step_with_scaled_gradients():
         return fn, state_of(model), batch
 
     check(make, "eager", calls=5, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_printed_tensors_show_their_history(backend, capsys):
+    w = torch.ones(3, requires_grad=True)
+
+    def fn(x):
+        y = (x * w).sum()
+        print(y)
+        return y * 2
+
+    compiled = dynfix.compile(fn, backend=backend)
+    for i in range(3):
+        compiled(torch.full((3,), float(i)))
+    texts = capsys.readouterr().out.splitlines()
+    assert texts == [f"tensor({3 * i}., grad_fn=<SumBackward0>)" for i in range(3)]
