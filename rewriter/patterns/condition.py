@@ -293,6 +293,13 @@ def _all_settled(parts, partial, context):
     return tuple(dict.fromkeys([*facts, *(f"{n}.is_floating_point()" for n in names)]))
 
 
+def is_total(tests, found, context):
+    """Whether evaluating `tests`, of which `found` is the Condition, surely changes nothing."""
+    if all(_total(test, context) for test in tests):
+        return True
+    return context.total(ast.parse(found.text, mode="eval").body)
+
+
 def _total(node, context, asked=None):
     """Whether a test on a tensor surely can be evaluated: it only asks of a tensor's elements what
     every tensor of its dtype can tell. `asked` takes the names that must be floating-point
