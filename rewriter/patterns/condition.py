@@ -176,12 +176,20 @@ def _compared_read(test, context):
     return Condition(text, made, doubt=doubt, settled=facts, exact=exact)
 
 
+def _has_double(kind, context):
+    """Whether a tensor's device surely has float64, which those of Apple do not."""
+    tokens = context.inference.tokens
+    if context.exact:
+        return kind.device != tokens.of("device", "mps:0")
+    return kind.device == tokens.default_device
+
+
 def _in_double(sides, reads, context):
     """The sides of a comparison that Python makes in double of floating-point tensors, as tensors
     that compare so; "" where they are no such ones."""
     tokens, kinds = context.inference.tokens, [context.kind(r) for r in reads if r is not None]
     floats = all(tokens.category(k.dtype) == "float" for k in kinds)
-    floats = floats and all(k.device == tokens.default_device for k in kinds)  # some have no double
+    floats = floats and all(_has_double(k, context) for k in kinds)
     facts, text = _settled(sides, reads, "\0", context) if floats else ((), "")
     return text.split(" \0 ") if facts else ""
 
