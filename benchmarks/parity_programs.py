@@ -62,6 +62,7 @@ def negated(args: Any) -> Any:
 
 def judged(module: Any, entry: str, args: str, counting: Any, compile: Any) -> str:
     eager, model, backend = made(module, entry), made(module, entry), counting.Counting()
+    eager = getattr(eager, "_torchdynamo_orig_callable", eager)  # of @torch.compile
     compiled, kept = compile(model, backend=backend), ""
     for turn in range(3):
         x, y = made(module, args), made(module, args)

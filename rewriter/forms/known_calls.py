@@ -135,7 +135,6 @@ STOPS: dict[Any, catalogue.Reason] = {
     torch.func.vjp: catalogue.UNSUPPORTED,
     torch.func.jvp: catalogue.UNSUPPORTED,
     torch.cond: catalogue.UNSUPPORTED,
-    torch.while_loop: catalogue.UNSUPPORTED,
     torch.save: catalogue.UNSUPPORTED,
     torch.load: catalogue.UNSUPPORTED,
 }

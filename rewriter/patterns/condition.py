@@ -176,12 +176,20 @@ def _compared_read(test, context):
     return Condition(text, made, doubt=doubt, settled=facts, exact=exact)
 
 
+def _has_double(kind, context):
+    """Whether a tensor's device surely has float64, which those of Apple do not."""
+    tokens = context.inference.tokens
+    if context.exact:
+        return kind.device != tokens.of("device", "mps:0")
+    return kind.device == tokens.default_device
+
+
 def _in_double(sides, reads, context):
     """The sides of a comparison that Python makes in double of floating-point tensors, as tensors
     that compare so; "" where they are no such ones."""
     tokens, kinds = context.inference.tokens, [context.kind(r) for r in reads if r is not None]
     floats = all(tokens.category(k.dtype) == "float" for k in kinds)
-    floats = floats and all(k.device == tokens.default_device for k in kinds)  # some have no double
+    floats = floats and all(_has_double(k, context) for k in kinds)
     facts, text = _settled(sides, reads, "\0", context) if floats else ((), "")
     return text.split(" \0 ") if facts else ""
 
@@ -291,6 +299,13 @@ def _all_settled(parts, partial, context):
         return ()
     facts = [f for p in parts if p.doubt for f in p.settled]
     return tuple(dict.fromkeys([*facts, *(f"{n}.is_floating_point()" for n in names)]))
+
+
+def is_total(tests, found, context):
+    """Whether evaluating `tests`, of which `found` is the Condition, surely changes nothing."""
+    if all(_total(test, context) for test in tests):
+        return True
+    return context.total(ast.parse(found.text, mode="eval").body)
 
 
 def _total(node, context, asked=None):

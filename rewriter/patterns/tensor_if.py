@@ -2,12 +2,11 @@
 `torch.cond`."""
 
 import ast
-import itertools
 from dataclasses import dataclass, replace
 
 from ..edits.spans import Edit, Fix, Refusal, Safety
-from .condition import Condition, condition
-from .kinds import ANY
+from .condition import Condition, condition, is_total
+from .kinds import ANY, PYTHON_NUMBERS
 from .oracle import Oracle
 from .proofs import moves
 from .two_sides import Chooser
@@ -98,8 +97,8 @@ def _chain(tests, bodies, last, oracle):
 
 @dataclass(frozen=True)
 class Lead:
-    """The Python part of a test that comes before what tensors decide. `settles`: the statements
-    that run where it decides alone."""
+    """The Python part of a test, which is asked before what tensors decide. `settles`: the
+    statements that run where it decides alone."""
 
     text: str
     ends: bool
@@ -107,28 +106,61 @@ class Lead:
 
 
 def led(node, context):
-    """(Lead, Condition of the rest) of a test `python and tensor` or `python or tensor`; None for
-    others."""
+    """(Lead, Condition of the rest) of a test that joins Python's conditions and tensors by `and`
+    or by `or`; None for others. Python's come first, or are plain."""
     test = node.test
     if not isinstance(test, ast.BoolOp):
         return None
-    count = sum(1 for _ in itertools.takewhile(lambda v: not _decides(v, context), test.values))
-    first, rest = test.values[:count], test.values[count:]
-    if not first or not rest:
+    decide = [condition(v, context) is not None for v in test.values]
+    python = [v for v, tensor in zip(test.values, decide, strict=True) if not tensor]
+    rest = [v for v, tensor in zip(test.values, decide, strict=True) if tensor]
+    if not python or not rest:
+        return None
+    behind = python[decide.index(True) :]
+    if not all(_is_plain(v, context) for v in behind):
         return None
     last = rest[0] if len(rest) == 1 else ast.copy_location(ast.BoolOp(test.op, rest), rest[0])
-    last.end_lineno, last.end_col_offset = rest[-1].end_lineno, rest[-1].end_col_offset
     found = condition(last, context)
-    start, end = context.source.span(first[0])[0], context.source.span(first[-1])[1]
-    text = context.source.text[start:end]
-    if not isinstance(found, Condition) or text.count("(") != text.count(")") or "\n" in text:
+    text = _joined(python, test.op, context)
+    if not isinstance(found, Condition) or "\n" in text:
         return None
+    if behind and not found.doubt and not is_total(rest, found, context):
+        found = replace(found, doubt="the test may raise where it is not evaluated")
     ends = isinstance(test.op, ast.Or)
     return Lead(text, ends, tuple(node.body if ends else node.orelse)), found
 
 
-def _decides(node, context):
-    return condition(node, context) is not None
+def _is_plain(node, context):
+    """Whether asking for a condition sooner, or at all, changes nothing."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _is_plain(node.operand, context)
+    if isinstance(node, ast.Compare):
+        told = all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops)
+        return told and all(_is_bound(n, context) for n in (node.left, *node.comparators))
+    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    if own and node.attr == "training":
+        return context.kind(node.value).what == "self"
+    known = context.kind(node).what in (*PYTHON_NUMBERS, "none", "str")
+    return isinstance(node, (ast.Constant, ast.Name)) and known
+
+
+def _is_bound(node, context):
+    """Whether a name surely has a value."""
+    if isinstance(node, ast.Constant):
+        return True
+    args = context.function(node).node.args
+    own = {a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+    known = context.kind(node).what != "unknown"
+    return isinstance(node, ast.Name) and (known or node.id in own)
+
+
+def _joined(parts, op, context):
+    """The source of conditions joined by `op`, as they stand where they stand side by side."""
+    word = "and" if isinstance(op, ast.And) else "or"
+    simple = (ast.Compare, ast.Call, ast.Name, ast.Attribute, ast.Constant, ast.UnaryOp)
+    texts = [context.segment(p) for p in parts]
+    texts = [t if isinstance(p, simple) else f"({t})" for p, t in zip(parts, texts, strict=True)]
+    return texts[0] if len(parts) == 1 else f" {word} ".join(texts)
 
 
 def is_elif(node, source):

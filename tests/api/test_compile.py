@@ -60,6 +60,45 @@ def test_compiling_twice_compiles_the_function_itself():
     assert dynfix.compile(dynfix.compile(double), backend="eager").__wrapped__ is double
 
 
+def refuses(gm, example_inputs):
+    raise AssertionError("torch.compile was asked")
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k = 3
+
+    @torch.compile(backend=refuses)
+    def scaled(self, x):
+        return x * self.k
+
+    def forward(self, x):
+        return torch.compile(double, backend=refuses)(self.scaled(x))
+
+
+MADE_BY_TORCH = {
+    "function": lambda: (torch.compile(double, backend=refuses), 2),
+    "module": lambda: (torch.compile(Scaled(), backend=refuses), 6),
+    "module that calls such": lambda: (Scaled(), 6),
+    "method": lambda: (Scaled().scaled, 3),
+    "module within one": lambda: (
+        torch.nn.Sequential(torch.compile(Scaled(), backend=refuses), torch.nn.Identity()),
+        6,
+    ),
+}
+
+
+@pytest.mark.parametrize("make", MADE_BY_TORCH.values(), ids=MADE_BY_TORCH)
+def test_what_torch_compile_made_is_compiled_as_it_was_given(make):
+    model, factor = make()
+    backend = Counting()
+    compiled = dynfix.compile(model, backend=backend)
+    for number in range(1, 4):
+        torch.testing.assert_close(compiled(X * number), X * number * factor)
+    assert (backend.built, backend.calls) == (1, 2)
+
+
 def test_method_of_a_plain_object():
     class Adder:
         def __init__(self, k):

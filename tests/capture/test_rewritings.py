@@ -211,6 +211,12 @@ SAME_TEXT = {
             z = y * 3
         return z + 1
         """,
+    "a Python condition last": """
+        y = torch.relu(x) + 1
+        if (y > 1).all() and (y < 9).all() and self.training:
+            y = y + 2
+        return y + 1
+        """,
     "a Python condition first": """
         y = torch.relu(x) + 1
         if self.training and y.sum() > 15:
@@ -437,6 +443,49 @@ KEPT = {
         True,
     ),
     "other leaves": ("y = x * 1\nif x.sum() > 0:\n    y = self.h(x)\nreturn y + 1", True),
+    "number returned": (
+        "y = x * 2\nm = y.sum().item()\nif m > 1:\n    y = y + 1\nreturn y + 1, m",
+        False,
+    ),
+    "number in a closure": (
+        "y = x * 2\nm = y.sum().item()\nf = lambda: m\nif m > 1:\n    y = y + 1\nreturn y * f()",
+        False,
+    ),
+    "number of a tensor that is written": (
+        "y, z = x.sum() + 0, x * 1\nv = y.view(())\nm = float(v)\ny.zero_()\n"
+        "if m > 1:\n    z = z + 1\nreturn z + 1",
+        False,
+    ),
+    "truth of a tensor that is written": (
+        "c, z = x.sum() > 0, x * 1\nb = bool(c)\nc.logical_not_()\nif b:\n    z = z + 1\nreturn z",
+        False,
+    ),
+    "truth that names are asked for": (
+        "z = x * 1\nb = bool(z.sum() > 0)\nif b:\n    z = z + 1\nreturn z + len(locals())",
+        False,
+    ),
+    "choice of numbers returned": (
+        "w = 1.0 if x.sum() > 0 else -1.0\nreturn x * w, w",
+        False,
+    ),
+    "choice of numbers beside integers": (
+        "n = (x * 3).long()\nw = 2 if x.sum() > 0 else 3\nreturn n * w",
+        False,
+    ),
+    "choice of long numbers": ("w = 0.1 if x.sum() > 0 else 0.7\nreturn x * w", False),
+    "test that draws": (
+        "z = x * 1\nif z.sum() > 1 and torch.rand(()) > 0.5:\n    z = z + 1\n"
+        "return z + torch.rand(())",
+        False,
+    ),
+    "Python asks after a tensor": (
+        "z = x * 1\nif z.sum() > 1 and self.state_dict():\n    z = z + 1\nreturn z + 1",
+        False,
+    ),
+    "chain of calls": (
+        "z = x * 1\nif 0 < torch.rand(()) < 0.5:\n    z = z + 1\nreturn z + torch.rand(())",
+        False,
+    ),
     "user's function": (
         "y = x * 1\nf = lambda t: t * 2\nif x.sum() > 0:\n    y = f(y)\nreturn y + 1",
         False,
