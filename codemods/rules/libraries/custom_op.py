@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import insert_before
+from ....rewriter.edits.intents import insert_after, insert_before
 from ....rewriter.edits.signatures import annotate_parameter, annotate_result
 from ....rewriter.edits.spans import Edit, Safety
 from ....rewriter.patterns.kinds import ANY, constant
@@ -272,8 +272,6 @@ class _Operator:
             yield self.context.replacement(
                 last.value, f"{self.context.atom(last.value)}.contiguous()"
             )
-        line = self.node.end_lineno
-        end = source.starts[line - 1] + len(source.line(line))
         indent = source.indent_unit()
         like = result.shape
         parts = [f"{like}.shape", *self._dtype(result, torch)]
@@ -285,7 +283,7 @@ class _Operator:
         head = f"def {name}({', '.join(self._parameters())}):"
         made = f"{indent}return {like}.new_empty({', '.join(parts)})"
         lines = ["", "", f"@{self.function.name}.register_fake", head, made]
-        yield Edit(end, end, source.newline + source.newline.join(lines))
+        yield insert_after(source, self.node, "\n".join(lines))
 
     def _parameters(self) -> Iterator[str]:
         """The parameters, with their defaults, as the fake function has them."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
-_LAST_WORDS = frozenset(name.rpartition(".")[2] for name in COMPILE)
 
 
 class CompileInside(Rule):
@@ -44,7 +43,7 @@ def train(model, batches):
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.FunctionDef) and node.name != "forward":
             return
-        if not any(word in context.source.text for word in _LAST_WORDS):
+        if not context.program.compiles:
             return
         inner = [
             n
