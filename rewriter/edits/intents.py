@@ -55,9 +55,12 @@ def insert_after(source: SourceFile, node: ast.stmt, text: str) -> Edit | Refusa
     rest = line[source.column(number, node.end_col_offset or 0) - 1 :].strip()
     if indent is None or rest[:1] not in ("", "#"):
         return Refusal("it shares its line with others")
-    end = source.starts[number - 1] + len(line)
-    lines = (f"{source.newline}{indent if each else ''}{each}" for each in text.split("\n"))
-    return Edit(end, end, "".join(lines))
+    lines = [f"{indent if each else ''}{each}" for each in text.split("\n")]
+    if number < len(source.starts):
+        at = source.starts[number]
+        return Edit(at, at, source.newline.join([*lines, ""]))
+    end = len(source.text)  # of a last line that has no ending
+    return Edit(end, end, source.newline.join(["", *lines]))
 
 
 def realised(source: SourceFile, edits: Sequence[Edit]) -> list[Edit]:
