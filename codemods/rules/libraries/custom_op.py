@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import insert_after, insert_before
@@ -247,8 +247,9 @@ class _Operator:
 
     @property
     def _operator_name(self) -> str:
-        path = PurePath(self.context.source.path)
-        stem = path.parent.name if path.stem == "__init__" else path.stem
+        folder, name = os.path.split(self.context.source.path)
+        stem = os.path.splitext(name)[0]
+        stem = os.path.basename(folder) if stem == "__init__" else stem
         space = re.sub(r"\W", "_", stem).strip("_") or "project"
         return f"{space if not space[0].isdigit() else '_' + space}::{self.function.name}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +99,8 @@ def make(model):
             or mode.value in _MODES
         ):
             return
+        import difflib  # most files have no such mode
+
         near = difflib.get_close_matches(mode.value, _MODES, 1, 0.8)
         fix = None
         if near:
