@@ -195,6 +195,27 @@ def test_lines_are_narrow():
     assert not wide
 
 
+# Patterns and rules that write spans of text themselves, and why.
+SPLICERS = {
+    "rewriter.patterns.compiled.compiled_checks": "a head above a statement, which becomes its else",
+    "rewriter.patterns.tensor_if": "an elif becomes an else; comments go above",
+    "rewriter.patterns.compiled.when_compiled": "a head above an if, which becomes its elif",
+    "codemods.rules.host.tensor_text": "within an f-string",
+    "codemods.rules.libraries.constant_block": "the text of statements that move",
+}
+
+
+def test_patterns_and_rules_state_intents():
+    """Parentheses, comments, semicolons and indentation are looked after in rewriter/edits."""
+    found = set()
+    for module, path in sources().items():
+        if module.startswith(("dynfix.rewriter.patterns", "dynfix.codemods.rules")):
+            calls = (n for n in ast.walk(syntax(path)) if isinstance(n, ast.Call))
+            if any(isinstance(c.func, ast.Name) and c.func.id == "Edit" for c in calls):
+                found.add(module.removeprefix("dynfix."))
+    assert found == SPLICERS.keys()
+
+
 def test_results_have_one_type():
     """No function gives a Fix or else a text."""
     mixed = [

@@ -143,6 +143,11 @@ class FileProgram:
     def acting_texts(self) -> bool:
         return bool(self.acting & _TEXTS)
 
+    @cached_property
+    def compiles(self) -> bool:
+        """Whether the file calls torch.compile anywhere."""
+        return any(self.names.resolve(c.func) in COMPILE for c in self.calls)
+
     def nodes(self, function: ast.AST) -> tuple[ast.AST, ...]:
         """The nodes of a function, as `below` gives them."""
         return below(function)

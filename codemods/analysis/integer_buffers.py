@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from ...rewriter.edits.intents import insert_after, insert_before
 from ...rewriter.edits.spans import Edit
 from ...rewriter.patterns.tree_walk import below
 
@@ -144,10 +145,7 @@ class Buffers:
         return f"{left} {operator} {right}" if start < end else None
 
     def _insert(self, node: ast.stmt, text: str, after: bool) -> None:
-        indent = self.source.indent_of(node)
-        line = node.end_lineno if after else node.lineno - 1
-        at = self.source.starts[line] if line < len(self.source.starts) else len(self.source.text)
-        self.edits.append(Edit(at, at, f"{indent}{text}{self.source.newline}"))
+        self.edits.append((insert_after if after else insert_before)(self.source, node, text))
 
 
 def _free(wish: str, taken: set[str]) -> str:

@@ -8,7 +8,6 @@ would lose one is refused. In the JSON only the changed lines of `source` are wr
 from __future__ import annotations
 
 import bisect
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -403,6 +402,8 @@ def _list(document: str, cell: NotebookCell, lines: list[str], raw: str) -> str:
 
 def _merged(old: list[str], kept: list[tuple[int, str]], lines: list[str]) -> Any:
     """For each new line (what is kept of the same old line or None, the line)."""
+    import difflib  # only where a notebook is written
+
     matcher = difflib.SequenceMatcher(None, old, lines, autojunk=False)
     result = [(None, line) for line in lines]
     for block in matcher.get_matching_blocks():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -65,12 +64,18 @@ class Rule:
         )
         if self.safety is Safety.UNSAFE:
             safety = "unsafe (`--unsafe-fixes`)"
-        parts = [heading(self.reason), textwrap.dedent(self.__doc__).strip(), f"Fix: {safety}."]
+        parts = [heading(self.reason), _told(self), f"Fix: {safety}."]
         if self.reason.dynamo:
             parts.append(f"Dynamo: {', '.join(self.reason.dynamo)}.")
         parts += ["Before:", _code(self.before)]
         parts += ["After:", _code(self.after)] if self.after else [f"By hand: {self.help}."]
         return "\n\n".join(parts) + "\n"
+
+
+def _told(rule: Rule) -> str:
+    import textwrap  # only where a page is made
+
+    return textwrap.dedent(rule.__doc__ or "").strip()
 
 
 def heading(reason: Reason) -> str:

@@ -7,7 +7,6 @@ edits move lines."""
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -137,7 +136,8 @@ def _file(entry: Any) -> Any:
 def run(command: Any, paths: Any) -> Any:
     """Run `script.py args` once, instrumented, in a process of its own: {real path: Facts} of the
     files at `paths`."""
-    import json  # a run without --trace needs none of these
+    import importlib.util  # a run without --trace needs none of these
+    import json
     import shlex
     import subprocess
     import tempfile

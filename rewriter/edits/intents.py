@@ -19,11 +19,13 @@ def replace_expression(source: SourceFile, node: ast.expr, text: str) -> Edit | 
     return _unless_lost(source, Edit(start, end, text, Intent.EXPRESSION))
 
 
-def replace_statements(source: SourceFile, run: Sequence[ast.stmt], text: str) -> Edit | Refusal:
+def replace_statements(
+    source: SourceFile, run: Sequence[ast.stmt], text: str, moved: str = ""
+) -> Edit | Refusal:
     """Statements in place of a run of adjacent ones. Further lines of `text` are indented as they
-    will stand."""
+    will stand. `moved`: what the same change puts elsewhere, comments of the run included."""
     start, end = source.begin(run[0]), source.span(run[-1])[1]
-    return _unless_lost(source, Edit(start, end, text, Intent.STATEMENTS))
+    return _unless_lost(source, Edit(start, end, text, Intent.STATEMENTS), moved)
 
 
 def delete_statement(source: SourceFile, node: ast.stmt) -> Edit | Refusal:
@@ -45,6 +47,22 @@ def insert_before(source: SourceFile, node: ast.stmt, text: str) -> Edit:
     return Edit(start, start, text, Intent.BEFORE)
 
 
+def insert_after(source: SourceFile, node: ast.stmt, text: str) -> Edit | Refusal:
+    """Lines below `node`, in its block; what begins with empty ones leaves them between. The lines
+    of `text` are not indented yet."""
+    indent, number = source.white_before(node), node.end_lineno or 0
+    line = source.line(number)
+    rest = line[source.column(number, node.end_col_offset or 0) - 1 :].strip()
+    if indent is None or rest[:1] not in ("", "#"):
+        return Refusal("it shares its line with others")
+    lines = [f"{indent if each else ''}{each}" for each in text.split("\n")]
+    if number < len(source.starts):
+        at = source.starts[number]
+        return Edit(at, at, source.newline.join([*lines, ""]))
+    end = len(source.text)  # of a last line that has no ending
+    return Edit(end, end, source.newline.join(["", *lines]))
+
+
 def realised(source: SourceFile, edits: Sequence[Edit]) -> list[Edit]:
     """The edits as splices. Raises ValueError where one cannot be made. LibCST, which takes 0.2 s
     to load, is loaded for those that need it."""
@@ -54,12 +72,12 @@ def realised(source: SourceFile, edits: Sequence[Edit]) -> list[Edit]:
     return made
 
 
-def _unless_lost(source: SourceFile, edit: Edit) -> Edit | Refusal:
-    """The edit, if `text` has every comment of what it replaces."""
+def _unless_lost(source: SourceFile, edit: Edit, moved: str = "") -> Edit | Refusal:
+    """The edit, if its text, or what it moves, has every comment of what it replaces."""
     if "#" not in source.text[edit.start : edit.end]:
         return edit
     old = [text for at, text in source.comments() if edit.start <= at < edit.end]
-    new = _comments_of(edit.text) if old else []
+    new = [*_comments_of(edit.text), *_comments_of(moved)] if old else []
     return edit if all(old.count(c) <= new.count(c) for c in old) else _LOST
 
 

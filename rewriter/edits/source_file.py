@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 import warnings
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +145,20 @@ class SourceFile:
     def segment(self, node: Any) -> str:
         start, end = self.span(node)
         return self.text[start:end]
+
+    def substituted(self, node: Any, texts: Mapping[Any, str]) -> str:
+        """The text of `node` with `texts` in the places of nodes within it; those outside it are
+        passed over. ValueError where one stands within another."""
+        start, end = self.span(node)
+        places = sorted((self.span(inner), text) for inner, text in texts.items())
+        parts, at = [], start
+        for (first, last), text in places:
+            if start <= first < at:
+                raise ValueError("nodes to be replaced overlap")
+            if at <= first and last <= end:
+                parts += [self.text[at:first], text]
+                at = last
+        return "".join([*parts, self.text[at:end]])
 
     def begin(self, node: ast.stmt) -> int:
         """Where a statement begins: at its first decorator, if it has one."""

@@ -31,10 +31,10 @@ def deferred(node: ast.Call | ast.UnaryOp | ast.BoolOp, oracle) -> Fix | None:
     loads = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
     loads = [n for n in loads if isinstance(n.ctx, ast.Load)]
     truth = not isinstance(node, ast.Call) or getattr(node.func, "id", "") == "bool"
-    edits = [_edit(n, node, truth, oracle) for n in loads]
-    if not made or not loads or None in edits:
+    texts = {n: _at_use(n, node, truth, oracle) for n in loads}
+    if not made or not loads or None in texts.values():
         return None
-    kept = [e for e in edits if e.text]
+    kept = [oracle.replacement(n, text) for n, text in texts.items() if text != n.id]
     return oracle.fix("read it where it is used", oracle.replacement(node, made), *kept)
 
 
@@ -107,17 +107,14 @@ def _bound(node, oracle):
     return target.id if isinstance(target, ast.Name) and target.id in once else ""
 
 
-def _edit(load, node, truth, oracle):
-    """What becomes of one use; an empty Edit where it stays as it is; None where there is no
-    form."""
+def _at_use(load, node, truth, oracle):
+    """What one use becomes; None where there is no form."""
     if truth and _asks(load, oracle):
-        return Edit(0, 0, "")
+        return load.id
     if isinstance(node, _TRUTHS) or not _tested_or_shown(load, oracle):
         return None
-    start, end = oracle.source.span(load)
     method = isinstance(node.func, ast.Attribute)
-    text = f"{load.id}.item()" if method else f"{node.func.id}({load.id})"
-    return Edit(start, end, text)
+    return f"{load.id}.item()" if method else f"{node.func.id}({load.id})"
 
 
 def _asks(load, oracle):

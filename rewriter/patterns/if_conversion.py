@@ -3,7 +3,7 @@
 
 import ast
 
-from ..edits.spans import Edit, Safety
+from ..edits.spans import Safety
 from .call_effects import ONLY_COMPUTES, tensor_work
 from .condition import condition, host_read
 from .kinds import literal
@@ -58,7 +58,7 @@ class Predicated:
         if self.source.has_long_string(start, end) or self.context.lost_comments(start, end):
             return None
         text = f"{self.source.newline}{indent}".join([f"{self.held} = {test}", *lines])
-        edits = *self.edits, Edit(start, end, text)
+        edits = *self.edits, self.context.replacement(self.node, text)
         why = f"{self.doubt}; {_WHY}" if self.doubt else _WHY
         return self.context.fix(
             "write under the condition",
@@ -104,9 +104,9 @@ class Predicated:
             or not self._arithmetic(name.id)
         ):
             return False
-        start, end = self.source.span(inner)[1], self.source.span(value)[1]
         shape = "" if self.context.kind(inner).rank == 0 else ".reshape(())"
-        self.edits.append(Edit(start, end, f".detach(){shape}"))
+        text = f"{self.context.atom(inner)}.detach(){shape}"
+        self.edits.append(self.context.replacement(value, text))
         return not isinstance(inner, (ast.BinOp, ast.UnaryOp, ast.Compare))
 
     def _stores(self, name):

@@ -2,7 +2,6 @@
 
 import ast
 
-from ..edits.spans import Edit, apply
 from .torch_facts import SAME, SAME_FLOAT
 
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
@@ -87,19 +86,10 @@ class Masked:
     def ungathered(self, node, torch):
         """The source of `node` over all elements. Where it is not total, those that the mask leaves
         out are put to one before: else they could turn gradients into NaN."""
-        start, end = self.context.source.span(node)
         mask, plain = self.shown, self.total(node)
-        spans = []
-        for read in self.reads:
-            base = self.context.segment(read.value)
-            spans.append(
-                (
-                    self.context.source.span(read),
-                    base if plain else f"{torch}.where({mask}, {base}, 1)",
-                )
-            )
-        inside = [Edit(a - start, b - start, text) for (a, b), text in spans]
-        return apply(self.context.source.text[start:end], inside)
+        bases = {read: self.context.segment(read.value) for read in self.reads}
+        shown = {r: b if plain else f"{torch}.where({mask}, {b}, 1)" for r, b in bases.items()}
+        return self.context.source.substituted(node, shown)
 
 
 def simple(node):

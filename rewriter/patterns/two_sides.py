@@ -4,7 +4,7 @@
 import ast
 from dataclasses import dataclass
 
-from ..edits.spans import Edit, Safety, apply
+from ..edits.spans import Safety
 from .call_effects import ONLY_COMPUTES, draws, tensor_work
 from .kinds import MODULE
 from .where_safety import Plain
@@ -129,13 +129,7 @@ class Chooser:
         return name
 
     def _shown(self, node, replaced):
-        start, end = self.context.source.span(node)
-        text = self.context.source.text[start:end]
-        spans = [(self.context.source.span(n), name) for n, name in replaced.items()]
-        inside = [
-            Edit(a - start, b - start, name) for (a, b), name in spans if start <= a and b <= end
-        ]
-        return apply(text, inside)
+        return self.context.source.substituted(node, replaced)
 
     def _reordered(self, sides, nodes):
         """What a side computes before a call that is made first would be computed after it."""

@@ -178,6 +178,38 @@ def test_insert_before(text, want):
     assert made(text, before("old", "a\nif b:\n    c")) == want
 
 
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (
+            "def f():\n    old()  # why\n    x\n",
+            "def f():\n    old()  # why\n    a\n\n    b\n    x\n",
+        ),
+        ("def f():\n    old()", "def f():\n    old()\n    a\n\n    b"),
+        ("old(); x\n", "it shares its line with others"),
+    ],
+)
+def test_insert_after(text, want):
+    assert made(text, lambda s: intents.insert_after(s, statement(s, "old"), "a\n\nb")) == want
+
+
+def test_a_comment_that_moves_is_not_lost():
+    source = SourceFile("x = [  # why\n    1]\n")
+    assert isinstance(intents.replace_statements(source, source.tree.body, "f()"), Refusal)
+    moved = intents.replace_statements(source, source.tree.body, "f()", moved="y = [  # why\n1]")
+    assert isinstance(moved, Edit)
+
+
+def test_texts_in_the_places_of_parts():
+    source = SourceFile("y = f(a, b.c) + é(b)\n")
+    inner = {expression(source, "b.c"): "d", expression(source, "é(b)"): "g"}
+    assert source.substituted(source.tree.body[0].value, inner) == "f(a, d) + g"
+    assert source.substituted(expression(source, "f(a, b.c)"), inner) == "f(a, d)"
+    inner[source.tree.body[0].value.right.args[0]] = "within"
+    with pytest.raises(ValueError, match="overlap"):
+        source.substituted(source.tree.body[0].value, inner)
+
+
 def test_two_edits_of_one_expression():
     assert made("y = f(a, b)\n", express("a", "c"), express("b", "d")) == "y = f(c, d)\n"
 
@@ -218,6 +250,13 @@ def step(x: torch.Tensor):
         # the reason
         total = total + i
     return total + x.shape[0]
+""",
+    "while": """@torch.compile
+def step(x: torch.Tensor):
+    y = x * 2
+    while y.sum() < 10:  # the reason
+        y = y + 1
+    return y
 """,
     "masked write": """@torch.compile
 def step(x: torch.Tensor):

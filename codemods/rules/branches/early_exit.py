@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import wrap
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.intents import insert_before, wrap
+from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.condition import Condition, condition
 from ....rewriter.patterns.tensor_if import is_elif
 from ..effects.guarded import mute
@@ -63,7 +63,7 @@ def _chosen_later(node: ast.If, loop: ast.For, value: ast.expr, context: FileCon
     indents = [source.indent_of(s) for s in (node, loop, after[0])]
     if len(exits) != 1 or None in indents or not context.kind(value).is_tensor:
         return None
-    torch, newline = found[0], source.newline
+    torch = found[0]
     left = context.fresh_name(node, "left", "has_left")
     kept = context.fresh_name(node, "returned", "first_returned")
     shown = f"{torch}.logical_not({test.text})" if test.negated else test.text
@@ -72,17 +72,15 @@ def _chosen_later(node: ast.If, loop: ast.For, value: ast.expr, context: FileCon
         f"{kept} = {given} if {left} is None else {torch}.where({left}, {kept}, {given})",
         f"{left} = {shown} if {left} is None else {torch}.logical_or({left}, {shown})",
     ]
-    start, end = source.span(node)
     last = context.operand(after[0].value)
-    begin = source.span(loop)[0]
     edits = [
-        Edit(begin, begin, f"{left} = {kept} = None{newline}{indents[1]}"),
-        Edit(start, end, f"{newline}{indents[0]}".join(turn)),
+        insert_before(source, loop, f"{left} = {kept} = None"),
+        context.replacement(node, f"{source.newline}{indents[0]}".join(turn)),
         context.replacement(
             after[0].value, f"{last} if {left} is None else {torch}.where({left}, {kept}, {last})"
         ),
     ]
-    if context.lost_comments(start, end):
+    if context.lost_comments(*source.span(node)):
         return None
     return context.fix(
         "return behind the loop", *edits, safety=Safety.UNSAFE, why=_ALL, imports=found[1]

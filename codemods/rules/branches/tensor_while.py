@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.call_effects import MAY_DRAW, tensor_work
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
@@ -79,13 +79,12 @@ def step(x: torch.Tensor):
             return Refusal(
                 "a string over several lines, or a shared line, stands in the way of indenting"
             )
-        start, end = context.source.span(node)
         why = "a turn that changes a tensor's shape or dtype raises in torch.while_loop"
         if test.doubt:
             why = f"{test.doubt}; {why}"
         return context.fix(
             "use torch.while_loop",
-            Edit(start, end, text),
+            context.replacement(node, text),
             safety=Safety.UNSAFE,
             why=why,
             imports=found[1],

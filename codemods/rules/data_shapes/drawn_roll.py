@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
+from ....rewriter.edits.intents import insert_before
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -150,9 +151,11 @@ class _Roll:
         if not whole or indent is None:
             return Refusal("the tensor has no name, and the call is a part of a larger expression")
         name = context.fresh_name(self.node, "rolled", "turned")
-        line = f"{name} = {context.segment(self.base)}{context.source.newline}{indent}"
-        start = context.source.span(statement)[0]
-        edits = Edit(start, start, line), context.replacement(self.base, name)
+        named = f"{name} = {context.segment(self.base)}"
+        edits = (
+            insert_before(context.source, statement, named),
+            context.replacement(self.base, name),
+        )
         why = self._doubt()
         return context.fix(
             "name the tensor", *edits, safety=Safety.UNSAFE if why else Safety.SAFE, why=why

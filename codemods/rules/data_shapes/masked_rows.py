@@ -7,7 +7,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.intents import replace_statements
+from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.mask_expressions import simple, still
 from .dynamic_shape import is_mask
 
@@ -54,12 +55,11 @@ def added_rows(node: ast.stmt, context: FileContext) -> Any:
         rows = f"{rows if bare else f'({rows})'}.to({into}.dtype)"
     full = f"{torch[0]}.{filler}_like({into}).masked_scatter({mask}, {rows})"
     parts = mask, f"{into} {operator} {full}", into
-    first, last = found.statements[0], found.statements[-1]
+    first = found.statements[0]
     text = f"{into}[...] = {torch[0]}.where({_laid_out(parts, first, context)})"
-    start, end = context.source.span(first)[0], context.source.span(last)[1]
-    if context.lost_comments(start, end):
+    edit = replace_statements(context.source, found.statements, text)
+    if isinstance(edit, Refusal):
         return None
-    edit = Edit(start, end, text)
     return context.fix(
         "scatter the rows, and use torch.where",
         edit,

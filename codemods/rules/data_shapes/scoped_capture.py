@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.import_places import after_imports
-from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
+from ....rewriter.edits.intents import insert_before
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ...trace.reads_left import Text, stands
 from ..base import Rule
 
@@ -102,10 +103,8 @@ class Model(nn.Module):
         return context.fix(title, *edits, safety=Safety.UNSAFE, why=_WHY)
 
     def _decorator(self, node: ast.FunctionDef, source: SourceFile) -> Any:
-        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        indent = source.indent_of(node)
-        start = source.starts[first - 1]
-        return None if indent is None else Edit(start, start, f"{indent}@{_NAME}{source.newline}")
+        alone = source.white_before(node) is not None
+        return insert_before(source, node, f"@{_NAME}") if alone else None
 
 
 def _reads(ways: list[list[list[str]]], context: FileContext) -> bool:

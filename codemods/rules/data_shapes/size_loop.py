@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Safety, apply
+from ....rewriter.edits.intents import replace_statements
+from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.kinds import literal
 from ....rewriter.patterns.torch_facts import SAME, SAME_FLOAT
 from ...analysis.findings import NOTE
@@ -213,10 +214,7 @@ def _whole(node: ast.expr, turns: Turns, context: FileContext) -> str | None:
         or not _pointwise(node, rows, context)
     ):
         return None
-    start, end = context.source.span(node)
-    text = context.segment(turns.tensor)
-    edits = [Edit(a - start, b - start, text) for a, b in map(context.source.span, rows)]
-    return apply(context.source.text[start:end], edits)
+    return context.source.substituted(node, dict.fromkeys(rows, context.segment(turns.tensor)))
 
 
 def _plain(node: Any) -> bool:
@@ -376,10 +374,11 @@ def _once(node: ast.Call, context: FileContext) -> bool:
 def _three_edits(
     made: Any, node: ast.For, name: str, stack: Any, text: str, context: FileContext
 ) -> Fix | None:
-    source = context.source
-    if source.indent_of(made) is None or context.lost_comments(
-        source.span(made)[0], source.span(node)[1]
-    ):
+    block, first = context.block(made)
+    if context.source.indent_of(made) is None or node not in block:
         return None
-    whole = Edit(source.span(made)[0], source.span(node)[1], f"{name} = {text}")
+    run = block[first : block.index(node) + 1]
+    whole = replace_statements(context.source, run, f"{name} = {text}")
+    if isinstance(whole, Refusal):
+        return None
     return _fix(context, whole, context.replacement(stack, name))

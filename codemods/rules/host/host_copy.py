@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Refusal, Safety
+from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.torch_facts import NUMPY_ELEMENTWISE
 from ...analysis.numpy_flow import LIBRARIES
 from ..base import Rule
@@ -302,14 +302,12 @@ def _in_torch(call: ast.Call, context: FileContext) -> Any:
         return Refusal(
             "what NumPy computes does not go back to the device at once, through torch.from_numpy"
         )
-    edits = []
-    if not _rewritten(inner, device, found[0], edits, context):
+    texts: dict[ast.expr, str] = {}
+    if not _rewritten(inner, device, found[0], texts, context):
         return Refusal("it is more than elementwise functions of tensors on one device")
-    (start, end), (first, last) = context.source.span(outer), context.source.span(inner)
-    around = ("", "") if isinstance(inner, ast.Call) else ("(", ")")
-    edits += [Edit(start, first, around[0]), Edit(last, end, around[1])]
+    edit = context.replacement(outer, context.source.substituted(inner, texts))
     return context.fix(
-        "compute with torch", *edits, safety=Safety.UNSAFE, why=_TORCH_WHY, imports=found[1]
+        "compute with torch", edit, safety=Safety.UNSAFE, why=_TORCH_WHY, imports=found[1]
     )
 
 
@@ -333,24 +331,22 @@ def _back_on(outer: ast.Call, context: FileContext) -> int | None:
 
 
 def _rewritten(
-    node: ast.expr, device: int, torch: str, edits: list[Edit], context: FileContext
+    node: ast.expr, device: int, torch: str, texts: dict[ast.expr, str], context: FileContext
 ) -> bool:
-    """Whether all of an expression has a torch form; the `edits` that make it."""
+    """Whether all of an expression has a torch form; `texts`: what comes in the place of parts."""
     if _is_numpy(node, context):
         tensor, _ = _behind(node, context)
-        edits.append(context.replacement(node, f"{_source(tensor, context)}.detach()"))
+        texts[node] = f"{_source(tensor, context)}.detach()"
         return context.kind(tensor).is_tensor and context.kind(tensor).device == device
     if _elementwise(node, context):
-        edits.append(
-            context.replacement(node.func, f"{torch}.{_TORCH[context.resolve(node.func)[6:]]}")
-        )
+        texts[node.func] = f"{torch}.{_TORCH[context.resolve(node.func)[6:]]}"
         arrays = bool(node.args) and all(_array(a, context) for a in node.args)
-        return arrays and all(_rewritten(a, device, torch, edits, context) for a in node.args)
+        return arrays and all(_rewritten(a, device, torch, texts, context) for a in node.args)
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
         sides = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
         known = isinstance(node, ast.UnaryOp) or isinstance(
             node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
         )
-        return known and all(_rewritten(s, device, torch, edits, context) for s in sides)
+        return known and all(_rewritten(s, device, torch, texts, context) for s in sides)
     kind = context.kind(node)
     return kind.is_number and not kind.host

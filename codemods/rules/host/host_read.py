@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
+from ....rewriter.edits.spans import Refusal, Safety, hidden
 from ....rewriter.patterns.condition import condition, host_read
 from ....rewriter.patterns.deferred_read import deferred
 from ....rewriter.patterns.telling_calls import is_log, is_print
@@ -146,12 +146,9 @@ def shown_as_tensor(node: ast.expr, context: FileContext, torch: str) -> str:
         )
     if extreme(node, context):
         return _extreme_of_tensors(node, context, torch)
-    start, end = context.source.span(node)
     parts = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
-    spans = [(context.source.span(c), shown_as_tensor(c, context, torch)) for c in parts]
-    return apply(
-        context.source.text[start:end], [Edit(a - start, b - start, text) for (a, b), text in spans]
-    )
+    shown = {part: shown_as_tensor(part, context, torch) for part in parts}
+    return context.source.substituted(node, shown)
 
 
 def _extreme_of_tensors(node: Any, context: FileContext, torch: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Edit, Safety
-from ....rewriter.patterns.tree_walk import below
 from ...analysis.integer_buffers import Buffers, Method
 from ...cli.suppressions import Suppressions
 from ..base import Rule
@@ -77,10 +76,10 @@ class Pad(nn.Module):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        if not any(k.arg == "persistent" for k in context.index.get(ast.keyword, ())):
-            return
-        for cls in context.program.classes.values():
-            if cls.is_module and "__init__" in cls.methods and _makes_buffers(cls.node):
+        lines = [k.lineno for k in context.index.get(ast.keyword, ()) if k.arg == "persistent"]
+        for cls in context.program.classes.values() if lines else ():
+            has = any(cls.node.lineno <= line <= cls.node.end_lineno for line in lines)
+            if has and cls.is_module and "__init__" in cls.methods:
                 yield from self._class(cls, context)
 
     def _class(self, cls: Class, context: FileContext) -> Iterator[Finding]:
@@ -135,10 +134,6 @@ def _holds(statement: ast.stmt, edit: Edit, spans: dict[ast.stmt, tuple[int, int
     """Whether an edit stands between the statements of a block."""
     body = getattr(statement, "body", None)
     return bool(body) and edit.start > spans[body[0]][0]
-
-
-def _makes_buffers(node: ast.ClassDef) -> bool:
-    return any(isinstance(k, ast.keyword) and k.arg == "persistent" for k in below(node))
 
 
 def _whole(methods: list[Function], numbers: dict[str, str], context: FileContext) -> list[Method]:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ....rewriter.edits.intents import insert_before, replace_statements
 from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
 from ...analysis.constancy import Constancy
 from ..base import Rule
@@ -230,10 +231,8 @@ class _Stretch:
         if not alone or source.has_long_string(start, end) or self._tail().strip():
             return Refusal("the statements share their lines with others")
         name, parameters = self._name(given), self._parameters()
-        edits = (
-            Edit(start, end, self._call(name, parameters)),
-            self._helper(name, parameters, found[0]),
-        )
+        helper, call = self._helper(name, parameters, found[0]), self._call(name, parameters)
+        edits = replace_statements(source, self.run, call, moved=helper.text), helper
         why = self._doubt()
         safety = Safety.UNSAFE if why else Safety.SAFE
         return context.fix(
@@ -305,11 +304,7 @@ class _Stretch:
         top level."""
         source, method = self.context.source, bool(self.scan.attributes)
         place = self.function.node if method else self._top()
-        line = min([place.lineno, *(d.lineno for d in place.decorator_list)])
-        indent, unit = (
-            (source.indent_of(self.function.node) or "") if method else "",
-            source.indent_unit(),
-        )
+        unit = source.indent_unit()
         own = [self.function.self_name] if method else []
         lines = [
             f"@{torch}.compiler.assume_constant_result",
@@ -322,13 +317,7 @@ class _Stretch:
             *(unit + text if text else "" for text in self._body(parameters)),
             *([f"{unit}return {', '.join(n for n, _ in self.outputs)}"] if self.outputs else []),
         ]
-        blank = source.newline * (1 if method else 2)
-        text = (
-            source.newline.join(indent + text if text else "" for text in lines)
-            + source.newline
-            + blank
-        )
-        return Edit(source.starts[line - 1], source.starts[line - 1], text)
+        return insert_before(source, place, "\n".join([*lines, *([""] * (1 if method else 2))]))
 
     def _top(self) -> ast.stmt:
         body = self.context.source.tree.body

@@ -170,13 +170,14 @@ def _is_cuda(node: ast.expr, context: FileContext) -> bool:
 def _at_call(call: ast.Call, context: FileContext) -> Iterator[Edit]:
     """The edits of a call: sizes become plain ints, since a size that changes from call to call is
     no constant to Dynamo; what an attribute keeps becomes a tensor of its own."""
+    plain = {}
     for value in [*call.args, *(k.value for k in call.keywords)]:
         kind = context.kind(value)
         if (kind.what == "size" and kind.cls != "shape") or _one_size(value, context):
-            yield context.replacement(value, f"range({context.segment(value)}).stop")
+            plain[value] = f"range({context.segment(value)}).stop"
     if _kept_in_attribute(call, context):
-        end = context.source.span(call)[1]
-        yield Edit(end, end, ".clone()")
+        plain = {call: f"{context.source.substituted(call, plain)}.clone()"}
+    yield from (context.replacement(value, text) for value, text in plain.items())
 
 
 def _kept_in_attribute(call: ast.Call, context: FileContext) -> bool:

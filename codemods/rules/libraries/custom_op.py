@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import insert_before
+from ....rewriter.edits.intents import insert_after, insert_before
 from ....rewriter.edits.signatures import annotate_parameter, annotate_result
 from ....rewriter.edits.spans import Edit, Safety
 from ....rewriter.patterns.kinds import ANY, constant
@@ -247,8 +247,9 @@ class _Operator:
 
     @property
     def _operator_name(self) -> str:
-        path = PurePath(self.context.source.path)
-        stem = path.parent.name if path.stem == "__init__" else path.stem
+        folder, name = os.path.split(self.context.source.path)
+        stem = os.path.splitext(name)[0]
+        stem = os.path.basename(folder) if stem == "__init__" else stem
         space = re.sub(r"\W", "_", stem).strip("_") or "project"
         return f"{space if not space[0].isdigit() else '_' + space}::{self.function.name}"
 
@@ -272,8 +273,6 @@ class _Operator:
             yield self.context.replacement(
                 last.value, f"{self.context.atom(last.value)}.contiguous()"
             )
-        line = self.node.end_lineno
-        end = source.starts[line - 1] + len(source.line(line))
         indent = source.indent_unit()
         like = result.shape
         parts = [f"{like}.shape", *self._dtype(result, torch)]
@@ -285,7 +284,7 @@ class _Operator:
         head = f"def {name}({', '.join(self._parameters())}):"
         made = f"{indent}return {like}.new_empty({', '.join(parts)})"
         lines = ["", "", f"@{self.function.name}.register_fake", head, made]
-        yield Edit(end, end, source.newline + source.newline.join(lines))
+        yield insert_after(source, self.node, "\n".join(lines))
 
     def _parameters(self) -> Iterator[str]:
         """The parameters, with their defaults, as the fake function has them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
-_LAST_WORDS = frozenset(name.rpartition(".")[2] for name in COMPILE)
 
 
 class CompileInside(Rule):
@@ -44,7 +42,7 @@ def train(model, batches):
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.FunctionDef) and node.name != "forward":
             return
-        if not any(word in context.source.text for word in _LAST_WORDS):
+        if not context.program.compiles:
             return
         inner = [
             n
@@ -101,6 +99,8 @@ def make(model):
             or mode.value in _MODES
         ):
             return
+        import difflib  # most files have no such mode
+
         near = difflib.get_close_matches(mode.value, _MODES, 1, 0.8)
         fix = None
         if near:

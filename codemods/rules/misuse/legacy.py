@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.import_places import after_imports
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.edits.spans import Safety
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -218,13 +218,14 @@ def step(x: torch.Tensor):
             start = context.source.span(parts[at - 1])[1]
         elif len(parts) > 1:
             end = context.source.span(parts[1])[0]
-        whole = context.source.span(node)[1]
         always = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
         shown = "" if always else context.segment(keyword.value)
-        edits = Edit(start, end, ""), Edit(whole, whole, f".requires_grad_({shown})")
+        first, last = context.source.span(node)
+        call = context.source.text[first:start] + context.source.text[end:last]
+        edit = context.replacement(node, f"{call}.requires_grad_({shown})")
         sure = name in _FLOATS and not any(k.arg in ("dtype", "out", None) for k in node.keywords)
         why = "" if sure else "for integers, the exception has another text"
         safety = Safety.SAFE if sure else Safety.UNSAFE
         yield context.finding(
-            self, node, fix=context.fix("use .requires_grad_()", *edits, safety=safety, why=why)
+            self, node, fix=context.fix("use .requires_grad_()", edit, safety=safety, why=why)
         )
