@@ -152,6 +152,7 @@ def _admitted(finding: Finding, source: SourceFile) -> Finding:
 
 def _captured(context: FileContext, rules: list[Rule], functions: set[Function]) -> list[Finding]:
     walk = Walk(context, _table([r for r in rules if not r.whole_file]))
+    walk.captured = functions
     for function in sorted(functions, key=lambda f: f.node.lineno):
         walk.function(function)
     return walk.found
