@@ -16,18 +16,21 @@ Method = Callable[..., Any]
 def read_ahead(read: Method) -> Callable[[Method], Method]:
     """Have `read` compute, before the captured call and on the host, what the method takes as
     `host_values`. Where `read` raises, or the call is part of another graph, the method reads for
-    itself; so it does where hooks of all modules may change what it is given."""
+    itself; so it does in eager, and where hooks of all modules may change what it is given."""
+
+    # what compiles frames on this thread; a torch that does not tell is taken for eager
+    callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             # asked here and in no function of its own, which Dynamo would compile
             within = torch.compiler.is_compiling() or VALUES in kwargs
-            if within or torch.nn.modules.module._global_forward_pre_hooks:
+            eager = "_dynamo" not in torch.__dict__ or callback is None or callback() is None
+            if within or eager or torch.nn.modules.module._global_forward_pre_hooks:
                 return method(self, *args, **kwargs)
-            ahead = torch.compiler.disable(read) if "_dynamo" in torch.__dict__ else read
             try:
-                values = ahead(self, *args, **kwargs)
+                values = torch.compiler.disable(read)(self, *args, **kwargs)
             except Exception:  # raised again where it belongs
                 values = {}
             return method(self, *args, **{VALUES: values}, **kwargs)

@@ -7,6 +7,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.compiled.compiled_facts import settles
+from ...rewriter.patterns.name_scopes import rebindings
 from ...rewriter.patterns.tree_walk import parents
 
 if TYPE_CHECKING:
@@ -76,10 +77,12 @@ class Walk:
 
     def __init__(self, context: FileContext, table: dict[type, list[Rule]]) -> None:
         self.context, self.table, self.found = context, table, []
+        self.captured: set[Function] = set()
+        self.current: Function | None = None
         context.alive = self.alive = []
 
     def function(self, function: Function) -> None:
-        self.context.functions[function.node] = function
+        self.context.functions[function.node], self.current = function, function
         self.context.inference.function(function)
         if function.node.body[0] not in self.context.parents:
             self.context.parents.update(parents(function.node))
@@ -113,6 +116,33 @@ class Walk:
         else:
             self._children(node)
 
+    def _given(self, test: ast.expr) -> bool | None:
+        """The truth of a parameter for which every captured call of the function has one
+        constant."""
+        function = self.current
+        if not isinstance(test, ast.Name) or function is None or not self.captured:
+            return None
+        args = [a.arg for a in [*function.node.args.posonlyargs, *function.node.args.args]]
+        if test.id not in args or test.id not in rebindings(function.node).once:
+            return None
+        if function.name == "forward" or function in self.context.program.compiled:
+            return None
+        place = args.index(test.id) - bool(function.self_name)
+        values = [_argument(c, test.id, place) for c in self._calls(function)]
+        known = bool(values) and all(type(v) is bool for v in values) and len(set(values)) == 1
+        return values[0] if known else None
+
+    def _calls(self, function: Function) -> list[ast.Call]:
+        """The calls of a function in captured code; none where it goes by another name too."""
+        name, program = function.name, self.context.program
+        called = {c.func for c in program.calls}
+        places = [*self.context.index.get(ast.Attribute, ()), *self.context.index.get(ast.Name, ())]
+        named = {n for n in places if name in (getattr(n, "attr", ""), getattr(n, "id", ""))}
+        if named - called:
+            return []
+        inside = (n for f in self.captured for n in program.nodes(f.node))
+        return [n for n in inside if isinstance(n, ast.Call) and n.func in named]
+
     def _expression(self, node: ast.IfExp) -> None:
         """The sides of `a if torch.compiler.is_compiling() else b` that run when compiled."""
         names = self.context.names
@@ -138,7 +168,10 @@ class Walk:
 
     def _if(self, node: ast.If) -> None:
         names = self.context.names
-        state = compiling(node.test, names)
+        state, given = compiling(node.test, names), self._given(node.test)
+        if given is not None:
+            self._block(node.body if given else node.orelse)
+            return
         if state is None:
             self._visit(node.test)
         if state is not False:
@@ -147,3 +180,12 @@ class Walk:
         settled = _exact(node.test, names) or settles(node.test, orelse)
         if state is not True or not settled:
             self._block(node.orelse)
+
+
+def _argument(call: ast.Call, name: str, place: int) -> Any:
+    """The constant that a call gives for a parameter; None where it is none."""
+    if any(isinstance(a, ast.Starred) for a in call.args) or place < 0:
+        return None
+    named = {k.arg: k.value for k in call.keywords}
+    value = call.args[place] if place < len(call.args) else named.get(name)
+    return value.value if isinstance(value, ast.Constant) and None not in named else None

@@ -30,6 +30,7 @@ MODULE_BASES = _words("""
 NEVER_CAPTURED = _words("""
     __init__ __repr__ __str__ extra_repr reset_parameters state_dict load_state_dict __del__ __new__
     """)
+_SETS_UP = ("register_", "_register_")  # what is registered once, though it be at the first call
 _HOOKS = _words("""
     register_forward_hook register_forward_pre_hook register_module_forward_hook
     register_module_forward_pre_hook
@@ -224,7 +225,11 @@ class FileProgram:
         compiled function), "compiled" (from compiled ones alone) or "all". `seen`: names of
         functions that a traced run saw there."""
         allowed = [
-            f for f in self.functions if f.name not in NEVER_CAPTURED and not self._disabled(f)
+            f
+            for f in self.functions
+            if f.name not in NEVER_CAPTURED
+            and not f.name.startswith(_SETS_UP)
+            and not self._disabled(f)
         ]
         allowed = [
             f for f in allowed if not f.name.endswith(f"_{VALUES}")

@@ -82,9 +82,12 @@ class Expressions:
     def expr(self, node: ast.expr) -> Kind:
         handler = getattr(self, f"on_{type(node).__name__}", None)
         kind = handler(node) if handler else self._other(node)
-        kind = self.learnt(node, kind)
-        self.kinds[node] = kind
-        return kind
+        learnt = self.learnt(node, kind)
+        if learnt is not kind and isinstance(node, ast.Name):  # one tensor at every use
+            elsewhere = node.id in self.module_env or node.id in self.scope.shared
+            self.env.update({} if elsewhere else {node.id: learnt})
+        self.kinds[node] = learnt
+        return learnt
 
     def learnt(self, node: ast.expr, kind: Kind) -> Kind:
         """What inference does not know, the traced run may."""
@@ -194,8 +197,7 @@ class Expressions:
         return (forward and function.cls.is_module) or function in self.program.compiled
 
     def scramble(self) -> None:
-        """Something gave a tensor another dtype, shape or memory in place: it may be any of
-        these."""
+        """Something gave a tensor another dtype, shape or memory in place: it may be any."""
         for name, kind in self.env.items():
             if kind.is_tensor:
                 self.env[name] = self.tokens.tensor(optional=kind.optional)

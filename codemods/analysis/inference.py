@@ -302,7 +302,7 @@ class Inference(Calls):
         self.grad_modes[node] = self.grad_mode
         before = dict(self.env)
         self._refine(node.test, True)
-        if test.is_tensor or test.host or isinstance(node.test, ast.BoolOp):
+        if test.is_tensor or test.host or isinstance(node.test, ast.BoolOp) or _calls(node.test):
             self.at_branch[node] = dict(self.env)
         self.block(node.body)
         after_body = self.env
@@ -491,3 +491,9 @@ class Inference(Calls):
     def do_Assert(self, node: ast.Assert) -> None:
         self._children(node)
         self._refine(node.test, True)
+
+
+def _calls(test: ast.expr) -> bool:
+    """Whether a test compares what a call gives: a number that is drawn, perhaps."""
+    compares = isinstance(test, ast.Compare)
+    return compares and any(isinstance(s, ast.Call) for s in (test.left, *test.comparators))

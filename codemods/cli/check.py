@@ -93,7 +93,7 @@ def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     changed = affected(context.inference)
     if changed:
         supposed = _captured(context.supposing(changed), rules, functions & changed)
-        found += _only_supposed(supposed, found)
+        found = _with_supposed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]
     suppressions = Suppressions(source)
@@ -110,11 +110,26 @@ _SUPPOSED = (
 )
 
 
+def _with_supposed(supposed: list[Finding], found: list[Finding]) -> list[Finding]:
+    """The findings, with those that hold where inputs are tensors, and fixes that ask for that."""
+    asked = {_place(f) for f in supposed if f.fix is not None and f.fix.asked and _is_safe(f)}
+    kept = [f for f in found if _is_safe(f) or _place(f) not in asked]
+    return [*kept, *_only_supposed(supposed, kept)]
+
+
+def _place(finding: Finding) -> tuple[str, int, int]:
+    return finding.code, finding.line, finding.column
+
+
+def _is_safe(finding: Finding) -> bool:
+    return finding.fix is not None and finding.fix.safety is Safety.SAFE
+
+
 def _only_supposed(supposed: Any, found: Any) -> Iterator[Any]:
     """Findings that hold where inputs are tensors; none of their fixes is proved."""
-    known = {(f.code, f.line, f.column) for f in found}
+    known = {_place(f) for f in found}
     for finding in supposed:
-        if (finding.code, finding.line, finding.column) not in known:
+        if _place(finding) not in known:
             fix = finding.fix
             why = f"{fix.why}; {_SUPPOSED}" if fix is not None and fix.why else _SUPPOSED
             if fix is not None and not fix.asked:
@@ -137,6 +152,7 @@ def _admitted(finding: Finding, source: SourceFile) -> Finding:
 
 def _captured(context: FileContext, rules: list[Rule], functions: set[Function]) -> list[Finding]:
     walk = Walk(context, _table([r for r in rules if not r.whole_file]))
+    walk.captured = functions
     for function in sorted(functions, key=lambda f: f.node.lineno):
         walk.function(function)
     return walk.found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..analysis.findings import Finding
     from ..hoist import plan
-    from ..trace import trace_facts
+    from ..trace import kept_facts, trace_facts
     from . import (
         add_noqa,
         command_report,
@@ -45,6 +45,7 @@ else:
     rules_page, runner = OnDemand(".rules_page"), OnDemand(".runner")
     side_by_side, trace_verify = OnDemand(".side_by_side"), OnDemand(".trace_verify")
     plan, trace_facts = OnDemand("..hoist.plan"), OnDemand("..trace.trace_facts")
+    kept_facts = OnDemand("..trace.kept_facts")
 
 
 def main(argv: list[str] | None = None) -> int | None:
@@ -139,9 +140,13 @@ def _decoded(raw: Any) -> Any:
 
 def _files(options: argparse.Namespace, settings: Any) -> int:
     paths, missing = runner.files(options.paths or ["."], settings)
+    traced, seen, keeps = {}, {}, settings.cache
     if options.trace:
-        facts = plan.planned(trace_facts.run(options.trace, paths), settings)
+        traced = trace_facts.observed(options.trace, paths)
+        facts, seen = plan.planned(trace_facts.load(traced), settings), kept_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
+    else:
+        settings = _with_kept_facts(settings, paths)
     fixing = not options.check and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.trace and fixing and not options.no_verify:
@@ -153,10 +158,20 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         sys.stdout.write("".join(_diff(r) for r in results))
     elif fixing:
         failures += _write(results)
+    if options.trace and keeps:
+        kept_facts.store(traced, seen, settings)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
     lines = formats.PlainLines(known)
     return command_report.report(results, options, settings, failures, stream, lines)
+
+
+def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
+    """With what earlier traced runs showed of these files, where they did not change since."""
+    found, key = kept_facts.stored(paths, settings) if settings.cache else ({}, "")
+    if not found:
+        return settings
+    return replace(settings, facts=plan.planned(trace_facts.load(found), settings), facts_key=key)
 
 
 def _write(results: list[Result]) -> list[Finding]:

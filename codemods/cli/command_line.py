@@ -116,8 +116,10 @@ def _modes(group: Any) -> None:
     )
     group.add_argument(
         "--trace",
+        action="append",
         metavar="'SCRIPT ARGS'",
-        help="run a script once, and fix what it shows the code to be (needs torch)",
+        help="run a script, or `pytest tests`, once, and fix what it shows the code to be (needs"
+        " torch); may be given several times",
     )
     group.add_argument(
         "--no-verify", action="store_true", help="with --trace: do not run what was fixed"

@@ -84,6 +84,7 @@ class Settings:
     facts: dict = field(
         default_factory=dict, compare=False, repr=False
     )  # {real path: Facts} of a traced run
+    facts_key: str = ""  # of kept ones
 
     def selects(self, code: str, path: str) -> bool:
         """Whether the rule `code` looks at the file at `path`; the longest matching prefix
@@ -131,7 +132,7 @@ class Settings:
     def key(self) -> str:
         """What results depend on."""
         names = ("root", "select", "extend_select", "ignore", "per_file_ignores", "scope")
-        names += ("fixable", "unfixable")
+        names += ("fixable", "unfixable", "facts_key")
         return repr([getattr(self, name) for name in names])
 
 
@@ -155,7 +156,9 @@ def _length(code: str, prefixes: tuple[str, ...]) -> int:
 
 
 _KINDS = {
-    f.name: type(f.default) for f in fields(Settings) if f.name not in ("root", "source", "facts")
+    f.name: type(f.default)
+    for f in fields(Settings)
+    if f.name not in ("root", "source", "facts", "facts_key")
 }
 
 

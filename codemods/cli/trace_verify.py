@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..trace.traced_program import words_of
 from . import notebook, runner
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Observed:
 
     values: str
     text: str
-    code: int
+    code: tuple[int, ...]
     whole: tuple[tuple[str, bool], ...]
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
@@ -42,7 +42,7 @@ class Observed:
 _PARTS = {"values": "other values", "text": "other text is printed", "code": "another exit code"}
 
 
-def verified(command: str, results: list[Result], settings: Settings) -> list[Result]:
+def verified(commands: list[str], results: list[Result], settings: Settings) -> list[Result]:
     """The results, with files taken back after whose fixes the script differs; tells what it
     did."""
     texts = {
@@ -52,17 +52,18 @@ def verified(command: str, results: list[Result], settings: Settings) -> list[Re
     }
     if not texts:
         return results
-    before, after = observe(command, {}), observe(command, texts)
+    before, after = observe(commands, {}), observe(commands, texts)
     parts: tuple[str, ...] = tuple(_PARTS)
     if before.differs(after, parts):  # but what differs anyhow proves nothing
-        again = observe(command, {})
+        again = observe(commands, {})
         parts = tuple(p for p in parts if not before.differs(again, (p,)))
     if before.differs(after, parts):
-        results, after = _one_by_one(command, results, settings, before, parts)
+        results, after = _one_by_one(commands, results, settings, before, parts)
+    shown = ", ".join(words_of(c)[words_of(c)[0] == "-m"] for c in commands)
     whole, made = (sum(w for _, w in run.whole) for run in (before, after))
     same = ", ".join(p.removeprefix("other ").removeprefix("another ") for p in parts)
     print(
-        f"Verified by running {shlex.split(command)[0]}: the same {same or 'nothing'}; one graph:"
+        f"Verified by running {shown}: the same {same or 'nothing'}; one graph:"
         f" {whole} of {len(before.whole)} modules before, {made} of {len(after.whole)} after.",
         file=sys.stderr,
     )
@@ -70,7 +71,7 @@ def verified(command: str, results: list[Result], settings: Settings) -> list[Re
 
 
 def _one_by_one(
-    command: str,
+    commands: list[str],
     results: list[Result],
     settings: Settings,
     before: Observed,
@@ -84,7 +85,7 @@ def _one_by_one(
         for one in _choices(result, settings):
             if one.after is None or result.path.endswith(notebook.SUFFIX):
                 break
-            run = observe(command, {**kept, path: one.after})
+            run = observe(commands, {**kept, path: one.after})
             why = before.differs(run, parts)
             if not why:
                 kept[path], last = one.after, run
@@ -102,14 +103,22 @@ def _choices(result: Result, settings: Settings) -> list[Result]:
     return [result, *less, runner.handle(result.path, result.read, settings, False)]
 
 
-def observe(command: str, texts: dict[str, str]) -> Observed:
-    """Run the script with these texts in the place of files."""
+def observe(commands: list[str], texts: dict[str, str]) -> Observed:
+    """Run each command with these texts in the place of files."""
+    runs = [_observed(words_of(command), texts) for command in commands]
+    whole = sorted({pair for run in runs for pair in run.whole})
+    values, text = (tuple(getattr(run, n) for run in runs) for n in ("values", "text"))
+    code = tuple(run.code for run in runs)
+    return Observed("\n".join(values), "\n".join(text), code, tuple(whole))
+
+
+def _observed(words: list[str], texts: dict[str, str]) -> Observed:
     with tempfile.TemporaryDirectory() as folder:
         listed, out = Path(folder, "texts.json"), Path(folder, "seen.json")
         listed.write_text(json.dumps(texts), encoding="utf-8")
         module = ["-m", "dynfix.codemods.trace.checked_run", str(listed), str(out)]
         done = subprocess.run(
-            [sys.executable, *module, *shlex.split(command)],
+            [sys.executable, *module, *words],
             capture_output=True,
             text=True,
             errors="replace",
@@ -117,4 +126,4 @@ def observe(command: str, texts: dict[str, str]) -> Observed:
         )
         seen = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     whole = tuple(sorted(seen.get("whole", {}).items()))
-    return Observed(json.dumps(seen.get("values")), done.stdout, done.returncode, whole)
+    return Observed(json.dumps(seen.get("values")), done.stdout, (done.returncode,), whole)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...rewriter.edits.import_places import after_imports
 from ...rewriter.edits.source_file import SourceError, SourceFile
 from ...rewriter.edits.spans import Edit, Fix, Safety, apply
+from ...rewriter.patterns.torch_facts import METHOD
 from ..analysis.findings import Finding
 from ..cli.suppressions import Suppressions
 from . import companion_edits
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 CODE = "DYN110"
+_BUILTINS = frozenset("len int float bool range list tuple max min sum sorted zip".split())
 _TITLE = "compute it ahead of the call"
 _WHY = "which functions lead to it, and with which objects, is what one run showed"
 
@@ -59,12 +61,33 @@ def _fixes(planner: Planner) -> dict[str, Fix]:
         source = planner.project.file(path).source
         if None in edits:
             return {}
-        found[path] = Fix(tuple(edits), _TITLE, Safety.UNSAFE, _WHY, first=True)
+        why = "" if _stands_alone(planner) else _WHY
+        safety = Safety.UNSAFE if why else Safety.SAFE
+        found[path] = Fix(tuple(edits), _TITLE, safety, why, first=True)
         try:
             source.with_text(apply(source.text, edits))
         except (SourceError, ValueError):
             return {}
     return found
+
+
+def _stands_alone(planner: Planner) -> bool:
+    """Whether outermost forwards read for themselves alone, by torch's functions: what they are
+    given decides it, and nothing that only the run told."""
+    used = [c for c in planner.companions.values() if c.units or c.calls]
+    return all(c.is_root and not c.calls and _only_torch(c) for c in used)
+
+
+def _only_torch(companion: Companion) -> bool:
+    names = companion.file.names
+    for call in ast.walk(ast.parse(text_of(companion, "", "    "))):
+        if not isinstance(call, ast.Call):
+            continue
+        name = names.resolve(call.func) or ""
+        method = isinstance(call.func, ast.Attribute) and call.func.attr in METHOD
+        if not (name.startswith("torch.") or method or name in _BUILTINS):
+            return False
+    return True
 
 
 def _definition(companion: Companion) -> Edit:

@@ -16,11 +16,12 @@ import linecache
 import logging
 import os
 import random
-import runpy
 import sys
 import warnings
 from importlib.machinery import SourceFileLoader
 from typing import Any
+
+from .traced_program import launch
 
 _MOST = 10_000  # outermost calls, of which the results are noted
 
@@ -144,7 +145,7 @@ def _as_it_is(model: Any = None, **options: Any) -> Any:
 
 
 def main(argv: list[str]) -> None:
-    listed, out, script, *arguments = argv
+    listed, out, *words = argv
     with open(listed, encoding="utf-8") as stream:
         run = CheckedRun(json.load(stream))
     run.install()
@@ -154,9 +155,7 @@ def main(argv: list[str]) -> None:
             json.dump({"values": run.values, "whole": run.whole}, stream)
 
     atexit.register(write)
-    sys.argv = [script, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
-    runpy.run_path(script, run_name="__main__")
+    launch(words)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import Any
 
 from ...rewriter.patterns.kinds import BOOL, FLOAT, INT, NDARRAY, NONE, SIMPLE, STR, TENSORS, Kind
 from ...rewriter.patterns.torch_facts import DTYPES
-from ..analysis.findings import CommandError
+from .kept_facts import joined
+from .traced_program import TraceError, words_of
 
 _SIMPLE = (INT, FLOAT, BOOL, STR, NONE, NDARRAY)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -28,10 +29,6 @@ _KNOWN = (
     ast.UnaryOp,
     ast.IfExp,
 )
-
-
-class TraceError(CommandError):
-    """The script cannot be run under the tracer."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +119,12 @@ def load(data: Any) -> Any:
 
 
 def _file(entry: Any) -> Any:
-    table = {
-        (function, text): Fact(*fact) for function, text, fact in entry["facts"] if fact is not None
-    }
+    table: dict[Any, Any] = {}
+    for function, text, told in entry["facts"]:
+        fact = None if told is None else Fact(*told)
+        old = table.get((function, text), fact)
+        table[function, text] = None if old is None or fact is None else old.join(fact)
+    table = {place: fact for place, fact in table.items() if fact is not None}
     return Facts(
         table,
         entry["captured"],
@@ -133,22 +133,26 @@ def _file(entry: Any) -> Any:
     )
 
 
-def run(command: Any, paths: Any) -> Any:
-    """Run `script.py args` once, instrumented, in a process of its own: {real path: Facts} of the
+def run(commands: Any, paths: Any) -> Any:
+    """Run each of `commands` once, instrumented, in a process of its own: {real path: Facts} of the
     files at `paths`."""
+    return load(observed([commands] if isinstance(commands, str) else commands, paths))
+
+
+def observed(commands: list[str], paths: Any) -> dict[str, Any]:
+    """The same as plain data."""
+    return joined([_observed(words_of(command), paths) for command in commands])
+
+
+def _observed(words: list[str], paths: Any) -> dict[str, Any]:
     import importlib.util  # a run without --trace needs none of these
     import json
-    import shlex
     import subprocess
     import tempfile
 
-    words = shlex.split(command)
-    if not words:
-        raise TraceError("--trace needs a script")
-    if not os.path.exists(words[0]):
-        raise TraceError(f"{words[0]}: no such script")
     if importlib.util.find_spec("torch") is None:
         raise TraceError("--trace needs torch: install dynfix[torch]")
+    shown = words[words[0] == "-m"]
     with tempfile.TemporaryDirectory() as folder:
         listed, out = os.path.join(folder, "paths.json"), os.path.join(folder, "facts.json")
         with open(listed, "w", encoding="utf-8") as stream:
@@ -158,11 +162,11 @@ def run(command: Any, paths: Any) -> Any:
         sys.stderr.write(done.stdout)  # stdout is for what this command itself says
         if not os.path.exists(out):
             raise TraceError(
-                f"{words[0]}: the traced run ended with exit code {done.returncode}, and nothing"
+                f"{shown}: the traced run ended with exit code {done.returncode}, and nothing"
                 " was learnt"
             )
         with open(out, encoding="utf-8") as stream:
             data = json.load(stream)
     if done.returncode:
         print(f"dynfix: the traced script ended with exit code {done.returncode}", file=sys.stderr)
-    return load(data)
+    return data

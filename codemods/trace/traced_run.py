@@ -12,7 +12,6 @@ import importlib
 import inspect
 import json
 import os
-import runpy
 import sys
 import types
 from dataclasses import astuple
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from .host_reads import Reads
 from .outermost import Roots
 from .trace_facts import Fact, qualified
+from .traced_program import launch
 
 if TYPE_CHECKING:
     from ...rewriter.edits.source_file import SourceFile
@@ -263,7 +263,7 @@ class _Wrap(ast.NodeTransformer):
 
 
 def main(argv: Any) -> None:
-    listed, out, script, *arguments = argv
+    listed, out, *words = argv
     with open(listed, encoding="utf-8") as stream:
         tracer = Tracer(json.load(stream))
     tracer.install()
@@ -275,9 +275,7 @@ def main(argv: Any) -> None:
         os.replace(temporary, out)
 
     atexit.register(write)
-    sys.argv = [script, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
-    runpy.run_path(script, run_name="__main__")
+    launch(words)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,9 @@ class Tokens:
         self._named.add(token)
         return token
 
+    def of_name(self, name):
+        return self.of("dtype", name)
+
     def is_known(self, token):
         """Whether a dtype has a name."""
         return token in self._named

@@ -106,6 +106,8 @@ class ValueUses:
             return set()
         if isinstance(node, ast.BinOp) and kind.is_tensor:
             return set()
+        if isinstance(node, ast.IfExp):
+            return self.carried(node.body) | self.carried(node.orelse)
         if isinstance(node, ast.Call):
             parts = [*node.args, *(k.value for k in node.keywords)]
             parts += [node.func.value] if isinstance(node.func, ast.Attribute) else []
@@ -122,10 +124,13 @@ class ValueUses:
 
     # What happens to them
 
-    def events(self, names):
-        """The Events of all that stands for, or holds, what `names` stand for."""
+    def events(self, names, but=()):
+        """The Events of all that stands for, or holds, what `names` stand for; the nodes `but` are
+        left out."""
         found = []
         for node in self.inside:
+            if node in but:
+                continue
             if isinstance(node, ast.Name) and node.id in names:
                 found += [Event(what, at, node.id) for what, at in self._of(node)]
             elif isinstance(node, (ast.Global, ast.Nonlocal)) and names & set(node.names):
@@ -361,8 +366,14 @@ class ValueUses:
         if self._scope(event.node) is not self.function:
             return True
         place = (event.node.lineno, event.node.col_offset)
-        later = place >= (branch.end_lineno, branch.end_col_offset)
+        end = (event.node.end_lineno, event.node.end_col_offset)
+        start, last = _span(branch)
+        later = place >= last or (place <= start and end >= last)  # it holds the branch
         return later or bool(self.loops(branch) & self.loops(event.node))
+
+
+def _span(node):
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
 def _bindings(node):

@@ -43,6 +43,7 @@ class Plain:
         self.context, self.assumed, self.compiled = context, assumed or {}, assumed is not None
         self.tokens = context.inference.tokens
         self._calls = {}
+        self.axes = {}  # of names: how many they must have, in code that asks for that
 
     def known(self, node):
         """The kind of a node, as it is assumed to be."""
@@ -289,6 +290,8 @@ class Plain:
         clamped, _ = self._clamped(node)
         if clamped is not None:
             return self.side(clamped)
+        if self._flips(node):
+            return self.side(node.func.value)
         if node.keywords or not isinstance(node.func, ast.Attribute):
             return None
         name, method = node.func.attr, self.context.kind(node.func.value).is_tensor
@@ -300,6 +303,21 @@ class Plain:
             inner = None
         return self.side(inner) if inner is not None and self._takes(name, inner) else None
 
+    def _flips(self, node):
+        """Whether a call is `t.flip(axes)` of axes that the tensor surely has, each named once."""
+        method = isinstance(node.func, ast.Attribute) and node.func.attr == "flip"
+        if not method or node.keywords or not self.context.kind(node.func.value).is_tensor:
+            return False
+        kind, owner = self.context.kind(node.func.value), node.func.value
+        axes = [literal(a) for a in (node.args[0].elts if _is_listed(node.args) else node.args)]
+        if not axes or not all(type(a) is int for a in axes):
+            return False
+        rank, least = kind.least_rank(), max(a + 1 if a >= 0 else -a for a in axes)
+        if self.compiled and least > rank and kind.rank is None and isinstance(owner, ast.Name):
+            rank = self.axes[owner.id] = max(least, self.axes.get(owner.id, 0))
+        one_sign = kind.rank is not None or len({a < 0 for a in axes}) == 1
+        return least <= rank and one_sign and len({a % rank for a in axes}) == len(axes)
+
     def _takes(self, name, inner):
         """Whether an operator takes a tensor of that dtype."""
         category = self.tokens.category(self.side(inner).kind.dtype)
@@ -308,3 +326,7 @@ class Plain:
         if name == "neg":
             return category in ("int", "float", "inexact", "number")
         return bool(category) or name not in TOTAL_REDUCTIONS
+
+
+def _is_listed(arguments):
+    return len(arguments) == 1 and isinstance(arguments[0], (ast.Tuple, ast.List))

@@ -18,7 +18,7 @@ _ONCE = frozenset(
     nograd_decorator state_buffer_update alias_list_store alias_is_test requires_grad_after
     masked_expanded_target class_level_override_relu replaced_layer d_tabs d_var_only_one2
     pool_indices hook_alias dictattr_object_set roll_4d channels_last_sides mixed_order
-    escaped_then_written escaped_attr_written
+    escaped_then_written escaped_attr_written returned_twice
     """.split()
 )
 _BREAKS = {"c_np_random", "c_time", "c_copytensor", "c_warn", "c_warn_mod"}  # these do break

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import NO_CONST, literal
+from ....rewriter.patterns.name_scopes import rebindings
 from ....rewriter.patterns.proofs import sees_names
 from ...analysis.findings import NOTE
 from ..base import Rule
@@ -114,7 +115,7 @@ def _loaded_after(node: ast.For, context: FileContext) -> bool:
     function = context.function(node).node
     inside = set(ast.walk(node))
     name = node.target.id
-    return any(
+    return name in rebindings(function).shared or any(
         isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n not in inside
         for n in ast.walk(function)
     )

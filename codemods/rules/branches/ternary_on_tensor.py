@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Safety
 from ....rewriter.patterns.compiled import when_compiled
-from ....rewriter.patterns.compiled.compiled_numbers import made_of_numbers
+from ....rewriter.patterns.compiled.compiled_scalars import made_of_numbers
 from ....rewriter.patterns.kinds import literal
 from ....rewriter.patterns.tensor_ternary import chosen
 from ..base import Rule

@@ -11,7 +11,7 @@ from ..call_rule import CallRule
 from ..effects.guarded import guard
 from ..effects.told_names import guarded_with_uses
 from .random_draws import only_for_training, settled
-from .torch_draws import drawn_by_torch
+from .torch_draws import drawn_by_torch, drawn_when_compiled
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -24,33 +24,40 @@ class PythonRandom(CallRule):
     device, or draw outside and pass the number in. A number that only training looks at
     (`self.training and p < self.layerdrop`) is not drawn where compiled code does not train:
     unsafe, for later draws of NumPy's generator give other numbers than in eager. One that decides
-    a branch, or goes into arithmetic, is drawn by torch: unsafe, for its numbers are others.
+    a branch, or goes into arithmetic, is drawn by torch in compiled code, and as before in eager;
+    where that has no form, by torch everywhere: unsafe, for its numbers are others.
     """
 
     code = "DYN701"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     prefixes = ("random.", "numpy.random.")
     before = """
-import numpy as np
+import random
+
 import torch
 from torch import nn
 
 
 class Model(nn.Module):
     def forward(self, x: torch.Tensor):
-        p = np.random.uniform(0, 1)
-        return x if self.training and p < 0.1 else torch.relu(x)
+        if self.training and random.random() < 0.1:
+            x = x * 0.5
+        return torch.relu(x)
 """
     after = """
-import numpy as np
+import random
+
 import torch
 from torch import nn
 
 
 class Model(nn.Module):
     def forward(self, x: torch.Tensor):
-        p = np.random.uniform(0, 1) if self.training or not torch.compiler.is_compiling() else 0.0
-        return x if self.training and p < 0.1 else torch.relu(x)
+        if torch.compiler.is_compiling() and self.training and x.is_floating_point():
+            x = torch.where(torch.rand(()) < 0.1, x * 0.5, x)
+        elif self.training and random.random() < 0.1:
+            x = x * 0.5
+        return torch.relu(x)
 """
 
     def applies(self, node: ast.Call, context: FileContext) -> bool:
@@ -59,7 +66,7 @@ class Model(nn.Module):
     def fix(self, node: ast.Call, context: FileContext) -> Fix | None:
         drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
         built = only_for_training(node, context) if drawn else None
-        return built or drawn_by_torch(node, context)
+        return drawn_when_compiled(node, context) or built or drawn_by_torch(node, context)
 
 
 class Clock(CallRule):

@@ -6,12 +6,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Fix, Safety
+from ....rewriter.patterns.compiled.compiled_scalars import made_of_drawn_test, made_of_draws
 from ....rewriter.patterns.condition import DECIDES
 from ..host.host_read import kept_as_tensor
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
     from ...analysis.file_context import FileContext
 
 
@@ -19,6 +19,8 @@ _WHY = (
     "torch's generator draws, and the other one does not move: eager gives other numbers, too, and"
     " they are tensors"
 )
+# Dynamo draws these outside the graph, and hands the number in.
+_NUMBERS_OF_DYNAMO = ("random.random", "random.uniform")
 # What torch draws in place of a call, by the number of its arguments.
 _FORMS = {
     ("random.random", 0): "{t}.rand(())",
@@ -37,14 +39,48 @@ _FORMS = {
 
 def drawn_by_torch(call: ast.Call, context: FileContext) -> Fix | None:
     """The Fix, or None where a tensor cannot stand for the number."""
+    text, found = _drawn(call, context), context.torch(call)
+    if not text or found is None or not _fits(call, context):
+        return None
+    edit = context.replacement(call, text)
+    return context.fix("draw with torch", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1])
+
+
+def drawn_when_compiled(call: ast.Call, context: FileContext) -> Fix | None:
+    """The Fix that has torch draw in compiled code alone, or None."""
+
+    def drawn(node: ast.Call) -> str:
+        return _drawn(node, context)
+
+    if not drawn(call):
+        return None
+    decided = _decided(call, context)
+    if decided is not None:
+        made = made_of_drawn_test(decided, drawn, context)
+    elif context.resolve(call.func) in _NUMBERS_OF_DYNAMO:
+        return None
+    else:
+        made = made_of_draws(call, drawn, context)
+    return made if isinstance(made, Fix) else None
+
+
+def _drawn(call: ast.Call, context: FileContext) -> str:
+    """The source of a tensor that torch draws in place of a call; "" where there is none."""
     form = _FORMS.get((context.resolve(call.func) or "", len(call.args)))
     found = context.torch(call)
     plain = not call.keywords and not any(isinstance(a, ast.Starred) for a in call.args)
-    if form is None or found is None or not plain or not _fits(call, context):
-        return None
-    text = form.format(*map(context.segment, call.args), t=found[0])
-    edit = context.replacement(call, text)
-    return context.fix("draw with torch", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1])
+    if form is None or found is None or not plain:
+        return ""
+    return form.format(*map(context.segment, call.args), t=found[0])
+
+
+def _decided(call: ast.Call, context: FileContext) -> ast.If | ast.IfExp | None:
+    """The branch that a draw decides."""
+    node, parent = call, context.parent(call)
+    while isinstance(parent, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+        node, parent = parent, context.parent(parent)
+    decides = isinstance(parent, (ast.If, ast.IfExp)) and parent.test is node
+    return parent if decides else None
 
 
 def _fits(call: ast.Call, context: FileContext) -> bool:

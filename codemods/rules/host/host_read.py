@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety, hidden
+from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
+from ....rewriter.patterns.compiled.compiled_scalars import made_of_reads
 from ....rewriter.patterns.condition import condition, host_read
 from ....rewriter.patterns.deferred_read import deferred
 from ....rewriter.patterns.telling_calls import is_log, is_print
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -80,8 +80,14 @@ class Model(nn.Module):
             or told(node, context)
         ):
             return
-        built = deferred(node, context) or keep_tensor(node, context)
-        yield context.finding(self, node, fix=built)
+        built = deferred(node, context) or kept_when_compiled(node, context)
+        yield context.finding(self, node, fix=built or keep_tensor(node, context))
+
+
+def kept_when_compiled(node: ast.Call, context: FileContext) -> Fix | None:
+    """The Fix that keeps the tensor in compiled code, where it only goes into arithmetic."""
+    made = made_of_reads(node, context)
+    return made if isinstance(made, Fix) else None
 
 
 def keep_tensor(node: ast.Call, context: FileContext) -> Any:
@@ -251,7 +257,8 @@ def step(x: torch.Tensor):
             or told(node, context)
         ):
             return
-        found = deferred(node, context) or _quotient(node, inner, context)
+        found = deferred(node, context) or kept_when_compiled(node, context)
+        found = found or _quotient(node, inner, context)
         if found:
             yield context.finding(self, node, fix=found)
             return

@@ -24,12 +24,12 @@ class ReadAhead(Rule):
     functions between. Computed ahead is only what changes nothing that others see, draws no random
     numbers and uses no parameter; where the companion raises, or the module runs inside another
     graph, all is read where it stood. The values are constants of the graph, as sizes are: others
-    make Dynamo compile again. Unsafe, for which functions lead to a read, and with which objects,
-    is what one run showed.
+    make Dynamo compile again. In eager all is read where it stood. Unsafe where the read is reached
+    through other functions, for which they are, and with which objects, is what one run showed.
     """
 
     code = "DYN110"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     nodes = (ast.Module,)
     whole_file = True
     shown = (("Model.forward", "Model.forward", "sizes.tolist()"),)

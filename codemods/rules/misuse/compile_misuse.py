@@ -195,6 +195,18 @@ def fresh():
         successor = self.successors.get(name)
         if successor is None or context.names.torch() is None or context.segment(node) != name:
             return
+        if isinstance(_statement(node, context), ast.Expr):
+            return  # a call at import, which compiles nothing
         edit = context.replacement(node, successor)
         fix = context.fix(f"use {successor}", edit)
         yield context.finding(self, node, f"`{name}` is now `{successor}`", fix=fix, level=NOTE)
+
+
+def _statement(node: Any, context: FileContext) -> ast.AST | None:
+    """The statement of the module itself that holds a node; None within functions and classes."""
+    parents = context.whole_parents()
+    while node in parents and not isinstance(parents[node], ast.Module):
+        node = parents[node]
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return None
+    return node

@@ -201,9 +201,13 @@ class Compiled:
             return found or "the test is not a tensor's value alone"
         return self._certain(found, test)
 
+    def decides(self, part):
+        """Whether a part of a test needs what only runs can tell."""
+        return condition(part, self.context) is not None
+
     def _led(self, test):
         """`python and tensor`, `python or tensor`."""
-        first = [v for v in test.values if condition(v, self.context) is None]
+        first = [v for v in test.values if not self.decides(v)]
         rest = test.values[len(first) :]
         if not first or first != test.values[: len(first)] or len(rest) != 1:
             return None
@@ -254,6 +258,8 @@ class Compiled:
         if why:
             return "", why
         self.forms.add("where")
+        for name, least in plain.axes.items():
+            self.asked.add(f"{name}.dim() > {least - 1}")
         text = self.text(values[-1])
         for shown, test, value in reversed(list(zip(texts, tests, values[:-1], strict=True))):
             moved = self._moved(shown, test, value, values[-1])
