@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from ...lowering.double_backward import Differentiable
 from ...lowering.fakes import PacedFakeMode
+from ...lowering.tensor_numbers import write_out_numbers
 from ...runtime import backends
 from ...runtime.options import Options
 from ...runtime.report import log
@@ -116,7 +117,8 @@ class Verified:
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
             metas = [Meta.of(v) if isinstance(v, torch.Tensor) else Number(v) for v in inputs]
             examples = [meta.fake() for meta in metas]
-        program = backends.lookup(self.options.backend)(module, examples, self.options)
+        given = module if self.options.backend == "eager" else write_out_numbers(module)
+        program = backends.lookup(self.options.backend)(given, examples, self.options)
         return self._as_served(program, module, metas)
 
     def _as_served(
