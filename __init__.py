@@ -25,13 +25,16 @@ if TYPE_CHECKING:
         get_default_backend,
         is_dynamo_compiling,
         is_exporting,
+        nested_compile_region,
         set_default_backend,
         substitute_in_graph,
         wrap_numpy,
     )
     from .rewriter.config import config
+    from .rewriter.running.installed import install
     from .rewriter.stances import set_stance
     from .runtime.backends import list_backends, register_backend
+    from .runtime.cache_artifacts import load_cache_artifacts, save_cache_artifacts
     from .runtime.errors import (
         BuildError,
         DynfixError,
@@ -54,12 +57,15 @@ _PUBLIC = {
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
         ),
         "rewriter.config": "config",
+        "rewriter.running.installed": "install",
         "rewriter.stances": "set_stance",
         "rewriter.compiler_names": (
             "assume_constant_result cudagraph_mark_step_begin get_default_backend"
-            " is_dynamo_compiling is_exporting set_default_backend substitute_in_graph wrap_numpy"
+            " is_dynamo_compiling is_exporting nested_compile_region set_default_backend"
+            " substitute_in_graph wrap_numpy"
         ),
         "runtime.backends": "list_backends register_backend",
+        "runtime.cache_artifacts": "load_cache_artifacts save_cache_artifacts",
         "runtime.options": "list_mode_options list_options",
         "runtime.errors": (
             "DynfixError GraphBreakError LoweringError BuildError OptionError RecompileError"
@@ -90,15 +96,19 @@ __all__ = [
     "explain",
     "get_default_backend",
     "graph_break",
+    "install",
     "is_compiling",
     "is_dynamo_compiling",
     "is_exporting",
     "list_backends",
     "list_mode_options",
     "list_options",
+    "load_cache_artifacts",
+    "nested_compile_region",
     "read_ahead",
     "register_backend",
     "reset",
+    "save_cache_artifacts",
     "set_default_backend",
     "set_stance",
     "substitute_in_graph",
@@ -116,7 +126,6 @@ _INTERNAL = {
 
 # Names of torch.compiler that are not here, and why.
 _FILTERS = "every guard is checked: there are no guard filters"
-_ARTIFACTS = "kernels are cached by themselves, in $DYNFIX_CACHE_DIR: copy that folder"
 _MISSING = {
     "keep_portable_guards_unsafe": _FILTERS,
     "keep_tensor_guards_unsafe": _FILTERS,
@@ -124,10 +133,7 @@ _MISSING = {
     "skip_guard_on_all_nn_modules_unsafe": _FILTERS,
     "skip_guard_on_globals_unsafe": _FILTERS,
     "skip_guard_on_inbuilt_nn_modules_unsafe": _FILTERS,
-    "load_cache_artifacts": _ARTIFACTS,
-    "save_cache_artifacts": _ARTIFACTS,
     "load_compiled_function": "a compiled function cannot be saved to a file",
-    "nested_compile_region": "repeated regions are compiled once for each place",
     "set_enable_guard_collectives": "ranks do not agree on recompiling: each decides for itself",
 }
 

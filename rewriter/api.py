@@ -40,6 +40,7 @@ def compile(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
 ) -> Any:
     """Compile a function, method, `nn.Module` or `nn.Module` class; a decorator, with or without
     arguments.
@@ -48,13 +49,15 @@ def compile(
     False keeps every size static, None goes symbolic at the second size. `backend`: a name of
     `list_backends()` or a callable `(GraphModule, example_inputs) -> callable`. `mode`: a name of
     `list_mode_options()`. `options`: a dict, names of `list_options()`. `disable`: return `model`
-    as it is.
+    as it is. `recompile_limit`: variants kept before new ones run in eager (config's, 8).
 
     A module gives a new object of a subclass of its class that shares its `__dict__`; the original
     stays eager. A class is changed in place, so that calls of its objects are compiled, and
     returned. Raises OptionError for unknown names.
     """
     record = make_options(fullgraph, dynamic, backend, mode, options)
+    if recompile_limit is not None:
+        record = record.replace(recompile_limit=recompile_limit)
     again = functools.partial(
         compile,
         fullgraph=fullgraph,
@@ -63,6 +66,7 @@ def compile(
         mode=mode,
         options=options,
         disable=disable,
+        recompile_limit=recompile_limit,
     )
     if model is None:
         return again

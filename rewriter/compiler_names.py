@@ -96,3 +96,13 @@ def _tensors(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(map(_tensors, value))
     return torch.as_tensor(value) if hasattr(value, "__array__") else value
+
+
+def nested_compile_region(
+    fn: Any = None, *, options: Any = None, max_reuse_entries: int = 8, reuse_hash_fn: Any = None
+) -> Any:
+    """A decorator that says that `fn` is called many times over alike. It is a hint: every call is
+    part of the graph around it, and alike kernels are built once."""
+    if fn is None:
+        return lambda given: given
+    return fn

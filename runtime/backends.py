@@ -6,6 +6,9 @@ those of this package with `register_builtin`; they take the `Options` as a thir
 of torch itself are peers: looked up only when asked for by name.
 """
 
+import importlib
+import importlib.metadata
+import importlib.util
 import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -18,6 +21,18 @@ CompilerFn: TypeAlias = Callable[..., Compiled]  # (gm, example_inputs, **kwargs
 Backend: TypeAlias = Callable[[Any, Any, Options], Compiled]  # (gm, example_inputs, options)
 
 PEERS = ("inductor", "cudagraphs")
+OWN = "dynfix"  # our entry point, for Dynamo
+ENTRY_POINTS = "torch_dynamo_backends"  # where packages announce theirs, to torch and to us
+
+# What a backend of another project needs: the module that registers it, and the package to install.
+_PACKAGES = {
+    "ipex": ("intel_extension_for_pytorch", "intel-extension-for-pytorch"),
+    "onnxrt": ("onnxruntime", "onnxruntime onnxscript"),
+    "openvino": ("openvino.torch", "openvino"),
+    "tensorrt": ("torch_tensorrt", "torch-tensorrt"),
+    "torch_tensorrt": ("torch_tensorrt", "torch-tensorrt"),
+    "tvm": ("tvm", "apache-tvm"),
+}
 
 _builtin: dict[str, Backend] = {}
 _registered: dict[str, CompilerFn] = {}
@@ -57,8 +72,19 @@ def _check_free(name: str, compiler_fn: CompilerFn) -> None:
 
 
 def list_backends() -> list[str]:
-    """Names that `compile(backend=...)` takes: built in, registered, and torch's own."""
-    return sorted({*BUILTIN_BACKENDS, *_registered, *PEERS})
+    """Names that `compile(backend=...)` takes: built in, registered, torch's own, and those that
+    installed packages announce under the entry points `torch_dynamo_backends`."""
+    return sorted({*known_here(), *_announced()})
+
+
+def known_here() -> tuple[str, ...]:
+    """Names of backends that are built in, registered with us, or torch's own and listed."""
+    return (*BUILTIN_BACKENDS, *_registered, *PEERS)
+
+
+def _announced() -> set[str]:
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {point.name for point in found} - {OWN}
 
 
 def is_builtin(backend: str | CompilerFn) -> bool:
@@ -69,10 +95,21 @@ def is_builtin(backend: str | CompilerFn) -> bool:
 
 def check(backend: str | CompilerFn) -> None:
     """Raise OptionError, naming the choices, unless `backend` is a known name or a callable."""
-    if not callable(backend) and backend not in list_backends():
-        raise OptionError(
-            f"unknown backend {backend!r}: use one of {', '.join(list_backends())}, or a callable"
-        )
+    if callable(backend) or backend in known_here() or backend in _announced():
+        return
+    if _has_package(backend):
+        return
+    if backend in _PACKAGES:
+        package = _PACKAGES[backend][1]
+        raise OptionError(f"backend {backend!r} needs a package: pip install {package}")
+    raise OptionError(
+        f"unknown backend {backend!r}: use one of {', '.join(list_backends())}, or a callable"
+    )
+
+
+def _has_package(backend: Any) -> bool:
+    module = _PACKAGES[backend][0] if isinstance(backend, str) and backend in _PACKAGES else ""
+    return bool(module) and importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
 def lookup(backend: str | CompilerFn) -> Backend:
@@ -90,5 +127,7 @@ def lookup(backend: str | CompilerFn) -> Backend:
 def _peer(name: str) -> CompilerFn:
     import torch._dynamo
 
+    if name in _PACKAGES:
+        importlib.import_module(_PACKAGES[name][0])  # which registers it
     compiler_fn: CompilerFn = torch._dynamo.lookup_backend(name)
     return compiler_fn

@@ -21,6 +21,7 @@ from .report import warn_once
 
 _lock = threading.Lock()
 _roots: dict[str, Path] = {}
+used: dict[tuple[str, str], None] = {}  # (key, suffix) of what this process stored or found
 
 
 def _wanted() -> str:
@@ -126,6 +127,7 @@ def put(key: str, suffix: str, data: bytes) -> Path:
         _sidecar(path), hashlib.sha256(data).hexdigest().encode()
     )  # first: a file without its hash is never believed
     _replace(path, data)
+    used[key, suffix] = None
     return path
 
 
@@ -138,6 +140,7 @@ def get(key: str, suffix: str) -> Path | None:
     except OSError:
         return None
     if hashlib.sha256(data).hexdigest().encode() == expected:
+        used[key, suffix] = None
         return path
     for damaged in (path, _sidecar(path)):
         with contextlib.suppress(OSError):

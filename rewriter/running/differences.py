@@ -50,7 +50,8 @@ def observe(
     given = [copy_of(value) for value in inputs]
     fed = [_unleafed(v) if i in written else v for i, v in enumerate(given)]
     devices = {v.device for v in given if isinstance(v, torch.Tensor) and v.is_cuda}
-    with torch.random.fork_rng(list(devices)):
+    kept = torch.set_grad_enabled(torch.is_grad_enabled())  # a part may leave it changed
+    with kept, torch.random.fork_rng(list(devices)):
         results = pytree.tree_leaves(function(*fed))
         found = {f"output {i}": value for i, value in enumerate(results)}
         found |= {f"input {i} after the call": fed[i] for i in range(len(fed))}
@@ -88,7 +89,7 @@ def differ(
 ) -> Difference | None:
     """The first difference between the graph in eager and its compiled `program`; None where both
     agree. Raises what eager raises."""
-    wanted = observe(module, inputs, written)
+    wanted = observe(module.forward, inputs, written)  # a call would print what it raises
     try:
         got = observe(program, inputs, written)
     except Exception as error:

@@ -292,15 +292,14 @@ def torch_compile(
 
 
 def _is_known(backend: Any) -> bool:
-    return backend is None or callable(backend) or backend in backends.list_backends()
+    return backend is None or callable(backend) or backend in backends.known_here()
 
 
 def _translated(arguments: dict[str, Any]) -> dict[str, Any]:
     """Arguments of torch.compile in our terms; `inductor`, its default, means whatever dynrun was
     asked to use."""
-    kept: dict[str, Any] = {
-        name: arguments[name] for name in ("fullgraph", "dynamic", "disable") if name in arguments
-    }
+    same = ("fullgraph", "dynamic", "disable", "recompile_limit")
+    kept: dict[str, Any] = {name: arguments[name] for name in same if name in arguments}
     backend, mode = arguments.get("backend"), arguments.get("mode")
     if backend not in (None, "inductor"):
         return {**kept, "backend": backend, "mode": mode, "options": arguments.get("options")}

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+import sysconfig
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from . import summary
 LARGEST = 4_500_000  # bytes of the page; what takes most room is left out beyond that
 LINES = 4000  # of one file
 _PLACE = re.compile(r"^(?P<file>.+?):(?P<line>\d+)(?::|$)")
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 _OWN = str(Path(__file__).absolute().parents[2]) + os.sep
 
 
@@ -59,7 +61,7 @@ def page_data(
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "version": f"dynfix {__version__}, Python {sys.version.split()[0]}{_torch()}",
         "functions": [_function(name, entry) for name, entry in entries],
-        "files": _files(entries, kernels),
+        "files": _files(entries, kernels, script),
         "graphs": [] if collector is None else collector.graphs,
         "kernels": kernels,
         "events": [] if collector is None else collector.events,
@@ -98,8 +100,13 @@ def _function(name: str, entry: Any) -> dict[str, Any]:
 # -- the source with its margin
 
 
-def _files(entries: Iterable[tuple[str, Any]], kernels: Sequence[Any]) -> list[dict[str, Any]]:
+def _files(
+    entries: Iterable[tuple[str, Any]], kernels: Sequence[Any], script: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The script, the user's other files, and the libraries'; not Python's own."""
     notes: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    if script and os.path.isfile(script[0]):
+        notes[os.path.abspath(script[0])] = {}
 
     def note(place: str, kind: str, text: str, to: int | None = None) -> None:
         found = _PLACE.match(place)
@@ -123,12 +130,31 @@ def _files(entries: Iterable[tuple[str, Any]], kernels: Sequence[Any]) -> list[d
     for number, kernel in enumerate(kernels):
         for origin in kernel["origins"]:
             note(origin, "kernel", f"kernel {number}: {kernel['name']} ({kernel['graph']})", number)
-    texts = ((path, _text(path), lines) for path, lines in sorted(notes.items()))
-    return [
-        {"name": os.path.relpath(path), "lines": text, "notes": lines}
+    texts = ((path, _text(path), lines) for path, lines in notes.items())
+    files = [
+        {"name": _short(path), "library": _is_installed(path), "lines": text, "notes": lines}
         for path, text, lines in texts
-        if text
+        if text and not _is_pythons(path)
     ]
+    first = files[:1] if script and os.path.isfile(script[0]) else []
+    rest = files[len(first) :]
+    return first + sorted(rest, key=lambda file: (file["library"], file["name"]))
+
+
+def _short(path: str) -> str:
+    """From the working folder, or from the folder of installed packages."""
+    for folder in _INSTALLED:
+        if path.startswith(folder + os.sep):
+            return path[len(folder) + 1 :]
+    return os.path.relpath(path)
+
+
+def _is_installed(path: str) -> bool:
+    return any(path.startswith(folder + os.sep) for folder in _INSTALLED)
+
+
+def _is_pythons(path: str) -> bool:
+    return not _is_installed(path) and path.startswith(sysconfig.get_path("stdlib") + os.sep)
 
 
 def _text(path: str) -> list[str]:

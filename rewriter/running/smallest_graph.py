@@ -20,7 +20,8 @@ def smallest(module: GraphModule, inputs: Sequence[Any], fails: Fails) -> Part |
     """A part of `module` and its inputs for which `fails` holds, of which no smaller one was found;
     None where not even the whole does."""
     values = _Values(module)
-    values.run(*map(copy_of, inputs))
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        values.run(*map(copy_of, inputs))
     nodes = [node for node in module.graph.nodes if node.op.startswith("call_")]
     end = time.monotonic() + SECONDS
 
@@ -72,7 +73,10 @@ class _Values(torch.fx.Interpreter):
 
 def part(chosen: Sequence[Node], seen: dict[Node, Any]) -> Part:
     """The graph of `chosen` alone, and what the nodes that it stands on gave. Raises ValueError
-    where one of those gave several tensors."""
+    where one of those gave several tensors, or an autocast is entered and not left."""
+    names = [getattr(node.target, "__name__", "") for node in chosen]
+    if names.count("_enter_autocast") != names.count("_exit_autocast"):
+        raise ValueError("the part leaves autocast on, or off")
     graph = Graph()
     inputs: list[Any] = []
     inside = set(chosen)

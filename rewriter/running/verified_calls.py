@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.fx import GraphModule
 
 from ...lowering.double_backward import Differentiable
 from ...lowering.fakes import PacedFakeMode
+from ...lowering.tensor_numbers import write_out_numbers
 from ...runtime import backends
 from ...runtime.options import Options
 from ...runtime.report import log
@@ -23,7 +25,7 @@ from ..capture.values import Meta, Number
 from . import repro_file
 from .differences import Difference, copy_of, differ
 from .smallest_graph import smallest
-from .summary import say_line
+from .summary import ranked, say_line
 
 STATUS = 70  # the exit status after a difference: EX_SOFTWARE of sysexits.h
 
@@ -81,7 +83,10 @@ class Verified:
 
     def stop(self, found: Difference, tensors: tuple[Any, ...]) -> None:
         """Say what differs, write the file, and end the process."""
-        for line in self.told(found, tensors):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of parts that are no programs by themselves
+            told = self.told(found, tensors)
+        for line in told:
             say_line(line)
         atexit.unregister(self.run.tell)
         if threading.current_thread() is not threading.main_thread():
@@ -116,7 +121,9 @@ class Verified:
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True):
             metas = [Meta.of(v) if isinstance(v, torch.Tensor) else Number(v) for v in inputs]
             examples = [meta.fake() for meta in metas]
-        program = backends.lookup(self.options.backend)(module, examples, self.options)
+        given = module if self.options.backend == "eager" else write_out_numbers(module)
+        with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails inside
+            program = backends.lookup(self.options.backend)(given, examples, self.options)
         return self._as_served(program, module, metas)
 
     def _as_served(
@@ -130,7 +137,7 @@ class Verified:
 
 def verify_calls(calls: int, path: str = "repro.py") -> Verification:
     """Compare the first `calls` calls of every graph that is compiled from now on."""
-    run = Verification(calls, path)
+    run = Verification(calls, ranked(path))
     segment_programs.observers.append(run.observe)
     atexit.register(run.tell)
     return run

@@ -177,3 +177,40 @@ def test_questions_about_compiling():
 
     dynfix.compile(f, backend="eager")(X)
     assert seen == [True] and not dynfix.is_dynamo_compiling() and not dynfix.is_exporting()
+
+
+def test_nested_compile_region_is_part_of_the_graph():
+    @dynfix.nested_compile_region
+    def block(x):
+        return x.sin() * 2
+
+    def f(x):
+        for _ in range(3):
+            x = block(x)
+        return x
+
+    compiled = dynfix.compile(f, fullgraph=True, backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(X), f(X))
+    assert dynfix.nested_compile_region(max_reuse_entries=2)(block) is block
+
+
+def test_install_and_take_back():
+    before = torch.compile
+    with dynfix.install(backend="eager"):
+        compiled = torch.compile(lambda x: x + 1, mode="max-autotune", recompile_limit=2)
+        assert compiled(X).tolist() == [2.0, 2.0]
+        assert compiled._dynfix_entry.options.recompile_limit == 2
+        net = torch.nn.Linear(2, 2)
+        net(X), net(X)
+        assert torch.compile(net)._orig_mod is net
+    assert torch.compile is before and len(compiled._dynfix_entry.recordings) == 1
+    with pytest.raises(dynfix.OptionError):
+        dynfix.install(backend="nothing")
+
+
+def test_the_limit_of_one_call():
+    f = dynfix.compile(lambda x, n: x + n, backend="eager", recompile_limit=1, dynamic=False)
+    f(X, 1)
+    with pytest.warns(dynfix.DynfixWarning, match="compiled 1 times"):
+        f(X.double(), 1)

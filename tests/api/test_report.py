@@ -96,7 +96,8 @@ def test_what_a_run_left(page):
     kinds = [event["kind"] for event in data["events"]]
     assert len(kinds) == 4 and kinds[0] == "recorded" and "recorded again" in kinds
     kernel = next(k for k in data["kernels"] if k["calls"])
-    assert kernel["read"] > 0 and kernel["written"] > 0 and kernel["seconds"] > 0
+    assert kernel["read"] > 0 and kernel["written"] > 0
+    assert 0 < kernel["fastest"] <= kernel["seconds"] / kernel["calls"]
     assert "for (int64_t" in kernel["code"] and "script.py:8" in kernel["origins"][0]
     whats = [node["what"] for node in data["graphs"][0]["nodes"]]
     assert {"placeholder", "linear", "relu", "exp", "output"} <= set(whats)
@@ -155,7 +156,7 @@ def test_clicks(page):
 
 def test_a_large_run_stays_small_and_says_so(tmp_path):
     kernel = {"code": "x" * 12_000, "origins": [], "name": "k", "graph": "g", "read": 1}
-    kernel |= {"written": 1, "calls": 0, "seconds": 0.0, "on_gpu": False}
+    kernel |= {"written": 1, "calls": 0, "seconds": 0.0, "fastest": 0.0, "on_gpu": False}
     event = {"name": "f", "at": 0.0, "seconds": 1.0, "kind": "call", "why": "", "memory": 1.0}
     nodes = [(f"n{i}", "mul", "a.py:1: " + "y" * 90, [f"n{i - 1}"]) for i in range(2000)]
     collector = types.SimpleNamespace(

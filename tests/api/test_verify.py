@@ -1,6 +1,7 @@
 """`dynrun --verify`: a graph that is compiled wrongly ends the run, with a file that shows it."""
 
 import runpy
+from pathlib import Path
 
 import dynfix
 import pytest
@@ -87,12 +88,33 @@ def test_a_wrong_lowering_is_found_and_its_file_fails_alone(run, monkeypatch, ca
         assert ended.value.code == STATUS
         said = capsys.readouterr().err
         assert "test_verify.py:" in said and "differs from eager" in said
-        assert "shows it, in 1 operator\n" in said
+        assert "shows it, in 1 operator\n" in said and len(said.splitlines()) == 2
         segment_programs.observers.clear()
         with pytest.raises(AssertionError, match="differs from eager"):
             runpy.run_path(run.path)
     runpy.run_path(run.path)
     assert "does what eager does" in capsys.readouterr().out
+
+
+def test_a_whole_training_step_is_compared(run, monkeypatch, capsys):
+    monkeypatch.setitem(LOWERINGS, aten.sqrt.default, LOWERINGS[aten.exp.default])
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = dynfix.compile(step)
+    with pytest.raises(SystemExit):
+        for _ in range(4):
+            compiled(torch.ones(3, 4))
+    said = capsys.readouterr().err.splitlines()
+    assert "optimizer.step(): output 0 differs from eager" in said[0] and len(said) == 2
+    assert ".sqrt()" in Path(run.path).read_text()
 
 
 def test_what_only_two_operators_together_show(run, capsys):
