@@ -133,7 +133,8 @@ def _dense_tangents(
     windows = any(part in name for name in names for part in _OVERLAPPING)
     inputs = (each for each in example_inputs if isinstance(each, torch.Tensor))
     if windows or any(map(_has_windows, inputs)):
-        return functorch_config.patch(guess_tangent_strides_as_outputs=False)
+        patch: Any = functorch_config.patch
+        return patch(guess_tangent_strides_as_outputs=False)  # type: ignore[no-any-return]
     return contextlib.nullcontext()
 
 

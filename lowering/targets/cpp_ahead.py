@@ -32,7 +32,7 @@ def next_rows(nests: Sequence[Nest]) -> Iterator[tuple[Buffer, Index, int]]:
 
 
 def _is_long(buffer: Buffer, last: Axis) -> bool:
-    return LEAST <= last.size * buffer.dtype.itemsize <= MOST  # type: ignore[no-any-return]
+    return LEAST <= last.size * buffer.dtype.itemsize <= MOST
 
 
 def _linear(index: Index, space: tuple[Axis, ...]) -> bool:

@@ -20,6 +20,7 @@ import typing
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _get_value, _stack_if_compiling
 
 from .. import catalogue
 from ..capture import current
@@ -168,7 +169,17 @@ COMPILING: set[Any] = {torch.compiler.is_compiling, torch.compiler.is_dynamo_com
 DISABLED: set[Any] = set()
 INLINED: set[Any] = set()
 CONSTANT: set[Any] = set()  # assume_constant_result
-SUBSTITUTES: dict[Any, Any] = {}  # substitute_in_graph
+
+
+def _number_of(x: Any) -> Any:
+    """What torch's optimizers make of a count of steps or a rate: in eager a number. The tensor
+    that they keep where `is_compiling()` is for operators that Dynamo exchanges: eager's refuse
+    it."""
+    return x.item() if isinstance(x, torch.Tensor) else x
+
+
+# substitute_in_graph
+SUBSTITUTES: dict[Any, Any] = {_get_value: _number_of, _stack_if_compiling: lambda numbers: numbers}
 
 # Standard modules written in Python that look at code and text, not at the state of the program.
 PURE_PYTHON = frozenset(
