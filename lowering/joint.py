@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._functorch import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_capture_wrappers
 from torch.fx import Graph, GraphModule, Node
 
@@ -104,19 +105,49 @@ def compile_graph(
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
-    compiled = aot_autograd.aot_module_simplified(
-        tupled,
-        tuple(example_inputs),
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        partition_fn=paths.partition,
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
-    )
+    with _dense_tangents(tupled, example_inputs):
+        compiled = aot_autograd.aot_module_simplified(
+            tupled,
+            tuple(example_inputs),
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            partition_fn=paths.partition,
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
+        )
     cut_off = paths.inputs_without(tupled, example_inputs)
     called = without_history(compiled, cut_off) if cut_off else compiled
     return (lambda *args: called(*args)[0]) if single else called
+
+
+_OVERLAPPING = ("unfold", "as_strided")
+
+
+def _dense_tangents(
+    gm: GraphModule, example_inputs: list[Any]
+) -> contextlib.AbstractContextManager[Any]:
+    """AOTAutograd copies gradients of results into tensors of the results' own strides; where those
+    let elements share memory, as windows do, it must not."""
+    names = {getattr(node.target, "__name__", str(node.target)) for node in gm.graph.nodes}
+    windows = any(part in name for name in names for part in _OVERLAPPING)
+    inputs = (each for each in example_inputs if isinstance(each, torch.Tensor))
+    if windows or any(map(_has_windows, inputs)):
+        patch: Any = functorch_config.patch
+        return patch(guess_tangent_strides_as_outputs=False)  # type: ignore[no-any-return]
+    return contextlib.nullcontext()
+
+
+def _has_windows(tensor: torch.Tensor) -> bool:
+    """Whether steps of the tensor are shorter than what lies below them."""
+    if tensor.layout != torch.strided or tensor._has_symbolic_sizes_strides:
+        return False
+    reach = 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and 0 < step < reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 def _returned(kind: str, graph: GraphModule, paths: GradientPaths) -> int:

@@ -32,6 +32,7 @@ from ..ir import (
 )
 from ..poly import Size, Var, hint, is_known
 from ..sizes import Axis, coefficient
+from .cpp_ahead import LINE, next_rows
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
@@ -306,8 +307,18 @@ class GroupPrinter:
         for axis in axes:
             self.lines.open(loop(axis))
         self.nests.divide(self.group.nests, axes)
+        self._ask_ahead()
         self._point()
         self.lines.close(len(axes))
+
+    def _ask_ahead(self) -> None:
+        """Have the next row on its way."""
+        for buffer, index, count in next_rows(self.group.nests) if self.big else ():
+            step = LINE // buffer.dtype.itemsize
+            place = f"{buffer.name} + {self.nests.expressions().index(index)} + k"
+            self.lines.add(
+                f"for (int64_t k = 0; k < {count}; k += {step}) __builtin_prefetch({place});"
+            )
 
     def _parts(self, axis: Axis, height: Size) -> None:
         """Rows in parts of a fixed height, one after the other within a part."""

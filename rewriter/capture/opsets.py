@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import _debug_has_internal_overlap  # type: ignore[attr-defined]
 
 from .nested import tensors_in
 
@@ -239,6 +240,21 @@ _DRAWING = (
     "dirichlet",
     "gamma",
 )
+
+
+_RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
+
+
+def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bool:
+    """Whether the call does to its tensor what a functional graph does not hold: writes where
+    elements share memory (it would add them up), or gives an input another shape."""
+    if not args or not isinstance(args[0], torch.Tensor) or not name.endswith("_"):
+        return False
+    writes = name == "__setitem__" or not name.endswith("__")
+    shared = (
+        writes and args[0].layout == torch.strided and _debug_has_internal_overlap(args[0]) == 1
+    )
+    return shared or (name in _RESHAPING and is_input(args[0]))
 
 
 def draws(name: str) -> bool:

@@ -179,6 +179,8 @@ class Recorder(ReadRecorder):
             open_shapes.settle(self, name, args, kwargs)
         if name in ("as_strided", "as_strided_", "as_strided_scatter"):
             self._pin_offsets(args[0])
+        if opsets.leaves_no_value(name, args, self.tracker.is_input):
+            self.stop_here(catalogue.UNSUPPORTED, name)
         if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
             self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
         call = self._prepared(func, name, args, kwargs, given or {})

@@ -141,6 +141,10 @@ class Tracker:
         pairs = [(tensor, tracked.value) for tensor, tracked in list(self._tracked.items())]
         return [(tensor, value) for tensor, value in pairs if value.home == CALL_INPUT]
 
+    def is_input(self, tensor: torch.Tensor) -> bool:
+        tracked = self.get(tensor)
+        return tracked is not None and tracked.value.home == CALL_INPUT
+
     def strays(self) -> list[torch.Tensor]:
         """Tensors that something unseen wrote to, or gave another history."""
         return [tensor for tensor in list(self._tracked.keys()) if self.moved(tensor)]

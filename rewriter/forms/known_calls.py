@@ -166,6 +166,7 @@ COMPILING: set[Any] = {torch.compiler.is_compiling, torch.compiler.is_dynamo_com
 DISABLED: set[Any] = set()
 INLINED: set[Any] = set()
 CONSTANT: set[Any] = set()  # assume_constant_result
+
 SUBSTITUTES: dict[Any, Any] = {}  # substitute_in_graph
 
 # Standard modules written in Python that look at code and text, not at the state of the program.

@@ -282,7 +282,9 @@ class _Cutter:
         certain = after if after is not None else back
         if (back - certain) - bound:
             return None
-        given = (exposed(bodies, self.facts.local) & bound) | (back - certain)
+        own = Flow(self.facts.local, set()).through(bodies, frozenset())
+        kept = back - own if own is not None else frozenset()  # may leave as they came
+        given = ((exposed(bodies, self.facts.local) | kept) & bound) | (back - certain)
         if given & self.facts.functions:
             return None  # made anew at each call: no recording would stand for the next one
         returns = any(isinstance(n, ast.Return) for s in bodies for n in own_nodes(s))

@@ -1,0 +1,23 @@
+"""Random graphs, compiled and in eager. More of them: `python -m tests.fuzz.campaign`."""
+
+import pytest
+
+from .campaign import batches, check, graphs_of
+from .graphs import grown
+
+
+@pytest.mark.parametrize("first", [200, 256])
+def test_graphs_of_fixed_and_of_changing_sizes(first):
+    found = [check(*batch) for batch in batches(graphs_of(first, 6), 6)]
+    assert not any(found), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 512, 32))
+def test_many_graphs(first):
+    found = [check(*batch) for batch in batches(graphs_of(first, 32), 16)]
+    assert not any(found), found
+
+
+def test_a_seed_gives_the_same_graph_again():
+    assert grown(5, False) == grown(5, False) is not None

@@ -1,0 +1,42 @@
+"""Tensors whose own elements share memory, and inputs that change their shape in place."""
+
+import dynfix
+import torch
+
+
+def check(function, *shape, gradients=False):
+    compiled = dynfix.compile(function)
+    for turn in range(3):
+        torch.manual_seed(turn)
+        ours = torch.randn(shape, requires_grad=gradients)
+        theirs = ours.detach().clone().requires_grad_(gradients)
+        found, expected = compiled(ours), function(theirs)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(ours, theirs)
+        if gradients:
+            seed = torch.randn(expected.shape)
+            found.backward(seed)
+            expected.backward(seed)
+            torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_gradients_of_windows():
+    check(lambda x: torch.exp(x).unfold(1, 2, 1), 3, 5, gradients=True)
+
+
+def test_a_broadcast_view_is_filled():
+    def fill(x):
+        x.expand(2, *x.shape).fill_(3)
+        return x + 1
+
+    check(fill, 7)
+
+
+def test_an_input_is_transposed_in_place():
+    def turn(x):
+        view = x.view_as(x)
+        x.t_()
+        return view
+
+    check(turn, 3, 5)
