@@ -6,6 +6,7 @@ refused by autograd.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -48,8 +49,8 @@ def _is_log_softmax(users: set[Node]) -> bool:
 
 def _for_gradients_alone(joint: GraphModule, gradients: int) -> set[Node]:
     """The nodes that no result of the forward needs."""
-    output = joint.graph.output_node()
-    results = output.args[0][: len(output.args[0]) - gradients]  # type: ignore[arg-type,index]
+    every: Any = joint.graph.output_node().args[0]
+    results = every[: len(every) - gradients]
     needed, waiting = set[Node](), [node for node in results if isinstance(node, Node)]
     while waiting:
         node = waiting.pop()
