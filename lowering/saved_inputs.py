@@ -49,8 +49,8 @@ def _is_log_softmax(users: set[Node]) -> bool:
 
 def _for_gradients_alone(joint: GraphModule, gradients: int) -> set[Node]:
     """The nodes that no result of the forward needs."""
-    given: Any = joint.graph.output_node().args[0]
-    results = given[: len(given) - gradients]
+    every: Any = joint.graph.output_node().args[0]
+    results = every[: len(every) - gradients]
     needed, waiting = set[Node](), [node for node in results if isinstance(node, Node)]
     while waiting:
         node = waiting.pop()

@@ -8,12 +8,21 @@ from .lookup import module_name
 
 
 def takes(function: Any) -> bool:
-    """Whether `torch._disable_dynamo` wraps a method of an optimizer."""
-    if not isinstance(function, types.FunctionType) or module_name(function) != "torch._compile":
-        return False
-    inner = getattr(function, "__wrapped__", None)
-    return isinstance(inner, types.FunctionType) and module_name(inner).startswith("torch.optim")
+    """Whether torch keeps a method of an optimizer from Dynamo, by `torch._disable_dynamo`, or once
+    Dynamo has been at work in the process."""
+    return _method_behind(function) is not None
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return rec.call(function.__wrapped__, args, kwargs)
+    return rec.call(_method_behind(function), args, kwargs)
+
+
+def _method_behind(function: Any) -> types.FunctionType | None:
+    if not isinstance(function, types.FunctionType):
+        return None
+    if module_name(function) == "torch._compile":
+        inner = getattr(function, "__wrapped__", None)
+    else:
+        inner = vars(function).get("_torchdynamo_orig_callable")
+    is_function = isinstance(inner, types.FunctionType)
+    return inner if is_function and module_name(inner).startswith("torch.optim") else None
