@@ -14,10 +14,13 @@ def takes(function: Any) -> bool:
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return rec.call(_method_behind(function), args, kwargs)
+    given = (function.__self__, *args) if isinstance(function, types.MethodType) else args
+    return rec.call(_method_behind(function), given, kwargs)
 
 
 def _method_behind(function: Any) -> types.FunctionType | None:
+    if isinstance(function, types.MethodType):
+        function = function.__func__
     if not isinstance(function, types.FunctionType):
         return None
     if module_name(function) == "torch._compile":

@@ -490,3 +490,9 @@ def test_printed_tensors_show_their_history(backend, capsys):
         compiled(torch.full((3,), float(i)))
     texts = capsys.readouterr().out.splitlines()
     assert texts == [f"tensor({3 * i}., grad_fn=<SumBackward0>)" for i in range(3)]
+
+
+def test_a_step_where_dynamo_has_been_at_work():
+    """From its first use on, torch keeps methods of its optimizers from Dynamo."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    check(OPTIMIZERS["sgd"], "eager")
