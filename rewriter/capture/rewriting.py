@@ -19,7 +19,7 @@ from ..edits.intents import realised
 from ..edits.source_file import SourceError, SourceFile
 from ..edits.spans import Edit, Fix, Refusal, Safety, apply
 from ..patterns import chained_comparison, deferred_read, masked_write, tensor_if, tensor_ternary
-from ..patterns.compiled import compiled_numbers
+from ..patterns.compiled import compiled_scalars
 from ..patterns.import_names import Names, by_type
 from ..patterns.oracle import Oracle
 from .fake_values import FakeValues
@@ -50,7 +50,7 @@ PATTERNS: dict[type, tuple[Pattern, ...]] = {
     ast.If: (Pattern("DYN201", tensor_if.chosen), _LATER),
     ast.IfExp: (
         Pattern("DYN202", tensor_ternary.chosen),
-        Pattern("DYN202", compiled_numbers.made_of_numbers),
+        Pattern("DYN202", compiled_scalars.made_of_numbers),
         _LATER,
     ),
     ast.Assign: (_MASKED, Pattern("DYN211", deferred_read.of_value, moves=True)),
