@@ -198,6 +198,7 @@ def test_lines_are_narrow():
 # Patterns and rules that write spans of text themselves, and why.
 SPLICERS = {
     "rewriter.patterns.compiled.compiled_checks": "a head above a statement, which becomes its else",
+    "rewriter.patterns.compiled.compiled_scalars": "a head above a statement, which becomes its else",
     "rewriter.patterns.tensor_if": "an elif becomes an else; comments go above",
     "rewriter.patterns.compiled.when_compiled": "a head above an if, which becomes its elif",
     "codemods.rules.host.tensor_text": "within an f-string",

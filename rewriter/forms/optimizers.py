@@ -27,5 +27,8 @@ def _method_behind(function: Any) -> types.FunctionType | None:
         inner = getattr(function, "__wrapped__", None)
     else:
         inner = vars(function).get("_torchdynamo_orig_callable")
-    is_function = isinstance(inner, types.FunctionType)
-    return inner if is_function and module_name(inner).startswith("torch.optim") else None
+    if not isinstance(inner, types.FunctionType) or not module_name(inner).startswith(
+        "torch.optim"
+    ):
+        return None
+    return inner

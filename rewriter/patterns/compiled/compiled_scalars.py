@@ -12,7 +12,7 @@ multiplied as Python does it."""
 import ast
 from dataclasses import replace
 
-from ...edits.spans import Edit, Fix, Refusal, apply
+from ...edits.spans import Edit, Fix, Refusal
 from ..condition import DECIDES, Condition, host_read, short
 from ..kinds import literal
 from ..name_scopes import rebindings
@@ -234,9 +234,7 @@ class _Reads(Compiled):
             return why
         for node in replaced:
             self._ask_tensors(node)
-        start, end = self.source.span(self.statement)
-        edits = [Edit(*(p - start for p in self.source.span(n)), t) for n, t in replaced.items()]
-        text = apply(self.source.text[start:end], edits)
+        text = self.source.substituted(self.statement, replaced)
         return [" ".join(text.split())], isinstance(self.statement, ast.Return)
 
     def inserted(self, lines, returns):
