@@ -100,6 +100,7 @@ def _is_column_sum(nest: Nest, cut: Cut) -> bool:
         all(store.combine is None for store in nest.stores)
         and all(r.kind == "sum" and r.dtype == torch.float32 for r in _reduced(nest))
         and hint(rows) >= cut.least
+        and (is_known(rows) or cut is not GPU)
         and is_known(columns)
         and 1 < columns <= WIDEST
     )

@@ -68,17 +68,16 @@ def compile_unit(
 ) -> Program | GraphedProgram:
     """The program of a functional core-ATen graph; its first `returned` outputs are different
     tensor objects. Raises LoweringError or BuildError."""
-    if options.target == "triton" or _on_gpu(graph):
-        return _compile(graph, name, options, returned, symbolic_loops=False, ordered=False)
+    ordered = options.target != "triton" and not _on_gpu(graph)
     try:
-        return _compile(graph, name, options, returned)
+        return _compile(graph, name, options, returned, ordered=ordered)
     except Unknown as question:
         log.info(
             "%s: loops over sizes that only a call knows are left to the library: %s",
             name,
             question,
         )
-        return _compile(graph, name, options, returned, symbolic_loops=False)
+        return _compile(graph, name, options, returned, symbolic_loops=False, ordered=ordered)
 
 
 def _compile(
@@ -86,8 +85,9 @@ def _compile(
     name: str,
     options: Options,
     returned: int,
+    *,
     symbolic_loops: bool = True,
-    ordered: bool = True,
+    ordered: bool,
 ) -> Program | GraphedProgram:
     with uncollected():
         unit = lower_graph(graph, name, symbolic_loops, ordered).replace(returned=returned)

@@ -281,7 +281,6 @@ class CompiledFunction:
             self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
         for failure in failures:
             self._moving.note_number(failure.guard)
-        self._moving.left = self.options.recompile_limit - len(self._dispatcher.entries)
         for recording in self._captured():
             self._moving.note_sizes(recording.guards, args, kwargs)
 

@@ -1,8 +1,9 @@
 """From printed Triton kernels to launches: source into the cache, binaries ahead of time, calls
 without Triton's JIT binder.
 
-A kernel takes pointers alone; every size is a number in its text. So one binary serves every call,
-but for pointers that are not 16-byte aligned, which get a binary of their own when they first come.
+A kernel takes pointers; a size that is known is a number in its text, one that only a call knows an
+argument. So one binary serves every call, but for pointers that are not 16-byte aligned and for
+sizes that are not (or are) multiples of 16, which get a binary of their own when they first come.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .errors import BuildError
 from .report import log
 
 ALIGNMENT = 16
+_INT32 = 2**31 - 1
 TOOL = "triton-1"
 
 
@@ -33,7 +35,10 @@ class TritonKernel:
     """One printed kernel: `text` defines `name` and takes one pointer for each of `arguments`.
 
     arguments: positions in the group's buffers (then its scratch); types: Triton pointer types
-    ("*fp32"); sizes: elements of each; programs: the grid; warps: of one program.
+    ("*fp32"); sizes: elements of each; programs: the grid; warps: of one program. numbers: the
+    recorded call's values of the sizes that the kernel takes after its pointers, n0, n1, …; if
+    there are any: grid, Python over them in place of `programs`; reach: what 32 bits have to hold;
+    wide: whether it counts in 64; wider: the same kernel that does.
     """
 
     name: str
@@ -43,6 +48,11 @@ class TritonKernel:
     sizes: tuple[int, ...]
     programs: int
     warps: int
+    numbers: tuple[int, ...] = ()
+    grid: str = ""
+    reach: str = ""
+    wide: bool = False
+    wider: TritonKernel | None = None
 
     @property
     def checks(self) -> bool:
@@ -107,17 +117,23 @@ def load_source(text: str, name: str) -> ModuleType:
 _OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False}
 
 
-def build(kernel: TritonKernel, function: Any, target: Any = None, aligned: bool = True) -> Any:
-    """The `triton.compiler.CompiledKernel` for `target`, or for the current device. Raises
-    BuildError."""
+def build(
+    kernel: TritonKernel,
+    function: Any,
+    target: Any = None,
+    aligned: bool = True,
+    even: tuple[bool, ...] = (),
+) -> Any:
+    """The `triton.compiler.CompiledKernel` for `target`, or for the current device. even: which
+    sizes are multiples of 16. Raises BuildError."""
     triton = _triton()
-    names = list(function.arg_names)
-    attributes = (
-        {(k,): [["tt.divisibility", ALIGNMENT]] for k in range(len(names))} if aligned else {}
-    )
+    names, pointers = list(function.arg_names), len(kernel.types)
+    divisible = [*range(pointers * aligned), *(pointers + k for k, so in enumerate(even) if so)]
+    attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in divisible}
+    integers = ("i64" if kernel.wide else "i32",) * len(kernel.numbers)
     source = triton.compiler.ASTSource(
         fn=function,
-        signature=dict(zip(names, kernel.types, strict=True)),
+        signature=dict(zip(names, (*kernel.types, *integers), strict=True)),
         constexprs={},
         attrs=attributes,
     )
@@ -131,28 +147,38 @@ def build(kernel: TritonKernel, function: Any, target: Any = None, aligned: bool
 class _Kernel:
     """One kernel on one device: its binaries, and the launch."""
 
-    def __init__(self, kernel: TritonKernel, module: ModuleType, device: torch.device) -> None:
-        self.kernel, self.device = kernel, device
-        self.function = getattr(module, kernel.name)
-        self.binaries: dict[bool, Any] = {}
+    def __init__(self, kernel: TritonKernel, header: str, device: torch.device) -> None:
+        self.kernel, self.header, self.device = kernel, header, device
+        self.function = getattr(load_source(header + kernel.text, kernel.name), kernel.name)
+        self.binaries: dict[tuple[bool, ...], Any] = {}
+        self.shape = _shape(kernel)
         self.lock = threading.Lock()
 
-    def prepare(self, aligned: bool = True) -> Any:
+    def prepare(self, kind: tuple[bool, ...] = ()) -> Any:
+        """kind: whether the pointers are aligned, and which sizes are multiples of 16; as in the
+        recorded call if empty."""
+        kind = kind or (True, *(number % ALIGNMENT == 0 for number in self.kernel.numbers))
         with self.lock, torch.cuda.device(self.device):
-            if aligned not in self.binaries:
-                binary = build(self.kernel, self.function, aligned=aligned)
+            if kind not in self.binaries:
+                binary = build(self.kernel, self.function, aligned=kind[0], even=kind[1:])
                 binary.run  # noqa: B018
-                self.binaries[aligned] = binary
-            return self.binaries[aligned]
+                self.binaries[kind] = binary
+            return self.binaries[kind]
 
-    def launch(self, pointers: Sequence[int], stream: int) -> None:
-        together = 0
+    def launch(self, pointers: Sequence[int], stream: int, numbers: Sequence[int] = ()) -> None:
+        together, programs = 0, self.kernel.programs
         for pointer in pointers:
             together |= pointer
-        aligned = together % ALIGNMENT == 0
-        binary = self.binaries.get(aligned) or self.prepare(aligned)
+        if numbers:
+            programs, farthest = self.shape(*numbers)
+            if farthest > _INT32 and self.kernel.wider is not None:
+                return self.wider().launch(pointers, stream, numbers)
+            if not programs:
+                return
+        kind = (together % ALIGNMENT == 0, *(number % ALIGNMENT == 0 for number in numbers))
+        binary = self.binaries.get(kind) or self.prepare(kind)
         binary.run(
-            self.kernel.programs,
+            programs,
             1,
             1,
             stream,
@@ -162,7 +188,19 @@ class _Kernel:
             None,
             None,
             *pointers,
+            *numbers,
         )
+
+    def wider(self) -> _Kernel:
+        assert self.kernel.wider is not None
+        return _load(self.header, self.kernel.wider, self.device)[1]
+
+
+def _shape(kernel: TritonKernel) -> Callable[..., tuple[int, int]]:
+    """The grid and the farthest reach of a call, by its sizes."""
+    names = ", ".join(f"n{k}" for k in range(len(kernel.numbers)))
+    made = eval(f"lambda {names}: ({kernel.grid or 0}, max({kernel.reach or 0}, 0))")
+    return made  # type: ignore[no-any-return]
 
 
 # ---- launching
@@ -196,19 +234,20 @@ Chosen = tuple[
 _kernels: dict[tuple[object, ...], _Kernel] = {}
 
 
-def _load(group: TritonGroup, kernel: TritonKernel, device: torch.device) -> Chosen:
-    module = load_source(group.header + kernel.text, kernel.name)
-    key = (kernel.text, kernel.types, kernel.programs, kernel.warps, device)
-    return kernel, _kernels.setdefault(key, _Kernel(kernel, module, device))
+def _load(header: str, kernel: TritonKernel, device: torch.device) -> Chosen:
+    key = (kernel.text, kernel.types, kernel.programs, kernel.grid, kernel.warps, device)
+    return kernel, _kernels.setdefault(key, _Kernel(kernel, header, device))
 
 
 def _likeliest(group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.device) -> Chosen:
-    return _load(group, kernels[0], device)
+    return _load(group.header, kernels[0], device)
 
 
 def _prepare_all(kernels: Sequence[_Kernel]) -> None:
     """Build in parallel: much of it is ptxas, a process of its own."""
-    wanted = list({kernel: None for kernel in kernels if kernel.kernel.programs})
+    wanted = list(
+        {kernel: None for kernel in kernels if kernel.kernel.programs or kernel.kernel.numbers}
+    )
     if not wanted:
         return
     with _pool(len(wanted)) as pool:
@@ -221,24 +260,26 @@ def _pool(jobs: int) -> ThreadPoolExecutor:
 
 def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.device) -> Launch:
     index = device.index if device.index is not None else torch.cuda.current_device()
-    steps = [(kernel, own.arguments) for own, kernel in kernels if own.programs]
+    steps = [(kernel, own.arguments) for own, kernel in kernels if own.programs or own.numbers]
+    count = max((len(own.numbers) for own, _ in kernels), default=0)
     current, stream_of = (
         torch._C._cuda_getDevice,
         torch._C._cuda_getCurrentRawStream,
     )  # half of torch.cuda's cost
 
-    def run(buffers: Sequence[torch.Tensor]) -> None:
+    def run(arguments: Sequence[Any]) -> None:
+        buffers, numbers = arguments[: len(arguments) - count], arguments[len(arguments) - count :]
         scratch = [torch.empty(size, dtype=dtype, device=device) for dtype, size in group.scratch]
         pointers = [buffer.data_ptr() for buffer in (*buffers, *scratch)]
         stream = stream_of(index)
-        for kernel, arguments in steps:
-            kernel.launch([pointers[k] for k in arguments], stream)
+        for kernel, own in steps:
+            kernel.launch([pointers[k] for k in own], stream, numbers)
 
-    def launch(*buffers: torch.Tensor) -> None:
+    def launch(*arguments: Any) -> None:
         if current() == index:
-            return run(buffers)
+            return run(arguments)
         with torch.cuda.device(index):
-            run(buffers)
+            run(arguments)
 
     return launch
 
@@ -250,11 +291,16 @@ def _interpreter_launch(group: TritonGroup) -> Launch:
         for kernel in first
     ]
 
-    def launch(*buffers: torch.Tensor) -> None:
-        every = [*buffers, *(torch.empty(size, dtype=dtype) for dtype, size in group.scratch)]
-        for kernel, function in zip(first, functions, strict=True):
-            if kernel.programs:
-                function[(kernel.programs,)](*(every[k] for k in kernel.arguments))
+    shapes = [_shape(kernel) for kernel in first]
+
+    def launch(*arguments: Any) -> None:
+        scratch = [torch.empty(size, dtype=dtype) for dtype, size in group.scratch]
+        for kernel, function, shape in zip(first, functions, shapes, strict=True):
+            count = len(arguments) - len(kernel.numbers)
+            every, numbers = [*arguments[:count], *scratch], arguments[count:]
+            programs = shape(*numbers)[0] if numbers else kernel.programs
+            if programs:
+                function[(programs,)](*(every[k] for k in kernel.arguments), *numbers)
 
     return launch
 
@@ -264,19 +310,19 @@ def _interpreter_launch(group: TritonGroup) -> Launch:
 
 def _fastest(group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.device) -> Chosen:
     """The variant that runs fastest on buffers of its own."""
-    if len(kernels) == 1 or not kernels[0].programs:
-        return _load(group, kernels[0], device)
+    if len(kernels) == 1 or not (kernels[0].programs or kernels[0].numbers):
+        return _load(group.header, kernels[0], device)
     texts = [f"{kernel.warps} {kernel.programs} {kernel.text}" for kernel in kernels]
     name = (kernels[0].name, torch.cuda.get_device_name(device), *texts)
     number = tuning.choice(name, len(kernels), lambda: _times(group, kernels, device))
-    return _load(group, kernels[number], device)
+    return _load(group.header, kernels[number], device)
 
 
 def _times(
     group: TritonGroup, kernels: Sequence[TritonKernel], device: torch.device
 ) -> dict[int, float]:
     """Milliseconds of each variant that builds and fits. Raises BuildError if none does."""
-    loaded = [_load(group, kernel, device)[1] for kernel in kernels]
+    loaded = [_load(group.header, kernel, device)[1] for kernel in kernels]
     with _pool(len(loaded)) as pool:
         fit = list(pool.map(_fits, loaded))
     buffers = memory_of(kernels[0], device)
@@ -284,7 +330,7 @@ def _times(
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream().cuda_stream
     launches = {
-        number: functools.partial(kernel.launch, pointers, stream)
+        number: functools.partial(kernel.launch, pointers, stream, kernels[0].numbers)
         for number, kernel in enumerate(loaded)
         if fit[number]
     }

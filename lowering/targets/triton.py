@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import re
 from collections import Counter
-from math import prod
+from collections.abc import Mapping
 
 from ...runtime.launch_triton import TritonGroup, TritonKernel
-from ..ir import Batch, Buffer, Group, Load, part_height, store_values
-from ..poly import hint
+from ..ir import Batch, Buffer, Group, Load, group_variables, part_height, store_values
+from ..poly import hint, is_known
 from .triton_ops import POINTERS
 from .triton_print import KernelPrinter
 from .triton_split import cut
-from .triton_tile import Device, Tile, absorb_inner, part_tiles, pointwise_tiles, row_tiles
+from .triton_tile import Device, Tile, absorb_inner, part_tiles, pointwise_tiles, reach, row_tiles
 
 NAME = "fused"
 HEADER = """\
@@ -78,16 +80,34 @@ def print_kernel(
 ) -> TritonKernel:
     """One kernel, named after its text; `places`: each buffer's position among the group's buffers
     and scratch."""
-    printer = KernelPrinter(NAME, tile, private)
-    text = printer.print()
+    printer, variables = KernelPrinter(NAME, tile, private), group_variables(group)
+    renamed = {var.name: f"n{k}" for k, var in enumerate(variables)}
+    text = _renamed(printer.print(renamed), renamed)
     name = f"{NAME}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     params = tuple(printer.params)
-    return TritonKernel(
+    made = TritonKernel(
         name=name,
         text=text.replace(f"def {NAME}(", f"def {name}("),
         arguments=tuple(places[buffer] for buffer in params),
         types=tuple(POINTERS[buffer.dtype] for buffer in params),
-        sizes=tuple(max(buffer.size, 1) for buffer in params),
-        programs=tile.programs if prod(group.space) else 0,
+        sizes=tuple(max(hint(buffer.size), 1) for buffer in params),
+        programs=0 if 0 in group.space else tile.programs,
         warps=tile.warps,
     )
+    if not variables:
+        return made
+    wider = dataclasses.replace(tile, wide=True)
+    return dataclasses.replace(
+        made,
+        numbers=tuple(var.hint for var in variables),
+        grid=_renamed(tile.grid, renamed),
+        reach=_renamed(
+            ", ".join(sorted({str(n) for n in reach(group) if not is_known(n)})), renamed
+        ),
+        wide=tile.wide,
+        wider=None if tile.wide else print_kernel(group, wider, places, private),
+    )
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -24,6 +24,7 @@ from ..ir import (
     nest_loads,
     walk,
 )
+from ..poly import is_known
 from ..sizes import FloorDiv
 from ..value_builders import HALVES
 from .triton_one_pass import BASES, base_of
@@ -48,7 +49,8 @@ class KernelPrinter(ValuePrinter):
 
     # ---- the whole kernel
 
-    def print(self) -> str:
+    def print(self, numbers: Iterable[str] = ()) -> str:
+        """numbers: names of the sizes that each call gives."""
         self._programs()
         for number, (nest, dim) in enumerate(zip(self.tile.nests, self.tile.inner, strict=True)):
             self.later = {
@@ -59,7 +61,7 @@ class KernelPrinter(ValuePrinter):
         self._drop_unread()
         if self.tile.height:
             self.lines = self._row_by_row(self.lines)
-        head = f"def {self.name}({', '.join(self.params.values())}):"
+        head = f"def {self.name}({', '.join((*self.params.values(), *numbers))}):"
         return "\n".join(["@triton.jit", head, *(INDENT + line for line in self.lines), ""])
 
     def _drop_unread(self) -> None:
@@ -99,18 +101,18 @@ class KernelPrinter(ValuePrinter):
         """Which point of each parallel axis this program starts from."""
         if self.tile.height:
             return
-        several = [dim for dim in self.tile.dims if dim.programs > 1]
+        several = [dim for dim in self.tile.dims if dim.several]
         if several:
             self.lines.append(f"pid = tl.program_id(0){'.to(tl.int64)' * self.tile.wide}")
         left = "pid"
         for dim in reversed(self.tile.dims):
-            if dim.programs == 1:
+            if not dim.several:
                 self._dim(dim, dim.name, "")
             elif dim is several[0]:
                 self._dim(dim, dim.name, left)
             else:
-                self._dim(dim, dim.name, f"({left} % {dim.programs})")
-                self.lines.append(f"pid_{dim.name} = {left} // {dim.programs}")
+                self._dim(dim, dim.name, f"({left} % {dim.count})")
+                self.lines.append(f"pid_{dim.name} = {left} // {dim.count}")
                 left = f"pid_{dim.name}"
 
     def _dim(self, dim: Dim, name: str, start: str) -> None:
@@ -170,7 +172,8 @@ class KernelPrinter(ValuePrinter):
     def _inner_axis(self, dim: Dim) -> None:
         known = dim.axis in self.names
         self.axes[dim.axis] = dim
-        self.names.setdefault(dim.axis, f"r{dim.axis.size}")
+        number = dim.axis.size if is_known(dim.axis.size) else f"{dim.axis.number}n"
+        self.names.setdefault(dim.axis, f"r{number}")
         if dim.block > 1 and self.tile.persistent and not known:
             self._dim(dim, self.names[dim.axis], "")
 
@@ -183,7 +186,8 @@ class KernelPrinter(ValuePrinter):
         yield
         body, self.body, self.loop_memo = self.body, None, {}
         last = (dim.programs - 1) * dim.block
-        start = f"({last} - start)" if backwards and last else "start"
+        backwards = backwards and last > 0 and is_known(dim.axis.size)
+        start = f"({last} - start)" if backwards else "start"
         head = [f"{name} = {start} + {self._lanes(dim)}" if dim.block > 1 else f"{name} = {start}"]
         if not dim.exact:
             head.append(f"{name}_in = {name} < {dim.axis.size}")

@@ -30,6 +30,7 @@ from ..ir import (
     Store,
     Value,
     accesses,
+    group_variables,
     part_height,
     walk,
 )
@@ -55,6 +56,8 @@ def cut(group: Group, device: Device) -> Pieces:
     if part_height(group.nests) is not None:
         fits = max(prod(nest.inner) for nest in group.nests) <= PERSISTENT
         return Pieces((group,)) if fits else fission(group)
+    if group_variables(group):
+        return Pieces((one_pass(group, (EXPONENTIALS,)),))
     if 0 in group.space:
         return Pieces((group,))
     group = one_pass(group, _kinds(group, device))

@@ -19,13 +19,16 @@ from ..ir import (
     Nest,
     Store,
     atoms,
+    group_variables,
     nest_loads,
     store_values,
 )
+from ..poly import Size, divided, hint, is_known, variables
 from ..sizes import Atom, Axis, Index, Mod
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
 LOOPED = 2048  # elements of a row that one step of a loop takes
+SHORTEST = 256  # and one for rows that may well be longer than in the recorded call
 INT32 = 2**31 - 1
 
 
@@ -48,11 +51,28 @@ class Dim:
 
     @property
     def programs(self) -> int:
-        return -(-self.axis.size // self.block)
+        """How many programs, or turns of a loop, it takes in the recorded call."""
+        return -(-hint(self.axis.size) // self.block)
+
+    @property
+    def count(self) -> str:
+        """The same in the text of a kernel."""
+        known = is_known(self.axis.size)
+        return str(self.programs) if known else f"tl.cdiv({self.axis.size}, {self.block})"
+
+    @property
+    def grid(self) -> str:
+        """The same in Python."""
+        known = is_known(self.axis.size)
+        return str(self.programs) if known else f"(-(-{self.axis.size} // {self.block}))"
+
+    @property
+    def several(self) -> bool:
+        return self.programs > 1 or not is_known(self.axis.size)
 
     @property
     def exact(self) -> bool:
-        return self.axis.size % self.block == 0
+        return divided(self.axis.size, self.block) is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +95,30 @@ class Tile:
     stages: int = 0
 
     @property
+    def grid(self) -> str:
+        """How many programs it takes, in Python."""
+        return " * ".join(dim.grid for dim in self.dims)
+
+    @property
     def programs(self) -> int:
         points = prod(dim.programs for dim in self.dims)
         return -(-points // self.height) if self.height else points
 
 
-def pow2(n: int) -> int:
-    """Smallest power of two that is at least n."""
-    return 1 << max(n - 1, 0).bit_length()
+def pow2(n: Size) -> int:
+    """Smallest power of two that is at least n, in the recorded call."""
+    return 1 << max(hint(n) - 1, 0).bit_length()
+
+
+def _padded(size: Size) -> int:
+    """A block for an axis that is not much longer; one that only a call knows may be."""
+    return pow2(size) if is_known(size) else max(pow2(size), SHORTEST)
+
+
+def length(nest: Nest) -> int:
+    """Points of the inner axes; more than registers hold if only a call knows."""
+    points = prod(nest.inner)
+    return points if is_known(points) else max(hint(points), PERSISTENT + 1)
 
 
 def accesses(nest: Nest) -> Iterator[tuple[Buffer, Index]]:
@@ -96,16 +132,29 @@ def accesses(nest: Nest) -> Iterator[tuple[Buffer, Index]]:
 
 
 def needs_int64(group: Group) -> bool:
-    """Whether an offset, a point or an index value of the group can pass 2**31."""
-    reach = [buffer.size for nest in group.nests for buffer, _ in accesses(nest)]
-    reach += [prod(nest.space) * 2 for nest in group.nests] + [
-        prod(nest.inner) * 2 for nest in group.nests
-    ]
+    """Whether an offset, a point or an index value of the group can pass 2**31 in the recorded
+    call."""
+    return max(map(hint, reach(group)), default=0) > INT32
+
+
+def reach(group: Group) -> list[Size]:
+    """The numbers that 32 bits have to hold, if they are to do; one too large for them in place of
+    what cannot be told."""
+    found: list[Size] = []
     for nest in group.nests:
+        found += [prod(nest.space) * 2, prod(nest.inner) * 2]
+        for buffer, index in accesses(nest):
+            found += [buffer.size] if is_known(buffer.size) else _ends(index)
         for value in store_values(nest):
             if isinstance(value, IndexValue | Load):
-                reach += [abs(end) for end in sizes.bounds(value.index)]
-    return max(reach, default=0) > INT32
+                found += _ends(value.index)
+    known = set(group_variables(group))
+    return [n if known.issuperset(variables(n)) else INT32 + 1 for n in found]
+
+
+def _ends(index: Index) -> list[Size]:
+    ends = sizes.bounds(index)
+    return [INT32 + 1] if None in ends else [*ends, *(-end for end in ends)]
 
 
 # ---- merging and reordering axes
@@ -125,7 +174,9 @@ def rewrite_nest(
 
 def _coordinates(flat: Axis, shape: tuple[int, ...]) -> tuple[Index, ...]:
     return (
-        sizes.delinear(sizes.atom_index(flat), shape) if flat.size else (sizes.ZERO,) * len(shape)
+        sizes.delinear(sizes.atom_index(flat), shape)
+        if flat.size != 0
+        else (sizes.ZERO,) * len(shape)
     )
 
 
@@ -196,7 +247,7 @@ def unit_axes(nests: Iterable[Nest]) -> Counter[Axis]:
             axes = {atom for atom in atoms(index) if isinstance(atom, Axis)}
             for axis in _unit_terms(index):
                 if len(axes) > 1:
-                    weight[axis] += buffer.size * buffer.dtype.itemsize
+                    weight[axis] += hint(buffer.size) * buffer.dtype.itemsize
     return weight
 
 
@@ -211,12 +262,12 @@ def _unit_terms(index: Index) -> Iterator[Axis]:
 def _order_by_stride(group: Group) -> tuple[int, ...]:
     """Space axes by falling stride of the largest access: flat order then follows memory."""
     largest = max(
-        (a for n in group.nests for a in accesses(n)), key=lambda a: a[0].size, default=None
+        (a for n in group.nests for a in accesses(n)), key=lambda a: hint(a[0].size), default=None
     )
     if largest is None or any(not isinstance(atom, Axis) for atom, _ in largest[1].terms):
         return tuple(range(len(group.space)))
     axes = sizes.make_axes(group.space)
-    stride = [abs(sizes.coefficient(largest[1], axis)) or INT32 for axis in axes]
+    stride = [abs(hint(sizes.coefficient(largest[1], axis))) or INT32 for axis in axes]
     return tuple(sorted(range(len(axes)), key=lambda k: (-stride[k], k)))
 
 
@@ -240,7 +291,7 @@ def _flat_tiles(group: Group, device: Device) -> list[Tile]:
     nests = tuple(flatten(nest) for nest in group.nests)
     x = Axis(0, prod(group.space))
     wide = needs_int64(group)
-    fair = pow2(x.size // (device.multiprocessors * 4))
+    fair = pow2(hint(x.size) // (device.multiprocessors * 4))
     blocks = [(min(1024, max(128, fair)), 4), (2048, 8), (512, 4), (1024, 8)]
     inner: tuple[None, ...] = (None,) * len(nests)
     return [
@@ -252,7 +303,7 @@ def _flat_tiles(group: Group, device: Device) -> list[Tile]:
 def _transposed_pair(group: Group) -> tuple[Axis, Axis] | None:
     """Two axes that different accesses run along, if a tile over both pays: (outer, innermost)."""
     weight = unit_axes(group.nests)
-    longest = [axis for axis, _ in weight.most_common(2) if axis.size >= 16]
+    longest = [axis for axis, _ in weight.most_common(2) if hint(axis.size) >= 16]
     if len(longest) < 2:
         return None
     y, x = sorted(longest, key=lambda axis: axis.number)
@@ -289,10 +340,10 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     side by side."""
     flat = tuple(flatten(nest) for nest in group.nests)
     x = Axis(0, prod(group.space))
-    longest = max(prod(nest.inner) for nest in flat)
+    longest = max(map(length, flat))
     wide = needs_int64(group)
     if runs_along_space(flat):
-        shapes = _column_shapes(x.size, longest)
+        shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
         return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
     column = _column_axis(group)
     if column is not None:
@@ -330,8 +381,7 @@ def part_tiles(group: Group, height: int) -> list[Tile]:
 def _is_two_passes(nests: tuple[Nest, ...]) -> bool:
     """One loop over the row that folds it, one that uses the result: the second reads from the
     cache."""
-    widest = max(prod(nest.inner) for nest in nests)
-    loops = [nest for nest in nests if prod(nest.inner) * 8 > widest]
+    loops = [nest for nest in nests if length(nest) * 8 > max(map(length, nests))]
     return len(loops) == 2 and loops[0].is_reduction and not loops[1].is_reduction
 
 
@@ -359,12 +409,14 @@ def _row_tile(
 ) -> Tile:
     number = len(dims)
     inner = tuple(
-        Dim("r", Axis(number, nest.inner[0]), min(step, pow2(nest.inner[0])))
+        Dim("r", Axis(number, nest.inner[0]), min(step, _padded(nest.inner[0])))
         if nest.inner
         else None
         for nest in nests
     )
-    persistent = all(dim is None or 0 < dim.axis.size <= dim.block for dim in inner)
+    persistent = all(
+        dim is None or (is_known(dim.axis.size) and 0 < dim.axis.size <= dim.block) for dim in inner
+    )
     return Tile(dims, inner, nests, persistent, warps, wide)
 
 
@@ -382,7 +434,9 @@ def _column_axis(group: Group) -> Axis | None:
     weight = unit_axes(nest for nest in group.nests if nest.inner)
     best = weight.most_common(1)
     axis = best[0][0] if best else None
-    return axis if axis is not None and axis.number < len(group.space) and axis.size >= 16 else None
+    if axis is None or axis.number >= len(group.space) or hint(axis.size) < 16:
+        return None
+    return axis
 
 
 def _column_tiles(group: Group, column: Axis, wide: bool) -> list[Tile]:
@@ -392,7 +446,7 @@ def _column_tiles(group: Group, column: Axis, wide: bool) -> list[Tile]:
     where = dict(zip(others, _coordinates(z, tuple(axis.size for axis in others)), strict=True))
     where[column] = sizes.atom_index(x)
     nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
-    longest = max(prod(nest.inner) for nest in nests)
+    longest = max(hint(prod(nest.inner)) for nest in nests)
     return [
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
         for block, step, warps in _column_shapes(x.size, longest)
@@ -414,7 +468,7 @@ def _row_shapes(rows: int, longest: int, device: Device) -> list[tuple[int, int,
     """(rows a program, elements a step, warps)."""
     padded = pow2(longest)
     if 0 < padded <= PERSISTENT:
-        share = max(1, pow2(rows // (device.multiprocessors * 4)))
+        share = max(1, pow2(hint(rows) // (device.multiprocessors * 4)))
         block = min(max(1, 1024 // padded), share, 64)
         warps = _warps(block * padded)
         others = [

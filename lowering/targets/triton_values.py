@@ -27,6 +27,7 @@ from ..ir import (
     atoms,
 )
 from ..nodes import Node
+from ..poly import Size, is_known
 from ..sizes import Axis, FloorDiv, Index, Mod
 from .triton_ops import cast, full, literal, template
 from .triton_tile import INT32, Dim, Tile
@@ -57,7 +58,7 @@ class ValuePrinter:
         inner = [dim for dim in tile.inner if dim is not None and dim.block > 1]
         self.rank = [dim.name for dim in tile.dims if dim.block > 1] + ["r"] * bool(inner)
         self.axes: dict[Axis, Dim] = {dim.axis: dim for dim in tile.dims}
-        self.tile_axes = {dim.axis for dim in tile.dims if dim.programs > 1}
+        self.tile_axes = {dim.axis for dim in tile.dims if dim.several}
         self.names: dict[Axis, str] = {dim.axis: dim.name for dim in tile.dims}
         self.fast = all(b.dtype.itemsize == 2 and b.dtype.is_floating_point for b in self._stored())
         self.integer = "tl.int64" if tile.wide else "tl.int32"
@@ -154,10 +155,15 @@ class ValuePrinter:
 
     def _indexvalue(self, value: IndexValue) -> str:
         if not value.index.terms:
-            return full(value.index.offset, torch.int64)
+            known = is_known(value.index.offset)
+            return full(value.index.offset, torch.int64) if known else self._number(value.index)
         text = self.index(value.index)
         self._check(value.index, self._inside(self.index_uses(value.index)))
         return f"({text}).to(tl.int64)"
+
+    @staticmethod
+    def _number(index: Index) -> str:
+        return f"({index.offset} + tl.full([], 0, tl.int64))"
 
     def _select(self, value: Select) -> str:
         return f"tl.where({', '.join(self._operands(value.children(), literals=False))})"
@@ -183,7 +189,7 @@ class ValuePrinter:
         """A comparison of indices and numbers that int32 holds: no need for int64 arithmetic."""
         if value.name not in ("eq", "ne", "lt", "le", "gt", "ge"):
             return False
-        ends: list[int] = []
+        ends: list[Size] = []
         for arg in value.args:
             if isinstance(arg, IndexValue):
                 ends += sizes.bounds(arg.index)
@@ -191,6 +197,8 @@ class ValuePrinter:
                 ends.append(int(arg.value))
             else:
                 return False
+        if not all(end is not None and is_known(end) for end in ends):
+            return False
         return max(map(abs, ends)) <= INT32 and any(
             isinstance(a, IndexValue) and a.index.terms for a in value.args
         )
@@ -290,14 +298,17 @@ class ValuePrinter:
 
     def _division(self, atom: FloorDiv | Mod) -> str:
         base = self.index(atom.base)
-        if sizes.bounds(atom.base)[0] < 0:
+        if not sizes.nonnegative(atom.base):
             helper = "m.div_floor_int" if isinstance(atom, FloorDiv) else "m.remainder_int"
             return f"{helper}({base}, {atom.divisor})"
         return f"({base}) {'//' if isinstance(atom, FloorDiv) else '%'} {atom.divisor}"
 
     def _indirect(self, atom: Indirect) -> str:
         value = self.value(atom.value)
-        return f"tl.minimum(tl.maximum({value}, 0), {max(atom.bound - 1, 0)}).to({self.integer})"
+        last = f"{atom.bound} - 1"
+        if is_known(atom.bound):
+            last = str(max(atom.bound - 1, 0))
+        return f"tl.maximum(tl.minimum({value}, {last}), 0).to({self.integer})"
 
 
 def _message(origin: str) -> str:

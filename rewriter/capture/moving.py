@@ -10,7 +10,6 @@ import torch
 from ...runtime.guard import Arg, Attr, Equals, Guard, Item, Kwarg, Path, Tensor
 
 VALUES = 3  # that are assumed at one place, each in a recording of its own
-LAST = 2  # of the recordings of a function on a GPU, those that may be for every size
 
 
 @dataclasses.dataclass
@@ -23,7 +22,6 @@ class Moving:
     sizes: dict[Path, set[int]] = dataclasses.field(default_factory=dict)
     fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
     contents: dict[Path, Any] = dataclasses.field(default_factory=dict)
-    left: int = 0  # recordings that may still be made
     assumed: dict[Any, list[Any]] = dataclasses.field(default_factory=dict)
 
     def clear(self) -> None:
@@ -82,9 +80,6 @@ class Moving:
         """The dims of an input whose sizes are traced. 0 and 1 are constants always: code
         broadcasts, or skips, on them."""
         if dynamic is False or type(tensor) is not torch.Tensor:
-            return frozenset()
-        # kernels on GPUs are fused for known sizes alone
-        if tensor.is_cuda and dynamic is None and self.left > LAST:
             return frozenset()
         dims = (
             set(range(tensor.dim()))
