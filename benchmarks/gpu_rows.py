@@ -400,7 +400,7 @@ def _ratio(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> flo
 
 def _gpu_ms(call: Callable[[], object], cache: torch.Tensor, host: float) -> float:
     cache.zero_()
-    torch.cuda._sleep(int(host * 3000))  # cycles: about 1.5 times the host's time
+    torch.cuda._sleep(int(max(host, 300.0) * 6000))  # cycles: about three times the host's time
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     call()

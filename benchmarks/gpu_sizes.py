@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu_sizes --out DIR [--lengths N] [--train]
 
-Milliseconds of a call with the host. Each system first sees four lengths; then come N others, each
-timed once for every system in turn, the device awaited. "fixed" is dynfix at one of the lengths,
-compiled for it alone.
+Milliseconds of a call with the host. Each system sees N lengths one after the other, then all of
+them once more, which is timed: the systems in turn, the device awaited. (A length's first call pays
+for memory and for the library's kernels, whichever system makes it.) "fixed" is dynfix at one of
+the lengths, compiled for it alone.
 """
 
 from __future__ import annotations
@@ -76,16 +77,16 @@ def case(name: str, train: bool, lengths: int) -> dict:
     for module in made.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # so that losses can be compared
-    chosen = random.Random(0).sample(range(40, 512), lengths + 4)
+    chosen = random.Random(0).sample(range(40, 512), lengths)
     batches = [torch.randint(vocabulary, (8, length), device="cuda") for length in chosen]
     calls, row = systems(made), {"model": name, "train": train}
     times: dict[str, list[float]] = {which: [] for which in calls}
     worst = dict.fromkeys(calls, 0.0)
-    for place, ids in enumerate(batches):
+    for place, ids in enumerate(batches * 2):
         found = {}
         for which, call in calls.items():
             ms, found[which] = _timed(lambda call=call, ids=ids: _call(call, made, ids, train))
-            if place < 4:
+            if place < lengths:
                 row[f"{which} first_s"] = row.get(f"{which} first_s", 0.0) + ms / 1e3
             else:
                 times[which].append(ms)

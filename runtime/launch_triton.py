@@ -27,6 +27,7 @@ from .report import log
 
 ALIGNMENT = 16
 _INT32 = 2**31 - 1
+_SIZES = 256  # sets of sizes remembered of a kernel
 TOOL = "triton-1"
 
 
@@ -152,6 +153,7 @@ class _Kernel:
         self.function = getattr(load_source(header + kernel.text, kernel.name), kernel.name)
         self.binaries: dict[tuple[bool, ...], Any] = {}
         self.shape = _shape(kernel)
+        self.sized: dict[tuple[int, ...], tuple[int, bool, tuple[bool, ...]]] = {}
         self.lock = threading.Lock()
 
     def prepare(self, kind: tuple[bool, ...] = ()) -> Any:
@@ -165,17 +167,18 @@ class _Kernel:
                 self.binaries[kind] = binary
             return self.binaries[kind]
 
-    def launch(self, pointers: Sequence[int], stream: int, numbers: Sequence[int] = ()) -> None:
+    def launch(self, pointers: Sequence[int], stream: int, numbers: tuple[int, ...] = ()) -> None:
         together, programs = 0, self.kernel.programs
         for pointer in pointers:
             together |= pointer
+        kind: tuple[bool, ...] = (together % ALIGNMENT == 0,)
         if numbers:
-            programs, farthest = self.shape(*numbers)
-            if farthest > _INT32 and self.kernel.wider is not None:
+            programs, far, even = self.sized.get(numbers) or self._note(numbers)
+            if far:
                 return self.wider().launch(pointers, stream, numbers)
             if not programs:
                 return
-        kind = (together % ALIGNMENT == 0, *(number % ALIGNMENT == 0 for number in numbers))
+            kind += even
         binary = self.binaries.get(kind) or self.prepare(kind)
         binary.run(
             programs,
@@ -190,6 +193,16 @@ class _Kernel:
             *pointers,
             *numbers,
         )
+
+    def _note(self, numbers: tuple[int, ...]) -> tuple[int, bool, tuple[bool, ...]]:
+        """The grid for these sizes, whether they need 64 bits, and which are multiples of 16."""
+        if len(self.sized) >= _SIZES:
+            self.sized.clear()
+        programs, farthest = self.shape(*numbers)
+        even = tuple(number % ALIGNMENT == 0 for number in numbers)
+        found = programs, farthest > _INT32 and self.kernel.wider is not None, even
+        self.sized[numbers] = found
+        return found
 
     def wider(self) -> _Kernel:
         assert self.kernel.wider is not None
@@ -267,7 +280,7 @@ def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.
         torch._C._cuda_getCurrentRawStream,
     )  # half of torch.cuda's cost
 
-    def run(arguments: Sequence[Any]) -> None:
+    def run(arguments: tuple[Any, ...]) -> None:
         buffers, numbers = arguments[: len(arguments) - count], arguments[len(arguments) - count :]
         scratch = [torch.empty(size, dtype=dtype, device=device) for dtype, size in group.scratch]
         pointers = [buffer.data_ptr() for buffer in (*buffers, *scratch)]
