@@ -12,6 +12,7 @@ triton = pytest.importorskip("triton")
 import torch
 from dynfix.lowering.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, Reduced, Store
 from dynfix.lowering.ops import NUMBERS, OPS
+from dynfix.lowering.poly import Var, variable
 from dynfix.lowering.sizes import Axis, atom_index, linear
 from dynfix.lowering.targets.triton import print_group
 from dynfix.lowering.targets.triton_tile import Device
@@ -122,6 +123,22 @@ def test_aligned_pointers_are_read_in_vectors():
     kernel = group.variants[0][0]
     assert "ld.global.v" in made(group, kernel, "sm_90").asm["ptx"]
     assert "ld.global.v" not in made(group, kernel, "sm_90", aligned=False).asm["ptx"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_as_arguments_build(target):
+    """One binary where they are multiples of 16, one where they are not, one that counts in 64
+    bits."""
+    rows = variable(Var("rows", 1000, 2))
+    at = linear((Axis(0, rows), Axis(1, 64)), (64, 1))
+    x, y = (Buffer(name, torch.bfloat16, rows * 64) for name in "xy")
+    nest = Nest((rows, 64), (), (Store(y, at, Load(x, at)),))
+    group = print_group(Group("copied", (rows, 64), (nest,)))
+    kernel = group.variants[0][0]
+    for one in (kernel, kernel.wider):
+        function = getattr(load_source(group.header + one.text, one.name), one.name)
+        for even in (True, False):
+            assert build(one, function, TARGETS[target], even=(even,)).kernel
 
 
 def test_what_triton_rejects_is_named():
