@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 
 import torch
-from dynfix.lowering import storage
 from dynfix.lowering.collection import uncollected
-from dynfix.lowering.decompose import decompositions
+from dynfix.lowering.graphs.decompose import decompositions
 from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.lower import lower_graph
 from dynfix.lowering.pipeline import STAGES
+from dynfix.lowering.stages import storage
 from dynfix.lowering.targets.cpp import printed
 from dynfix.lowering.targets.extern import placeable
 from torch.fx import GraphModule

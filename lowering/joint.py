@@ -17,12 +17,12 @@ from torch.fx import Graph, GraphModule, Node
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.pacing import in_background
-from .channels_last import prefer_channels_last
-from .constant_masks import drop_constant_masks
-from .decompose import decompositions
-from .gradient_paths import GradientPaths, without_history
+from .graphs.channels_last import prefer_channels_last
+from .graphs.constant_masks import drop_constant_masks
+from .graphs.decompose import decompositions
+from .graphs.gradient_paths import GradientPaths, without_history
+from .graphs.rnn import keep_rnns
 from .pipeline import compile_unit
-from .rnn import keep_rnns
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
 

@@ -7,17 +7,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..runtime.errors import LoweringError
-from . import (
-    lower_index,
-    lower_pointwise,
-    lower_pool,
-    lower_reduction,
-    lower_scatter,
-    rnn,
-)
+from .graphs import rnn
 from .ir import Buffer
-from .lower_writes import Write, write_back
-from .lowering_context import Context
+from .lowerings import lower_index, lower_pointwise, lower_pool, lower_reduction, lower_scatter
+from .lowerings.lower_writes import Write, write_back
+from .lowerings.lowering_context import Context
 from .poly import is_known
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols

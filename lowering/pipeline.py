@@ -13,20 +13,21 @@ from ..runtime.options import Options
 from ..runtime.pacing import checkpoint
 from ..runtime.program import Program
 from ..runtime.report import log
-from . import legality, storage
-from .batches import batch
+from . import legality
 from .collection import uncollected
-from .columns import split_columns, split_columns_of_many_rows
-from .in_place import in_place
-from .inline import inline
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Unknown
 from .program_steps import Launch, Target, emit
-from .schedule import schedule, schedule_unfused
-from .simplify import simplify
-from .sink import sink
-from .storage import given_buffers, touched, written
+from .stages import storage
+from .stages.batches import batch
+from .stages.columns import split_columns, split_columns_of_many_rows
+from .stages.in_place import in_place
+from .stages.inline import inline
+from .stages.schedule import schedule, schedule_unfused
+from .stages.simplify import simplify
+from .stages.sink import sink
+from .stages.storage import given_buffers, touched, written
 from .targets.cpp_build import CppTarget
 from .targets.extern import placeable
 from .targets.triton_build import TritonTarget

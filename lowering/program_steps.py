@@ -21,7 +21,7 @@ from ..runtime.program import (
 )
 from .ir import Batch, Buffer, Group, group_variables
 from .poly import Var, variable, variables
-from .storage import Storage, given_buffers, written
+from .stages.storage import Storage, given_buffers, written
 from .symint import Given
 from .targets.extern import (
     common_layouts,

@@ -15,7 +15,8 @@ from . import frontend
 from .capture import current
 from .config import config, make_options
 from .explain import ExplainOutput, explain
-from .forms import known_calls, lookup
+from .forms import lookup
+from .forms.calls import known_calls
 from .module_class import compiled_module, eager_original, module_entry
 
 __all__ = [

@@ -10,7 +10,7 @@ import torch
 from ..runtime.errors import OptionError
 from .capture import current
 from .config import config
-from .forms import known_calls
+from .forms.calls import known_calls
 
 
 def is_dynamo_compiling() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import frontend
-from .capture.rewriting import Applied
+from .capture.rewritings.rewriting import Applied
 from .catalogue import Site
 from .config import make_options
 from .module_class import eager_original, module_entry

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..lowering.double_backward import Differentiable
+from ..lowering.graphs.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
@@ -22,11 +22,11 @@ from . import catalogue, stances
 from .background import Background
 from .capture import current, lookahead, places
 from .capture.moving import Moving
+from .capture.numbers.symbolic import Symbols
 from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Generators
-from .capture.symbolic import Symbols
 from .capture.trace import Recorder
-from .forms import call_ops
+from .forms.calls import call_ops
 from .outline import pieces
 from .recorders_rewriter import Rewriter
 from .rerecord import Attempt, Changed, Rerecordings

@@ -7,7 +7,7 @@ from typing import Any
 from . import emit
 from .capture import places
 from .capture.trace import Recorder
-from .forms import call_ops
+from .forms.calls import call_ops
 from .forms.operators import Forms
 from .live_source import NotRewritable
 

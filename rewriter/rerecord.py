@@ -9,10 +9,11 @@ from typing import Any
 from ..runtime import report
 from ..runtime.guard import GuardSet
 from . import emit, live_source
-from .capture import kept_objects, places
+from .capture import places
 from .capture.recording import Recording
 from .capture.repeatable import equal, is_repeatable
-from .capture.rewriting import IN_PLACE, Applied, Rewritings
+from .capture.rewritings import kept_objects
+from .capture.rewritings.rewriting import IN_PLACE, Applied, Rewritings
 from .capture.trace import Recorder
 from .forms.operators import Forms
 

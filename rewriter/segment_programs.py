@@ -8,9 +8,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..lowering import joint
 from ..lowering.aot_eager import aot_eager
-from ..lowering.double_backward import Differentiable
-from ..lowering.fakes import PacedFakeMode
-from ..lowering.tensor_numbers import write_out_numbers
+from ..lowering.graphs.double_backward import Differentiable
+from ..lowering.graphs.fakes import PacedFakeMode
+from ..lowering.graphs.tensor_numbers import write_out_numbers
 from ..runtime import backends, report
 from ..runtime.options import Options
 from .capture.segments import Segment

@@ -4,7 +4,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from ..lowering import joint
-from ..lowering.fakes import PacedFakeMode
+from ..lowering.graphs.fakes import PacedFakeMode
 from ..runtime import guard_native, result_memory
 from ..runtime.errors import DynfixError
 from ..runtime.options import Options

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from ..batches import global_buffers, length_of, like
 from ..ir import (
     RUNNING,
     Batch,
@@ -32,6 +31,7 @@ from ..ir import (
 )
 from ..poly import Size, Var, hint, is_known
 from ..sizes import Axis, coefficient
+from ..stages.batches import global_buffers, length_of, like
 from .cpp_ahead import LINE, next_rows
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines

@@ -4,10 +4,10 @@ gets two axes again."""
 from collections.abc import Sequence
 
 from .. import sizes
-from ..axes import all_indices, rebuild
 from ..ir import Group, Nest, atoms
 from ..poly import Size, divided, hint, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+from ..stages.axes import all_indices, rebuild
 
 SHORTEST = 16  # iterations below which a vector loop is worth less than a division in a longer one
 

@@ -7,7 +7,6 @@ from math import prod
 import torch
 
 from .. import sizes
-from ..axes import all_indices
 from ..ir import (
     PARTIAL,
     Buffer,
@@ -22,6 +21,7 @@ from ..ir import (
 )
 from ..poly import hint, is_known
 from ..sizes import Atom, Axis, Index
+from ..stages.axes import all_indices
 from .cpp_expr import (
     ExpressionPrinter,
     Lines,

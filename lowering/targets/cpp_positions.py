@@ -14,7 +14,6 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import sizes
-from ..axes import all_indices, rebuild
 from ..ir import (
     Cast,
     Const,
@@ -33,6 +32,7 @@ from ..ir import (
 )
 from ..poly import is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+from ..stages.axes import all_indices, rebuild
 
 LONGEST = 1 << 14  # positions evaluated
 PERIODS = (1, 2, 3, 4, 8)

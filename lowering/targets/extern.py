@@ -10,7 +10,7 @@ from ...runtime.program import Expression, Extern, Name, Shape, Size, View
 from ..ir import Buffer
 from ..poly import Poly, variables
 from ..sizes import contiguous_strides
-from ..storage import given_buffers, touched
+from ..stages.storage import given_buffers, touched
 from ..unit import ExternCall, Layout, Ref, Symbol, Unit, is_dense, leaves
 
 aten = torch.ops.aten

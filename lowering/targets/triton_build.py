@@ -10,7 +10,7 @@ import torch
 from ...runtime.launch_triton import load_groups
 from ..ir import Batch, Buffer, Group
 from ..program_steps import Launch
-from ..storage import given_buffers, touched
+from ..stages.storage import given_buffers, touched
 from ..unit import Unit
 from .cpp_build import CppTarget
 from .triton import global_buffers, print_group

@@ -24,9 +24,9 @@ from ..ir import (
     nest_loads,
     walk,
 )
+from ..lowerings.value_builders import HALVES
 from ..poly import is_known
 from ..sizes import FloorDiv
-from ..value_builders import HALVES
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
 from .triton_tile import INT32, Dim, Tile

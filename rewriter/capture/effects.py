@@ -7,7 +7,7 @@ from typing import Any
 
 from ...runtime.replay.recipes import Const, Recipe, RecipeMaker
 from ...runtime.replay.steps import Redo
-from . import scalars
+from .numbers import scalars
 
 
 @dataclasses.dataclass(eq=False)

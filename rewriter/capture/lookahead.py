@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...lowering.fakes import without_warnings
+from ...lowering.graphs.fakes import without_warnings
 from ..forms.items import delete_item, set_item
 from .moving import is_argument
 from .nested import tensors_in

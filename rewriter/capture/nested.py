@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from . import scalars
+from .numbers import scalars
 
 
 def tensors_in(obj: Any) -> list[torch.Tensor]:

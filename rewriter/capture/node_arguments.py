@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from .. import catalogue
-from . import scalars, traced_sizes
+from .numbers import scalars, traced_sizes
 
 CONSTANTS = (
     bool,

@@ -42,7 +42,7 @@ from ...runtime.guard import (
     Stored,
     TypeIs,
 )
-from .scalars import TRACED, plain
+from .numbers.scalars import TRACED, plain
 
 CONSTANTS = (
     int,

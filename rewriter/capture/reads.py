@@ -21,21 +21,20 @@ from ...runtime.replay.recipes import (
 )
 from ...runtime.replay.steps import CALL_INPUT, HOST
 from .. import catalogue
-from . import (
+from . import current, opsets
+from .moving import Moving
+from .nested import settle_but_sizes, tensors_in
+from .numbers import (
     assumptions,
     constant_values,
-    current,
     memory_lists,
     open_shapes,
-    opsets,
-    raising_checks,
     scalar_forms,
     scalars,
     traced_sizes,
 )
-from .moving import Moving
-from .nested import settle_but_sizes, tensors_in
 from .provenance import Provenance
+from .rewritings import raising_checks
 from .segments import SegmentBuilder
 from .stops import StoppableMode, Stopped
 from .values import FLOAT, Meta, Tracker, Value, is_plain

@@ -13,10 +13,11 @@ from ...runtime.replay.entry import Entry, Plan
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from ...runtime.replay.steps import CALL_INPUT, Redo, Step
 from .. import catalogue
-from . import constant_values, made_histories, rehearsal, scalars
+from . import made_histories, rehearsal
+from .numbers import constant_values, scalars
+from .numbers.symbolic import Symbols, make_static
 from .provenance import BY_IDENTITY, is_constant
 from .segments import Segment
-from .symbolic import Symbols, make_static
 from .trace import Recorder
 from .values import Meta, storage_of
 

@@ -15,8 +15,8 @@ from ...runtime.replay.recipes import (
     Recipe,
     RecipeMaker,
 )
+from .numbers.scalars import plain
 from .provenance import is_constant
-from .scalars import plain
 
 
 class _Rehearsal(Env):

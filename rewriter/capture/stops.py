@@ -13,7 +13,7 @@ from ...runtime.options import Options
 from .. import catalogue
 from . import current
 from .places import Reached, place_of, reached_lines
-from .rewriting import Rewritings
+from .rewritings.rewriting import Rewritings
 from .values import Value
 
 

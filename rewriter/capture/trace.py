@@ -16,20 +16,19 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import (
+from . import current, opsets
+from .moving import Moving
+from .nested import plain_in, tensors_in
+from .node_arguments import as_nodes
+from .numbers import (
     assumptions,
     constant_shapes,
     constant_values,
-    current,
     open_shapes,
-    opsets,
     scalar_forms,
     scalars,
     traced_sizes,
 )
-from .moving import Moving
-from .nested import plain_in, tensors_in
-from .node_arguments import as_nodes
 from .provenance import Unguardable
 from .reads import ReadRecorder
 from .stops import Stopped

@@ -22,12 +22,13 @@ from ...runtime.guard import (
 )
 from ...runtime.replay.recipes import Apply, Const, Input
 from .. import catalogue
-from ..capture import scalars
 from ..capture.effects import Effect, constant
+from ..capture.numbers import scalars
 from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
 from ..capture.values import Meta, storage_of
-from . import gradients, items, log_calls
+from . import items
+from .calls import gradients, log_calls
 from .lookup import MISSING, can_change, is_stable, on_class, python_method
 
 _C_DESCRIPTORS = (

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..capture import scalars
 from ..capture.effects import Effect
 from ..capture.nested import has_traced, settle_in
+from ..capture.numbers import scalars
 from ..capture.provenance import MAPPINGS, is_constant
 from ..capture.trace import Recorder
 from . import branches, c_calls, items

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..capture import scalars
+from ..capture.numbers import scalars
 from ..capture.trace import Recorder
 from . import items
 from .lookup import python_method

@@ -5,8 +5,8 @@ import types
 from typing import Any
 
 from .. import catalogue
+from ..capture.numbers.scalars import TRACED
 from ..capture.provenance import is_constant
-from ..capture.scalars import TRACED
 from ..capture.trace import Recorder
 from .lookup import PLAIN_TYPES, is_stable, on_class
 

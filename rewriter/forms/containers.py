@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..capture import scalars
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
+from ..capture.numbers import scalars
 from ..capture.provenance import MAPPINGS
 from ..capture.trace import Recorder
 from . import c_calls, items

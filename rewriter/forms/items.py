@@ -7,9 +7,9 @@ import torch
 
 from ...runtime.guard import Attr, Item
 from .. import catalogue
-from ..capture import constant_values, scalars
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
+from ..capture.numbers import constant_values, scalars
 from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant, item_path
 from ..capture.trace import Recorder
 from . import c_calls

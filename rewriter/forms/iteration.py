@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import catalogue
-from ..capture import scalars
+from ..capture.numbers import scalars
 from ..capture.trace import Recorder
 from . import items
 from .lookup import python_method

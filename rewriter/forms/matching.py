@@ -8,8 +8,8 @@ import torch
 
 from .. import catalogue
 from ..capture.nested import settle_in
+from ..capture.numbers.scalars import TRACED
 from ..capture.provenance import is_constant
-from ..capture.scalars import TRACED
 from ..capture.trace import Recorder
 from . import attribute_ops, items
 from .c_calls import is_generated, runs_python

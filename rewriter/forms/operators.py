@@ -10,20 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ..capture.current import family, recorder
-from ..capture.scalars import plain
+from ..capture.numbers.scalars import plain
 from . import (
     attribute_ops,
     binaries,
     branches,
-    call_ops,
     contexts,
     items,
     iteration,
     matching,
     name_ops,
-    open_calls,
     texts,
 )
+from .calls import call_ops, open_calls
 
 _BINARY = {
     "+": operator.add,

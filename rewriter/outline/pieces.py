@@ -13,7 +13,7 @@ import torch
 from .. import emit, live_source
 from ..capture import current
 from ..capture.places import Reached
-from ..forms import open_calls
+from ..forms.calls import open_calls
 from ..forms.operators import Forms
 from ..live_source import NotRewritable, Source
 from .partition import PREFIX, Part, Plan, plan

@@ -1,8 +1,8 @@
 """What a pattern asks of whoever knows the code that it stands in.
 
 Three answer: the text (`codemods.analysis.file_context`, by data flow), the text with what a traced
-run saw, and the recording (`rewriter.capture.recorded_oracle`), which knows the real values at the
-place. A pattern knows none of them."""
+run saw, and the recording (`rewriter.capture.rewritings.recorded_oracle`), which knows the real
+values at the place. A pattern knows none of them."""
 
 import ast
 from typing import Any, Protocol

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from ...lowering import pipeline
 from ...lowering.dump import dump
 from ...lowering.poly import hint
-from ...lowering.storage import bytes_of, touched, written
+from ...lowering.stages.storage import bytes_of, touched, written
 from ...lowering.targets.cpp import printed
 from .. import segment_programs
 from .graph_layout import placed

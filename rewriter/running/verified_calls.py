@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ...lowering.double_backward import Differentiable
-from ...lowering.fakes import PacedFakeMode
-from ...lowering.tensor_numbers import write_out_numbers
+from ...lowering.graphs.double_backward import Differentiable
+from ...lowering.graphs.fakes import PacedFakeMode
+from ...lowering.graphs.tensor_numbers import write_out_numbers
 from ...runtime import backends
 from ...runtime.options import Options
 from ...runtime.report import log

@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 from dynfix.rewriter import catalogue
-from dynfix.rewriter.forms import known_calls
+from dynfix.rewriter.forms.calls import known_calls
 from dynfix.rewriter.running import intercept, summary
 from dynfix.rewriter.running.session import Session
 from torch import nn

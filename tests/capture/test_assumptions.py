@@ -4,8 +4,8 @@ calls where they are others."""
 import dynfix
 import pytest
 import torch
-from dynfix.rewriter.capture.memory_lists import listed
 from dynfix.rewriter.capture.moving import Moving
+from dynfix.rewriter.capture.numbers.memory_lists import listed
 from helpers import Counting, outside, recordings
 
 pytestmark = pytest.mark.usefixtures("no_gpu_in_use")

@@ -9,7 +9,8 @@ import torch
 from dynfix.lowering import joint
 from dynfix.rewriter import emit, frontend
 from dynfix.rewriter.capture import provenance, recording, segments, trace
-from dynfix.rewriter.forms import attribute_ops, binaries, call_ops, items, texts
+from dynfix.rewriter.forms import attribute_ops, binaries, items, texts
+from dynfix.rewriter.forms.calls import call_ops
 from dynfix.runtime import backends
 from dynfix.runtime.replay import entry, recipes
 from helpers import Case, Fresh, X, Y, same, tensor

@@ -6,7 +6,7 @@ import weakref
 import dynfix
 import pytest
 import torch
-from dynfix.lowering import rnn
+from dynfix.lowering.graphs import rnn
 from dynfix.rewriter import frontend
 from helpers import recordings
 from torch import nn

@@ -8,9 +8,9 @@ import math
 import dynfix
 import pytest
 import torch
-from dynfix.rewriter.capture import symbolic
 from dynfix.rewriter.capture.nested import plain_in
-from dynfix.rewriter.forms import call_ops
+from dynfix.rewriter.capture.numbers import symbolic
+from dynfix.rewriter.forms.calls import call_ops
 from helpers import Case, call, recordings, same
 
 F = torch.nn.functional

@@ -1,7 +1,7 @@
 """Sums over columns beside sums over rows of the same operands."""
 
 import dynfix
-import dynfix.lowering.columns as columns
+import dynfix.lowering.stages.columns as columns
 import pytest
 import torch
 from dynfix.lowering import pipeline

@@ -3,11 +3,11 @@ import ctypes
 import pytest
 import torch
 from dynfix.lowering.ir import Buffer, Nest, Store
+from dynfix.lowering.lowerings.value_builders import const
 from dynfix.lowering.sizes import ZERO
-from dynfix.lowering.storage import Storage, overlaps, pack
+from dynfix.lowering.stages.storage import Storage, overlaps, pack
 from dynfix.lowering.targets.cpp import FLAGS, library_source, print_kernel
 from dynfix.lowering.unit import Unit
-from dynfix.lowering.value_builders import const
 from dynfix.runtime import program
 from dynfix.runtime.build import build_shared, probe_flags
 from dynfix.runtime.launch import CtypesKernel, Library, kernel_type

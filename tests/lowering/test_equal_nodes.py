@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import torch
-from dynfix.lowering.equal_nodes import without_duplicates
+from dynfix.lowering.graphs.equal_nodes import without_duplicates
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 

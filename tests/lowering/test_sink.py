@@ -4,7 +4,7 @@ import pytest
 import torch
 from dynfix.lowering import pipeline
 from dynfix.lowering.ir import Nest
-from dynfix.lowering.sink import is_copy, sink
+from dynfix.lowering.stages.sink import is_copy, sink
 
 from .harness import check, check_gradients
 

@@ -16,7 +16,7 @@ from dynfix.lowering.poly import (
     split,
     variable,
 )
-from dynfix.lowering.storage import pack_slots
+from dynfix.lowering.stages.storage import pack_slots
 from dynfix.lowering.symint import Symbols
 from torch import float32, uint8
 from torch._dynamo.source import ConstantSource

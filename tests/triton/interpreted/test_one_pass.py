@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from dynfix.lowering import columns
+from dynfix.lowering.stages import columns
 from dynfix.lowering.targets import triton, triton_build, triton_split, triton_tile
 from lowering_tests.harness import check, check_gradients
 

@@ -1,0 +1,1 @@
+"""What is done to graphs of torch before and around AOTAutograd."""

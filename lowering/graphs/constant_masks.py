@@ -1,0 +1,127 @@
+"""Attention masks that hang on constants alone, in a torch-level graph: evaluated once, and dropped
+where they change nothing, so that attention can take the library's kernel for no mask or for a
+causal one. With a mask it takes a slower kernel, or products in float32.
+
+Under compilation models make such masks on purpose (of `arange` and `ones`): whether a mask is all
+true is a question that they may not ask of data.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...runtime.report import log
+
+_PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_LARGEST = 1 << 28  # bytes of a mask that is evaluated
+_FACTORIES = frozenset(
+    (torch.ones, torch.zeros, torch.full, torch.arange, torch.tensor, torch.empty, torch.eye)
+)
+_DRAWS = ("rand", "dropout", "bernoulli", "normal", "multinomial")
+_IN_PLACE = frozenset(
+    "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem".split()
+)
+
+
+def drop_constant_masks(gm: GraphModule, examples: Sequence[Any] = ()) -> GraphModule:
+    """The graph with attention over constant masks rewritten; itself where there is none."""
+    constant = _constants(gm) if any(map(_is_attention, gm.graph.nodes)) else frozenset()
+    if not any(_is_attention(node) and _mask_of(node) in constant for node in gm.graph.nodes):
+        return gm
+    gm = GraphModule(gm, copy.deepcopy(gm.graph))
+    constant, values = _constants(gm), dict[Node, torch.Tensor | None]()
+    for node in gm.graph.nodes:
+        if _is_attention(node) and _mask_of(node) in constant:
+            mask = _mask_of(node)
+            if mask not in values:
+                values[mask] = _evaluated(gm, mask)
+            _simplify(node, values[mask])
+    gm.recompile()
+    return gm
+
+
+def _is_attention(node: Node) -> bool:
+    return node.op == "call_function" and node.target is F.scaled_dot_product_attention
+
+
+def _mask_of(node: Node) -> Any:
+    return node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+
+
+def _constants(gm: GraphModule) -> frozenset[Node]:
+    """Nodes that need no input, draw nothing, and that nothing in the graph writes to."""
+    found: set[Node] = set()
+    for node in gm.graph.nodes:
+        if node.op in ("call_function", "call_method") and not _is_impure(node):
+            made_here = bool(node.all_input_nodes) or node.target in _FACTORIES
+            if made_here and all(source in found for source in node.all_input_nodes):
+                found.add(node)
+    written = {n for node in gm.graph.nodes if _is_impure(node) for n in node.all_input_nodes}
+    return frozenset(found) if not written & found else frozenset()
+
+
+def _is_impure(node: Node) -> bool:
+    """Whether the node may write to an argument or draw random numbers; by its name, as torch names
+    such functions."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = str(getattr(node.target, "__name__", node.target))
+    writes = name.endswith("_") and not name.endswith("__")
+    draws = any(part in name for part in _DRAWS)
+    return writes or draws or name.strip("_") in _IN_PLACE or "out" in node.kwargs
+
+
+def _simplify(node: Node, mask: torch.Tensor | None) -> None:
+    """Rewrite one call if its mask changes nothing, or is causal."""
+    given = dict(zip(_PARAMETERS, node.args, strict=False)) | node.kwargs
+    if mask is None or given.get("is_causal") or not (_is_open(mask) or _is_causal(mask)):
+        return
+    given["attn_mask"], given["is_causal"] = None, not _is_open(mask)
+    node.args, node.kwargs = tuple(given.pop(name) for name in _PARAMETERS[:3]), given
+    log.debug("attention without its constant mask: %s", node.meta.get("origin", node.name))
+
+
+def _evaluated(gm: GraphModule, mask: Node) -> torch.Tensor | None:
+    """The mask's value, computed by the graph's own nodes."""
+    wanted, todo = set[Node](), [mask]
+    while todo:
+        node = todo.pop()
+        if node not in wanted:
+            wanted.add(node)
+            todo += node.all_input_nodes
+    values: dict[Node, Any] = {}
+    interpreter = Interpreter(gm)
+    with _disable_current_modes(), torch.no_grad():
+        for node in gm.graph.nodes:
+            if node in wanted:
+                interpreter.env = values
+                values[node] = interpreter.run_node(node)
+    made = values[mask]
+    usable = isinstance(made, torch.Tensor) and made.numel() * made.itemsize <= _LARGEST
+    return made if usable and not made.requires_grad else None
+
+
+def _is_open(mask: torch.Tensor) -> bool:
+    return bool(mask.all()) if mask.dtype == torch.bool else bool((mask == 0).all())
+
+
+def _is_causal(mask: torch.Tensor) -> bool:
+    """Whether row i sees the columns up to i alone, as `is_causal` has it (upper left), of a
+    square:
+    the library's kernels differ in how they align others."""
+    if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2]:
+        return False
+    size = mask.shape[-1]
+    below = torch.ones(size, size, dtype=torch.bool, device=mask.device).tril()
+    if mask.dtype == torch.bool:
+        return bool((mask == below).all())
+    lowest = -math.inf if math.isinf(float(mask.min())) else torch.finfo(mask.dtype).min
+    return bool(torch.where(below, mask == 0, mask == lowest).all())

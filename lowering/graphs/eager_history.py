@@ -1,0 +1,127 @@
+"""What eager's gradient history of a segment would be, found by running its graph on fake tensors.
+
+AOTAutograd's one node gives a gradient to every input at once: zeros where nothing that the input
+leads to was differentiated, where eager gives none and leaves `.grad` None; in an order of its own,
+which gradient hooks can see; and once, where eager goes twice through nodes that saved nothing, and
+later through those that the first backward did not reach.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...runtime.report import log
+from .fakes import PacedFakeMode
+from .rnn import keep_rnns
+
+
+class EagerHistory:
+    """Of one segment. `module`: its torch-level graph; `metas`: its inputs; `contexts`: makers of
+    the autocast contexts that were in force."""
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        metas: Sequence[Any],
+        contexts: Sequence[Callable[[], Any]],
+    ) -> None:
+        self.module, self.metas, self.contexts = keep_rnns(module), metas, contexts
+
+    @contextlib.contextmanager
+    def _run(self) -> Iterator[tuple[list[Any], Any]]:
+        """The graph run on fakes: its inputs and results."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            for make in self.contexts:
+                stack.enter_context(make())
+            stack.enter_context(PacedFakeMode(allow_non_fake_inputs=True))
+            inputs = [meta.fake() for meta in self.metas]
+            yield inputs, self.module.forward(*inputs)
+
+    def leads(self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]) -> tuple["Lead", ...]:
+        """For each tensor that `targets(inputs, results)` gives: where its gradient leads. Empty
+        where the graph does not run on fakes."""
+        try:
+            with self._run() as (inputs, results):
+                places = {id(each): index for index, each in enumerate(inputs)}
+                return tuple(_lead(target, places) for target in targets(inputs, results))
+        except Exception as error:
+            log.info("which gradients are None in eager is not known: %s", error)
+            return ()
+
+    def order(self) -> tuple[int, ...]:
+        """The inputs in the order in which their gradients arrive, as far as it is known."""
+        found: list[int] = []
+        try:
+            self._watch(found)
+        except Exception as error:
+            log.info("the order of eager's gradients is not known: %s", error)
+        return tuple(found)
+
+    def _watch(self, found: list[int]) -> None:
+        with self._run() as (inputs, results):
+            for index, each in enumerate(inputs):
+                if isinstance(each, torch.Tensor) and each.requires_grad:
+                    each.register_hook(lambda _, index=index: found.append(index))  # type: ignore[no-untyped-call]
+            outs = [out for out in results if isinstance(out, torch.Tensor) and out.requires_grad]
+            torch.autograd.backward(outs, [torch.ones_like(out) for out in outs])
+
+
+class Lead(NamedTuple):
+    """To which inputs, and through which nodes that saved tensors: these lead there once."""
+
+    inputs: frozenset[int]
+    savers: frozenset[int]
+
+
+def _lead(tensor: Any, places: dict[int, int]) -> Lead:
+    nodes = _nodes(tensor)
+    leaves = (id(getattr(node, "variable", None)) for node in nodes)
+    return Lead(
+        frozenset(places[leaf] for leaf in leaves if leaf in places),
+        frozenset(node._sequence_nr() for node in nodes if _saves(node)),
+    )
+
+
+def _nodes(tensor: Any) -> set[Any]:
+    seen, waiting = set[Any](), [getattr(tensor, "grad_fn", None)]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return seen
+
+
+def _saves(node: Any) -> bool:
+    kept = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+    return bool(getattr(node, "saved_tensors", ())) or any(map(_is_saved, kept))
+
+
+def _is_saved(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (
+        isinstance(value, tuple) and any(map(_is_saved, value))
+    )
+
+
+def absent(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
+    """The inputs that only gradients of None lead to, if any does."""
+    pairs = list(zip(given, leads, strict=False))
+    reached = {index for grad, lead in pairs if grad is not None for index in lead.inputs}
+    return frozenset(index for _, lead in pairs for index in lead.inputs) - reached
+
+
+def savers(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
+    """The nodes that saved tensors, which a backward with these gradients goes through."""
+    pairs = zip(given, leads, strict=False)
+    return frozenset(node for grad, lead in pairs if grad is not None for node in lead.savers)
+
+
+def with_zeros(node: Any, given: list[Any]) -> None:
+    """Gradients of None as zeros, in place, as autograd itself makes them."""
+    for place, (grad, meta) in enumerate(zip(given, node._input_metadata, strict=True)):
+        if grad is None:
+            given[place] = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)

@@ -1,0 +1,1 @@
+"""Lowerings of core ATen operators to loop nests."""

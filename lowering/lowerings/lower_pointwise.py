@@ -1,0 +1,312 @@
+"""Elementwise operators: promotion as torch does it, then one expression."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes
+
+from ..ir import IndexValue, Select, Value
+from ..poly import Size, at_least
+from ..registry import Unsupported, lowers
+from ..unit import Ref
+from .lowering_context import Context
+from .value_builders import cast, const, op
+
+aten = torch.ops.aten
+Number = bool | int | float
+Operand = Ref | Number
+INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def promote(ctx: Context, operands: Sequence[Any], kind: KIND) -> tuple[torch.dtype, torch.dtype]:
+    """(dtype to compute in, dtype of the result) of an elementwise operator."""
+    compute, result = elementwise_dtypes(
+        *(ctx.example(operand) for operand in operands), type_promotion_kind=kind
+    )
+    if compute.is_complex or result.is_complex:
+        raise Unsupported("complex numbers")
+    return compute, result
+
+
+def elementwise(
+    ctx: Context,
+    node: Any,
+    operands: Sequence[Operand],
+    fn: Callable[..., Value],
+    kind: KIND = KIND.DEFAULT,
+) -> Ref:
+    """`fn(*values)` at every point of the result, operands converted to the common compute
+    dtype."""
+    compute, _ = promote(ctx, operands, kind)
+    result = ctx.value_of(node).dtype
+
+    def body(at: Any) -> Value:
+        values = [cast(ctx.element(operand, at, compute), compute) for operand in operands]
+        return cast(fn(*values), result)
+
+    return ctx.pointwise(node, body)
+
+
+def _register(
+    packet: Any, overloads: str, fn: Callable[..., Value], kind: KIND, operands: int
+) -> None:
+    for name in overloads.split():
+        if hasattr(packet, name):
+
+            @lowers(getattr(packet, name))
+            def lowering(ctx: Context, node: Any, *args: Any, _fn: Any = fn, **kwargs: Any) -> Ref:
+                if kwargs or len(args) != operands:
+                    raise Unsupported("arguments")
+                return elementwise(ctx, node, args, _fn, kind)
+
+
+def named(name: str) -> Callable[..., Value]:
+    return lambda *args: op(name, *args)
+
+
+def named_logic(name: str) -> Callable[[Value, Value], Value]:
+    return lambda a, b: op(name, cast(a, torch.bool), cast(b, torch.bool))
+
+
+def unary(packets: str, kind: KIND, fn: Callable[[Value], Value] | None = None) -> None:
+    for name in packets.split():
+        _register(getattr(aten, name), "default", fn or named(name), kind, 1)
+
+
+def binary(packets: str, overloads: str, kind: KIND, fn: Callable[[Value, Value], Value]) -> None:
+    for name in packets.split():
+        _register(getattr(aten, name), overloads, fn, kind, 2)
+
+
+def sign_free(fn: Callable[..., Value]) -> Callable[[Value], Value]:
+    """Integers are already whole."""
+    return lambda x: fn(x) if x.dtype.is_floating_point else x
+
+
+unary(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tanh erf tan asin acos atan sinh cosh asinh acosh"
+    " atanh erfc lgamma sigmoid sqrt rsqrt reciprocal",
+    KIND.INT_TO_FLOAT,
+)
+unary("neg", KIND.DEFAULT)
+unary("abs", KIND.DEFAULT, lambda x: x if x.dtype == torch.bool else op("abs", x))
+unary("sign", KIND.DEFAULT, lambda x: x if x.dtype == torch.bool else op("sign", x))
+for _whole in ("floor", "ceil", "trunc", "round"):
+    unary(_whole, KIND.DEFAULT, sign_free(named(_whole)))
+unary("bitwise_not", KIND.DEFAULT, named("not"))
+unary("logical_not", KIND.ALWAYS_BOOL, lambda x: op("not", cast(x, torch.bool)))
+unary(
+    "isnan",
+    KIND.ALWAYS_BOOL,
+    lambda x: op("isnan", x) if x.dtype.is_floating_point else const(False, torch.bool),
+)
+unary(
+    "isinf",
+    KIND.ALWAYS_BOOL,
+    lambda x: op("isinf", x) if x.dtype.is_floating_point else const(False, torch.bool),
+)
+unary("signbit", KIND.ALWAYS_BOOL, lambda x: _signbit(x))
+unary("relu", KIND.DEFAULT, lambda x: op("maximum", x, const(0, x.dtype)))
+
+
+def _signbit(x: Value) -> Value:
+    if x.dtype == torch.bool:
+        return const(False, torch.bool)
+    return op("signbit", x) if x.dtype.is_floating_point else op("lt", x, const(0, x.dtype))
+
+
+def logic(name: str, numeric: str) -> Callable[[Value, Value], Value]:
+    """A function that has a logical form for bool."""
+    return lambda a, b: op(name if a.dtype == torch.bool else numeric, a, b)
+
+
+def extremum(name: str) -> Callable[[Value, Value], Value]:
+    return logic("or" if name == "maximum" else "and", name)
+
+
+binary("mul", "Tensor Scalar", KIND.DEFAULT, logic("and", "mul"))
+for _name in ("maximum", "minimum"):
+    binary(_name, "default", KIND.DEFAULT, extremum(_name))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    binary(_name, "Tensor Scalar", KIND.ALWAYS_BOOL, named(_name))
+for _name in ("and", "or", "xor"):
+    binary(f"bitwise_{_name}", "Tensor Scalar", KIND.DEFAULT, named(_name))
+    binary(
+        f"logical_{_name}",
+        "default",
+        KIND.ALWAYS_BOOL,
+        named_logic(_name),
+    )
+for _name, _shift in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
+    binary(_name, "Tensor Tensor_Scalar", KIND.DEFAULT, named(_shift))
+binary("fmod", "Tensor Scalar", KIND.DEFAULT, lambda a, b: op("fmod", a, _nonzero(b)))
+binary("remainder", "Tensor Scalar", KIND.DEFAULT, lambda a, b: op("remainder", a, _nonzero(b)))
+for _name, _kind in (
+    ("atan2", KIND.INT_TO_FLOAT),
+    ("copysign", KIND.INT_TO_FLOAT),
+    ("hypot", KIND.DEFAULT),
+):
+    binary(_name, "default Tensor Scalar", _kind, named(_name))
+
+
+def _nonzero(divisor: Value) -> Value:
+    """Integer division by zero raises in eager: only a divisor known not to be zero is lowered."""
+    from_constant = getattr(divisor, "value", None)
+    from_size = (
+        isinstance(divisor, IndexValue)
+        and not divisor.index.terms
+        and at_least(divisor.index.offset, 1)
+    )
+    known = from_size or (isinstance(from_constant, int) and from_constant != 0)
+    if not divisor.dtype.is_floating_point and not known:
+        raise Unsupported("integer division by a tensor")
+    return divisor
+
+
+@lowers(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def _add(ctx: Context, node: Any, a: Operand, b: Operand, alpha: Number = 1) -> Ref:
+    name = "add" if "add" in str(node.target) else "sub"
+
+    def body(x: Value, y: Value) -> Value:
+        if x.dtype == torch.bool:
+            return op("or", x, y)
+        scaled = y if alpha == 1 else op("mul", y, const(alpha, y.dtype))
+        return op(name, x, scaled)
+
+    if alpha != 1 and node.meta["val"].dtype == torch.bool:
+        raise Unsupported("alpha of bool")
+    return elementwise(ctx, node, (a, b), body)
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar)
+def _div(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
+    return elementwise(ctx, node, (a, b), lambda x, y: op("div", x, y), KIND.INT_TO_FLOAT)
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _div_mode(ctx: Context, node: Any, a: Operand, b: Operand, *, rounding_mode: str | None) -> Ref:
+    if rounding_mode is None:
+        return _div(ctx, node, a, b)
+    name = {"floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
+    return elementwise(ctx, node, (a, b), lambda x, y: op(name, x, _nonzero(y)))
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def _pow_scalar(ctx: Context, node: Any, a: Ref, exponent: Number) -> Ref:
+    return elementwise(ctx, node, (a, exponent), lambda x, y: _power(x, exponent, y))
+
+
+def _power(x: Value, exponent: Number, y: Value) -> Value:
+    """Eager's own shortcuts (aten/src/ATen/native/cpu/PowKernel.cpp): 0.5, 2, 3, -0.5, -1, -2;
+    integers by multiplication."""
+    if exponent == 2:
+        return op("mul", x, x)
+    if exponent == 3:
+        return op("mul", op("mul", x, x), x)
+    if exponent == 1:
+        return x
+    if not x.dtype.is_floating_point:
+        raise Unsupported("integer power")
+    if exponent == 0.5:
+        return op("sqrt", x)
+    if exponent == -0.5:
+        return op("rsqrt", x)
+    if exponent == -1:
+        return op("reciprocal", x)
+    if exponent == -2:
+        return op("reciprocal", op("mul", x, x))
+    return op("pow", x, y)
+
+
+@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def _pow(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
+    if not node.meta["val"].dtype.is_floating_point:
+        raise Unsupported("integer power")
+    return elementwise(ctx, node, (a, b), lambda x, y: op("pow", x, y))
+
+
+@lowers(aten.where.self)
+def _where(ctx: Context, node: Any, condition: Ref, a: Operand, b: Operand) -> Ref:
+    dtype = ctx.value_of(node).dtype
+    if condition.dtype != torch.bool:
+        raise Unsupported("condition is not bool")
+
+    def body(at: Any) -> Value:
+        sides = [cast(ctx.element(side, at, dtype), dtype) for side in (a, b)]
+        return Select(condition.load(at), *sides)
+
+    return ctx.pointwise(node, body)
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default)
+def _clamp(
+    ctx: Context, node: Any, x: Ref, low: Operand | None = None, high: Operand | None = None
+) -> Ref:
+    if "clamp_max" in str(node.target):
+        low, high = None, low
+    operands = [operand for operand in (x, low, high) if operand is not None]
+    names = ["maximum"] * (low is not None) + ["minimum"] * (high is not None)
+
+    def body(value: Value, *limits: Value) -> Value:
+        for name, limit in zip(names, limits, strict=True):
+            value = op(name, value, limit)
+        return value
+
+    if any(isinstance(limit, float) and math.isnan(limit) for limit in operands[1:]):
+        raise Unsupported("NaN limit")
+    return elementwise(ctx, node, operands, body)
+
+
+@lowers(
+    aten._to_copy.default,
+    torch.ops.prims.convert_element_type.default,
+    aten.clone.default,
+    aten.alias_copy.default,
+)
+def _copy(ctx: Context, node: Any, x: Ref, *args: Any, **kwargs: Any) -> Ref:
+    value = ctx.value_of(node)
+    if (
+        value.device != ctx.device_of(x)
+        or value.dtype.is_complex
+        or kwargs.get("layout") not in (None, torch.strided)
+    ):
+        raise Unsupported("copy between devices, layouts or to complex")
+    return ctx.pointwise(node, lambda at: cast(x.load(at), value.dtype))
+
+
+@lowers(aten.copy.default)
+def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool = False) -> Ref:
+    if ctx.device_of(x) != ctx.device_of(source):
+        raise Unsupported("copy between devices")
+    target = ctx.compact_result(ctx.value_of(node))
+    return ctx.fill(target, lambda at: cast(source.load(at), x.dtype))
+
+
+@lowers(
+    aten.full.default,
+    aten.full_like.default,
+    aten.new_full.default,
+    aten.scalar_tensor.default,
+    aten.fill.Scalar,
+)
+def _full(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
+    fill = args[0] if node.target is aten.scalar_tensor.default else args[-1]
+    if not isinstance(fill, Number | Size):
+        raise Unsupported("fill value known at run time")
+    return ctx.pointwise(node, lambda at: const(fill, ctx.value_of(node).dtype))
+
+
+@lowers(
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.zeros.default,
+    aten.ones.default,
+    aten.new_zeros.default,
+)
+def _zeros(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
+    return ctx.pointwise(
+        node, lambda at: const(int("ones" in str(node.target)), ctx.value_of(node).dtype)
+    )

@@ -1,0 +1,328 @@
+"""Pooling: reductions over windows, and their gradients."""
+
+import dataclasses
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from .. import sizes
+from ..ir import IndexValue, Load, Reduced, Select, Value
+from ..poly import Size, is_known
+from ..registry import Unsupported, lowers
+from ..sizes import Index
+from ..unit import Ref
+from .lower_index import all_within, indirect
+from .lowering_context import Context
+from .value_builders import cast, compute_dtype, const, op
+
+aten = torch.ops.aten
+LONG = torch.int64
+Coordinates = tuple[Index, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Along each pooled axis, window `i` holds positions i * stride - padding + k * dilation, for k
+    below `kernel`, of an axis of `extent`."""
+
+    extent: tuple[Size, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    def source(self, window: Coordinates, within: Coordinates) -> Coordinates:
+        """The positions of element `within` of each window."""
+        return tuple(
+            sizes.add(sizes.scale(i, s), sizes.scale(k, d), sizes.const(-p))
+            for i, k, s, d, p in zip(
+                window, within, self.stride, self.dilation, self.padding, strict=True
+            )
+        )
+
+
+def _tuple(given: Any, rank: int) -> tuple[int, ...]:
+    numbers = [given] if isinstance(given, int) else list(given)
+    if not all(isinstance(number, int) for number in numbers):
+        raise Unsupported("a window that only a call knows")
+    return tuple(numbers * rank if len(numbers) == 1 else numbers)
+
+
+def _windows(x: Ref, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Windows:
+    sides = _tuple(kernel, rank)
+    step = _tuple(stride, rank) if stride else sides
+    extent = x.shape[len(x.shape) - rank :]
+    if 0 in x.shape or not x.dtype.is_floating_point:
+        raise Unsupported("pooling of nothing, or of integers")
+    return Windows(extent, sides, step, _tuple(padding, rank), _tuple(dilation, rank))
+
+
+def _element(x: Ref, lead: Coordinates, source: Coordinates) -> tuple[Load, Value | None]:
+    """The element at `source` of plane `lead`, 0 outside, and whether it is inside."""
+    inside = all_within(source, x.shape[len(lead) :])
+    return x.load((*lead, *source), inside), inside
+
+
+def _chosen(inside: Value | None, value: Value, otherwise: Value) -> Value:
+    return value if inside is None else Select(inside, value, otherwise)
+
+
+# averages
+
+
+def _clipped(position: Index, limit: Size) -> Value:
+    """The position, at least 0 and at most `limit`."""
+    value = op("maximum", IndexValue(position), const(0, LONG))
+    return op("minimum", value, const(limit, LONG))
+
+
+def _divisor(
+    at: Windows, window: Coordinates, include_pad: bool, override: Any, dtype: torch.dtype
+) -> Value:
+    """What the window's sum is divided by: its elements within the axis, or within its padding."""
+    if override is not None:
+        return const(override, dtype)
+    count: Value | None = None
+    zero = tuple(sizes.ZERO for _ in window)
+    starts = at.source(window, zero)
+    for start, size, side, pad in zip(starts, at.extent, at.kernel, at.padding, strict=True):
+        end = sizes.add(start, sizes.const(side))
+        if include_pad:
+            length = op(
+                "sub", op("minimum", IndexValue(end), const(size + pad, LONG)), IndexValue(start)
+            )
+        else:
+            length = op("sub", _clipped(end, size), _clipped(start, size))
+        count = length if count is None else op("mul", count, length)
+    assert count is not None
+    return cast(count, dtype)
+
+
+def _average(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -> Ref:
+    kernel, stride, padding, _, include_pad, override = _filled(
+        given, (None, (), 0, False, True, None)
+    )
+    at = _windows(x, rank, kernel, stride, padding, 1)
+    target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - rank
+    compute = compute_dtype(x.dtype)
+
+    def body(outer: Coordinates, inner: Coordinates) -> Value:
+        element, _ = _element(x, outer[:lead], at.source(outer[lead:], inner))
+        total = Reduced("sum", cast(element, compute), compute)
+        return op("div", total, _divisor(at, outer[lead:], include_pad, override, compute))
+
+    return ctx.reduce(target, at.kernel, body)
+
+
+def _filled(given: Sequence[Any], defaults: Sequence[Any]) -> list[Any]:
+    return [*given, *defaults[len(given) :]]
+
+
+@lowers(aten.avg_pool2d.default)
+def _avg_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> Ref:
+    return _average(ctx, node, x, 2, args)
+
+
+@lowers(aten.avg_pool3d.default)
+def _avg_pool3d(ctx: Context, node: Any, x: Ref, *args: Any) -> Ref:
+    return _average(ctx, node, x, 3, args)
+
+
+@lowers(aten.avg_pool2d_backward.default)
+def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
+    """Each element sums what the windows that hold it were given, over what they were divided
+    by."""
+    kernel, stride, padding, _, include_pad, override = args
+    at = _windows(x, 2, kernel, stride, padding, 1)
+    target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - 2
+    compute = compute_dtype(x.dtype)
+    reach = tuple(-(-side // step) for side, step in zip(at.kernel, at.stride, strict=True))
+
+    def body(outer: Coordinates, inner: Coordinates) -> Value:
+        ends = [sizes.add(i, sizes.const(p)) for i, p in zip(outer[lead:], at.padding, strict=True)]
+        last = [sizes.floordiv(end, step) for end, step in zip(ends, at.stride, strict=True)]
+        window = tuple(
+            sizes.add(index, sizes.scale(k, -1)) for index, k in zip(last, inner, strict=True)
+        )
+        element, inside = _element(grad, outer[:lead], window)
+        far = [
+            op("lt", IndexValue(sizes.add(end, sizes.scale(w, -step))), const(side, LONG))
+            for end, w, step, side in zip(ends, window, at.stride, at.kernel, strict=True)
+        ]
+        for test in far:
+            inside = test if inside is None else op("and", inside, test)
+        held = Load(element.buffer, element.index, inside)
+        divisor = _divisor(at, window, include_pad, override, compute)
+        part = _chosen(inside, op("div", cast(held, compute), divisor), const(0, compute))
+        return Reduced("sum", part, compute)
+
+    return ctx.reduce(target, reach, body)
+
+
+@lowers(aten._adaptive_avg_pool2d.default)
+def _adaptive_avg_pool2d(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
+    return _adaptive(ctx, node, x, size)
+
+
+@lowers(aten._adaptive_avg_pool3d.default)
+def _adaptive_avg_pool3d(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
+    return _adaptive(ctx, node, x, size)
+
+
+def _adaptive(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
+    """Window i of n over an axis of m holds positions floor(i m / n) to ceil((i + 1) m / n)."""
+    lead = len(x.shape) - len(size)
+    extent = x.shape[lead:]
+    if not all(map(is_known, (*x.shape, *size))) or 0 in x.shape or 0 in size:
+        raise Unsupported("windows that only a call knows")
+    longest = tuple(
+        max(-(-(i + 1) * m // n) - i * m // n for i in range(min(n, m * n)))
+        for m, n in zip(extent, size, strict=True)
+    )
+    target, compute = ctx.result(ctx.value_of(node)), compute_dtype(x.dtype)
+
+    def body(outer: Coordinates, inner: Coordinates) -> Value:
+        starts, ends = [], []
+        for i, m, n in zip(outer[lead:], extent, size, strict=True):
+            starts.append(sizes.floordiv(sizes.scale(i, m), n))
+            ends.append(sizes.floordiv(sizes.add(sizes.scale(i, m), sizes.const(m + n - 1)), n))
+        source = tuple(sizes.add(s, k) for s, k in zip(starts, inner, strict=True))
+        element, inside = _element(x, outer[:lead], source)
+        for position, end in zip(source, ends, strict=True):
+            test = op("lt", IndexValue(position), IndexValue(end))
+            inside = test if inside is None else op("and", inside, test)
+        held = Load(element.buffer, element.index, inside)
+        total: Value = Reduced("sum", cast(held, compute), compute)
+        for start, end in zip(starts, ends, strict=True):
+            length = IndexValue(sizes.add(end, sizes.scale(start, -1)))
+            total = op("div", total, cast(length, compute))
+        return total
+
+    return ctx.reduce(target, longest, body)
+
+
+@lowers(aten._adaptive_avg_pool2d_backward.default)
+def _adaptive_avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
+    return _adaptive_backward(ctx, node, grad, x, 2)
+
+
+@lowers(aten._adaptive_avg_pool3d_backward.default)
+def _adaptive_avg_pool3d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
+    return _adaptive_backward(ctx, node, grad, x, 3)
+
+
+def _adaptive_backward(ctx: Context, node: Any, grad: Ref, x: Ref, rank: int) -> Ref:
+    """Position p of an axis of m lies in windows floor(p n / m) to floor(((p + 1) n - 1) / m) of n,
+    each of which shares its gradient out equally."""
+    lead = len(x.shape) - rank
+    axes = list(zip(x.shape[lead:], grad.shape[lead:], strict=True))
+    if not all(map(is_known, (*x.shape, *grad.shape))) or 0 in x.shape or 0 in grad.shape:
+        raise Unsupported("windows that only a call knows")
+    most = tuple(max(((p + 1) * n - 1) // m - p * n // m + 1 for p in range(m)) for m, n in axes)
+    target, compute = ctx.result(ctx.value_of(node)), compute_dtype(x.dtype)
+
+    def body(outer: Coordinates, inner: Coordinates) -> Value:
+        windows, inside, shares = [], None, list[Value]()
+        for p, k, (m, n) in zip(outer[lead:], inner, axes, strict=True):
+            window = sizes.add(sizes.floordiv(sizes.scale(p, n), m), k)
+            last = sizes.floordiv(sizes.add(sizes.scale(p, n), sizes.const(n - 1)), m)
+            test = op("le", IndexValue(window), IndexValue(last))
+            inside = test if inside is None else op("and", inside, test)
+            start = sizes.floordiv(sizes.scale(window, m), n)
+            end = sizes.floordiv(sizes.add(sizes.scale(window, m), sizes.const(m + n - 1)), n)
+            windows.append(window)
+            shares.append(cast(IndexValue(sizes.add(end, sizes.scale(start, -1))), compute))
+        element = cast(grad.load((*outer[:lead], *windows), inside), compute)
+        for share in shares:
+            element = op("div", element, share)
+        return Reduced("sum", _chosen(inside, element, const(0, compute)), compute)
+
+    return ctx.reduce(target, most, body)
+
+
+# maxima
+
+
+@lowers(aten.max_pool2d_with_indices.default)
+def _max_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
+    return _maxima(ctx, node, x, 2, args)
+
+
+@lowers(aten.max_pool3d_with_indices.default)
+def _max_pool3d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
+    return _maxima(ctx, node, x, 3, args)
+
+
+def _maxima(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -> tuple[Ref, Ref]:
+    """The largest elements of the windows and where they are, counted along each plane."""
+    kernel, stride, padding, dilation, _ = _filled(given, (None, (), 0, 1, False))
+    at = _windows(x, rank, kernel, stride, padding, dilation)
+    values, places = (ctx.result(value) for value in node.meta["val"])
+    lead, compute = len(x.shape) - rank, compute_dtype(x.dtype)
+    lowest = const(float("-inf"), compute)
+
+    def element(outer: Coordinates, inner: Coordinates) -> Value:
+        loaded, inside = _element(x, outer[:lead], at.source(outer[lead:], inner))
+        return _chosen(inside, cast(loaded, compute), lowest)
+
+    def largest(outer: Coordinates, inner: Coordinates) -> Value:
+        return cast(Reduced("max", element(outer, inner), compute), x.dtype)
+
+    def place(outer: Coordinates, inner: Coordinates) -> Value:
+        found = Reduced("argmax", element(outer, inner), LONG)
+        starts = at.source(outer[lead:], tuple(sizes.ZERO for _ in inner))
+        return _flat(at, found, starts)
+
+    return ctx.reduce(values, at.kernel, largest), ctx.reduce(places, at.kernel, place)
+
+
+def _flat(at: Windows, found: Value, starts: Coordinates) -> Value:
+    """A position in the window, row-major, as one in the plane. A window of -inf alone gives its
+    first element that is no padding, as eager does."""
+    flat: Value = const(0, LONG)
+    for d, (start, size, step) in enumerate(zip(starts, at.extent, at.dilation, strict=True)):
+        side, below = at.kernel[d], prod(at.kernel[d + 1 :])
+        k = op("remainder", op("floordiv", found, const(below, LONG)), const(side, LONG))
+        first = op(
+            "floordiv", op("sub", const(step - 1, LONG), IndexValue(start)), const(step, LONG)
+        )
+        k = op("maximum", k, first)
+        position = op("add", IndexValue(start), op("mul", k, const(step, LONG)))
+        flat = op("add", op("mul", flat, const(size, LONG)), position)
+    return flat
+
+
+@lowers(aten.max_pool2d_with_indices_backward.default)
+def _max_pool2d_backward(
+    ctx: Context,
+    node: Any,
+    grad: Ref,
+    x: Ref,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    places: Ref,
+) -> Ref:
+    """Every window adds what it was given to the element that it took."""
+    target = ctx.result(ctx.value_of(node))
+    height, width = target.shape[-2:]
+    if not ctx.ordered or target.strides[-2] != width * target.strides[-1]:
+        raise Unsupported("stores at positions from memory")
+    if target.dtype not in (torch.float32, torch.float64):
+        raise Unsupported(f"sums in memory of {target.dtype}")
+    ctx.fill(target, lambda at: const(0, target.dtype))
+    planes = Ref(
+        target.buffer,
+        (*target.shape[:-2], height * width),
+        (*target.strides[:-2], target.strides[-1]),
+    )
+
+    def where(at: Coordinates) -> Coordinates:
+        return (*at[:-2], indirect(places.load(at), height * width))
+
+    ctx.scatter(planes, grad.shape, grad.load, where, "sum")
+    return target

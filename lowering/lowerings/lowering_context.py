@@ -1,0 +1,171 @@
+"""What a lowering works with: loads of its operands, and new nests with their buffers."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from .. import sizes
+from ..ir import Buffer, Nest, Store, Value
+from ..poly import Poly, Size, hint
+from ..registry import Unsupported
+from ..sizes import Index
+from ..symint import Symbols
+from ..unit import Item, Layout, Ref, extent, is_dense
+from .value_builders import cast, const
+
+FILLED = 64  # rows from which on a GPU scans them side by side
+SHORT = 4096  # and the longest row for which fewer do
+Body = Callable[[tuple[Index, ...]], Value]
+Places = Callable[[tuple[Index, ...]], tuple[Index, ...]]
+
+
+class Context:
+    """Collects the items and buffers of one unit while its graph is lowered."""
+
+    def __init__(self, symbols: Symbols, ordered: bool = True) -> None:
+        """ordered: whether the target runs the points of a nest that meet in one place in
+        order."""
+        self.symbols, self.ordered = symbols, ordered
+        self.items: list[Item] = []
+        self.layouts: dict[Buffer, Layout] = {}
+        self.origin = ""
+        self._count = 0
+
+    def fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def buffer(self, stem: str, dtype: torch.dtype, layout: Layout) -> Buffer:
+        made = Buffer(self.fresh(stem), dtype, extent(layout.shape, layout.strides))
+        self.layouts[made] = layout
+        return made
+
+    def result(self, value: torch.Tensor) -> Ref:
+        """A new buffer for a dense tensor like `value`."""
+        if value.layout != torch.strided or value.dtype.is_complex or value.is_quantized:
+            raise Unsupported(f"a {value.dtype} tensor of layout {value.layout}")
+        shape, strides = self.symbols.shape(value), self.symbols.strides(value)
+        if 0 in shape:
+            raise Unsupported("an empty result")
+        if not is_dense(shape, strides):
+            raise Unsupported(f"a result with strides {strides}")
+        return Ref(
+            self.buffer("buf", value.dtype, Layout(shape, strides, value.device)), shape, strides
+        )
+
+    def compact_result(self, value: torch.Tensor) -> Ref:
+        """As `result`; for a tensor that leaves gaps one without, its axes in the same order."""
+        shape, strides = self.symbols.shape(value), self.symbols.strides(value)
+        if 0 in shape or value.dtype.is_complex or is_dense(shape, strides):
+            return self.result(value)
+        order = sorted(range(len(shape)), key=lambda d: (-hint(strides[d]), d))
+        steps = sizes.contiguous_strides([shape[d] for d in order])
+        dense = tuple(steps[order.index(d)] for d in range(len(shape)))
+        buffer = self.buffer("buf", value.dtype, Layout(shape, dense, value.device))
+        return Ref(buffer, shape, dense)
+
+    def temporary(self, shape: Sequence[Size], dtype: torch.dtype, device: torch.device) -> Ref:
+        sizes_ = tuple(shape)
+        strides = sizes.contiguous_strides(sizes_)
+        return Ref(self.buffer("tmp", dtype, Layout(sizes_, strides, device)), sizes_, strides)
+
+    @staticmethod
+    def value_of(node: Any) -> torch.Tensor:
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported("a result that is not a tensor")
+        return value
+
+    def device_of(self, ref: Ref) -> torch.device:
+        return self.layouts[ref.buffer].device
+
+    def example(self, operand: Any) -> Any:
+        """A meta tensor or number that type promotion treats as it would the operand."""
+        if isinstance(operand, Ref):
+            return torch.empty((1,) * len(operand.shape), dtype=operand.dtype, device="meta")
+        if isinstance(operand, Poly):
+            return hint(operand)  # type: ignore[arg-type]
+        if isinstance(operand, bool | int | float):
+            return operand
+        raise Unsupported(f"an operand of type {type(operand).__name__}")
+
+    def element(self, operand: Any, at: tuple[Index, ...], dtype: torch.dtype) -> Value:
+        """The operand's element for result coordinates `at`; a number becomes a constant of
+        `dtype`."""
+        if isinstance(operand, Ref):
+            return operand.load(at)
+        if isinstance(operand, bool | int | float | Poly):
+            return const(operand, dtype)
+        raise Unsupported(f"an operand of type {type(operand).__name__}")
+
+    def add(self, nest: Nest) -> None:
+        self.items.append(nest)
+
+    def fill(self, target: Ref, body: Body) -> Ref:
+        """A pointwise nest that stores `body(coordinates)` at every element of `target`."""
+        at = tuple(sizes.atom_index(axis) for axis in sizes.make_axes(target.shape))
+        store = Store(target.buffer, target.index(at), body(at))
+        self.add(Nest(target.shape, (), (store,), (self.origin,)))
+        return target
+
+    def scatter(
+        self,
+        target: Ref,
+        shape: Sequence[Size],
+        body: Body,
+        places: Places,
+        combine: str | None = None,
+    ) -> Ref:
+        """A nest over `shape` that stores `body(coordinates)` at `places(coordinates)` of
+        `target`."""
+        if not self.ordered:
+            raise Unsupported("stores at positions from memory")
+        if 0 in shape:
+            return target
+        at = tuple(sizes.atom_index(axis) for axis in sizes.make_axes(tuple(shape)))
+        store = Store(
+            target.buffer, target.index(places(at)), cast(body(at), target.dtype), combine
+        )
+        self.add(Nest(tuple(shape), (), (store,), (self.origin,)))
+        return target
+
+    def scan(self, target: Ref, axis: int, body: Body, kind: str) -> Ref:
+        """A nest that stores, at each point, the fold of `body` over the points of `axis` up to
+        it."""
+        shape = target.shape
+        outer = [d for d in range(len(shape)) if d != axis]
+        if not self.ordered and not _many_rows([shape[d] for d in outer], shape[axis]):
+            raise Unsupported("a scan of few rows")
+        axes = sizes.make_axes((*(shape[d] for d in outer), shape[axis]))
+        places = dict(zip((*outer, axis), map(sizes.atom_index, axes), strict=True))
+        at = tuple(places[d] for d in range(len(shape)))
+        store = Store(target.buffer, target.index(at), cast(body(at), target.dtype), kind)
+        space = tuple(shape[d] for d in outer)
+        self.add(Nest(space, (shape[axis],), (store,), (self.origin,)))
+        return target
+
+    def pointwise(self, node: Any, body: Body) -> Ref:
+        value = self.value_of(node)
+        return self.fill(self.result(value), body)
+
+    def reduce(self, target: Ref, inner: Sequence[Size], body: Callable[..., Value]) -> Ref:
+        """A reduction nest over `inner` axes; `body(outer, inner)` makes the value to store,
+        `Reduced` included."""
+        if 0 in inner:
+            raise Unsupported("a reduction of nothing")
+        outer_axes = sizes.make_axes(target.shape)
+        inner_axes = sizes.make_axes(tuple(inner), len(outer_axes))
+        outer, within = (
+            tuple(sizes.atom_index(axis) for axis in axes) for axes in (outer_axes, inner_axes)
+        )
+        value = cast(body(outer, within), target.dtype)
+        store = Store(target.buffer, target.index(outer), value)
+        self.add(Nest(target.shape, tuple(inner), (store,), (self.origin,)))
+        return target
+
+
+def _many_rows(outer: Sequence[Size], length: Size) -> bool:
+    """Whether programs that scan a row each fill a GPU, or have little to do."""
+    return hint(prod(outer)) >= FILLED or hint(length) <= SHORT

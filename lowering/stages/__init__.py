@@ -1,0 +1,1 @@
+"""The stages between lowering and printing."""

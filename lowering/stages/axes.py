@@ -1,0 +1,196 @@
+"""Changing the axes of a nest: order, merging, and splitting off outer ones."""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+from .. import sizes
+from ..ir import (
+    AxisRewriter,
+    Indirect,
+    Nest,
+    Reduced,
+    Store,
+    Value,
+    atoms,
+    indices_of,
+    nest_loads,
+    part_height,
+    store_values,
+    walk,
+)
+from ..poly import Size, divided, hint
+from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+
+
+def rebuild(
+    nest: Nest, space: Sequence[Size], inner: Sequence[Size], rewrite: Callable[[Atom], Index]
+) -> Nest:
+    """The nest over new axes; `rewrite` gives each old axis in terms of them."""
+    rewriter = AxisRewriter(rewrite)
+    stores = tuple(
+        Store(store.buffer, rewriter.index(store.index), rewriter(store.value), store.combine)
+        for store in nest.stores
+    )
+    return Nest(tuple(space), tuple(inner), stores, nest.origins)
+
+
+def all_indices(nest: Nest) -> Iterator[Index]:
+    """Every index of the nest, those inside divisions included."""
+    roots = [store.index for store in nest.stores]
+    roots.extend(index for value in store_values(nest) for index in indices_of(value))
+    for index in roots:
+        yield index
+        yield from (atom.base for atom in atoms(index) if isinstance(atom, FloorDiv | Mod))
+
+
+def axes_of(value: Value) -> frozenset[Axis]:
+    """Axes that the value depends on, those that a `Reduced` folds over included."""
+    indices = [index for below in walk(value) for index in indices_of(below)]
+    return frozenset(a for index in indices for a in atoms(index) if isinstance(a, Axis))
+
+
+def canonical(nest: Nest) -> Nest:
+    """Axes in the order of memory, sizes of one dropped, neighbours merged where every index allows
+    it."""
+    return merge(order(nest))
+
+
+def order(nest: Nest) -> Nest:
+    """Space axes by falling stride of the first store, inner ones by falling stride of the
+    loads."""
+    count = len(nest.space)
+    axes = nest.axes
+    space = sorted(
+        (a for a in axes[:count] if a.size != 1),
+        key=lambda a: -_store_stride(nest.stores[0].index, a),
+    )
+    inner = [a for a in axes[count:] if a.size != 1]
+    if not _has_positions(nest):
+        strides = {a: -_load_stride(nest, a) for a in inner}
+        inner.sort(key=lambda a: strides[a])
+    places = {axis: number for number, axis in enumerate(space + inner)}
+    if all(places.get(axis) == axis.number for axis in axes):
+        return nest
+
+    def rewrite(axis: Atom) -> Index:
+        assert isinstance(axis, Axis)
+        return sizes.atom_index(Axis(places[axis], axis.size)) if axis in places else sizes.ZERO
+
+    return rebuild(nest, [a.size for a in space], [a.size for a in inner], rewrite)
+
+
+def _store_stride(index: Index, axis: Axis) -> int:
+    """How far apart the axis stores, or the axis that its positions from memory are on."""
+    direct = abs(hint(sizes.coefficient(index, axis)))
+    if direct:
+        return direct
+    factors = (
+        abs(hint(factor))
+        for atom, factor in index.terms
+        if isinstance(atom, Indirect) and axis in axes_of(atom.value)
+    )
+    return max(factors, default=0)
+
+
+def _has_positions(nest: Nest) -> bool:
+    return any(isinstance(v, Reduced) and v.kind.startswith("arg") for v in store_values(nest))
+
+
+def _load_stride(nest: Nest, axis: Axis) -> int:
+    loads = sorted(nest_loads(nest), key=lambda load: -hint(load.buffer.size))
+    return next(
+        (abs(hint(c)) for load in loads if (c := sizes.coefficient(load.index, axis)) != 0), 0
+    )
+
+
+def merge(nest: Nest) -> Nest:
+    indices = set(all_indices(nest))
+    blocks: list[list[Axis]] = []
+    for axis in nest.axes:
+        start_of_inner = axis.number == len(nest.space)
+        if blocks and not start_of_inner and _mergeable(indices, blocks[-1][-1], axis):
+            blocks[-1].append(axis)
+        else:
+            blocks.append([axis])
+    if len(blocks) == len(nest.axes):
+        return nest
+    space = [prod(a.size for a in block) for block in blocks if block[0].number < len(nest.space)]
+    inner = [prod(a.size for a in block) for block in blocks if block[0].number >= len(nest.space)]
+    places: dict[Atom, Index] = {}
+    for number, block in enumerate(blocks):
+        whole = sizes.atom_index(Axis(number, prod(a.size for a in block)))
+        places.update(zip(block, sizes.delinear(whole, [a.size for a in block]), strict=True))
+    return rebuild(nest, space, inner, lambda axis: places[axis])
+
+
+def _mergeable(indices: set[Index], outer: Axis, inner: Axis) -> bool:
+    return all(
+        sizes.coefficient(index, outer) == inner.size * sizes.coefficient(index, inner)
+        for index in indices
+    )
+
+
+def align(nest: Nest, outer: tuple[Size, ...]) -> Nest | None:
+    """The nest with `outer` as its space and the rest as inner axes, or None if it cannot be had
+    without divisions of an inner axis.
+
+    A reduction nest keeps its inner axes, so its space must have as many points as `outer`.
+    """
+    if nest.space == outer:
+        return nest
+    if part_height((nest,)) is not None:
+        return None  # its points of space keep their order
+    total, points = prod(nest.space), prod(outer)
+    if 0 in nest.space or points == 0 or (nest.is_reduction and total != points):
+        return None
+    rest = divided(total, points)
+    if rest is None:
+        return None
+    if nest.is_reduction:
+        return _resplit(nest, outer, ())
+    if nest.space[: len(outer)] == outer:
+        return Nest(outer, nest.space[len(outer) :] + nest.inner, nest.stores, nest.origins)
+    return _resplit(nest, outer, (rest,) if rest != 1 else ())
+
+
+def _resplit(nest: Nest, outer: tuple[Size, ...], extra: tuple[Size, ...]) -> Nest | None:
+    """Space axes recomputed from the flat position over `outer` and `extra`."""
+    if nest.inner and extra:
+        return None
+    made = sizes.make_axes(outer + (extra or nest.inner))
+    flat = sizes.linear(made[: len(outer) + len(extra)], sizes.contiguous_strides(outer + extra))
+    old = nest.axes
+    places: dict[Atom, Index] = dict(zip(old, sizes.delinear(flat, nest.space), strict=False))
+    for axis, new in zip(old[len(nest.space) :], made[len(outer) :], strict=False):
+        places[axis] = sizes.atom_index(new)
+    aligned = rebuild(nest, outer, extra or nest.inner, lambda axis: places[axis])
+    inner = set(aligned.axes[len(outer) :])
+    return None if _divides(aligned, inner) and not _divides(nest, set(nest.axes)) else aligned
+
+
+def gains_divisions(before: Nest, after: Nest) -> bool:
+    return after is not before and _divisions(after) > _divisions(before)
+
+
+def _divisions(nest: Nest) -> int:
+    """Divisions in the indices of the nest."""
+    return sum(
+        isinstance(atom, FloorDiv | Mod)
+        for index in set(all_indices(nest))
+        for atom, _ in index.terms
+    )
+
+
+def _divides(nest: Nest, axes: set[Axis]) -> bool:
+    """Whether an index divides one of the axes."""
+    for index in all_indices(nest):
+        for atom, _ in index.terms:
+            if isinstance(atom, FloorDiv | Mod) and any(
+                below in axes for below in atoms(atom.base)
+            ):
+                return True
+    return False
+
+
+def points(nest: Nest) -> Size:
+    return prod(nest.space) * prod(nest.inner)

@@ -1,0 +1,170 @@
+"""Sums over columns that read what a loop over rows reads: each becomes partial sums over a fixed
+number of rows, which that loop takes along, and a short sum of these. The operands are read once,
+and the result is the same for every number of threads.
+
+The backward of a layer norm folds its gradient along rows for the input, along columns for weight
+and bias.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from .. import sizes
+from ..ir import PARTIAL, Buffer, Load, Nest, Reduced, Rewriter, Store, Value, has_positions
+from ..poly import Size, Var, hint, is_known, variable
+from ..sizes import Atom, Axis, Index
+from ..unit import Item, Layout, Unit
+from .axes import rebuild
+from .schedule import LEAST_ROWS
+
+WIDEST = 8192  # columns whose parts stay in cache
+
+# A load of a buffer over rows and columns: sizes of both, and the step of either.
+Access = tuple[Buffer, Size, Size, Size, Size]
+
+
+class Cut(NamedTuple):
+    """most: rows summed in one part, in their own type; parts: wanted, to spread over threads;
+    least: rows worth it."""
+
+    most: int
+    parts: int
+    least: int
+
+
+CORES = Cut(16, 32, LEAST_ROWS)  # longer parts would round more than eager's sums
+GPU = Cut(1 << 10, 264, 1 << 10)  # a part is one program's: two for each of 132 multiprocessors
+
+
+def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
+    shared = {access for item in unit.items if isinstance(item, Nest) for access in _rows(item)}
+    layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
+    for item in unit.items:
+        if isinstance(item, Nest) and _is_column_sum(item, cut) and shared & set(_columns(item)):
+            height = _height(item.axes[1].size, cut)
+            parts = _parts(item.axes[1].size, height, counts)
+            items.extend(_split(item, parts, height, layouts, f"part{len(items)}"))
+        else:
+            items.append(item)
+    variables = (*unit.variables, *counts.values())
+    return unit.replace(items=tuple(items), layouts=layouts, variables=variables)
+
+
+def split_columns_of_many_rows(unit: Unit) -> Unit:
+    """For kernels whose programs go through the rows of a part one after the other."""
+    return split_columns(unit, GPU)
+
+
+def _parts(rows: Size, height: int, counts: dict[Size, Var]) -> Size:
+    """How many parts the rows make, by a variable where only a call knows."""
+    if isinstance(rows, int):
+        return -(-rows // height)
+    if rows not in counts:
+        formula = ("//", (rows + (height - 1), height))
+        name = f"parts{len(counts)}"
+        counts[rows] = Var(name, -(-hint(rows) // height), 0, None, formula)
+    return variable(counts[rows])
+
+
+def _height(rows: Size, cut: Cut) -> int:
+    return max(min(cut.most, -(-hint(rows) // cut.parts)), 8) if is_known(rows) else cut.most
+
+
+def _rows(nest: Nest) -> Iterator[Access]:
+    """What a reduction of rows reads."""
+    if nest.is_reduction and len(nest.space) == len(nest.inner) == 1:
+        row, column = nest.axes
+        yield from _accesses(nest, row, column)
+
+
+def _columns(nest: Nest) -> Iterator[Access]:
+    column, row = nest.axes
+    yield from _accesses(nest, row, column)
+
+
+def _accesses(nest: Nest, row: Axis, column: Axis) -> Iterator[Access]:
+    for load in nest.loads:
+        steps = (sizes.coefficient(load.index, axis) for axis in (row, column))
+        across, along = steps
+        if along == 1 and across != 0:
+            yield load.buffer, row.size, column.size, across, along
+
+
+def _is_column_sum(nest: Nest, cut: Cut) -> bool:
+    if not (nest.is_reduction and len(nest.space) == len(nest.inner) == 1) or has_positions(nest):
+        return False
+    columns, rows = nest.axes[0].size, nest.axes[1].size
+    return (
+        all(store.combine is None for store in nest.stores)
+        and all(r.kind == "sum" and r.dtype == torch.float32 for r in _reduced(nest))
+        and hint(rows) >= cut.least
+        and (is_known(rows) or cut is not GPU)
+        and is_known(columns)
+        and 1 < columns <= WIDEST
+    )
+
+
+def _reduced(nest: Nest) -> list[Reduced]:
+    return [value for value in nest.values if isinstance(value, Reduced)]
+
+
+def _split(
+    nest: Nest, parts: Size, height: int, layouts: dict[Buffer, Layout], name: str
+) -> tuple[Nest, Nest]:
+    columns = nest.axes[0]
+    device = layouts[nest.stores[0].buffer].device
+    made: dict[Value, Buffer] = {}
+    for value in _reduced(nest):
+        buffer = Buffer(f"{name}_{len(made)}", value.dtype, parts * columns.size)
+        layouts[buffer] = Layout((parts, columns.size), (columns.size, 1), device)
+        made[value] = buffer
+    return _partial(nest, made, height), _whole(nest, made, parts)
+
+
+def _partial(nest: Nest, made: dict[Value, Buffer], height: int) -> Nest:
+    columns, rows = nest.axes
+    row, column = Axis(0, rows.size), Axis(1, columns.size)
+    places: dict[Atom, Index] = {columns: sizes.atom_index(column), rows: sizes.atom_index(row)}
+    part = sizes.floordiv(sizes.atom_index(row), height)
+    index = sizes.add(sizes.scale(part, columns.size), sizes.atom_index(column))
+    folded = [
+        Store(buffer, index, value.value, PARTIAL)  # type: ignore[attr-defined]
+        for value, buffer in made.items()
+    ]
+    swapped = rebuild(
+        Nest(nest.space, nest.inner, tuple(folded), nest.origins),
+        (rows.size,),
+        (columns.size,),
+        lambda axis: places.get(axis, sizes.atom_index(axis)),
+    )
+    stores = tuple(
+        Store(old.buffer, index, new.value, PARTIAL)
+        for old, new in zip(folded, swapped.stores, strict=True)
+    )
+    return Nest(swapped.space, swapped.inner, stores, nest.origins)
+
+
+def _whole(nest: Nest, made: dict[Value, Buffer], parts: Size) -> Nest:
+    """The nest over the partial sums."""
+    columns = nest.axes[0]
+    part = Axis(1, parts)
+    index = sizes.linear((part, columns), (columns.size, 1))
+    rewriter = _Reloader({value: Load(buffer, index) for value, buffer in made.items()})
+    stores = tuple(Store(s.buffer, s.index, rewriter(s.value)) for s in nest.stores)
+    return Nest(nest.space, (parts,), stores, nest.origins)
+
+
+class _Reloader(Rewriter):
+    """What each reduction folds, replaced."""
+
+    def __init__(self, folded: dict[Value, Load]) -> None:
+        super().__init__()
+        self.folded = folded
+
+    def __call__(self, value: Value) -> Value:
+        if value in self.folded:
+            assert isinstance(value, Reduced)
+            return Reduced(value.kind, self.folded[value], value.dtype)
+        return super().__call__(value)

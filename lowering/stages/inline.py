@@ -1,0 +1,193 @@
+"""Vertical fusion by substitution: a pointwise value is computed where it is read instead of being
+stored.
+
+Nothing that is expensive is computed twice as often as before: a producer is inlined when it is
+read by one nest at no more points than it has, or when it is cheap. Rounding to float16/bfloat16
+stays where the program put it, so the result does not depend on what was inlined.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Container
+
+from .. import sizes
+from ..ir import (
+    Buffer,
+    Load,
+    Nest,
+    Op,
+    Rewriter,
+    Select,
+    Store,
+    Value,
+    nest_loads,
+    rewrite_axes,
+    store_values,
+)
+from ..lowerings.value_builders import const, op
+from ..ops import OPS
+from ..poly import hint
+from ..sizes import Atom, Axis, Index
+from ..unit import Item, Unit
+from .axes import canonical, points
+
+CHEAP = 6  # a value that costs no more may be computed at every read
+NARROW = 8  # times smaller than what is computed: such a buffer costs little to read again
+MOST_NARROW = 4
+TWICE = 40  # and one that costs no more, in two nests
+MOST_VALUES = 160  # of one nest: keeps compile time and registers in bounds
+MOST_LOADS = 14
+
+
+def inline(unit: Unit) -> Unit:
+    """Every inlinable producer substituted into its readers, in one pass over the items."""
+    pinned = unit.outputs_buffers() | unit.extern_buffers() | unit.given_buffers()
+    writers = Counter(
+        store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores
+    )
+    kept = pinned | {buffer for buffer, count in writers.items() if count > 1}
+    readers = _final_readers(unit, kept)
+    available: dict[Buffer, Nest] = {}
+    items: list[Item] = []
+    for item in unit.items:
+        if not isinstance(item, Nest):
+            items.append(item)
+            continue
+        nest = _inline_into(item, available, items)
+        buffer = nest.stores[0].buffer
+        if buffer not in kept and _inlinable(nest, readers.get(buffer, ())):
+            available[buffer] = nest
+        else:
+            items.append(nest)
+    return unit.replace(items=tuple(items))
+
+
+def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, dict[Nest, None]]:
+    """Nests that will read each buffer after inlining: one that is computed in its only reader
+    reads nothing by itself (`x * sigmoid(x)` reads x once)."""
+    readers: dict[Buffer, dict[Nest, None]] = {}
+    for item in reversed(unit.items):
+        if not isinstance(item, Nest):
+            continue
+        own = readers.get(item.stores[0].buffer, {})
+        joins = len(own) == 1 and _is_value(item) and item.stores[0].buffer not in kept
+        final = next(iter(own)) if joins else item
+        for load in nest_loads(item):
+            readers.setdefault(load.buffer, {})[final] = None
+    return readers
+
+
+def _is_value(nest: Nest) -> bool:
+    """Whether the nest computes one value at each point of its space, and no more."""
+    simple = len(nest.stores) == 1 and not nest.inner and nest.stores[0].combine is None
+    return simple and not nest.is_reduction
+
+
+def cost(nest: Nest) -> int:
+    """Rough instructions a point."""
+    return sum(OPS[value.name].cost for value in store_values(nest) if isinstance(value, Op))
+
+
+def _inlinable(nest: Nest, readers: Collection[Nest]) -> bool:
+    if not _is_value(nest):
+        return False
+    count = hint(points(nest))
+    loads = set(nest_loads(nest))
+    evaluations = max((hint(points(reader)) for reader in readers), default=0)
+    price = cost(nest)
+    if price <= CHEAP and len(loads) <= 2:
+        return True
+    if evaluations > count:
+        return price <= CHEAP and len(loads) <= 1
+    wide = sum(hint(load.buffer.size) * NARROW > count for load in loads)
+    if price <= CHEAP and wide <= 1 and len(loads) <= MOST_NARROW:
+        return True
+    return len(readers) == 1 or (len(readers) == 2 and price <= TWICE and wide <= 3)
+
+
+def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -> Nest:
+    """The nest with loads of available producers replaced by their values. One that would make it
+    too large becomes an item."""
+    whole = nest
+    for buffer in sorted(
+        {load.buffer for load in nest_loads(nest) if load.buffer in available}, key=lambda b: b.name
+    ):
+        grown = _substitute(nest, available[buffer])
+        if _bearable(grown):
+            nest = grown
+        else:
+            items.append(available.pop(buffer))
+    return nest if nest is whole or _merges_alike(whole, nest) else canonical(nest)
+
+
+def _merges_alike(before: Nest, after: Nest) -> bool:
+    """Whether the nest, whose axes were in canonical form, still is: its indices are those that it
+    had, and more."""
+    same = {load.index for load in after.loads} >= {load.index for load in before.loads}
+    return same and before.space == after.space and not after.inner
+
+
+def _bearable(nest: Nest) -> bool:
+    return len(nest.values) <= MOST_VALUES and len({v.buffer for v in nest.loads}) <= MOST_LOADS
+
+
+def _substitute(nest: Nest, producer: Nest) -> Nest:
+    rewriter = _Inliner(producer)
+    stores = tuple(
+        Store(s.buffer, rewriter.index(s.index), rewriter(s.value), s.combine) for s in nest.stores
+    )
+    origins = tuple(dict.fromkeys(producer.origins + nest.origins))
+    return Nest(nest.space, nest.inner, stores, origins)
+
+
+class _Inliner(Rewriter):
+    """Replaces loads of the producer's buffer by its value at the point where the loaded element
+    was stored."""
+
+    def __init__(self, producer: Nest) -> None:
+        super().__init__()
+        self.store = producer.stores[0]
+        self.axes = producer.axes
+
+    def leave(self, value: Value) -> Value:
+        if not isinstance(value, Load) or value.buffer is not self.store.buffer:
+            return value
+        made = self._at(value.index)
+        return made if value.mask is None else masked(made, value.mask)
+
+    def _at(self, position: Index) -> Value:
+        """What the producer stores at flat `position`."""
+        if position is self.store.index:  # the reader's axes are the producer's
+            return self.store.value
+        places = stored_at(self.store, self.axes, position)
+        return rewrite_axes(self.store.value, lambda axis: places[axis])
+
+
+def masked(value: Value, mask: Value) -> Value:
+    """`value` where `mask`, else 0, with no load where it is false."""
+    return Select(mask, _Masker(mask)(value), const(0, value.dtype))
+
+
+class _Masker(Rewriter):
+    def __init__(self, mask: Value) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def leave(self, value: Value) -> Value:
+        if not isinstance(value, Load):
+            return value
+        return Load(
+            value.buffer,
+            value.index,
+            self.mask if value.mask is None else op("and", self.mask, value.mask),
+        )
+
+
+def stored_at(store: Store, axes: tuple[Axis, ...], position: Index) -> dict[Atom, Index]:
+    """The axis values at which a dense store writes flat `position`."""
+    places: dict[Atom, Index] = {}
+    span = store.buffer.size
+    for axis in sorted(axes, key=lambda a: -hint(sizes.coefficient(store.index, a))):
+        stride = sizes.coefficient(store.index, axis)
+        quotient = sizes.floordiv(position, stride)
+        places[axis] = quotient if stride * axis.size == span else sizes.mod(quotient, axis.size)
+    return places

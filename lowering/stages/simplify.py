@@ -1,0 +1,48 @@
+"""Before scheduling: what nobody reads is dropped, axes are put into canonical form, so that equal
+loops compare equal."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from ..ir import Buffer, Nest, nest_loads
+from ..unit import ExternCall, Item, Ref, Symbol, Unit, leaves
+from .axes import canonical
+
+
+def simplify(unit: Unit) -> Unit:
+    items = [canonical(item) if isinstance(item, Nest) else item for item in drop_dead(unit)]
+    return unit.replace(items=tuple(items))
+
+
+def drop_dead(unit: Unit) -> list[Item]:
+    """Items without nests whose results are never read. Extern calls stay, for they may have
+    effects, but lose such results."""
+    wanted = {*_names(unit.outputs), *unit.given_buffers()}
+    kept: list[Item] = []
+    for item in reversed(unit.items):
+        if isinstance(item, ExternCall):
+            item = dataclasses.replace(item, result=_read(item.result, wanted))
+            wanted.update(_names((item.args, item.kwargs)))
+        elif isinstance(item, Nest):
+            if not any(store.buffer in wanted for store in item.stores):
+                continue
+            wanted.update(load.buffer for load in nest_loads(item))
+        kept.append(item)
+    kept.reverse()
+    return kept
+
+
+def _names(tree: Any) -> Iterable[Buffer | Symbol]:
+    for leaf in leaves(tree):
+        if isinstance(leaf, Ref | Symbol):
+            yield leaf.buffer if isinstance(leaf, Ref) else leaf
+
+
+def _read(result: Any, wanted: set[Buffer | Symbol]) -> Any:
+    """The results with None for those that nobody reads. An operator may leave them out whatever
+    its meta function says: attention without dropout has no random state, and without gradients no
+    logsumexp."""
+    if isinstance(result, tuple):
+        return tuple(_read(item, wanted) for item in result)
+    return result if any(name in wanted for name in _names(result)) else None

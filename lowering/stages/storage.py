@@ -1,0 +1,219 @@
+"""Where buffers live: which are tensors of their own, which share one arena, and when each dies.
+
+Results and whatever an extern call touches are tensors, but for what library calls read and write
+wherever it is (`placeable`). Everything else is a byte range of one arena, shared by buffers whose
+lifetimes do not meet. A result never shares its memory with anything: it outlives the call.
+"""
+
+import dataclasses
+from collections.abc import Container, Iterable
+
+from ..ir import Buffer, Nest, accesses
+from ..poly import Size, Var, at_least, divided, hint, is_known, variable
+from ..unit import ExternCall, Item, Ref, Unit, leaves
+
+ALIGNMENT = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """`arena` gives byte offsets; `arena_size` its bytes; `reuse` maps a tensor to the dead one
+    whose memory it takes over; `dies` lists, for each item, the tensors that are not needed after
+    it."""
+
+    arena: dict[Buffer, Size]
+    arena_size: Size
+    reuse: dict[Buffer, Buffer]
+    dies: tuple[tuple[Buffer, ...], ...]
+    variables: tuple[Var, ...] = ()  # of the arena's offsets
+
+
+def touched(item: Item) -> set[Buffer]:
+    """Buffers in memory that the item reads or writes."""
+    if isinstance(item, ExternCall):
+        return {*item.reads(), *item.writes()}
+    nests: tuple[Nest, ...] = (item,) if isinstance(item, Nest) else item.nests
+    return {x.buffer for nest in nests for x in accesses(nest) if x.buffer.scope == "global"}
+
+
+def written(item: Item) -> set[Buffer]:
+    if isinstance(item, ExternCall):
+        return set(item.writes())
+    nests: tuple[Nest, ...] = (item,) if isinstance(item, Nest) else item.nests
+    return {
+        store.buffer for nest in nests for store in nest.stores if store.buffer.scope == "global"
+    }
+
+
+def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Storage:
+    first, last = lifetimes(unit)
+    given = given_buffers(unit)
+    outputs, externs = unit.outputs_buffers(), unit.extern_buffers()
+    own = {b for b in first if b not in given}
+    shared = {
+        b for b in own if use_arena and b not in outputs and (b not in externs or b in placeable)
+    }
+    wanted = [
+        (first[b], last[b], bytes_of(b), b)
+        for b in sorted(shared, key=lambda b: (first[b], b.name))
+    ]
+    arena, size = pack([entry for entry in wanted if is_known(entry[2])])
+    more, size, variables = pack_slots([entry for entry in wanted if not is_known(entry[2])], size)
+    from_calls = {b for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
+    reuse = reused(
+        unit,
+        [b for b in own if b not in shared and b not in outputs and b not in from_calls],
+        first,
+        last,
+    )
+    dies: list[tuple[Buffer, ...]] = [()] * len(unit.items)
+    for place in range(len(unit.items)):
+        ends = [
+            b
+            for b in last
+            if last[b] == place and b not in shared and b not in outputs and b not in unit.constants
+        ]
+        dies[place] = tuple(sorted(ends, key=lambda b: b.name))
+    return Storage(arena | more, size, reuse, tuple(dies), variables)
+
+
+def given_buffers(unit: Unit) -> set[Buffer]:
+    """Inputs and constants: not ours to allocate."""
+    return unit.given_buffers()
+
+
+def lifetimes(unit: Unit) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
+    """Places of the first and last item that touch each buffer. What an extern call's result may
+    alias lives as long as the result."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for place, item in enumerate(unit.items):
+        for buffer in touched(item):
+            first.setdefault(buffer, place)
+            last[buffer] = place
+    for item in reversed(unit.items):
+        if isinstance(item, ExternCall) and item.aliases:
+            end = max((last[b] for b in item.writes()), default=0)
+            results = list(leaves(item.result))
+            if any(
+                r is not None and (not isinstance(r, Ref) or r.buffer in unit.outputs_buffers())
+                for r in results
+            ):
+                end = len(unit.items)
+            for buffer in item.reads():
+                last[buffer] = max(last[buffer], end)
+    return first, last
+
+
+def bytes_of(buffer: Buffer) -> Size:
+    return buffer.size * buffer.dtype.itemsize
+
+
+def pack(wanted: Iterable[tuple[int, int, int, Buffer]]) -> tuple[dict[Buffer, int], int]:
+    """Offsets for (first, last, bytes, buffer), large ones first, each at the lowest place free
+    throughout its life."""
+    placed: list[tuple[int, int, int, int, Buffer]] = []
+    for first, last, size, buffer in sorted(wanted, key=lambda entry: -entry[2]):
+        size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        busy = sorted((o, o + s) for f, end, o, s, _ in placed if f <= last and first <= end)
+        offset = 0
+        for low, high in busy:
+            if low - offset >= size:
+                break
+            offset = max(offset, high)
+        placed.append((first, last, offset, size, buffer))
+    return {buffer: offset for *_, offset, _, buffer in placed}, max(
+        (o + s for *_, o, s, _ in placed), default=0
+    )
+
+
+@dataclasses.dataclass
+class _Slot:
+    size: Size
+    free_after: int
+    buffers: list[Buffer]
+
+
+def pack_slots(
+    wanted: Iterable[tuple[int, int, Size, Buffer]], start: Size
+) -> tuple[dict[Buffer, Size], Size, tuple[Var, ...]]:
+    """As `pack` for (first, last, bytes, buffer) of sizes that a call knows, from offset `start`
+    on: a buffer takes a slot that is certain to be large enough, or one that can grow since it is
+    certain to be no larger."""
+    slots: list[_Slot] = []
+    for first, last, size, buffer in wanted:
+        free = [slot for slot in slots if slot.free_after < first]
+        slot = next((s for s in free if s.size == size), None)
+        slot = slot or next(
+            (s for s in free if at_least(s.size, size) or at_least(size, s.size)), None
+        )
+        if slot is None:
+            slot = _Slot(size, last, [])
+            slots.append(slot)
+        if at_least(size, slot.size):
+            slot.size = size
+        slot.free_after = last
+        slot.buffers.append(buffer)
+    places: dict[Buffer, Size] = {}
+    variables: list[Var] = []
+    for slot in slots:
+        places.update(dict.fromkeys(slot.buffers, start))
+        start += _aligned(slot.size, variables)
+    return places, start, tuple(variables)
+
+
+def _aligned(size: Size, variables: list[Var]) -> Size:
+    """The size rounded up, by a variable where that needs a division."""
+    if divided(size, ALIGNMENT) is not None:
+        return size
+    formula = ("//", (size + (ALIGNMENT - 1), ALIGNMENT))
+    known = next((var for var in variables if var.formula == formula), None)
+    if known is None:
+        known = Var(f"room{len(variables)}", -(-hint(size) // ALIGNMENT), 0, None, formula)
+        variables.append(known)
+    return variable(known) * ALIGNMENT
+
+
+def reused(
+    unit: Unit, tensors: list[Buffer], first: dict[Buffer, int], last: dict[Buffer, int]
+) -> dict[Buffer, Buffer]:
+    """For a tensor, one of the same dtype, size and device that died before it: the newest, whose
+    memory is likeliest in cache."""
+    free: dict[tuple[object, ...], list[Buffer]] = {}
+    chosen: dict[Buffer, Buffer] = {}
+    ending = sorted(tensors, key=lambda b: (last[b], b.name))
+    waiting = iter(ending)
+    pending = next(waiting, None)
+    for buffer in sorted(tensors, key=lambda b: (first[b], b.name)):
+        while pending is not None and last[pending] < first[buffer]:
+            free.setdefault(_kind(unit, pending), []).append(pending)
+            pending = next(waiting, None)
+        pool = free.get(_kind(unit, buffer))
+        if pool:
+            chosen[buffer] = pool.pop()
+    return chosen
+
+
+def _kind(unit: Unit, buffer: Buffer) -> tuple[object, ...]:
+    return buffer.dtype, buffer.size, unit.layouts[buffer].device
+
+
+def overlaps(unit: Unit, storage: Storage) -> list[str]:
+    """Pairs of live arena buffers that share bytes: there must be none."""
+    first, last = lifetimes(unit)
+    places = sorted(storage.arena.items(), key=lambda entry: (hint(entry[1]), entry[0].name))
+    entries = [(hint(o), hint(o + bytes_of(b)), b) for b, o in places]
+    found = []
+    for i, (low, high, one) in enumerate(entries):
+        for start, _, two in entries[i + 1 :]:
+            if start >= high:
+                break
+            if (
+                start < high
+                and low <= start
+                and first[one] <= last[two]
+                and first[two] <= last[one]
+                and hint(bytes_of(two))
+            ):
+                found.append(f"{one.name} and {two.name}")
+    return found

@@ -1,0 +1,1 @@
+"""Numbers, sizes and small constants while recording."""

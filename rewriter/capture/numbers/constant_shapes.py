@@ -1,0 +1,64 @@
+"""Operators whose result has a shape that data decides, where that data is constant: the graph gets
+an operator that says the same for a known shape."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import opsets
+from ..nested import tensors_in
+from . import constant_values, open_shapes
+
+_PACKED = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
+# All that goes in decides all that comes out.
+_WHOLE = frozenset("nonzero argwhere unique unique_consecutive _unique _unique2 bincount".split())
+
+
+def settled(rec: Any, name: str, args: Any) -> bool:
+    """Whether the operator may stay as it is: packed sequences of constant lengths. AOTAutograd
+    does not take them."""
+    stays = name in _PACKED and open_shapes.may_stay(rec)
+    return stays and constant_values.are(rec, args[1], given=True)
+
+
+def call(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+    """What the operator gives, in a tuple; None where data that is not constant decides."""
+    if name in _WHOLE or (name == "where" and len(args) == 1):
+        return _whole(rec, func, args, kwargs)
+    if name == "__getitem__":
+        return _masked(rec, func, args)
+    if name == "repeat_interleave" and len(args) > 1 and args[1].dim() == 1:
+        return _repeated(rec, func, args, kwargs)
+    return None
+
+
+def _whole(rec: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if not constant_values.are(rec, (args, kwargs), given=True):
+        return None
+    result = func(*args, **kwargs)
+    for tensor in tensors_in(result):
+        constant_values.bind(rec, tensor)
+    return (result,)
+
+
+def _repeated(rec: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if not constant_values.are(rec, args[1], given=True):
+        return None
+    size = int(args[1].detach().sum())
+    return (rec.operate(func, "repeat_interleave", args, {**kwargs, "output_size": size}),)
+
+
+def _masked(rec: Any, func: Callable[..., Any], args: Any) -> Any:
+    """`t[mask]`: the places that the mask chooses, in numbers."""
+    key = args[1] if isinstance(args[1], tuple) else (args[1],)
+    masks = [part for part in key if opsets.is_mask(part)]
+    if not constant_values.are(rec, masks, given=True):
+        return None
+    places: list[Any] = []
+    for part in key:
+        chosen = torch.nonzero(part, as_tuple=True) if opsets.is_mask(part) else (part,)
+        for index in chosen if opsets.is_mask(part) else ():
+            constant_values.bind(rec, index)
+        places += chosen
+    return (rec.operate(func, "__getitem__", (args[0], tuple(places)), {}),)

@@ -1,0 +1,99 @@
+"""Traced scalars as operands of tensor operators: the number stays in the graph, as a 0-dim tensor.
+
+A Python number is a double (or a 64-bit integer) that torch rounds to the operand's dtype when it
+meets a tensor; the graph does the same with a 0-dim tensor of float64 or int64. Only cases where
+the two agree exactly are taken; elsewhere the scalar settles and breaks.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..segments import SegmentBuilder
+from ..values import Value
+from . import scalars
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """How the graph makes a scalar: from a one-element tensor's value, or by arithmetic on other
+    forms and constants."""
+
+    function: Callable[..., Any] | None
+    parts: tuple[Any, ...]
+
+
+_WIDE = {float: torch.float64, int: torch.int64}
+_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, abs}
+_EXTREMES = {max: operator.gt, min: operator.lt}
+_OPERATIONS = frozenset(
+    "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ gt lt ge le eq ne __eq__ __ne__"
+    " mul_ add_ sub_".split()
+)
+_DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv".split())
+
+
+def of_tensor(value: Value) -> Form:
+    """The form of `tensor.item()`."""
+    return Form(None, (value,))
+
+
+def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
+    """The form of arithmetic on scalars, if the graph can do it exactly: int64 may overflow where
+    Python does not, so floats alone."""
+    floats = all(type(scalars.plain(arg)) is float or type(arg) is int for arg in args)
+    ordered = function in _EXTREMES and all(type(scalars.plain(arg)) is int for arg in args)
+    if not ordered and (not floats or function not in _ARITHMETIC | _EXTREMES.keys()):
+        return None
+    parts = tuple(arg.form if scalars.is_live(arg) else arg for arg in args)
+    return (
+        None
+        if any(
+            part is None or scalars.size_form(arg) for part, arg in zip(parts, args, strict=True)
+        )
+        else Form(function, parts)
+    )
+
+
+def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
+    """The node (0-dim, float64 or int64) of a form in `segment`; a constant as it is."""
+    if not isinstance(form, Form):
+        return form
+    if form.function is None:
+        (value,) = form.parts
+        flat = segment.call(
+            "call_method", "reshape", (segment.node(value, value.meta), ()), {}, origin
+        )
+        detached = segment.call("call_method", "detach", (flat,), {}, origin)
+        wide = torch.float64 if value.meta.dtype.is_floating_point else torch.int64
+        return segment.call("call_method", "to", (detached, wide), {}, origin)
+    parts = tuple(node_of(part, segment, origin) for part in form.parts)
+    if form.function in _EXTREMES:
+        return _extreme(_EXTREMES[form.function], parts, segment, origin)
+    return segment.call("call_function", form.function, parts, {}, origin)
+
+
+def _extreme(beats: Any, parts: tuple[Any, ...], segment: SegmentBuilder, origin: str) -> Any:
+    """Python's `max` and `min` of two: the second if it beats the first (a NaN beats nothing)."""
+    first, second = parts
+    wins = segment.call("call_function", beats, (second, first), {}, origin)
+    return segment.call("call_function", torch.where, (wins, second, first), {}, origin)
+
+
+def fits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the operator may take its one traced scalar as a tensor: (tensor, scalar), float32 or
+    float64."""
+    if (
+        kwargs
+        or len(args) != 2
+        or not isinstance(args[0], torch.Tensor)
+        or args[0].dtype not in (torch.float32, torch.float64)
+    ):
+        return False
+    return isinstance(getattr(args[1], "form", None), Form) and (
+        name in _OPERATIONS or name in _DIVISIONS
+    )

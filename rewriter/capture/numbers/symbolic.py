@@ -1,0 +1,342 @@
+"""After a dynamic recording: its graphs run once on fake tensors whose moving sizes are symbols.
+
+That gives the expression behind each number that Python read of a size, the examples with which
+backends compile, and, with what compiling asked of the sizes, the condition under which the
+recording stands for a call. torch's ShapeEnv keeps the expressions and the relations.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
+
+from ....lowering.graphs import rnn
+from ....lowering.graphs.fakes import PacedFakeMode, without_warnings
+from ....runtime.guard import TensorMeta
+from ....runtime.replay.recipes import Recipe
+from ....runtime.replay.steps import CALL_INPUT, HOST
+from ..segments import Segment
+from ..values import Meta, Number
+from .traced_sizes import LARGEST, Form, SymbolicEnv
+
+ITSELF = -1  # in the place of a dim: the input is a number
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class Inconsistent(Exception):
+    """The symbolic run does not agree with the recorded call: the recording stays static."""
+
+
+class Symbols:
+    """The symbolic sizes of one recording. `dynamic`: call input -> dims whose sizes are symbols.
+    `numbers`: call inputs that are symbols themselves, with their values."""
+
+    def __init__(self, dynamic: dict[int, frozenset[int]], numbers: dict[int, int]) -> None:
+        self.dynamic = {**dynamic, **dict.fromkeys(numbers, frozenset({ITSELF}))}
+        self.env = ShapeEnv()
+        self.mode = PacedFakeMode(allow_non_fake_inputs=True, shape_env=self.env)
+        self._symbols: dict[tuple[int, int], Any] = {}
+        self._made: dict[tuple[int, int], Any] = {}
+        self._shapes: dict[int, tuple[Any, Any]] = {}
+        self._examples: list[list[Any]] = []
+        self._forms: list[Form] = []
+        self._decided = False
+        self.holds: Callable[[list[Any]], bool] = _undecided
+
+    # -- the symbolic run
+
+    def analyse(
+        self, segments: tuple[Segment, ...], outcomes: Iterable[tuple[int, Recipe, Any]]
+    ) -> list[Any]:
+        """Run the graphs on symbols; the outcomes that no relation between sizes covers. Raises
+        Inconsistent, and what torch raises for an operator that symbols cannot pass."""
+        results: list[Any] = []
+        with (
+            without_warnings(),
+            torch.inference_mode(False),
+            self.mode,
+            torch.no_grad(),
+            enable_python_dispatcher(),
+        ):
+            for segment in segments:
+                fakes = [
+                    self._fed(feed, meta, results)
+                    for feed, meta in zip(segment.feeds, segment.metas, strict=True)
+                ]
+                self._examples.append([_same_layout(fake, False) for fake in fakes])
+                results.append(self._run(segment, fakes))
+            self._forms = forms_in(segments)
+            drop_unused(segments)
+            return [outcome for outcome in outcomes if not self._covered(*outcome[1:])]
+
+    def _fed(self, feed: Any, meta: Meta | Number, results: list[Any]) -> Any:
+        if isinstance(meta, Number):
+            return self._symbol(feed.index, ITSELF, meta.seen)
+        if feed.segment == CALL_INPUT:
+            sizes, strides = self._input_shape(feed.index, meta)
+            return torch.empty_strided(sizes, strides, dtype=meta.dtype, device=meta.device)
+        if feed.segment == HOST:
+            return meta.fake()
+        made = results[feed.segment]
+        fake = meta.fake().detach() if made is None else made[feed.index]
+        _agree((tuple(fake.shape), fake.stride(), fake.dtype), (meta.size, meta.stride, meta.dtype))
+        return fake
+
+    def _input_shape(self, index: int, meta: Meta) -> tuple[Any, Any]:
+        if index not in self.dynamic:
+            return meta.size, meta.stride
+        if index not in self._shapes:
+            self._shapes[index] = self._symbolic_shape(index, meta)
+        return self._shapes[index]
+
+    def _symbolic_shape(self, index: int, meta: Meta) -> tuple[Any, Any]:
+        """Sizes and strides; a stride is an expression where the guard on the input takes it for
+        one."""
+        dims = self.dynamic[index]
+        with torch.utils._python_dispatch._disable_current_modes():
+            described = TensorMeta.of(
+                torch.empty_strided(meta.size, meta.stride, device="meta"), dims
+            )
+        sizes = tuple(
+            self._symbol(index, dim, size) if dim in dims else size
+            for dim, size in enumerate(meta.size)
+        )
+        strides: list[Any] = list(meta.stride)
+        packed = described.packed or (None,) * len(sizes)
+        for dim in sorted(range(len(sizes)), key=lambda d: (meta.stride[d], -d)):
+            inner = packed[dim]
+            if inner is not None:
+                strides[dim] = strides[inner] * sizes[inner]
+        return sizes, tuple(strides)
+
+    def _symbol(self, index: int, dim: int, size: int) -> Any:
+        if (index, dim) in self._made:
+            return self._made[index, dim]
+        source = ConstantSource(f"_input{index}_{dim}")
+        symbol = self.env.create_symbol(size, source, DimDynamic.DYNAMIC)
+        made = self.env.create_symintnode(symbol, hint=size, source=source)
+        self._symbols[index, dim], self._made[index, dim] = symbol, made
+        return made
+
+    def _run(self, segment: Segment, fakes: list[torch.Tensor]) -> Any:
+        """The outputs of a segment, None for one with data-dependent shapes: what follows it stands
+        for the shapes that were seen."""
+        return None if segment.eager else _Run(segment.module).run(*fakes)
+
+    def _covered(self, recipe: Recipe, expected: Any) -> bool:
+        """Whether the outcome is one that relations between sizes decide: they are recorded as
+        such."""
+        if not recipe.sizes or not isinstance(expected, bool | int | float | tuple):
+            self._decided |= not recipe.graph
+            return False
+        value = recipe.make(SymbolicEnv())
+        self._decided |= not isinstance(value, bool | int | float)
+        if not _equal(value, expected):
+            raise Inconsistent(f"{value} is not {expected}")
+        return True
+
+    def check_against(self, old: tuple[Segment, ...], new: tuple[Segment, ...]) -> None:
+        """An earlier recording that relied on the same things but for sizes, where no size decided
+        anything: what differs came of a size that slipped into a constant through code that asks
+        nobody. Raises Inconsistent."""
+        if not self._decided and differ(old, new):
+            raise Inconsistent("something follows from a size in a way that was not seen")
+
+    # -- compiling
+
+    def examples(self, number: int, segment: Segment) -> list[Any]:
+        """Fake inputs for compiling segment `number`."""
+        with torch.inference_mode(False), self.mode:
+            pairs = zip(self._examples[number], segment.metas, strict=True)
+            return [_same_layout(fake, meta.requires_grad) for fake, meta in pairs]
+
+    def close(self) -> None:
+        """Everything has been asked of the sizes: make `holds` of it, and give the forms what later
+        calls compute. Raises Inconsistent."""
+        if any(self.env.deferred_runtime_asserts.values()):
+            raise Inconsistent("a size that only the data decides")
+        conditions = [f"2 <= {symbol} < {LARGEST}" for symbol in self._first()]
+        conditions += [
+            f"{_read(*at)} == {symbol}"
+            for at, symbol in self._symbols.items()
+            if self._first()[symbol] != at
+        ]
+        conditions += [_text(guard.expr) for guard in self.env.guards]
+        self.holds = self.function(" and ".join(dict.fromkeys(conditions)))
+        for form in self._forms:
+            form.compute = self._lazily(form)
+
+    def give_up(self) -> None:
+        """The recording stands for one size: every form is what the recorded call had, also where
+        no graph has its node any more."""
+        for form in self._forms:
+            form.compute = _always(form.seen)
+
+    def _first(self) -> dict[Any, tuple[int, int]]:
+        """Each symbol with the first place where it is read; equal sizes share one."""
+        return {symbol: at for at, symbol in reversed(self._symbols.items())}
+
+    def function(self, text: str) -> Callable[[list[Any]], Any]:
+        """The function of a call's inputs that an expression over symbols stands for."""
+        first = self._first()
+        names = ", ".join(map(str, first))
+        reads = ", ".join(_read(*at) for at in first.values())
+        return eval(f"lambda I: (lambda {names}: {text})({reads})", dict(SYMPY_INTERP))  # type: ignore[no-any-return]
+
+    def _lazily(self, form: Form) -> Callable[[list[Any]], Any]:
+        """What a later call computes for a form, made when the first asks: most are never asked
+        for."""
+        value = form.symbol
+        if not isinstance(value, SYMBOLIC):
+            return _always(form.seen)
+        made: list[Callable[[list[Any]], Any]] = []
+
+        def compute(inputs: list[Any]) -> Any:
+            if not made:
+                made.append(self.function(_text(value.node.expr)))
+            return made[0](inputs)
+
+        return compute
+
+    def settled_dims(self) -> list[tuple[int, int]]:
+        """(call input, dim) of the sizes that turned out to be constants."""
+        return [at for at, symbol in self._symbols.items() if self.env.simplify(symbol).is_number]
+
+
+class _Run(torch.fx.Interpreter):  # type: ignore[misc]
+    """Runs a graph on fakes and notes what each form's node gave."""
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        value = super().run_node(node)
+        form = node.meta.get("size")
+        if form is not None:
+            _agree(value, form.seen)
+            form.symbol = value if form.symbol is None else form.symbol
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(*rnn.as_operator(target, args, kwargs))
+
+
+def _undecided(inputs: list[Any]) -> bool:
+    raise AssertionError("the symbols are not closed")
+
+
+def _same_layout(fake: Any, requires_grad: bool) -> Any:
+    if not isinstance(fake, torch.Tensor):
+        return fake
+    made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    return made.requires_grad_(requires_grad)
+
+
+def _read(index: int, dim: int) -> str:
+    return f"I[{index}]" if dim == ITSELF else f"I[{index}].shape[{dim}]"
+
+
+def _text(expression: Any) -> str:
+    return f"({PythonPrinter().doprint(expression)})"
+
+
+def _hint(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_hint, value))
+    return value.node.hint if isinstance(value, SYMBOLIC) else value
+
+
+def _agree(value: Any, seen: Any) -> None:
+    if _hint(value) != seen:
+        raise Inconsistent(f"{value} is {_hint(value)} where the call had {seen}")
+
+
+def _equal(value: Any, expected: Any) -> bool:
+    """Whether they are equal; for symbols this becomes a relation that later calls must fulfil."""
+    if isinstance(expected, tuple):
+        return len(value) == len(expected) and all(
+            _equal(a, b) for a, b in zip(value, expected, strict=True)
+        )
+    return bool(value) is expected if isinstance(expected, bool) else bool(value == expected)
+
+
+def forms_in(segments: Iterable[Segment]) -> list[Form]:
+    """The forms that the graphs have nodes for."""
+    return [
+        node.meta["size"]
+        for segment in segments
+        for node in segment.module.graph.nodes
+        if "size" in node.meta
+    ]
+
+
+def drop_unused(segments: Iterable[Segment]) -> None:
+    """Remove the nodes of sizes that no operator takes."""
+    for segment in segments:
+        for node in reversed(segment.module.graph.nodes):
+            if "size" in node.meta and not node.users and node.op != "placeholder":
+                segment.module.graph.erase_node(node)
+        segment.module.recompile()
+
+
+def make_static(segments: Iterable[Segment]) -> None:
+    """Put the numbers of the recorded call in the place of the sizes' nodes."""
+    for segment in segments:
+        for node in list(segment.module.graph.nodes):
+            node.args = torch.fx.map_arg(node.args, _constant)
+            node.kwargs = torch.fx.map_arg(node.kwargs, _constant)
+    for form in forms_in(segments):
+        form.compute = _always(form.seen)
+    drop_unused(segments)
+
+
+def _constant(node: torch.fx.Node) -> Any:
+    return node.meta["size"].seen if "size" in node.meta else node
+
+
+def _always(value: Any) -> Callable[[list[Any]], Any]:
+    return lambda inputs: value
+
+
+def differ(old: tuple[Segment, ...], new: tuple[Segment, ...]) -> bool:
+    """Whether two recordings of one function differ in operators or constants, sizes aside."""
+    pairs = [(_operators(a), _operators(b)) for a, b in zip(old, new, strict=False)]
+    if len(old) != len(new) or any(
+        [n.target for n in a] != [n.target for n in b] for a, b in pairs
+    ):
+        return True
+    return not all(
+        _same_constants(one, other) for a, b in pairs for one, other in zip(a, b, strict=True)
+    )
+
+
+def _operators(segment: Segment) -> list[torch.fx.Node]:
+    return [
+        node
+        for node in segment.module.graph.nodes
+        if node.op.startswith("call") and "size" not in node.meta
+    ]
+
+
+def _same_constants(old: torch.fx.Node, new: torch.fx.Node) -> bool:
+    """Whether what stands as a constant in both nodes is the same."""
+    leaves = [torch.utils._pytree.tree_leaves((node.args, node.kwargs)) for node in (old, new)]
+    if len(leaves[0]) != len(leaves[1]):
+        return False
+    pairs = zip(*leaves, strict=True)
+    return all(
+        isinstance(a, torch.fx.Node) or isinstance(b, torch.fx.Node) or _same(a, b)
+        for a, b in pairs
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, slice) and isinstance(b, slice):
+        ends = ((a.start, b.start), (a.stop, b.stop), (a.step, b.step))
+        return all(
+            isinstance(x, torch.fx.Node) or isinstance(y, torch.fx.Node) or _same(x, y)
+            for x, y in ends
+        )
+    return type(a) is type(b) and (a is b or a == b or a != a)

@@ -1,0 +1,1 @@
+"""What patterns make of a function while it is recorded."""

@@ -1,0 +1,311 @@
+"""What patterns make of the places where a recording is cut: judged there and then, while the real
+values stand in the user's frame.
+
+The recording goes on as it would; at its end the functions with what was found are recorded again
+(`rewriter.rerecord`).
+"""
+
+import ast
+import functools
+import linecache
+import os
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ... import live_source
+from ...edits.intents import realised
+from ...edits.source_file import SourceError, SourceFile
+from ...edits.spans import Edit, Fix, Refusal, Safety, apply
+from ...patterns import chained_comparison, deferred_read, masked_write, tensor_if, tensor_ternary
+from ...patterns.compiled import compiled_scalars
+from ...patterns.import_names import Names, by_type
+from ...patterns.oracle import Oracle
+from ..places import place_of
+from .fake_values import FakeValues
+from .recorded_oracle import RecordedOracle
+from .user_frames import function_frame
+
+MOST = 64  # looks at one place: a loop of more turns stays a loop
+_ROUNDS = 8
+
+Maker = Callable[[Any, Oracle], Fix | Refusal | str | None]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What may stand where a value decides. `code`: in the catalogue. `moves`: afterwards the
+    value decides at another place, which the next recording meets."""
+
+    code: str
+    make: Maker
+    moves: bool = False
+
+
+_LATER = Pattern("DYN101", deferred_read.of_test, moves=True)
+_MASKED = Pattern("DYN504", masked_write.chosen)
+# By what stands at the place. The first of each tells whether a tensor decides there at all.
+PATTERNS: dict[type, tuple[Pattern, ...]] = {
+    ast.If: (Pattern("DYN201", tensor_if.chosen), _LATER),
+    ast.IfExp: (
+        Pattern("DYN202", tensor_ternary.chosen),
+        Pattern("DYN202", compiled_scalars.made_of_numbers),
+        _LATER,
+    ),
+    ast.Assign: (_MASKED, Pattern("DYN211", deferred_read.of_value, moves=True)),
+    ast.AugAssign: (_MASKED,),
+    ast.Compare: (Pattern("DYN203", chained_comparison.chosen),),
+}
+IN_PLACE = frozenset({"DYN504"})  # these write into the tensor that there is
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One change: the rule's code, the place, what stood there and what stands there now."""
+
+    code: str
+    file: str
+    line: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.code} {self.before!r} -> {self.after!r}"
+
+
+@dataclass
+class Found:
+    """The changes of one function. `file`: its text, with each line under its number, where no
+    earlier change moved it. `edits` by the line that asked, with the number of looks; None: it
+    stays as it is."""
+
+    function: types.FunctionType
+    source: live_source.Source
+    file: SourceFile
+    edits: dict[int, tuple[Edit, str] | None] = field(default_factory=dict)
+    looks: dict[int, int] = field(default_factory=dict)
+
+    def lines(self, line: int) -> list[int]:
+        """Where a line of the user's file stands in the text."""
+        first, moved = self.source.first_line, self.source.lines
+        return [first + i for i, at in enumerate(moved) if at == line] if moved else [line]
+
+    def applied(self) -> list[Applied]:
+        """The changes, first come first."""
+        found = [(line, *entry) for line, entry in sorted(self.edits.items()) if entry]
+        return [
+            Applied(code, self.source.file, line, self.file.text[e.start : e.end], e.text)
+            for line, e, code in found
+        ]
+
+    def rewritten(self) -> live_source.Source | None:
+        """The function's source with the changes made; None where there are none."""
+        edits = [entry[0] for entry in self.edits.values() if entry]
+        if not edits:
+            return None
+        start, end = len(self.file.text) - len(self.source.text), len(self.file.text)
+        inner = [Edit(e.start - start, e.end - start, e.text) for e in edits]
+        if any(e.start < 0 or e.end > end - start for e in inner):
+            return None
+        return self.source.changed(apply(self.source.text, inner), _lines(self.source, inner))
+
+
+def _lines(source: live_source.Source, edits: list[Edit]) -> tuple[int, ...]:
+    """For each line of the changed text, its line in the user's file: what is new stands where the
+    change begins."""
+    lines: list[int] = []
+    at, number = 0, source.first_line
+    for edit in sorted(edits, key=lambda e: e.start):
+        kept = source.text[at : edit.start].count("\n")
+        lines += range(number, number + kept)
+        number += kept
+        lines += [number] * (edit.text.count("\n") + 1)
+        number += source.text[edit.start : edit.end].count("\n") + 1
+        at = edit.end + 1
+    rest = source.text[at:].count("\n") + 1 if at <= len(source.text) else 0
+    lines += range(number, number + rest)
+    moved, first = source.lines, source.first_line
+    return tuple(moved[min(n - first, len(moved) - 1)] for n in lines) if moved else tuple(lines)
+
+
+class Rewritings:
+    """What patterns found in one recording. `is_rewritten` knows code that the rewriter made;
+    `earlier`: functions that run as patterns changed them before."""
+
+    def __init__(
+        self,
+        is_rewritten: Callable[[types.CodeType], bool],
+        earlier: Mapping[types.CodeType, live_source.Source] = types.MappingProxyType({}),
+    ) -> None:
+        self._is_rewritten, self._earlier = is_rewritten, earlier
+        self._found: dict[types.CodeType, Found | str] = {}
+        self.complete = True
+
+    def meet(self, frame: types.FrameType | None, static: bool = True) -> str:
+        """A value decides in the code that runs: "" where a pattern makes it a choice in the graph,
+        else why none does. `static`: later calls have the same sizes."""
+        kept = self._meet(frame, static)
+        self.complete = self.complete and not kept
+        return kept
+
+    def found(self) -> list[Found]:
+        """The functions that change."""
+        every = [found for found in self._found.values() if isinstance(found, Found)]
+        return [found for found in every if any(found.edits.values())]
+
+    def _meet(self, frame: types.FrameType | None, static: bool) -> str:
+        if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
+            return "torch's own code decides"
+        frame = function_frame(frame, self._is_rewritten)
+        if frame is None or f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
+            return "no function of the user's decides"
+        found = self._file_of(frame.f_locals["__df"].fn)
+        if isinstance(found, str):
+            return found
+        line = frame.f_lineno
+        found.looks[line] = found.looks.get(line, 0) + 1
+        if found.looks[line] > MOST:
+            found.edits[line] = None
+            return "too many turns of a loop"
+        values = FakeValues(_locals(frame), found.function.__globals__, static)
+        try:
+            edit = judged(found, line, values)
+        except Exception as error:
+            edit = f"{type(error).__name__}: {error}"
+        if isinstance(edit, str):
+            found.edits[line] = None
+            return edit
+        return self._keep(found, line, edit)
+
+    def _keep(self, found: Found, line: int, edit: tuple[Edit, str]) -> str:
+        if found.edits.setdefault(line, edit) != edit:
+            found.edits[line] = None
+            return "it would be written otherwise at another time"
+        others = [e[0] for at, e in found.edits.items() if e and at != line]
+        if any(edit[0].start < other.end and other.start < edit[0].end for other in others):
+            found.edits[line] = None
+            return "another change stands in the way"
+        return ""
+
+    def _file_of(self, function: types.FunctionType) -> "Found | str":
+        code = function.__code__
+        if code not in self._found:
+            self._found[code] = _found(function, self._earlier.get(code))
+        return self._found[code]
+
+
+def _found(function: types.FunctionType, earlier: live_source.Source | None) -> "Found | str":
+    try:
+        source = earlier or live_source.find(function)
+        file = SourceFile(live_source.padded(source, source.text), source.file)
+    except (live_source.NotRewritable, SourceError, RecursionError, MemoryError) as error:
+        return str(error)
+    return "it stands in a lambda" if source.is_lambda else Found(function, source, file)
+
+
+def _names(file: str) -> Names:
+    """What the names of a file's top level stand for."""
+    return _names_of(file, "".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(16)
+def _names_of(file: str, text: str) -> Names:
+    tree = SourceFile(text, file).tree
+    return Names(tree, by_type(tree))
+
+
+def _locals(frame: types.FrameType) -> dict[str, Any]:
+    return {name: value for name, value in frame.f_locals.items() if name != "__df"}
+
+
+def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | str":
+    """The edit, and its rule's code, that leaves nothing to decide on `line` of the user's file, or
+    moves what is asked there; or why there is none."""
+    file, code, why = found.file, "", "nothing that a pattern knows decides here"
+    for _ in range(_ROUNDS):
+        look = _Look(file, found, line, values)
+        made = look.first_made() if look.places else None
+        if made is None or isinstance(made, str):
+            why = made or why
+            break
+        edits = realised(file, made[0].edits)
+        file, code = file.with_text(apply(file.text, edits)), made[1].code
+        if made[1].moves or not _Look(file, found, line, values).asks():
+            return _difference(found.file.text, file.text), code
+    return why
+
+
+class _Look:
+    """The places of a function that may decide on a line, at one moment."""
+
+    def __init__(self, file: SourceFile, found: Found, line: int, values: FakeValues) -> None:
+        function, self.lines = _function(file.tree, found.source), found.lines(line)
+        self.places = _places(function, self.lines)
+        self.oracle = RecordedOracle(file, function, values, self.places, _names(file.path))
+
+    def asks(self) -> bool:
+        """Whether a tensor decides."""
+        places = [node for node in self.places if _on(_decider(node), self.lines)]
+        return any(PATTERNS[type(n)][0].make(n, self.oracle) is not None for n in places)
+
+    def first_made(self) -> "tuple[Fix, Pattern] | str | None":
+        """The first place, from inside out, that a pattern can change safely."""
+        why = None
+        for node in self.places:
+            told = []
+            for pattern in PATTERNS[type(node)]:
+                fix = pattern.make(node, self.oracle)
+                if isinstance(fix, Fix) and fix.safety is Safety.SAFE and not fix.imports:
+                    return fix, pattern
+                if isinstance(fix, Fix):
+                    fix = fix.why or "torch is not imported at the top of the file"
+                told += [fix.why if isinstance(fix, Refusal) else fix]
+            why = next(filter(None, told), why)
+        return why
+
+
+def _function(tree: ast.AST, source: live_source.Source) -> Any:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == source.name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == source.first_line:
+                return node
+    raise LookupError(f"{source.name} was not found")
+
+
+def _places(function: ast.AST, lines: list[int]) -> list[Any]:
+    """What may decide on one of `lines`, inner ones first; of an `if` with the `elif`s below it,
+    which see the same values."""
+    found: list[Any] = []
+    for node in ast.walk(function):
+        if isinstance(node, tuple(PATTERNS)) and _on(_decider(node), lines):
+            found.append(node)
+            while isinstance(node, ast.If) and len(node.orelse) == 1:
+                node = node.orelse[0]
+                found += [node] if isinstance(node, ast.If) else []
+    return sorted(set(found), key=lambda n: (-n.lineno, n.end_lineno, n.end_col_offset))
+
+
+def _decider(node: ast.AST) -> Any:
+    """The part of a place that asks for a value."""
+    return getattr(node, "test", node)
+
+
+def _on(node: Any, lines: list[int]) -> bool:
+    return any(node.lineno <= line <= node.end_lineno for line in lines)
+
+
+def _difference(before: str, after: str) -> Edit:
+    """The one edit, of whole lines, that makes `after` of `before`."""
+    start = 0
+    shortest = min(len(before), len(after))
+    while start < shortest and before[start] == after[start]:
+        start += 1
+    start = before.rfind("\n", 0, start) + 1
+    end = 0
+    while end < shortest - start and before[-1 - end] == after[-1 - end]:
+        end += 1
+    tail = before.find("\n", len(before) - end) if end else len(before)
+    end = len(before) - tail if tail >= 0 else 0
+    return Edit(start, len(before) - end, after[start : len(after) - end])

@@ -1,0 +1,1 @@
+"""Calls while recording, by who is called."""

@@ -1,0 +1,386 @@
+"""Builtins that look into objects, call back, or turn tensors into numbers: each does while
+recording what it does in Python."""
+
+import builtins
+import collections
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ....runtime.replay.recipes import Apply
+from ... import catalogue
+from ...capture.nested import settle_in
+from ...capture.numbers import scalars
+from ...capture.provenance import is_constant
+from ...capture.trace import Recorder
+from .. import attribute_ops, binaries, branches, c_calls, items, iteration
+from ..lookup import is_stable, on_class, python_method
+
+
+def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return HANDLERS[function](rec, *args, **kwargs)
+
+
+def _getattr(rec: Recorder, obj: Any, name: str, *default: Any) -> Any:
+    try:
+        return attribute_ops.load(rec, obj, settle_in(name))
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _setattr(rec: Recorder, obj: Any, name: str, value: Any) -> None:
+    attribute_ops.store(rec, obj, settle_in(name), value)
+
+
+def _delattr(rec: Recorder, obj: Any, name: str) -> None:
+    attribute_ops.delete(rec, obj, settle_in(name))
+
+
+def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
+    """Types are guarded when objects are loaded; traced scalars answer for the type that they stand
+    for."""
+    for cls in classes if isinstance(classes, tuple) else (classes,):
+        check = on_class(type(cls), "__instancecheck__")
+        if isinstance(check, types.FunctionType) and not is_stable(check):
+            return any(_asked(rec, obj, each) for each in _flat(classes))
+    return isinstance(obj, classes)
+
+
+def _flat(classes: Any) -> Iterator[Any]:
+    for each in classes if isinstance(classes, tuple) else (classes,):
+        yield from _flat(each) if isinstance(each, tuple) else (each,)
+
+
+def _asked(rec: Recorder, obj: Any, cls: Any) -> bool:
+    check = on_class(type(cls), "__instancecheck__")
+    if type(obj) is cls or not isinstance(check, types.FunctionType) or is_stable(check):
+        return isinstance(obj, cls)
+    return branches.truth(rec, rec.call(check, (cls, obj), {}))
+
+
+def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
+    if more:
+        return type(obj, *more, **kwargs)
+    rec.known.touch(obj)
+    return type(scalars.plain(obj)) if type(obj) in scalars.TRACED else type(obj)
+
+
+def _len(rec: Recorder, obj: Any) -> int:
+    if isinstance(obj, torch.Tensor) and obj.dim():
+        return obj.shape[0]
+    if type(obj) in scalars.TRACED:
+        return len(scalars.settle(obj))
+    method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
+    if method is not None:
+        answer: Any = rec.call(method, (obj,), {})
+        traced = type(answer) in scalars.TRACED and isinstance(answer, int)
+        return answer if traced and answer >= 0 else len(_Answers(answer))
+    items.guard_structure(rec, obj)
+    return len(obj)
+
+
+class _Answers:
+    """Python's own checks of what a `__len__` or `__hash__` gave."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = scalars.settle(answer) if type(answer) in scalars.TRACED else answer
+
+    def __len__(self) -> int:
+        return self._answer  # type: ignore[no-any-return]
+
+    def __hash__(self) -> int:
+        return self._answer  # type: ignore[no-any-return]
+
+
+def _number(cls: Any) -> Callable[..., Any]:
+    """`float(t)`, `int(t)`: the traced scalar of a tensor, or of another traced scalar."""
+
+    def convert(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        if (
+            len(args) == 1
+            and not kwargs
+            and isinstance(args[0], torch.Tensor)
+            and args[0].numel() == 1
+        ):
+            return scalars.apply(cls, args[0].item())
+        if len(args) == 1 and type(args[0]) in scalars.TRACED:
+            return args[0] if isinstance(args[0], cls) else scalars.apply(cls, args[0])
+        method = python_method(rec, args[0], f"__{cls.__name__}__") if args else None
+        if method is not None:
+            made = rec.call(method, (args[0],), {})
+            return scalars.apply(cls, made) if type(made) in scalars.TRACED else cls(made)
+        items.guard_arguments(rec, args, kwargs)
+        return cls(*settle_in(args), **settle_in(kwargs))
+
+    return convert
+
+
+def _bool(rec: Recorder, *args: Any) -> bool:
+    return branches.truth(rec, *args) if args else False
+
+
+def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
+    if len(args) == 1 and type(args[0]) in scalars.TRACED:
+        return scalars.apply(str, args[0])  # type: ignore[no-any-return]
+    items.guard_arguments(rec, args, kwargs)
+    args = settle_in(args)
+    method = (
+        python_method(
+            rec,
+            args[0],
+            "__str__" if on_class(type(args[0]), "__str__") is not object.__str__ else "__repr__",
+        )
+        if len(args) == 1
+        else None
+    )
+    if method is not None and not isinstance(
+        args[0], torch.nn.Module | torch.Tensor | BaseException
+    ):
+        made: Any = rec.call(method, (args[0],), {})
+        return made if type(made) in scalars.TRACED else str(made)  # type: ignore[no-any-return]
+    return str(*args, **kwargs)
+
+
+def _rounded(rec: Recorder, number: Any, ndigits: Any = None) -> Any:
+    if ndigits is None:
+        return binaries.unary_call(rec, round, "__round__", number)
+    method = python_method(rec, number, "__round__")
+    if method is not None:
+        return rec.call(method, (number, ndigits), {})
+    return round(number, scalars.settle(ndigits))
+
+
+def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
+    if sentinel:
+        rec.stop(catalogue.UNSUPPORTED, "iter() with a sentinel")
+        return iter(obj, *sentinel)
+    return iter(iteration.over(rec, obj))
+
+
+def _over_all(function: Any) -> Callable[..., Any]:
+    """Builtins that iterate over all their positional arguments."""
+
+    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        return function(*(iteration.over(rec, arg) for arg in args), **settle_in(kwargs))
+
+    return run
+
+
+def _first_over(function: Any) -> Callable[..., Any]:
+    """Builtins that iterate over their first argument."""
+
+    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        return function(
+            *(iteration.over(rec, arg) for arg in args[:1]),
+            *settle_in(args[1:]),
+            **settle_in(kwargs),
+        )
+
+    return run
+
+
+def _reversed(rec: Recorder, value: Any) -> Any:
+    method = python_method(rec, value, "__reversed__")
+    if method is not None:
+        return rec.call(method, (value,), {})
+    if python_method(rec, value, "__getitem__") is not None:
+        size = _len(rec, value)
+        return map(functools.partial(items.load, rec, value), range(size - 1, -1, -1))
+    items.guard_structure(rec, value)
+    return reversed(value)
+
+
+def _dict(rec: Recorder, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+    mapped = [isinstance(arg, dict) or hasattr(type(arg), "keys") for arg in args]
+    taken = [
+        iteration.pairs(rec, arg)
+        if is_mapping
+        else [tuple(iteration.over(rec, pair)) for pair in iteration.over(rec, arg)]
+        for arg, is_mapping in zip(args, mapped, strict=True)
+    ]
+    return dict(*taken, **kwargs)
+
+
+def _any(rec: Recorder, iterable: Any) -> bool:
+    return any(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+
+
+def _all(rec: Recorder, iterable: Any) -> bool:
+    return all(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+
+
+def _with_callback(function: Any) -> Callable[..., Any]:
+    """Builtins that call their first argument back: it must run rewritten."""
+
+    def run(rec: Recorder, callback: Any, *iterables: Any) -> Any:
+        wrapped = None if callback is None else rec.rewriter.callback(rec, callback)
+        return function(wrapped, *(iteration.over(rec, part) for part in iterables))
+
+    return run
+
+
+def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
+    return functools.reduce(
+        rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial
+    )
+
+
+def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
+    """Added as Python code would: C's own loop over floats reads the digits of traced numbers."""
+    values = list(iteration.over(rec, iterable))
+    if all(map(is_constant, (start, *values))):
+        return sum(values, start)
+    total = start
+    for value in values:
+        total = binaries.binary(rec, "+", operator.add, total, value)
+    return total
+
+
+def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    values = list(iteration.over(rec, iterable))
+    keys = settle_in(
+        [rec.call(key, (value,), {}) for value in values] if key is not None else values
+    )
+    c_calls.check(rec, ("__lt__",), keys)
+    order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)
+    return [values[index] for index in order]
+
+
+def _extreme(op: str, function: Any) -> Callable[..., Any]:
+    """`min`, `max`: the first that no other is `op`; compared one by one, as Python does."""
+
+    def run(rec: Recorder, *args: Any, key: Any = None, **default: Any) -> Any:
+        if (len(args) != 1 and default) or default.keys() - {"default"}:
+            return function(*args, key=key, **default)  # it raises
+        if key is None and _are_read_numbers(args):
+            return functools.reduce(lambda a, b: scalars.apply(function, a, b), args)
+        values = iter(iteration.over(rec, args[0]) if len(args) == 1 else args)
+        measure = (
+            (lambda value: value) if key is None else (lambda value: rec.call(key, (value,), {}))
+        )
+        best = next(values, _NOTHING)
+        if best is _NOTHING:
+            return function((), **default)
+        most = measure(best)
+        for value in values:
+            measured = measure(value)
+            if branches.truth(rec, binaries.compare(rec, op, _COMPARE[op], measured, most)):
+                best, most = value, measured
+        return best
+
+    return run
+
+
+def _are_read_numbers(args: tuple[Any, ...]) -> bool:
+    """Several numbers, of which some are read from tensors and none follows from sizes: which is
+    the largest need not be known to go on."""
+    numbers = all(isinstance(arg, int | float) for arg in args)
+    sized = any(scalars.size_form(arg) is not None for arg in args)
+    return numbers and not sized and len(args) > 1 and any(map(scalars.is_live, args))
+
+
+_NOTHING = object()
+_COMPARE = {"<": operator.lt, ">": operator.gt}
+
+
+def _super(rec: Recorder, *args: Any) -> Any:
+    return super(*args)
+
+
+def _id(rec: Recorder, obj: Any) -> int:
+    rec.stop(catalogue.UNSUPPORTED, "id() of an object")
+    return id(obj)
+
+
+def _hash(rec: Recorder, obj: Any) -> int:
+    method = python_method(rec, obj, "__hash__")
+    return hash(obj) if method is None else hash(_Answers(rec.call(method, (obj,), {})))
+
+
+def _of_process(function: Callable[[], Any]) -> Callable[..., Any]:
+    """What the process is set to: asked again, and compared, at every later call."""
+    return lambda rec: rec.outcome(Apply(function, ()), function())
+
+
+def _vars(rec: Recorder, *args: Any) -> Any:
+    if len(args) == 1:
+        return attribute_ops.load(rec, args[0], "__dict__")
+    rec.stop(catalogue.UNSUPPORTED, "vars()")
+    return vars(*args)
+
+
+def _from_keys(cls: Any) -> Callable[..., Any]:
+    def run(rec: Recorder, iterable: Any, *value: Any) -> Any:
+        return cls.fromkeys(settle_in(list(iteration.over(rec, iterable))), *value)
+
+    return run
+
+
+def _count_elements(rec: Recorder, mapping: Any, iterable: Any) -> None:
+    """What `Counter.update` has C code do."""
+    for element in iteration.over(rec, iterable):
+        items.store(rec, mapping, element, rec.call(mapping.get, (element, 0), {}) + 1)
+
+
+def _new_tuple(rec: Recorder, cls: Any, *iterable: Any) -> Any:
+    """`tuple.__new__`, by which named tuples are made."""
+    return tuple.__new__(cls, *(tuple(iteration.over(rec, part)) for part in iterable))
+
+
+def _exc_info(rec: Recorder) -> Any:
+    if sys.exc_info() != (None, None, None):
+        rec.stop(catalogue.UNSUPPORTED, "sys.exc_info() while an exception is handled")
+    return sys.exc_info()
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    builtins.getattr: _getattr,
+    builtins.setattr: _setattr,
+    builtins.delattr: _delattr,
+    builtins.hasattr: attribute_ops.exists,
+    builtins.isinstance: _isinstance,
+    builtins.type: _type,
+    builtins.len: _len,
+    builtins.float: _number(float),
+    builtins.int: _number(int),
+    builtins.bool: _bool,
+    builtins.str: _str,
+    builtins.round: _rounded,
+    builtins.abs: lambda rec, value: binaries.unary_call(rec, abs, "__abs__", value),
+    builtins.iter: _iter,
+    builtins.next: iteration.advance,
+    builtins.list: _over_all(list),
+    builtins.tuple: _over_all(tuple),
+    builtins.set: _over_all(set),
+    builtins.frozenset: _over_all(frozenset),
+    builtins.zip: _over_all(zip),
+    builtins.enumerate: _first_over(enumerate),
+    builtins.sum: _sum,
+    builtins.reversed: _reversed,
+    builtins.dict: _dict,
+    builtins.any: _any,
+    builtins.all: _all,
+    builtins.map: _with_callback(map),
+    builtins.filter: _with_callback(filter),
+    functools.reduce: _reduce,
+    builtins.sorted: _sorted,
+    builtins.min: _extreme("<", min),
+    builtins.max: _extreme(">", max),
+    builtins.super: _super,
+    builtins.id: _id,
+    builtins.hash: _hash,
+    builtins.vars: _vars,
+    dict.fromkeys: _from_keys(dict),
+    collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
+    tuple.__new__: _new_tuple,
+    sys.exc_info: _exc_info,
+    collections._count_elements: _count_elements,  # type: ignore[attr-defined]
+    sys.getrecursionlimit: _of_process(sys.getrecursionlimit),
+}

@@ -1,0 +1,494 @@
+"""Calls while recording: who is called decides whether it runs rewritten, as it is, as an effect,
+or ends the recording."""
+
+import copy
+import dataclasses
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ....runtime.guard import Is, Item, Keys, Length, Obj
+from ... import catalogue
+from ...capture.nested import plain_in, settle_in, tensors_in
+from ...capture.numbers.scalars import TRACED
+from ...capture.provenance import Unguardable, is_constant
+from ...capture.trace import Recorder
+from .. import attribute_ops, c_calls, containers, items, iteration, name_ops
+from ..lookup import (
+    is_stable,
+    is_torch_internal,
+    keeps_eager,
+    module_name,
+    on_class,
+    owner_of,
+    python_method,
+)
+from ..texts import show
+from . import (
+    builtin_calls,
+    checkpoints,
+    contextmanagers,
+    custom_functions,
+    gradients,
+    host_calls,
+    legacy_tensors,
+    log_calls,
+    modules,
+    number_calls,
+    optimizers,
+    script_functions,
+    slots,
+)
+from .known_calls import (
+    COMPILING,
+    CONSTANT,
+    DISABLED,
+    EFFECTS,
+    INLINED,
+    PURE,
+    PURE_PYTHON,
+    STOPS,
+    SUBSTITUTES,
+    is_pure_module,
+)
+from .stand_ins import STAND_INS
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`function(*args, **kwargs)`. Every kind of callable has one handler; the first that takes it
+    decides."""
+    if not rec.active:
+        return function(*args, **kwargs)
+    for takes, handle in HANDLERS:
+        if takes(function):
+            return handle(rec, function, args, kwargs)
+    rec.stop(catalogue.OPAQUE_CALL, _describe(function))
+    return function(*plain_in(args), **plain_in(kwargs))
+
+
+def _describe(function: Any) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or 'builtins'}.{name}"
+
+
+def _is_hashable_in(function: Any, table: Any) -> bool:
+    try:
+        return function in table
+    except TypeError:
+        return False
+
+
+# -- Python functions
+
+
+def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    if rec.rewriter.is_rewritten(function.__code__):
+        return function(*args, **kwargs)
+    function = STAND_INS.get(function, function)
+    try:
+        rewritten = rec.rewriter.rewrite(function)
+    except Exception as error:  # NotRewritable, or a fault of the rewriter's own
+        return _unseen(rec, function, args, kwargs, str(error))
+    if _looks_around(function.__code__):
+        return _unseen(rec, function, args, kwargs, "it uses globals(), eval() or exec()")
+    _place(rec, function)
+    return rewritten(*args, **kwargs)
+
+
+def _looks_around(code: types.CodeType) -> bool:
+    """Whether the code reads names that no operator sees."""
+    if not _LOOKING.isdisjoint(code.co_names):
+        return True
+    return any(
+        _looks_around(const) for const in code.co_consts if isinstance(const, types.CodeType)
+    )
+
+
+_LOOKING = frozenset({"globals", "eval", "exec"})
+
+
+def _place(rec: Recorder, function: types.FunctionType) -> None:
+    """A function from outside, its cells and its mutable defaults have paths; its code and defaults
+    are guarded."""
+    base = attribute_ops.Obj(function, function.__qualname__)
+    rec.known.register(function, base)
+    name_ops.guard_absent(rec, function)
+    if not is_stable(function):
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            rec.known.guard(attribute_ops.Attr(base, name), Is(getattr(function, name)))
+    for index, value in enumerate(function.__defaults__ or ()):
+        if not is_constant(value):
+            rec.known.register(
+                value, attribute_ops.Item(attribute_ops.Attr(base, "__defaults__"), index)
+            )
+    for name, value in (function.__kwdefaults__ or {}).items():
+        if is_constant(value):
+            rec.known.loaded(
+                value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
+            )
+        else:
+            rec.known.register(
+                value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
+            )
+
+
+def _unseen(rec: Recorder, function: Any, args: Args, kwargs: Kwargs, why: str) -> Any:
+    """Python code that cannot be rewritten would read and write unseen."""
+    rec.stop(catalogue.NOT_REWRITABLE, f"{_describe(function)}: {why}")
+    return function(*plain_in(args), **plain_in(kwargs))
+
+
+def _method(rec: Recorder, function: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
+    return call(rec, function.__func__, (function.__self__, *args), kwargs)
+
+
+def _host(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Random numbers of the host and the clock; a method that goes through a container of the
+    user's is taken apart."""
+    if host_calls.fits(args, kwargs):
+        return host_calls.call(rec, function, args, kwargs)
+    if isinstance(function, types.MethodType):
+        return _method(rec, function, args, kwargs)
+    rec.stop(catalogue.OPAQUE_CALL, _describe(function))
+    return function(*args, **kwargs)
+
+
+def _partial(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    path = rec.known.touch(function)
+    if path is None:
+        return call(rec, function.func, (*function.args, *args), {**function.keywords, **kwargs})
+    inner = rec.known.loaded(function.func, attribute_ops.Attr(path, "func"))
+    given, named = attribute_ops.Attr(path, "args"), attribute_ops.Attr(path, "keywords")
+    rec.known.guard(given, Length(len(function.args)))
+    rec.known.guard(named, Keys(tuple(function.keywords)))
+    args = (
+        *(rec.known.loaded(value, Item(given, i)) for i, value in enumerate(function.args)),
+        *args,
+    )
+    keywords = {
+        name: rec.known.loaded(value, Item(named, name))
+        for name, value in function.keywords.items()
+    }
+    return call(rec, inner, args, {**keywords, **kwargs})
+
+
+def _cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An lru_cache declares its function pure: called for real. One that returns None is called for
+    its effect, at every call."""
+    if torch_tensors_in((args, kwargs)):
+        return call(rec, function.__wrapped__, args, kwargs)
+    if rec.rewriter.made_in_call(function.__wrapped__):
+        rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
+    if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
+        return show(rec, function, args, kwargs)
+    rec.before_change()
+    with rec.paused():
+        return function(*settle_in(args), **settle_in(kwargs))
+
+
+def torch_tensors_in(obj: Any) -> bool:
+    if isinstance(obj, list | tuple):
+        return any(map(torch_tensors_in, obj))
+    if isinstance(obj, dict):
+        return any(map(torch_tensors_in, obj.values()))
+    return isinstance(obj, torch.Tensor)
+
+
+def _weak_reference(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What a weak reference leads to is read, by a path through it."""
+    path = rec.known.touch(function)
+    target = function()
+    if path is None or target is None:
+        rec.stop(catalogue.UNSUPPORTED, "a weak reference that is dead or was made in the call")
+        return target
+    if rec.known.path_of(target) is None:
+        rec.stop(catalogue.UNSUPPORTED, "a weak reference to what has no other path")
+    else:
+        rec.known.guard(path, Is(function))
+    return target
+
+
+def _callable_object(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    rec.known.touch(function)
+    return call(rec, python_method(rec, function, "__call__"), (function, *args), kwargs)
+
+
+def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A function that is itself compiled becomes part of this recording."""
+    kept = keeps_eager(function)
+    original, path = getattr(function, kept), rec.known.path_of(function)
+    if path is not None:
+        rec.known.loaded(original, attribute_ops.Attr(path, kept))
+    return call(rec, original, args, kwargs)
+
+
+def call_root(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The compiled function itself, whatever package it is from."""
+    return _python(rec, function, args, kwargs)
+
+
+# -- torch
+
+
+def _is_torch(function: Any) -> bool:
+    if isinstance(function, types.FunctionType):
+        return is_torch_internal(function)
+    if isinstance(function, type):
+        return _is_torch_type(function)
+    owner = owner_of(function)
+    if isinstance(owner, torch.Tensor):
+        return True
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return issubclass(torch.Tensor, function.__objclass__)
+    if python_method(None, function, "__call__") is not None:
+        return False  # an object of torch's with rewritable code: a hook of weight_norm or prune
+    module = getattr(function, "__module__", None) or (
+        owner.__name__ if isinstance(owner, types.ModuleType | type) else ""
+    )
+    return str(module).partition(".")[0] == "torch" or isinstance(
+        function, torch._ops.OpOverload | torch._ops.OpOverloadPacket
+    )
+
+
+def _is_torch_type(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "torch" and not issubclass(
+        cls, torch.nn.Module | torch.autograd.Function
+    )
+
+
+def _is_ours(function: Any) -> bool:
+    """This package's own functions (graph_break, is_compiling) act on the recorder themselves."""
+    return (
+        isinstance(function, types.FunctionType)
+        and module_name(function).partition(".")[0] == __name__.partition(".")[0]
+    )
+
+
+def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch's own code runs as it is; its tensor work passes by the recorder's mode. Python code
+    that the mode does not see as one call gets plain numbers: C code below it would take traced
+    ones without asking."""
+    items.guard_arguments(rec, args, kwargs)
+    if len(args) == 1 and number_calls.copies(function, args[0]):
+        return number_calls.from_array(rec, function, args, kwargs)
+    kwargs = number_calls.with_dtype(rec, function, args, kwargs)
+    if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
+        args, kwargs = settle_in(args), settle_in(kwargs)
+    return function(*args, **kwargs)
+
+
+@functools.cache
+def _overridable() -> frozenset[Any]:
+    return frozenset(torch.overrides.get_testing_overrides())
+
+
+def _is_seen_whole(function: types.FunctionType) -> bool:
+    return function in _overridable() or _is_ours(function)
+
+
+# -- the rest
+
+_COMPUTING = frozenset({"builtins", "math", "cmath", "operator", "_operator"})
+_DUNDERS = tuple(
+    f"__{name}__"
+    for name in (
+        "eq ne lt le gt ge hash index int float complex bool len iter next contains getitem str"
+        " repr format bytes add radd sub rsub mul rmul truediv rtruediv floordiv mod pow"
+        " rpow divmod neg abs round trunc floor ceil and or xor invert"
+    ).split()
+)
+
+
+def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A listed pure function: it, its object and its arguments are guarded, its result needs no
+    path."""
+    owner = owner_of(function)
+    items.guard_arguments(rec, (function, owner, *args), kwargs)
+    if getattr(function, "__module__", None) in _COMPUTING:
+        c_calls.check(rec, _DUNDERS, *args)
+    if type(owner) in TRACED:
+        function = getattr(settle_in(owner), function.__name__)
+    if not isinstance(function, type) or function.__module__ != "itertools":
+        args = tuple(iteration.used_up(rec, arg) for arg in args)
+    return function(*settle_in(args), **settle_in(kwargs))
+
+
+def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`copy.deepcopy` reads all that is below its argument."""
+    try:
+        rec.known.content(args[0])
+    except Unguardable as error:
+        rec.stop(catalogue.UNSUPPORTED, str(error))
+    with rec.paused():
+        return function(*args, **kwargs)
+
+
+def _is_pure(function: Any) -> bool:
+    owner = owner_of(function)
+    return (
+        _is_hashable_in(function, PURE)
+        or isinstance(owner, str | bytes | int | float | complex | range)
+        or is_pure_module(function)
+    )
+
+
+def _is_pure_python(function: Any) -> bool:
+    return (
+        isinstance(function, types.FunctionType)
+        and module_name(function).partition(".")[0] in PURE_PYTHON
+    )
+
+
+def _class(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """Construction: `__new__` as it is, `__init__` rewritten where it is Python with source."""
+    if on_class(type(cls), "__call__") is not type.__call__:
+        return call(rec, types.MethodType(on_class(type(cls), "__call__"), cls), args, kwargs)
+    return construct(rec, cls, args, kwargs)
+
+
+def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`type.__call__(cls, *args, **kwargs)`."""
+    new, init = on_class(cls, "__new__"), on_class(cls, "__init__")
+    if not isinstance(init, types.FunctionType) or _is_generated(cls, init):
+        items.guard_arguments(rec, args, kwargs)
+        after = on_class(cls, "__post_init__")
+        if isinstance(after, types.FunctionType) and dataclasses.is_dataclass(cls):
+            return _initialised(rec, cls, after, args, kwargs)
+        return cls(*args, **kwargs)
+    made = _new(rec, cls, new, args, kwargs)
+    if isinstance(made, cls):
+        call(rec, init, (made, *args), kwargs)
+    return made
+
+
+def _initialised(
+    rec: Recorder, cls: type, after: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Any:
+    """An instance of a dataclass: its generated `__init__` runs as it is, the `__post_init__` that
+    it calls as rewritten code."""
+    new: Any = cls.__new__
+    made: Any = new(cls)
+    if not hasattr(made, "__dict__"):
+        rec.stop(catalogue.UNSUPPORTED, f"{cls.__qualname__}.__post_init__ of a class with slots")
+        return cls(*args, **kwargs)
+    given: list[Any] = []
+    made.__dict__["__post_init__"] = lambda *parts: given.extend(parts)
+    try:
+        made.__init__(*args, **kwargs)
+    finally:
+        del made.__dict__["__post_init__"]
+    call(rec, after, (made, *given), {})
+    return made
+
+
+def _new(rec: Recorder, cls: type, new: Any, args: Args, kwargs: Kwargs) -> Any:
+    function = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(function, types.FunctionType):
+        return call(rec, function, (cls, *args), kwargs)
+    made: Any = cls.__new__
+    return made(cls) if function is object.__new__ else made(cls, *args, **kwargs)
+
+
+def _is_generated(cls: type, init: types.FunctionType) -> bool:
+    """dataclass and namedtuple write their methods from the fields alone."""
+    return init.__code__.co_filename.startswith("<") or (
+        issubclass(cls, tuple) and hasattr(cls, "_fields")
+    )
+
+
+def _is_plain_class(function: Any) -> bool:
+    return isinstance(function, type) and not _is_torch_type(function)
+
+
+def _effect(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return show(rec, function, args, kwargs)
+
+
+def _is_effect(function: Any) -> bool:
+    target = function.__func__ if isinstance(function, types.MethodType) else function
+    return _is_hashable_in(target, EFFECTS)
+
+
+def _stops(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    rec.stop(STOPS[function], _describe(function))
+    with rec.off_stack():
+        return function(*plain_in(args), **plain_in(kwargs))
+
+
+def _disabled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    rec.stop(catalogue.EXPLICIT, f"{_describe(function)} is disabled")
+    return function(*plain_in(args), **plain_in(kwargs))
+
+
+def _is_disabled(function: Any) -> bool:
+    target = function.__func__ if isinstance(function, types.MethodType) else function
+    known = isinstance(target, types.FunctionType | types.BuiltinFunctionType)
+    return (known and bool(getattr(target, "_torchdynamo_disable", False))) or _is_hashable_in(
+        target, DISABLED
+    )
+
+
+def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`allow_in_graph`: one node that runs the function itself."""
+    return custom_functions.as_node(rec, function, args, kwargs)
+
+
+def _constant(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`assume_constant_result`: called now; its tensors are objects that later calls use again."""
+    with rec.paused():
+        result = function(*plain_in(args), **plain_in(kwargs))
+    for tensor in tensors_in(result):
+        rec.known.register(tensor, Obj(tensor, f"{_describe(function)}()"))
+    return result
+
+
+def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return call(rec, SUBSTITUTES[function], args, kwargs)
+
+
+HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
+    (keeps_eager, _compiled),
+    (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
+    (checkpoints.takes, checkpoints.call),
+    (lambda f: _is_hashable_in(f, SUBSTITUTES), _substitute),
+    (optimizers.takes, optimizers.call),
+    (_is_disabled, _disabled),
+    (lambda f: _is_hashable_in(f, CONSTANT), _constant),
+    (lambda f: _is_hashable_in(f, INLINED), _as_is),
+    (lambda f: _is_hashable_in(f, COMPILING), lambda rec, f, args, kwargs: True),
+    (number_calls.makes_tensor, number_calls.from_array),
+    (lambda f: _is_hashable_in(f, STOPS), _stops),
+    (gradients.takes, gradients.call),
+    (lambda f: f is copy.deepcopy, _deep_copy),
+    (_is_effect, _effect),
+    (log_calls.takes, log_calls.call),
+    (lambda f: _is_hashable_in(f, builtin_calls.HANDLERS), builtin_calls.call),
+    (modules.is_entry, modules.call_entry),
+    (_is_ours, _torch),
+    (custom_functions.is_apply, custom_functions.call),
+    (script_functions.takes, script_functions.call),
+    (legacy_tensors.takes, legacy_tensors.call),
+    (contextmanagers.takes, contextmanagers.make),
+    (host_calls.takes, _host),
+    (lambda f: isinstance(f, types.MethodType), _method),
+    (_is_torch, _torch),
+    (slots.takes, slots.call_slot),
+    (_is_pure_python, _pure),
+    (number_calls.takes, number_calls.call),
+    (iteration.is_generator_method, iteration.call_generator_method),
+    (containers.takes, containers.call_method),
+    (lambda f: isinstance(f, types.FunctionType), _python),
+    (lambda f: type(f) is functools.partial, _partial),
+    (lambda f: type(f) is functools._lru_cache_wrapper, _cached),
+    (lambda f: type(f) is weakref.ref, _weak_reference),
+    (_is_pure, _pure),
+    (_is_plain_class, _class),
+    (lambda f: python_method(None, f, "__call__") is not None, _callable_object),
+)

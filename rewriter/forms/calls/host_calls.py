@@ -1,0 +1,75 @@
+"""Functions that answer something else at every call and touch nothing of the program's: random
+numbers of the host, the clock.
+
+They are called for real at every call, where they stood; the answer is a traced scalar.
+"""
+
+import os
+import random
+import threading
+import time
+import types
+from typing import Any
+
+from ....runtime.replay.host_generators import GENERATORS
+from ....runtime.replay.recipes import HostCall
+from ... import catalogue
+from ...capture.numbers import scalars
+from ...capture.provenance import is_constant
+from ...capture.trace import Recorder
+from ..lookup import owner_of
+
+CLOCKS = frozenset(
+    {
+        time.time,
+        time.time_ns,
+        time.perf_counter,
+        time.perf_counter_ns,
+        time.monotonic,
+        time.monotonic_ns,
+        time.process_time,
+        time.process_time_ns,
+        time.thread_time,
+    }
+)
+# Asking twice does no harm.
+ANSWERS = CLOCKS | {time.sleep, os.getpid, os.getppid, threading.get_ident, threading.get_native_id}
+_NUMBERS = (int, float, str, bool, type(None))
+
+
+def takes(function: Any) -> bool:
+    """A listed function, or a method of a host generator."""
+    if isinstance(function, types.BuiltinFunctionType) and function in ANSWERS:
+        return True
+    owner = owner_of(function)
+    return isinstance(owner, GENERATORS) and not isinstance(owner, random.SystemRandom)
+
+
+def fits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments are numbers and texts, which no call can change."""
+    return all(
+        is_constant(value) or type(value) in scalars.TRACED for value in (*args, *kwargs.values())
+    )
+
+
+def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Made now, and at every later call at the same place between the outcomes. A clock cuts the
+    graph: it may time what stands before."""
+    if isinstance(function, types.BuiltinFunctionType) and function in CLOCKS:
+        rec.breaks(catalogue.OPAQUE_CALL, getattr(function, "__name__", "a clock"))
+        rec.cut()
+    rec.before_change()
+    keywords = {name: scalars.recipe_of(value) for name, value in kwargs.items()}
+    recipes = tuple(scalars.recipe_of(value) for value in args)
+    with rec.paused():
+        result = function(
+            *map(scalars.plain, args),
+            **{name: scalars.plain(value) for name, value in kwargs.items()},
+        )
+    if type(result) not in _NUMBERS:
+        rec.stop(
+            catalogue.OPAQUE_CALL,
+            f"{getattr(function, '__qualname__', function)} gave a {type(result).__name__}",
+        )
+        return result
+    return rec.host_call(HostCall(function, recipes, keywords), result)

@@ -1,0 +1,107 @@
+"""NumPy's functions of numbers and constant arrays: computed anew while recording, their arguments
+guarded, as `math`'s are. An array has no other way into a recording: what would make one of a
+tensor's values ends it."""
+
+from typing import Any
+
+import torch
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+from ... import catalogue
+from ...capture.nested import settle_in
+from ...capture.numbers import constant_values
+from ...capture.provenance import is_constant
+from ...capture.trace import Recorder
+from .. import items
+from ..lookup import owner_of
+
+# They read or write something besides their arguments.
+_NOT_PURE = (
+    "load save fromfile tofile memmap open seterr geterr set printoptions show info source empty"
+    " dump ctypes data".split()
+)
+
+
+def takes(function: Any) -> bool:
+    """A function of NumPy's namespaces of mathematics, or a method of a ufunc, a NumPy number or an
+    array."""
+    if np is None or isinstance(function, type):
+        return np is not None and isinstance(function, type) and issubclass(function, np.generic)
+    owner = owner_of(function)
+    if isinstance(function, np.ufunc) or isinstance(owner, np.ufunc | np.generic):
+        return True
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__name__", "")
+    if type(owner) is np.ndarray:
+        return not any(part in name for part in _NOT_PURE)
+    return (
+        module in ("numpy", "numpy.linalg", "numpy.lib.scimath")
+        and getattr(np, name, None) is function
+        and not any(part in name for part in _NOT_PURE)
+    )
+
+
+def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    array = [owner for owner in (owner_of(function),) if constant_values.is_array(owner)]
+    items.guard_arguments(rec, (*array, *args), kwargs)
+    args, kwargs = settle_in(args), settle_in(kwargs)
+    if not all(map(_is_known, (*args, *kwargs.values()))):
+        rec.stop(catalogue.OPAQUE_CALL, f"numpy.{function.__name__} of an object")
+        return function(*args, **kwargs)
+    with rec.paused():
+        result = function(*args, **kwargs)
+    if not _is_known(result):
+        rec.stop(catalogue.OPAQUE_CALL, f"numpy.{function.__name__} gave an object")
+    return result
+
+
+def _is_known(value: Any) -> bool:
+    """A number, text or type, an array of numbers, or a nested sequence of them."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_known, value))
+    if type(value) is np.ndarray:
+        return not value.dtype.hasobject
+    return is_constant(value) or isinstance(value, np.generic | np.dtype | type | slice)
+
+
+def makes_tensor(function: Any) -> bool:
+    return function is torch.from_numpy
+
+
+def copies(function: Any, given: Any) -> bool:
+    """Whether the function makes a tensor of an array."""
+    return function in _MAKERS and constant_values.is_array(given)
+
+
+def from_array(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.from_numpy(a)`, `torch.tensor(a)`."""
+    items.guard_arguments(rec, args, kwargs)
+    if len(args) != 1 or not constant_values.is_array(args[0]) or kwargs.get("requires_grad"):
+        rec.stop(catalogue.OPAQUE_CALL, f"torch.{function.__name__} of an array")
+        return function(*args, **kwargs)
+    return constant_values.as_tensor(rec, function, args[0], **kwargs)
+
+
+def with_dtype(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """A tensor made of NumPy's numbers has their dtype; a graph knows them as Python's."""
+    if function not in _MAKERS or "dtype" in kwargs or np is None:
+        return kwargs
+    if not any(isinstance(part, np.generic) for part in _flat(args)):
+        return kwargs
+    with rec.paused():
+        return {**kwargs, "dtype": function(*settle_in(args), **kwargs).dtype}
+
+
+_MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+def _flat(value: Any) -> list[Any]:
+    if type(value) in (tuple, list):
+        return [part for each in value for part in _flat(each)]
+    return [value]

@@ -1,0 +1,124 @@
+"""Calls that a function makes which runs in parts: where nothing is recorded, the functions and
+modules that it calls are compiled for themselves."""
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_module
+
+from ...live_source import NotRewritable
+from ..lookup import is_torch_internal, module_name
+from . import known_calls
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+_rewrite: list[Callable[[types.FunctionType], Callable[..., Any]]] = []
+
+
+def use(rewrite: Callable[[types.FunctionType], Callable[..., Any]]) -> None:
+    """Tell how a function is rewritten; the rewriter calls this once."""
+    _rewrite[:] = [rewrite]
+
+
+def call(family: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`fn(*args, **kwargs)`: a user's function or module by its compiled form, all else as it
+    is."""
+    if isinstance(fn, torch.nn.Module):
+        return _module(family, fn, args, kwargs)
+    if type(fn) is types.MethodType and _is_followed(fn.__func__):
+        method: Any = fn.__func__
+        return _python(family, method, fn.__self__, (fn.__self__, *args), kwargs)
+    if _is_followed(fn):
+        return _python(family, fn, None, args, kwargs)
+    return fn(*args, **kwargs)
+
+
+def _is_followed(fn: Any) -> bool:
+    """Whether it is Python code of the user's, or of a library that is written for torch."""
+    if type(fn) is not types.FunctionType or fn.__code__.co_flags & _NOT_PLAIN:
+        return False
+    top = module_name(fn).partition(".")[0]
+    return (
+        not is_torch_internal(fn)
+        and top not in _AS_IS
+        and not hasattr(fn, "_dynfix_original")
+        and not getattr(fn, "_torchdynamo_disable", False)
+        and fn not in known_calls.DISABLED
+        and fn not in known_calls.INLINED
+    )
+
+
+_NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines
+_AS_IS = frozenset(sys.stdlib_module_names) - {"__main__"} | {
+    "numpy",
+    "scipy",
+    "pandas",
+    "matplotlib",
+    __name__.partition(".")[0],
+}
+
+
+def _python(family: Any, fn: types.FunctionType, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A function that a call makes anew is run as rewritten source, so that what it calls is
+    compiled; one that stays is compiled itself."""
+    if _stays(fn, owner) and not any(map(_made_anew, (*args, *kwargs.values()))):
+        return family.callee(fn, owner)(*args, **kwargs)
+    try:
+        rewritten = _rewrite[0](fn)
+    except NotRewritable:
+        return fn(*args, **kwargs)
+    return rewritten(*args, **kwargs)
+
+
+def _stays(fn: types.FunctionType, owner: Any) -> bool:
+    return owner is not None or fn.__closure__ is None or "<locals>" not in fn.__qualname__
+
+
+def _made_anew(value: Any) -> bool:
+    return type(value) is types.FunctionType and value.__closure__ is not None
+
+
+def _module(family: Any, module: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The call protocol of nn.Module: hooks as they are, `forward` compiled."""
+    if (
+        isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule)
+        or hasattr(module, "_dynfix_original")
+        or type(module).__call__ is not torch.nn.Module.__call__
+        or _has_backward_hooks(module)
+        or module._forward_hooks_always_called
+    ):
+        return module(*args, **kwargs)
+    for key, hook in list(module._forward_pre_hooks.items()):
+        args, kwargs = _before(
+            module, hook, key in module._forward_pre_hooks_with_kwargs, args, kwargs
+        )
+    result = call(family, module.forward, args, kwargs)
+    for key, hook in list(module._forward_hooks.items()):
+        given = (
+            (module, args, kwargs) if key in module._forward_hooks_with_kwargs else (module, args)
+        )
+        changed = hook(*given, result)
+        result = result if changed is None else changed
+    return result
+
+
+def _before(
+    module: Any, hook: Any, with_kwargs: bool, args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
+    changed = hook(module, args, kwargs) if with_kwargs else hook(module, args)
+    if changed is None:
+        return args, kwargs
+    if with_kwargs:
+        args, kwargs = changed
+        return args, kwargs
+    return (changed if isinstance(changed, tuple) else (changed,)), kwargs
+
+
+def _has_backward_hooks(module: Any) -> bool:
+    return any(getattr(module, name) for name in ("_backward_hooks", "_backward_pre_hooks")) or any(
+        getattr(torch_module, f"_global_{name}_hooks")
+        for name in ("forward", "forward_pre", "backward", "backward_pre")
+    )
