@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("torch")
+
 from .campaign import batches, check, graphs_of
 from .graphs import grown
 

@@ -3,6 +3,8 @@
 
 import pytest
 
+pytest.importorskip("torch")
+
 from .optimizers import check, optimizers, variants
 
 
