@@ -391,10 +391,14 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
 
 
 def _is_same_data(rec: Recorder, obj: torch.Tensor, value: Any) -> bool:
-    """Whether `obj.data = value` changes nothing: it ends `obj.data *= 2`, which wrote in place."""
-    if type(value) is not torch.Tensor:
+    """Whether `obj.data = value` changes nothing: it ends `obj.data *= 2`, which wrote in place.
+    That two inputs share memory is of this call alone."""
+    if type(value) is not torch.Tensor or rec.tracker.get(value) is None:
         return False
     with rec.paused():
+        others = (tensor for tensor in rec.tracker.sharing(value) if tensor is not obj)
+        if any(map(rec.tracker.is_input, others)):
+            return False
         places = [(storage_of(t), t.storage_offset(), Meta.of(t.detach())) for t in (obj, value)]
     return places[0] == places[1]
 

@@ -125,3 +125,30 @@ def test_results_of_one_memory_are_objects_of_their_own(backend, grad):
     w = torch.ones(2, requires_grad=True)
     x = torch.arange(6.0).view(2, 3).requires_grad_(grad)
     same(lambda: f, *[(x, w), (x.detach(), w.detach())] * 3, backend=backend)
+
+
+def test_data_that_was_another_inputs_by_chance():
+    """`x.data = y` changes nothing where both share memory; later calls' inputs do not."""
+
+    def assigned(x, y):
+        x.data = y
+        return x + 1
+
+    def assigned_view(x, y):
+        x.data = y[:]
+        return x + 1
+
+    def scaled(x, y):
+        x.data *= y
+        return x + 1
+
+    for fn in (assigned, assigned_view, scaled):
+        compiled = dynfix.compile(fn, backend="eager")
+        one, other = torch.zeros(2), torch.rand(2)
+        one.data = other
+        compiled(one, other)
+        for size in (2, 2, 1):
+            x, y = torch.rand(2), torch.rand(size)
+            plain = x.clone()
+            assert torch.equal(compiled(x, y), fn(plain, y.clone()))
+            assert torch.equal(x, plain)
