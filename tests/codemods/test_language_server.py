@@ -19,7 +19,7 @@ class M(torch.nn.Module):
     def forward(self, x: torch.Tensor):
         print("é𝄞", x)  # two units of UTF-16 for the second
         m = x.mean().item()
-        return x * m
+        return x, m
 """
 
 
@@ -63,10 +63,12 @@ async def editor(folder):
     params = lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=folder.as_uri())
     answer = await client.initialize_async(params)
     client.initialized(lsp.InitializedParams())
-    yield client, answer.capabilities
-    await client.shutdown_async(None)
-    client.exit(None)
-    await client.stop()
+    try:
+        yield client, answer.capabilities
+    finally:  # a test that fails must not wait for a server that goes on
+        await client.shutdown_async(None)
+        client.exit(None)
+        await client.stop()
 
 
 def applied(text, action):
