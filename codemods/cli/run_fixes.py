@@ -29,7 +29,7 @@ def fix_after_run(script: list[str], changes: list[Any]) -> None:
         return
     sys.stderr.write("".join(map(_diff, results)))
     sys.stderr.flush()
-    kept = trace_verify.verified(shlex.join(script), results, Settings())
+    kept = trace_verify.verified([shlex.join(script)], results, Settings())
     for result in kept:
         if result.raw is not None:
             _write(result)

@@ -1,5 +1,6 @@
 """The command beside ruff: what is written and when, excludes, failures, formats, options."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -11,13 +12,12 @@ from pathlib import Path
 import pytest
 from dynfix.codemods.cli import colour, completion, file_writes, runner
 from dynfix.codemods.cli.settings import FORMATS, Settings
-from dynfix.codemods.trace import trace_facts
 
 from . import support
 
 HEAD = "import torch\n\n\nclass M(torch.nn.Module):\n    def forward(self, x: torch.Tensor):\n"
 PRINTS = HEAD + "        print(x)\n        return x + 1\n"
-UNSAFE = HEAD + "        m = x.mean().item()\n        return x * m\n"
+UNSAFE = HEAD + "        m = x.mean().item()\n        return x, m\n"
 ADVICE = HEAD + "        for i in x.tolist():\n            x = x + hash(i)\n        return x\n"
 
 
@@ -88,7 +88,7 @@ def test_a_setting_that_is_not_known_is_told_with_the_one_meant(folder):
 
 def test_trace_without_torch_is_one_line(folder, monkeypatch):
     (folder / "run.py").write_text("")
-    monkeypatch.setattr(trace_facts.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     code, _, err = support.command("--trace", "run.py", "m.py")
     assert (code, err) == (2, "dynfix: --trace needs torch: install dynfix[torch]\n")
 
