@@ -1,7 +1,11 @@
 """Training steps of the example model: eager, dynfix.compile and torch.compile, interleaved in one
 process.
 
-`python benchmarks/step.py [--threads N] [--rounds N] [--width N] [--layers N] [--inference]`
+`python benchmarks/step.py [--threads N] [--rounds N] [--width N] [--layers N]
+[--inference | --whole]`
+
+With --whole, dynfix.compile is given the whole step (forward, loss, backward, AdamW), and
+torch.compile the model and the optimizer's step.
 """
 
 import argparse
@@ -41,6 +45,21 @@ def training_step(model, tokens, targets):
     return step
 
 
+def whole_step(compiler, model, tokens, targets):
+    """The same step, compiled as far as the compiler goes."""
+    if compiler is COMPILERS["dynfix.compile"]:
+        return dynfix.compile(training_step(model, tokens, targets))
+    step = training_step(compiler(model), tokens, targets)
+    if compiler is COMPILERS["torch.compile"]:
+        (optimizer,) = (
+            cell.cell_contents
+            for cell in step.__closure__
+            if isinstance(cell.cell_contents, torch.optim.Optimizer)
+        )
+        optimizer.step = torch.compile(optimizer.step)
+    return step
+
+
 def inference_step(model, tokens, targets):
     model.eval()
 
@@ -59,7 +78,9 @@ def steps(arguments, make=training_step):
     batch = torch.randint(64, (2, arguments.batch, arguments.context))
     made, first = {}, {}
     for name, compiler in COMPILERS.items():
-        made[name] = make(compiler(copy.deepcopy(model)), *batch)
+        mine = copy.deepcopy(model)
+        whole = make is whole_step
+        made[name] = make(compiler, mine, *batch) if whole else make(compiler(mine), *batch)
         start = time.perf_counter()
         made[name]()
         first[name] = time.perf_counter() - start
@@ -99,10 +120,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add_sizes(parser)
     parser.add_argument("--inference", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    made, first = steps(arguments, inference_step if arguments.inference else training_step)
-    what = "inference" if arguments.inference else "training"
+    make = inference_step if arguments.inference else training_step
+    made, first = steps(arguments, whole_step if arguments.whole else make)
+    what = "inference" if arguments.inference else "whole step" if arguments.whole else "training"
     console = Console(width=None if sys.stdout.isatty() else 110)
     console.print(
         table(interleaved(made, arguments.rounds), first, f"{what}, {arguments.threads} thread(s)")
