@@ -357,3 +357,17 @@ def test_attributes_that_a_call_sets_on_a_tensor():
     for _ in range(5):
         assert torch.equal(compiled(two), fn(one))
         assert two.tag == one.tag and torch.equal(two.last, one.last)
+
+
+def test_attributes_set_by_object_itself():
+    class Kept(torch.nn.Module):
+        def forward(self, x):
+            object.__setattr__(self, "last", x * 2)
+            return x + 1
+
+    module = Kept()
+    compiled = dynfix.compile(module, backend="eager", fullgraph=True)
+    for i in range(4):
+        x = torch.full((2,), float(i))
+        compiled(x)
+        assert torch.equal(module.last, x * 2)

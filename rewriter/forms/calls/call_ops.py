@@ -246,7 +246,8 @@ def _is_torch(function: Any) -> bool:
     if isinstance(owner, torch.Tensor):
         return True
     if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
-        return issubclass(torch.Tensor, function.__objclass__)
+        owner = function.__objclass__
+        return owner is not object and issubclass(torch.Tensor, owner)
     if python_method(None, function, "__call__") is not None:
         return False  # an object of torch's with rewritable code: a hook of weight_norm or prune
     module = getattr(function, "__module__", None) or (
