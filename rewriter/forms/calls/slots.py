@@ -62,6 +62,14 @@ def _initialise(
 
 
 def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
+    found = on_class(type(obj), name)
+    if isinstance(found, property) and found.fset is not None:
+        rec.call(found.fset, (obj, value), {})
+        return
+    putter = on_class(type(found), "__set__")
+    if isinstance(putter, types.FunctionType):
+        rec.call(putter, (found, obj, value), {})
+        return
     outside = rec.known.touch(obj) is not None
     if outside:
         rec.before_change(obj)
