@@ -448,3 +448,18 @@ def tensor(*values, grad=False):
 
 X = tensor(1, -2, 3)
 Y = tensor(-4, 5, 0.5)
+FOUR = [(X,), (Y,), (X,), (Y,)]
+
+
+def rows(n, width=4):
+    return torch.linspace(-2, 3, n * width).view(n, width)
+
+
+def watching(body, **state):
+    """A case over a function body(s, x), whose state `s` is watched."""
+
+    def make():
+        s = Case(**{name: value() if callable(value) else value for name, value in state.items()})
+        return Case(fn=lambda x: body(s, x), watch=lambda: vars(s))
+
+    return make

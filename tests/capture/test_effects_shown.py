@@ -1,0 +1,119 @@
+"""Prints, warnings and log records of captured calls are shown at every call, in order."""
+
+import dataclasses
+import logging
+import sys
+import warnings
+
+from helpers import FOUR, Case, X, same, watching
+
+log = logging.getLogger("user.effects")
+
+
+def test_prints_and_logs_in_order():
+    def body(s, x):
+        print("start", x.shape, s.n, end=" .. ")
+        y = x * 2
+        print(y, y.sum(), [y], {"y": y}, (y, [y]), f"{y}", f"{ {'k': y} }", sep="\n")
+        log.info("y %s", y)
+        y.add_(1)
+        print(y, file=sys.stdout)
+        log.warning("after %s %d", {"y": y}, 3, extra={"who": "me"})
+        warnings.warn(f"sum {y.sum().item():.2f}", stacklevel=2)
+        sys.stdout.write(f"{y.max().item()}\n")
+        s.log.append("between")
+        print(s.log, s, type(s), len(s.log))
+        print()
+        return y
+
+    same(watching(body, n=0, log=list), *FOUR)
+
+
+def test_print_of_user_objects():
+    @dataclasses.dataclass
+    class Result:
+        loss: object
+
+    class Shown:
+        def __init__(self, v):
+            self.v = v
+
+        def __str__(self):
+            return f"<{self.v}>"
+
+    outer = Shown(1)
+
+    def body(s, x):
+        print(Result(x.sum()), Shown(x), Shown(x.sum().item()), outer, s.o)
+        print(
+            f"{Result(x)} {Shown(x)!s:>9}",
+            "%s" % Shown(x.sum().item()),
+            "{}".format(Shown(x.mean().item())),
+            repr([Result(x.sum().item())]),
+        )
+        s.o.v += 1
+        log.error("%s %r", s.o, Result(x))
+        try:
+            raise ValueError("inner")
+        except ValueError:
+            log.exception("caught %s", x.sum().item())
+        return x
+
+    same(watching(body, o=lambda: Shown(2)), *FOUR)
+
+
+def test_print_stream_replaced():
+    import contextlib
+    import io
+
+    def make():
+        out = io.StringIO()
+        state = Case(out=out)
+
+        def f(x):
+            print("to stream", x, file=state.out)
+            with contextlib.redirect_stdout(state.out):
+                print("redirected", x.sum().item())
+            return x + 1
+
+        return Case(fn=f, watch=lambda: out.getvalue())
+
+    same(make, *FOUR)
+
+
+def test_logger_level_changed():
+    logger = logging.getLogger("user.level")
+
+    def make():
+        def f(x):
+            logger.debug("debug %s", x.shape)
+            if logger.isEnabledFor(logging.INFO):
+                logger.info("info")
+            return x + logger.level
+
+        return f
+
+    def level(value):
+        return lambda _: logger.setLevel(value)
+
+    same(make, (X,), level(logging.ERROR), (X,), level(logging.DEBUG), (X,), level(0), (X,))
+
+
+def test_log_records_name_the_users_line():
+    class Handler(logging.Handler):
+        def emit(self, record):
+            self.places.append((record.funcName, record.lineno, record.filename))
+
+    def make():
+        logger = logging.Logger("own")
+        handler = Handler()
+        handler.places = []
+        logger.addHandler(handler)
+
+        def f(x):
+            logger.info("here")
+            return x + 1
+
+        return Case(fn=f, watch=lambda: handler.places)
+
+    same(make, *FOUR)

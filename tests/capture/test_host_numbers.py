@@ -1,0 +1,114 @@
+"""Numbers of the host that are drawn or read anew at every call: random generators, clocks, floats that move."""
+
+import random
+import time
+
+import dynfix
+import numpy as np
+import pytest
+import torch
+from helpers import Case, X, Y, recordings, same, tensor
+
+
+def _drawn(x):
+    return x * random.random() + random.uniform(1, 2)
+
+
+def _dropped(x):
+    if random.random() < 0.5:
+        x = x + 1
+    return x * 2 if random.random() < 0.5 else x - random.randint(1, 3)
+
+
+def _drawn_twice(x):
+    a = random.gauss(0, 1)
+    y = x * a
+    if y.sum() > 0:
+        y = y + random.random()
+    return y, a, random.randint(0, 10**6), f"{random.random():.3f}"
+
+
+def _drawn_by_numpy(x):
+    return x + np.random.rand(), np.random.randint(100), np.random.normal()
+
+
+def _raises(x):
+    a = random.random()
+    return x.view(3) * a if random.random() < 0.9 else x.view(7)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [_drawn, _dropped, _drawn_twice, _drawn_by_numpy, _raises],
+    ids=lambda body: body.__name__,
+)
+@pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
+def test_random_numbers_of_the_host(body, grad):
+    """Drawn once a call, in order; a recording that does not fit puts them back."""
+
+    def make():
+        rng = random.Random(1)
+
+        def f(x, number):
+            if number == 0:
+                random.seed(5), np.random.seed(5)
+            return body(x), rng.random()
+
+        return Case(
+            fn=f, watch=lambda: (random.getstate(), np.random.get_state()[1].sum(), rng.getstate())
+        )
+
+    inputs = [tensor(*v.tolist(), grad=grad) for v in (X, Y)]
+    fn = make()
+    states = []
+    for one in (fn.fn, dynfix.compile(fn.fn, backend="eager")):
+        random.seed(3), np.random.seed(3)
+        seen = []
+        for number in range(1, 25):
+            try:
+                seen.append(one(inputs[number % 2], number % 4))
+            except RuntimeError as error:
+                seen.append(str(error))
+        states.append((seen, random.getstate(), np.random.get_state()[1].sum()))
+    assert repr([s[0] for s in states[0][0]]) == repr([s[0] for s in states[1][0]])
+    assert states[0][1:] == states[1][1:]
+
+
+def test_drawn_numbers_enter_one_graph():
+    random.seed(0)
+    same(lambda: lambda x: x * random.Random(3).random(), (X,), (Y,), (X,))
+    compiled = dynfix.compile(
+        lambda x: x * random.random() + random.random(), backend="eager", fullgraph=True
+    )
+    for given in (X, Y, X, Y):
+        random.seed(7)
+        expected = given * random.random() + random.random()
+        random.seed(7)
+        assert torch.equal(compiled(given), expected)
+    assert len(recordings(compiled)) == 1
+
+
+def test_a_clock_times_what_stands_before_it():
+    def f(x):
+        start = time.perf_counter()
+        y = (x @ x).sin() @ x
+        return y, time.perf_counter() - start
+
+    compiled = dynfix.compile(f, backend="eager")
+    x = torch.rand(300, 300)
+    for _ in range(4):
+        y, seconds = compiled(x)
+        assert torch.equal(y, f(x)[0])
+        assert seconds > 2e-5 and type(seconds) is float
+    assert len(recordings(compiled)) == 1
+
+
+def test_a_float_that_moves_enters_the_graph():
+    case = Case(rate=0.5)
+    compiled = dynfix.compile(lambda x, scale: x * case.rate / scale, backend="eager")
+    for number in range(6):
+        case.rate = 0.5 + number / 7
+        torch.testing.assert_close(
+            compiled(X, 1.0 + number), X * case.rate / (1.0 + number), rtol=0, atol=0
+        )
+    assert len(recordings(compiled)) <= 3

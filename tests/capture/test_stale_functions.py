@@ -1,0 +1,221 @@
+"""What functions read and is changed between two calls is seen: cells, globals, code, defaults, partials."""
+
+import functools
+import operator
+import types
+
+import torch
+from helpers import Case, X, Y, module_from, same
+
+
+def test_cells_rebound():
+    def make():
+        k, gain = 2.0, torch.ones(3)
+
+        def inner(x):
+            return x * k
+
+        class M(torch.nn.Module):
+            def forward(self, x):
+                return inner(x) + gain * k
+
+            @property
+            def p(self):
+                return k
+
+        def setk(v):
+            nonlocal k, gain
+            k, gain = v, gain + 1
+
+        m = M()
+        return Case(fn=lambda x: m(x) + m.p, setk=setk)
+
+    same(make, (X,), (X,), lambda c: c.setk(3.0), (X,), lambda c: c.setk(None or 4), (X,))
+
+
+def test_cell_of_a_method_rebound():
+    def make():
+        k = 2.0
+
+        class M(torch.nn.Module):
+            def forward(self, x):
+                return x * k
+
+        def setk(v):
+            nonlocal k
+            k = v
+
+        m = M()
+        m.__dict__["setk"] = setk
+        return m
+
+    same(make, (X,), lambda m: m.setk(3.0), (X,), lambda m: m.setk(4.0), (X,))
+
+
+def test_counting_decorator_on_a_method():
+    def make():
+        n = 0
+
+        def counted(fn):
+            @functools.wraps(fn)
+            def wrapper(*args, **kwargs):
+                nonlocal n
+                n += 1
+                return fn(*args, **kwargs)
+
+            return wrapper
+
+        class M(torch.nn.Module):
+            @counted
+            def forward(self, x):
+                return x + 1
+
+        m = M()
+        return Case(fn=lambda x: m(x), watch=lambda: n)
+
+    same(make, (X,), (X,), (Y,), (X,))
+
+
+def test_globals_rebound(tmp_path):
+    text = """
+import torch
+K, T, LIMITS = 2.0, torch.ones(3), [1, 2]
+class Config: gain = 1.0
+cfg = Config()
+def helper(x): return x * K
+def f(x): return helper(x) + T + len(LIMITS) + cfg.gain + Config.gain + abs(-3) + sum([1, 2])
+"""
+
+    def make():
+        module = module_from(tmp_path, text)
+        return Case(fn=module.f, m=module)
+
+    def set_(**kw):
+        return lambda c: vars(c.m).update(kw)
+
+    same(
+        make,
+        (X,),
+        set_(K=5.0),
+        (X,),
+        set_(T=torch.zeros(3)),
+        (X,),
+        set_(T=3),
+        (X,),
+        lambda c: c.m.LIMITS.append(1),
+        (X,),
+        set_(helper=lambda x: x - 1),
+        (X,),
+        lambda c: setattr(c.m.cfg, "gain", 3.0),
+        (X,),
+        lambda c: setattr(c.m.Config, "gain", 8.0),
+        (X,),
+        set_(abs=lambda v: 100),
+        (X,),
+        set_(sum=lambda v: 1000),
+        (X,),
+        lambda c: delattr(c.m, "K"),
+        (X,),
+    )
+
+
+def test_function_code_and_defaults_replaced():
+    def make():
+        def helper(x, k=2.0, *, j=1.0):
+            return x * k + j
+
+        return Case(fn=lambda x: helper(x), helper=helper)
+
+    def code(c):
+        c.helper.__code__ = (lambda x, k=2.0, *, j=1.0: x - k).__code__
+
+    same(
+        make,
+        (X,),
+        lambda c: setattr(c.helper, "__defaults__", (5.0,)),
+        (X,),
+        lambda c: c.helper.__kwdefaults__.update(j=7.0),
+        (X,),
+        code,
+        (X,),
+    )
+
+
+def test_partials_and_getters_replaced():
+    def make():
+        def scale(x, k, bias=0.0):
+            return x * k + bias
+
+        state = types.SimpleNamespace(
+            p=functools.partial(scale, k=2.0),
+            g=operator.attrgetter("v"),
+            i=operator.itemgetter("k"),
+            v=1.0,
+            d={"k": 1.0},
+        )
+        return Case(
+            fn=lambda x: state.p(x) + state.g(state) + state.i(state.d), s=state, scale=scale
+        )
+
+    same(
+        make,
+        (X,),
+        lambda c: setattr(c.s, "p", functools.partial(c.scale, k=3.0)),
+        (X,),
+        lambda c: setattr(c.s, "p", functools.partial(c.scale, k=3.0, bias=1.0)),
+        (X,),
+        lambda c: setattr(c.s, "v", 5.0),
+        (X,),
+        lambda c: setattr(c.s, "g", operator.attrgetter("w")),
+        lambda c: setattr(c.s, "w", 77.0),
+        (X,),
+        lambda c: c.s.d.update(k=6.0),
+        (X,),
+        lambda c: c.s.p.keywords.update(k=9.0),
+        (X,),
+    )
+
+
+def test_config_object_inherited_values():
+    def make():
+        class Base:
+            width, flags = 2.0, ("a",)
+
+        class Config(Base):
+            __slots__ = ("deep",)
+
+            def __getattr__(self, name):
+                if name == "lazy":
+                    return 3.0
+                raise AttributeError(name)
+
+        cfg = Config()
+        cfg.deep = {"x": {"y": [1.0, 2.0]}}
+        return Case(
+            fn=lambda x: (
+                x * cfg.width
+                + cfg.lazy
+                + cfg.deep["x"]["y"][1]
+                + len(cfg.flags)
+                + getattr(cfg, "nope", 5)
+            ),
+            cfg=cfg,
+            base=Base,
+        )
+
+    same(
+        make,
+        (X,),
+        lambda c: setattr(c.base, "width", 4.0),
+        (X,),
+        lambda c: setattr(c.cfg, "width", 6.0),
+        (X,),
+        lambda c: setattr(c.cfg, "lazy", 8.0),
+        (X,),
+        lambda c: c.cfg.deep["x"]["y"].__setitem__(1, 9.0),
+        (X,),
+        lambda c: setattr(c.cfg, "nope", 1.0),
+        (X,),
+        lambda c: setattr(c.base, "flags", ()),
+        (X,),
+    )
