@@ -9,6 +9,7 @@ from comparing import feature_names, load, observe, path_of, rewrite_all
 FILES = [
     "expressions",
     "statements",
+    "exceptions",
     "functions",
     *(["newer"] if sys.version_info >= (3, 11) else []),
 ]

@@ -13,7 +13,7 @@ from comparing import feature_names, load, observe, path_of, rewrite_all
 from dynfix.rewriter import emit
 from plain_forms import Forms
 
-FILES = ["expressions", "statements", "functions"]
+FILES = ["expressions", "statements", "exceptions", "functions"]
 
 
 def statement_lines(path):

@@ -5,7 +5,7 @@ from comparing import feature_names, load, observe, path_of, rewrite_all
 from dynfix.rewriter.forms.operators import Forms
 
 
-@pytest.mark.parametrize("file", ["expressions", "statements", "functions"])
+@pytest.mark.parametrize("file", ["expressions", "statements", "exceptions", "functions"])
 def test_every_feature(file):
     plain, rewritten = load(file), load(file)
     rewrite_all(rewritten, Forms)
