@@ -47,48 +47,6 @@ class call:
         self.args, self.kwargs = args, kwargs
 
 
-class Counting:
-    """A backend that runs the graph as it is, and counts builds and calls."""
-
-    def __init__(self):
-        self.built = self.calls = 0
-
-    def __call__(self, gm, example_inputs):
-        self.built += 1
-
-        def run(*args):
-            self.calls += 1
-            with torch.profiler.record_function("CAPTURED"):
-                return gm(*args)
-
-        return run
-
-
-PLUMBING = {
-    "aten::" + name
-    for name in """item _local_scalar_dense is_nonzero detach alias view_as as_strided empty empty_like empty_strided clone copy_
-    _to_copy to lift_fresh resize_ set_ size stride result_type equal""".split()
-}
-
-
-def outside(fn):
-    """(result of fn(), names of operators that ran outside every captured graph)."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        result = fn()
-    return result, [event.name for event in profile.events() if _is_outside(event)]
-
-
-def _is_outside(event):
-    if not event.name.startswith("aten::") or event.name in PLUMBING:
-        return False
-    parent = event.cpu_parent
-    while parent is not None:
-        if parent.name == "CAPTURED" or parent.name.startswith("aten::"):
-            return False
-        parent = parent.cpu_parent
-    return True
-
-
 # -- what an observer sees
 
 

@@ -4,9 +4,10 @@ calls where they are others."""
 import dynfix
 import pytest
 import torch
+from counting_graphs import Counting, outside
 from dynfix.rewriter.capture.moving import Moving
 from dynfix.rewriter.capture.numbers.memory_lists import listed
-from helpers import Counting, outside, recordings
+from helpers import recordings
 
 pytestmark = pytest.mark.usefixtures("no_gpu_in_use")
 

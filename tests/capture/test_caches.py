@@ -6,7 +6,8 @@ import dataclasses
 import dynfix
 import pytest
 import torch
-from helpers import Counting, recordings
+from counting_graphs import Counting
+from helpers import recordings
 
 
 class Layer:

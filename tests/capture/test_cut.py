@@ -8,6 +8,7 @@ import types
 import dynfix
 import pytest
 import torch
+from counting_graphs import Counting, outside
 from cut_programs import (
     PROGRAMS,
     STEPS,
@@ -22,7 +23,7 @@ from cut_programs import (
     written,
 )
 from dynfix.rewriter.outline import pieces
-from helpers import Case, Counting, X, Y, outside, same, tensor
+from helpers import Case, X, Y, same, tensor
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import dynfix
 import pytest
 import torch
-from helpers import Case, Counting, X, Y, call, one_graph, outside, same
+from counting_graphs import Counting, outside
+from helpers import Case, X, Y, call, one_graph, same
 
 nn, F = torch.nn, torch.nn.functional
 SEQ = [

@@ -12,6 +12,7 @@ import textwrap
 import dynfix
 import pytest
 import torch
+from counting_graphs import Counting, outside
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts, traced_run
@@ -19,7 +20,6 @@ from dynfix.rewriter import emit
 from dynfix.rewriter.edits.source_file import SourceFile
 from dynfix.rewriter.forms.operators import Forms
 from dynfix.rewriter.running import emit_source
-from helpers import Counting, outside
 from rewriting_bodies import KEPT, PROVED, SAME_TEXT, SHELTERED
 
 _numbers = itertools.count()

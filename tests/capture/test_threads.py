@@ -9,7 +9,8 @@ import weakref
 import dynfix
 import pytest
 import torch
-from helpers import Case, Counting, X, Y, outside, recordings, same, tensor
+from counting_graphs import Counting, outside
+from helpers import Case, X, Y, recordings, same, tensor
 
 
 def test_threads_call_at_once():

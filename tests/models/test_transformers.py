@@ -7,6 +7,7 @@ import warnings
 import dynfix
 import pytest
 import torch
+from counting_graphs import Counting, outside
 from dynfix.lowering.joint import compile_graph
 from dynfix.runtime.options import Options
 from dynfix.runtime.report import DynfixWarning
@@ -14,7 +15,7 @@ from dynfix.runtime.report import DynfixWarning
 pytest.importorskip("transformers")
 
 from .families import FAMILIES, batch, model
-from .observing import Counting, assert_gradients, assert_outputs, assert_states, objective, outside
+from .observing import assert_gradients, assert_outputs, assert_states, objective
 
 # ViT sets `config.problem_type` at its first call: its second call is recorded anew, and rightly so
 WARM_UP = 3
