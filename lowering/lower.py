@@ -57,6 +57,12 @@ def origin(node: Node) -> str:
     return lines[-1]
 
 
+def _works_on(target: Any) -> bool:
+    """Whether the call only begins: a collective reads its argument until it is waited for, and
+    waiting gives the tensor that is waited for."""
+    return getattr(target, "namespace", "") in ("_c10d_functional", "_c10d_functional_autograd")
+
+
 class GraphLowering:
     def __init__(self, gm: GraphModule, name: str, symbolic_loops: bool, ordered: bool) -> None:
         self.gm, self.name, self.symbolic_loops = gm, name, symbolic_loops
@@ -268,7 +274,7 @@ class GraphLowering:
         aliases = schema is not None and any(
             result.alias_info is not None for result in schema.returns
         )
-        aliases |= target in rnn.KEEPING
+        aliases |= target in rnn.KEEPING or _works_on(target)
         result = self._extern_result(node.meta.get("val"))
         target = aligned_form(node) or rnn.CALLED.get(target) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))

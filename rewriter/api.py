@@ -81,9 +81,10 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     model = _eager(model)
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
-        return compiled_module(
-            original, frontend.make_compiled(module_entry(type(original)), options), again
-        )
+        entry = frontend.make_compiled(module_entry(type(original)), options)
+        if lookup.is_distributed(original):
+            entry.open()
+        return compiled_module(original, entry, again)
     if inspect.isclass(model):
         return _compile_class(model, options)
     if not callable(model):

@@ -328,6 +328,11 @@ class CompiledFunction:
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.warn_once("stopped", f"{name} is not one graph: {site}", f"{site.file}:{site.line}")
 
+    def open(self) -> None:
+        """Run as it is from the first call on; what it calls is compiled."""
+        self._depth = pieces.DEEPEST
+        self.cut_at(None, pieces.Family(self._member, CompiledFunction))
+
     def _cut(self, stopped_at: tuple[places.Reached, ...]) -> None:
         """From now on the function runs in parts."""
         family = self._family or pieces.Family(self._member, CompiledFunction)

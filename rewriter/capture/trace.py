@@ -323,7 +323,10 @@ class Recorder(ReadRecorder):
         )
 
     def _bind_tensor(self, result: torch.Tensor, node: torch.fx.Node) -> None:
-        if self.tracker.get(result) is not None:
+        known = self.tracker.get(result)
+        if known is not None and not (
+            node.target is _WAIT and known.value.home == self.segment.index
+        ):
             return
         if not is_plain(result):
             self.stop(
@@ -332,6 +335,10 @@ class Recorder(ReadRecorder):
             )
             return
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
+
+
+# It gives the tensor that it was given, whose data are there from now on.
+_WAIT = torch.ops._c10d_functional.wait_tensor if torch.distributed.is_available() else None
 
 
 def attention_kernels() -> tuple[bool, ...]:

@@ -183,6 +183,15 @@ def is_stable(obj: Any) -> bool:
     )
 
 
+def is_distributed(module: torch.nn.Module) -> bool:
+    """Whether torch's data parallelism stands around the module, or has changed its class: its own
+    calls talk to other devices and processes, and run as they are."""
+    return any(
+        base.__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
+        for base in type(module).__mro__
+    )
+
+
 _BOUND = (types.BuiltinMethodType, types.MethodType, types.MethodWrapperType)
 
 

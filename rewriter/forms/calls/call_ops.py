@@ -40,6 +40,7 @@ from . import (
     modules,
     number_calls,
     optimizers,
+    process_calls,
     script_functions,
     slots,
 )
@@ -480,6 +481,8 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (contextmanagers.takes, contextmanagers.make),
     (host_calls.takes, _host),
     (lambda f: isinstance(f, types.MethodType), _method),
+    (process_calls.takes, process_calls.call),
+    (process_calls.is_collective, process_calls.call_collective),
     (_is_torch, _torch),
     (slots.takes, slots.call_slot),
     (_is_pure_python, _pure),

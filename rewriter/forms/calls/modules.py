@@ -11,6 +11,7 @@ from ....runtime.guard import ClassAttr, InstDict, Item, Length, Obj
 from ... import catalogue
 from ...capture.trace import Recorder
 from .. import attribute_ops
+from ..lookup import is_distributed
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
@@ -46,6 +47,9 @@ def call_module(
     rec.known.touch(module)
     if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
         rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__}")
+        return module(*args, **kwargs)
+    if is_distributed(module):
+        rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__} talks to other processes")
         return module(*args, **kwargs)
     own = _own_call(type(module))
     path = rec.known.path_of(module)

@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from ...live_source import NotRewritable
-from ..lookup import is_torch_internal, module_name
+from ..lookup import is_distributed, is_torch_internal, module_name
 from . import known_calls
 
 Args = tuple[Any, ...]
@@ -64,7 +64,8 @@ _AS_IS = frozenset(sys.stdlib_module_names) - {"__main__"} | {
 def _python(family: Any, fn: types.FunctionType, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """A function that a call makes anew is run as rewritten source, so that what it calls is
     compiled; one that stays is compiled itself."""
-    if _stays(fn, owner) and not any(map(_made_anew, (*args, *kwargs.values()))):
+    acts = isinstance(owner, torch.nn.Module) and is_distributed(owner)
+    if _stays(fn, owner) and not acts and not any(map(_made_anew, (*args, *kwargs.values()))):
         return family.callee(fn, owner)(*args, **kwargs)
     try:
         rewritten = _rewrite[0](fn)
