@@ -9,10 +9,11 @@ import itertools
 import os
 import typing
 
+import dynfix
 import numpy as np
 import pytest
 import torch
-from helpers import Case, one_graph, recordings, same, tensor
+from helpers import FOUR, Case, X, Y, one_graph, recordings, same, tensor
 
 A = torch.arange(6.0).view(2, 3)
 B = -A.flip(0) + 0.5
@@ -335,3 +336,26 @@ def test_forward_is_looked_into_where_nothing_goes_backward(backend, grad):
     fn = same(lambda: program, *steps, backend=backend, tolerance=(1e-5, 1e-6))
     if not grad:
         one_graph(fn, 1)
+
+
+class _Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = torch.nn.Linear(3, 3), 2
+
+    def forward(self, x):
+        return self.linear(x).relu() * self.scale
+
+
+def test_modules_that_fx_made_are_captured():
+    traced = torch.fx.symbolic_trace(_Scaled())
+    one_graph(same(lambda: torch.nn.Sequential(traced, torch.nn.ReLU()), *FOUR))
+
+
+def test_modules_that_export_made_give_what_they_gave():
+    exported = torch.export.export(_Scaled(), (X,)).module()
+    compiled = dynfix.compile(exported, backend="eager")
+    for x in (X, Y, X, Y, X):
+        torch.testing.assert_close(compiled(x), exported(x))
+    with pytest.raises(AssertionError, match="Guard failed"):
+        compiled(torch.ones(2, 3))

@@ -45,13 +45,14 @@ def call_module(
 ) -> Any:
     """`module(*args)`; a class with its own `__call__` runs that, rewritten."""
     rec.known.touch(module)
-    if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
+    if isinstance(module, torch.jit.ScriptModule):
         rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__}")
         return module(*args, **kwargs)
     if is_distributed(module):
         rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__} talks to other processes")
         return module(*args, **kwargs)
-    own = _own_call(type(module))
+    # a GraphModule's own call only words errors
+    own = None if isinstance(module, torch.fx.GraphModule) else _own_call(type(module))
     path = rec.known.path_of(module)
     if own is not None and path is not None and not isinstance(path, Obj):
         rec.known.guard(path, ClassAttr("__call__", own))

@@ -3,6 +3,7 @@ modules that it calls are compiled for themselves."""
 
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -85,25 +86,53 @@ def _made_anew(value: Any) -> bool:
 def _module(family: Any, module: Any, args: Args, kwargs: Kwargs) -> Any:
     """The call protocol of nn.Module: hooks as they are, `forward` compiled."""
     if (
-        isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule)
+        isinstance(module, torch.jit.ScriptModule)
         or hasattr(module, "_dynfix_original")
-        or type(module).__call__ is not torch.nn.Module.__call__
+        or not _calls_forward(type(module))
         or _has_backward_hooks(module)
-        or module._forward_hooks_always_called
     ):
         return module(*args, **kwargs)
-    for key, hook in list(module._forward_pre_hooks.items()):
-        args, kwargs = _before(
-            module, hook, key in module._forward_pre_hooks_with_kwargs, args, kwargs
-        )
-    result = call(family, module.forward, args, kwargs)
-    for key, hook in list(module._forward_hooks.items()):
-        given = (
-            (module, args, kwargs) if key in module._forward_hooks_with_kwargs else (module, args)
-        )
-        changed = hook(*given, result)
-        result = result if changed is None else changed
+    called, result = set[int](), None
+    try:
+        for key, hook in list(module._forward_pre_hooks.items()):
+            args, kwargs = _before(
+                module, hook, key in module._forward_pre_hooks_with_kwargs, args, kwargs
+            )
+        result = call(family, module.forward, args, kwargs)
+        for key, hook in list(module._forward_hooks.items()):
+            called.add(key)
+            changed = _after(module, key, hook, args, kwargs, result)
+            result = result if changed is None else changed
+    except Exception:
+        for key in [key for key in module._forward_hooks_always_called if key not in called]:
+            _after_error(module, key, args, kwargs, result)
+        raise
     return result
+
+
+def _after(module: Any, key: int, hook: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    given = (module, args, kwargs) if key in module._forward_hooks_with_kwargs else (module, args)
+    return hook(*given, result)
+
+
+def _after_error(module: Any, key: int, args: Args, kwargs: Kwargs, result: Any) -> None:
+    """A hook registered with `always_call`, after another error, which stays the one that is
+    raised."""
+    if key not in module._forward_hooks:
+        return
+    try:
+        _after(module, key, module._forward_hooks[key], args, kwargs, result)
+    except Exception as error:
+        warnings.warn(
+            "module forward hook with `always_call=True` raised an exception that was silenced as"
+            f" another error was raised in forward: {error}",
+            stacklevel=2,
+        )
+
+
+def _calls_forward(cls: type) -> bool:
+    """Whether calling does what nn.Module does; a GraphModule's own call only words errors."""
+    return cls.__call__ is torch.nn.Module.__call__ or issubclass(cls, torch.fx.GraphModule)
 
 
 def _before(
