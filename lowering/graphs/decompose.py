@@ -86,6 +86,31 @@ def _biased_product(
     return torch.mm(a, b) + bias if simple and bias.device.type == "cpu" else NotImplemented
 
 
+def biased_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *settings: Any
+) -> Any:
+    """A convolution and a sum, which joins what reads it: on GPUs the library adds the bias in a
+    kernel of its own, after it has rounded."""
+    if bias is None or x.device.type != "cuda":
+        return NotImplemented
+    made = aten.convolution.default(x, weight, None, *settings)
+    return made + bias.view(-1, *(1,) * (made.dim() - 2))
+
+
+def biased_convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any
+) -> Any:
+    """The same for the gradients: the bias's is a sum, which joins what makes `grad`."""
+    *settings_, wanted = settings
+    if not wanted[2] or x.device.type != "cuda":
+        return NotImplemented
+    others = [dim for dim in range(grad.dim()) if dim != 1]
+    made = aten.convolution_backward.default(
+        grad, x, weight, None, *settings_, [*wanted[:2], False]
+    )
+    return made[0], made[1], grad.sum(others)
+
+
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's and the above, without anything random (eager's stream
@@ -95,4 +120,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]
     table[aten.addmm.default] = _biased_product
     table.update(foreach_decompositions())
-    return {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
+    chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
+    chosen[aten.convolution.default] = biased_convolution
+    chosen[aten.convolution_backward.default] = biased_convolution_backward
+    return chosen
