@@ -91,7 +91,8 @@ def compile_graph(
     gm: every tensor, parameters included, is a placeholder. example_inputs: fake or real tensors
     (or ints) with the sizes, strides, dtypes, devices and requires_grad of the call. Returns a
     function that takes the inputs positionally, returns gm's outputs, applies input mutations and
-    is differentiable. Raises LoweringError, which names the operator and its origin.
+    is differentiable; its `idle` are the positions of inputs that neither results nor gradients are
+    made of. Raises LoweringError, which names the operator and its origin.
     """
     check_torch()
 
@@ -118,7 +119,9 @@ def compile_graph(
         )
     cut_off = paths.inputs_without(tupled, example_inputs)
     called = without_history(compiled, cut_off) if cut_off else compiled
-    return (lambda *args: called(*args)[0]) if single else called
+    made: Any = (lambda *args: called(*args)[0]) if single else called
+    made.idle = paths.idle(example_inputs)
+    return made  # type: ignore[no-any-return]
 
 
 _OVERLAPPING = ("unfold", "as_strided")
