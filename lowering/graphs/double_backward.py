@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
+from .random_numbers import redrawn
 
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
@@ -37,6 +38,7 @@ class Differentiable:
         idle: frozenset[int] = getattr(program, "idle", frozenset())
         self.read = [k for k in range(len(metas)) if k not in idle]
         self.copied: tuple[int, ...] = ()
+        self.drawing: tuple[str, ...] = getattr(program, "drawing", ()) if random else ()
         self._way: tuple[int, ...] | None = None
         self._no_history = False  # of the results: nobody can ask for a gradient
         self._with_gradients = [i for i, meta in enumerate(metas) if meta.requires_grad]
@@ -156,6 +158,7 @@ class Call:
             for make in self.autocast:
                 stack.enter_context(make())
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
+            stack.enter_context(redrawn(self.owner.drawing))
             results = self.owner.module(*fed)
         return inputs, (fed, results)
 

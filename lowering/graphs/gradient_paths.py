@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from .differentiation import differentiates
 from .equal_nodes import partition
+from .random_numbers import with_seeds
 from .saved_inputs import keep_results
 
 
@@ -29,6 +30,7 @@ class GradientPaths:
         self.returned = settings["num_fwd_outputs"]
         gradients = results[self.returned :]
         self._has_gradient = [gradient is not None for gradient in gradients]
+        with_seeds(joint)
         keep_results(joint, self._has_gradient)
         self._idle = _idle(joint)
         return partition(joint, inputs, **settings)

@@ -118,6 +118,7 @@ class KernelPrinter(ValuePrinter):
     def _dim(self, dim: Dim, name: str, start: str) -> None:
         lanes = self._lanes(dim) if dim.block > 1 else ""
         first = f"{start} * {dim.block}" if start and lanes else start
+        self.starts[dim.name] = first or "0"
         if first or lanes:
             self.lines.append(f"{name} = {' + '.join(part for part in (first, lanes) if part)}")
         if lanes and not dim.exact:
@@ -182,12 +183,13 @@ class KernelPrinter(ValuePrinter):
         """Statements that use r, inside `for r in …`; whatever else is printed meanwhile stands
         before the loop. backwards: from the end of the axis, which an earlier loop read last."""
         name = self.names[dim.axis]
-        self.body, self.loop_memo = [], {}
-        yield
-        body, self.body, self.loop_memo = self.body, None, {}
         last = (dim.programs - 1) * dim.block
         backwards = backwards and last > 0 and is_known(dim.axis.size)
         start = f"({last} - start)" if backwards else "start"
+        self.starts[dim.name] = start
+        self.body, self.loop_memo = [], {}
+        yield
+        body, self.body, self.loop_memo = self.body, None, {}
         head = [f"{name} = {start} + {self._lanes(dim)}" if dim.block > 1 else f"{name} = {start}"]
         if not dim.exact:
             head.append(f"{name}_in = {name} < {dim.axis.size}")
