@@ -53,6 +53,8 @@ def _text(name: str, batch: int, length: int) -> tuple[torch.nn.Module, tuple, d
     vocabulary = made.config.vocab_size
     ids = torch.randint(vocabulary, (batch, length), device="cuda")
     named = {"input_ids": ids, "labels": ids}
+    if name == "t5":
+        named["decoder_input_ids"] = ids
     return made, (), named
 
 
