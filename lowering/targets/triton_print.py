@@ -29,7 +29,7 @@ from ..poly import is_known
 from ..sizes import FloorDiv
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
-from .triton_tile import INT32, Dim, Tile
+from .triton_tile import INT32, WINDOW, Dim, Tile
 from .triton_values import Names, ValuePrinter
 
 INDENT = "    "
@@ -193,7 +193,10 @@ class KernelPrinter(ValuePrinter):
         head = [f"{name} = {start} + {self._lanes(dim)}" if dim.block > 1 else f"{name} = {start}"]
         if not dim.exact:
             head.append(f"{name}_in = {name} < {dim.axis.size}")
-        self.lines.append(f"for start in {self._range(f'{dim.axis.size}, {dim.block}')}:")
+        turns = self._range(f"{dim.axis.size}, {dim.block}")
+        if dim.block == 1 and dim.programs <= WINDOW and is_known(dim.axis.size):
+            turns = f"tl.static_range(0, {dim.axis.size})"
+        self.lines.append(f"for start in {turns}:")
         self.lines += [INDENT + line for line in head + body]
 
     def _range(self, ends: str) -> str:
@@ -311,8 +314,8 @@ class KernelPrinter(ValuePrinter):
         name = self._fresh("t")
         self.memo[value] = name
         if self.inner is None or self.inner.block == 1:
-            text = "tl.full([], 0, tl.int64)" if value.kind.startswith("arg") else parts[0]
-            self.lines.append(f"{name} = {text}")
+            position = f"{parts[-1]}.to(tl.int64)" if len(parts) > 1 else "tl.full([], 0, tl.int64)"
+            self.lines.append(f"{name} = {position if value.kind.startswith('arg') else parts[0]}")
             return
         if value.kind in BASES:
             return self._fold_two(value, name, parts)

@@ -27,6 +27,8 @@ from .triton_axes import coordinates, flatten, permute_space, rewrite_nest
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
 LOOPED = 2048  # elements of a row that one step of a loop takes
 SHORTEST = 256  # and one for rows that may well be longer than in the recorded call
+WINDOW = 16  # points of a window, such as of pooling
+MANY = 1 << 16  # windows
 TURNED = 16  # rows a program, where an operand lies along the space
 LONGEST_TURNED = 1024  # elements of them that are held at once
 INT32 = 2**31 - 1
@@ -266,6 +268,8 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     wide = needs_int64(group)
     if runs_along_space(flat):
         shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
+        if _are_windows(flat) and hint(x.size) >= MANY:
+            shapes = [(512, 1, 4), *shapes]
         return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
     column = _column_axis(group)
     if column is not None:
@@ -387,7 +391,7 @@ def _column_tiles(group: Group, column: Axis, wide: bool) -> list[Tile]:
     longest = max(hint(prod(nest.inner)) for nest in nests)
     return [
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
-        for block, step, warps in _column_shapes(x.size, longest)
+        for block, step, warps in _column_shapes(x.size, longest, hint(z.size))
     ]
 
 
@@ -419,8 +423,17 @@ def _row_shapes(rows: int, longest: int, device: Device) -> list[tuple[int, int,
     return [(1, LOOPED, 4), (1, LOOPED, 8), (1, LOOPED * 2, 8), (1, LOOPED * 4, 16)]
 
 
-def _column_shapes(columns: int, longest: int) -> list[tuple[int, int, int]]:
+def _are_windows(nests: tuple[Nest, ...]) -> bool:
+    """Whether each point folds so few others that a program takes them one by one."""
+    return all(is_known(prod(nest.inner)) and prod(nest.inner) <= WINDOW for nest in nests)
+
+
+def _column_shapes(columns: int, longest: int, others: int = 1) -> list[tuple[int, int, int]]:
+    """others: programs for each of columns side by side. Few programs take few columns each, which
+    fill a sector of memory."""
     block = min(64, pow2(columns))
+    while block > 8 and hint(columns) * others // block < 64 and longest > 2048 // block:
+        block //= 2
     step = min(pow2(max(longest, 1)), 2048 // block)
     return [
         (block, step, 4),
