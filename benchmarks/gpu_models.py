@@ -1,20 +1,28 @@
 """Whole models on a GPU beside eager and torch.compile, in every mode: milliseconds with the host,
 medians of interleaved rounds, peak memory, the first call's seconds.
 
-    python -m benchmarks.gpu_models --out DIR [--only bert,gpt2] [--train] [--limit SECONDS]
+    python -m benchmarks.gpu_models --out DIR [--only bert,gpt2] [--kinds infer,train] [--jobs N]
 
-Each model runs in a process of its own. `ratio` is torch.compile's time in the same mode over ours.
+Each row runs in a process of its own: they compile side by side, and are timed one after the other
+while the others are stopped. Ratios are torch.compile's time in the same mode over ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
+import math
+import os
+import signal
+import statistics
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -45,6 +53,8 @@ def _text(name: str, batch: int, length: int) -> tuple[torch.nn.Module, tuple, d
     vocabulary = made.config.vocab_size
     ids = torch.randint(vocabulary, (batch, length), device="cuda")
     named = {"input_ids": ids, "labels": ids}
+    if name == "t5":
+        named["decoder_input_ids"] = ids
     return made, (), named
 
 
@@ -54,6 +64,11 @@ def _image(name: str) -> tuple[torch.nn.Module, tuple, dict]:
 
         x = torch.randn(32, 3, 224, 224, device="cuda")
         return t.ViTForImageClassification(t.ViTConfig()), (), {"pixel_values": x}
+    if name == "mixer":
+        import timm
+
+        mixer = timm.create_model("mixer_b16_224")
+        return mixer, (torch.randn(32, 3, 224, 224, device="cuda"),), {}
     import torchvision
 
     made = {
@@ -75,6 +90,7 @@ MODELS: dict[str, Callable[[], tuple[torch.nn.Module, tuple, dict]]] = {
     "convnext": lambda: _image("convnext"),
     "swin": lambda: _image("swin"),
     "efficientnet": lambda: _image("efficientnet"),
+    "mixer": lambda: _image("mixer"),
 }
 
 
@@ -98,57 +114,105 @@ def _main(out: object) -> torch.Tensor:
     return out if isinstance(out, torch.Tensor) else out.logits  # type: ignore[attr-defined]
 
 
-def case(name: str, train: bool, rounds: int) -> dict:
-    """The row of one model."""
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """The machine for this process: those of the other rows are stopped meanwhile."""
+    with open(out / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        others = [int(p.name) for p in (out / "running").iterdir() if int(p.name) != os.getpid()]
+        _signal(others, signal.SIGSTOP)
+        time.sleep(0.3)  # what they have queued on the GPU
+        try:
+            yield
+        finally:
+            _signal(others, signal.SIGCONT)
+
+
+def _signal(groups: list[int], number: int) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, number)
+
+
+def _prepared(
+    name: str, train: bool
+) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
     torch.manual_seed(0)
     model, args, named = MODELS[name]()
     model = model.cuda()
     if train:
-        model.train()
-    else:
-        model.eval().to(torch.bfloat16)
-        args = tuple(a.to(torch.bfloat16) for a in args)
-        named = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in named.items()}
-        named.pop("labels", None)
+        return model.train(), args, named
+    model.eval().to(torch.bfloat16)
+    args = tuple(a.to(torch.bfloat16) for a in args)
+    named = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in named.items()}
+    named.pop("labels", None)
+    return model, args, named
+
+
+def case(name: str, train: bool, rounds: int, out: Path) -> dict:
+    """The row of one model."""
+    model, args, named = _prepared(name, train)
     row: dict = {"model": name, "train": train}
     steps: dict[str, Callable[[], object]] = {}
-    reference = None
+    reference: list[torch.Tensor] = []
     for which in SYSTEMS:
-        torch._dynamo.reset()
         try:
-            call = system(which, model)
             make = _train_step if train else _infer_step
-            step = make(call, model, args, named)
-            torch.cuda.reset_peak_memory_stats()
-            start = time.perf_counter()
-            found = step()
-            torch.cuda.synchronize()
-            row[f"{which} first_s"] = time.perf_counter() - start
-            for _ in range(4):
-                found = step()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            found = step()
-            torch.cuda.synchronize()
-            row[f"{which} peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
-            row[f"{which} before_gb"] = before / 1e9
-            reference = found.clone() if reference is None else reference
-            row[f"{which} error"] = (found.float() - reference.float()).abs().max().item()
-            steps[which] = step
+            step = make(system(which, model), model, args, named)
+            row.update({f"{which} {key}": v for key, v in _first_calls(step, reference).items()})
+            steps[which] = _synced(step)
         except Exception as problem:
             row[f"{which} problem"] = f"{type(problem).__name__}: {problem}"[:500]
             traceback.print_exc()
-
-    def synced(step: Callable[[], object]) -> Callable[[], object]:
-        def run() -> None:
-            step()
-            torch.cuda.synchronize()
-
-        return run
-
-    for which, times in interleaved({k: synced(s) for k, s in steps.items()}, rounds).items():
-        row[f"{which} ms"] = times.median * 1e3
+    with _alone(out):
+        for which, times in interleaved(steps, rounds).items():
+            row[f"{which} ms"] = times.median * 1e3
+    profiles = {which: _profile(step) for which, step in steps.items() if "ro" not in which}
+    with open(out / "profiles.txt", "a") as file:
+        for which, text in profiles.items():
+            file.write(f"==== {name} {'train' if train else 'infer'} {which}\n{text}\n")
     return row
+
+
+def _first_calls(step: Callable[[], torch.Tensor], reference: list[torch.Tensor]) -> dict:
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    row = {"first_s": time.perf_counter() - start}
+    for _ in range(4):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    found = step()
+    torch.cuda.synchronize()
+    row["peak_gb"], row["before_gb"] = torch.cuda.max_memory_allocated() / 1e9, before / 1e9
+    reference.append(found.clone())
+    row["error"] = (found.float() - reference[0].float()).abs().max().item()
+    torch.cuda.empty_cache()
+    return row
+
+
+def _synced(step: Callable[[], object]) -> Callable[[], object]:
+    def run() -> None:
+        step()
+        torch.cuda.synchronize()
+
+    return run
+
+
+def _profile(step: Callable[[], object]) -> str:
+    """The kernels of one step by the time that they take on the device."""
+    torch.cuda.synchronize()
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profile:
+        step()
+    events = [e for e in profile.key_averages() if e.self_device_time_total]
+    events.sort(key=lambda e: -e.self_device_time_total)
+    whole = sum(e.self_device_time_total for e in events)
+    lines = [f"{whole:9.0f} us in {sum(e.count for e in events)} kernels"]
+    lines += [f"{e.self_device_time_total:9.0f} {e.count:5d} {e.key[:110]}" for e in events[:28]]
+    return "\n".join(lines)
 
 
 def _infer_step(
@@ -186,37 +250,81 @@ def line(row: dict) -> str:
     return f"{row['model']:<13}{kind:<6} ms {times} | first s {first} | GB {peak} | error {error}"
 
 
+def _row(options: argparse.Namespace) -> None:
+    mark = options.out / "running" / str(os.getpid())
+    mark.touch()
+    try:
+        row = case(options.case, options.train, options.rounds, options.out)
+    finally:
+        mark.unlink()
+    with open(options.out / "models.jsonl", "a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(line(row), flush=True)
+
+
+def _run(name: str, train: bool, options: argparse.Namespace, until: float) -> None:
+    left = until - time.time()
+    if left < 20:
+        print(f"{name}: no time left", flush=True)
+        return
+    command = [sys.executable, "-m", "benchmarks.gpu_models", "--case", name]
+    command += ["--out", str(options.out), "--rounds", str(options.rounds)]
+    command += ["--train"] * train
+    with open(options.out / "errors.txt", "a") as errors:
+        child = subprocess.Popen(command, stderr=errors, start_new_session=True)
+        try:
+            child.wait(left)
+        except subprocess.TimeoutExpired:
+            print(f"{name}: stopped after {left:.0f} s", flush=True)
+            _signal([child.pid], signal.SIGKILL)
+
+
+def summary(rows: list[dict]) -> list[str]:
+    """Geometric means of the rows' ratios, by kind and mode."""
+    lines = []
+    for train in (False, True):
+        for peer, ours in (("tc", "ours"), ("tc-ro", "ours-ro"), ("eager", "ours")):
+            ratios = [
+                row[f"{peer} ms"] / row[f"{ours} ms"]
+                for row in rows
+                if row["train"] == train and f"{peer} ms" in row and f"{ours} ms" in row
+            ]
+            if ratios:
+                mean = math.exp(statistics.fmean(map(math.log, ratios)))
+                kind = "training" if train else "inference"
+                lines.append(
+                    f"{kind}, {peer} / {ours}: geometric mean {mean:.3f}, least {min(ratios):.3f}"
+                )
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default=",".join(MODELS))
-    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--kinds", default="infer,train")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=1, help="rows that compile side by side")
     parser.add_argument("--limit", type=float, default=500.0)
     parser.add_argument("--case")
+    parser.add_argument("--train", action="store_true", help="of --case")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "running").mkdir(parents=True, exist_ok=True)
     if options.case:
-        row = case(options.case, options.train, options.rounds)
-        with open(options.out / "models.jsonl", "a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(line(row), flush=True)
+        _row(options)
         return
     print("columns: " + ", ".join(SYSTEMS), flush=True)
     until = time.time() + options.limit
-    for name in options.only.split(","):
-        left = until - time.time()
-        if left < 20:
-            print(f"{name}: no time left", flush=True)
-            continue
-        command = [sys.executable, "-m", "benchmarks.gpu_models", "--case", name]
-        command += ["--out", str(options.out), "--rounds", str(options.rounds)]
-        command += ["--train"] * options.train
-        with open(options.out / "errors.txt", "a") as errors:
-            try:
-                subprocess.run(command, timeout=left, stderr=errors)
-            except subprocess.TimeoutExpired:
-                print(f"{name}: stopped after {left:.0f} s", flush=True)
+    rows = [
+        (name, kind == "train")
+        for name in options.only.split(",")
+        for kind in options.kinds.split(",")
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda row: _run(*row, options, until), rows))
+    found = options.out / "models.jsonl"
+    if found.exists():
+        print("\n".join(summary([json.loads(text) for text in found.read_text().splitlines()])))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
 from .graphs.gradient_paths import GradientPaths, without_history
+from .graphs.random_numbers import with_seeds
 from .graphs.rnn import keep_rnns
 from .pipeline import compile_unit
 
@@ -91,16 +92,20 @@ def compile_graph(
     gm: every tensor, parameters included, is a placeholder. example_inputs: fake or real tensors
     (or ints) with the sizes, strides, dtypes, devices and requires_grad of the call. Returns a
     function that takes the inputs positionally, returns gm's outputs, applies input mutations and
-    is differentiable. Raises LoweringError, which names the operator and its origin.
+    is differentiable; its `idle` are the positions of inputs that neither results nor gradients are
+    made of, `drawing` the devices whose kernels make random numbers. Raises LoweringError, which
+    names the operator and its origin.
     """
     check_torch()
 
     paths = GradientPaths()
 
     def compiler(kind: str) -> Callable[..., Any]:
-        return boxed(
-            lambda graph, inputs: compile_unit(graph, kind, options, _returned(kind, graph, paths))
-        )
+        def compiled(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+            with_seeds(graph)
+            return compile_unit(graph, kind, options, _returned(kind, graph, paths))
+
+        return boxed(compiled)
 
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
@@ -113,12 +118,21 @@ def compile_graph(
             bw_compiler=compiler("backward"),
             inference_compiler=compiler("inference"),
             partition_fn=paths.partition,
-            decompositions=decompositions(),
+            decompositions=decompositions(drawing(options)),
             keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
         )
     cut_off = paths.inputs_without(tupled, example_inputs)
     called = without_history(compiled, cut_off) if cut_off else compiled
-    return (lambda *args: called(*args)[0]) if single else called
+    made: Any = (lambda *args: called(*args)[0]) if single else called
+    made.idle, made.drawing = paths.idle(example_inputs), drawing(options)
+    return made  # type: ignore[no-any-return]
+
+
+def drawing(options: Options) -> tuple[str, ...]:
+    """Devices whose kernels make random numbers."""
+    if options.fallback_random or options.target == "cpp":
+        return ()
+    return ("cuda", "cpu") if options.target == "triton" else ("cuda",)
 
 
 _OVERLAPPING = ("unfold", "as_strided")

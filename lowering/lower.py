@@ -9,7 +9,14 @@ from torch.fx import GraphModule, Node
 from ..runtime.errors import LoweringError
 from .graphs import rnn
 from .ir import Buffer
-from .lowerings import lower_index, lower_pointwise, lower_pool, lower_reduction, lower_scatter
+from .lowerings import (
+    lower_index,
+    lower_pointwise,
+    lower_pool,
+    lower_random,
+    lower_reduction,
+    lower_scatter,
+)
 from .lowerings.lower_writes import Write, write_back
 from .lowerings.lowering_context import Context
 from .poly import is_known
@@ -25,6 +32,7 @@ TABLES = (
     lower_index,
     lower_scatter,
     lower_pool,
+    lower_random,
 )  # imported for the lowerings that they register
 _VIEWS = frozenset(
     {aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default}

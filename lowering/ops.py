@@ -52,5 +52,7 @@ OPS: dict[str, Signature] = {
         "shl shr", Signature(2, INTEGERS)
     ),  # a shift outside [0, bits): 0 or the sign, as in torch
     **_table("eq ne lt le gt ge", Signature(2, ALL, torch.bool)),
+    # a random number in [0, 1): seed, stream, place; the same for the same three
+    "uniform": Signature(3, frozenset({torch.int64}), torch.float32, cost=50),
     **_table("isnan isinf signbit", Signature(1, FLOATS, torch.bool)),
 }

@@ -15,6 +15,7 @@ from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality
 from .collection import uncollected
+from .graphs.constant_folding import fold_constants
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Unknown
@@ -70,6 +71,7 @@ def compile_unit(
     """The program of a functional core-ATen graph; its first `returned` outputs are different
     tensor objects. Raises LoweringError or BuildError."""
     ordered = options.target != "triton" and not _on_gpu(graph)
+    graph = fold_constants(graph, returned)
     try:
         return _compile(graph, name, options, returned, ordered=ordered)
     except Unknown as question:

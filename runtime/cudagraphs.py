@@ -226,11 +226,22 @@ class _Lane:
             self.graph.replay()
             for k in writes.intersection(self.copied):
                 _dense(args[k]).copy_(_dense(self.inputs[k]))
-            made = [maker(args) for maker in self.makers]
-            for k in self.copied_results | (copied_results & self.own.keys()):
-                made[k] = made[k].clone()
+            copies = self._copies(self.copied_results | (copied_results & self.own.keys()))
+            made = [
+                copies[k] if k in copies else maker(args) for k, maker in enumerate(self.makers)
+            ]
         args.clear()
         return made
+
+    def _copies(self, chosen: set[int]) -> dict[int, torch.Tensor]:
+        """These results in memory of their own, those of a type by one call."""
+        kinds: dict[torch.dtype, list[int]] = {}
+        for k in chosen:
+            kinds.setdefault(self.own[k].dtype, []).append(k)
+        copies = {k: torch.empty_like(self.own[k]) for k in chosen}
+        for numbers in kinds.values():
+            torch._foreach_copy_([copies[k] for k in numbers], [self.own[k] for k in numbers])
+        return copies
 
 
 def _view_of(

@@ -23,6 +23,7 @@ import torch
 
 from . import cache, tuning
 from .errors import BuildError
+from .gpu_launcher import native_launch
 from .report import log
 
 ALIGNMENT = 16
@@ -293,6 +294,32 @@ def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.
             return run(arguments)
         with torch.cuda.device(index):
             run(arguments)
+
+    return launch if count else _native(group, steps, index, launch)
+
+
+def _native(
+    group: TritonGroup, steps: Sequence[tuple[_Kernel, tuple[int, ...]]], device: int, slow: Launch
+) -> Launch:
+    """The same by one native call; `slow` where there is none, and for pointers that are not
+    aligned."""
+    if not steps:
+        return slow
+    binaries = [(kernel.prepare(), kernel.kernel.programs, own) for kernel, own in steps]
+    if not group.scratch:
+        return native_launch(binaries, device, slow, _triton().__version__) or slow
+
+    def again(*arguments: Any) -> None:
+        slow(*arguments[: len(arguments) - len(group.scratch)])
+
+    fast = native_launch(binaries, device, again, _triton().__version__)
+    if fast is None:
+        return slow
+    scratch = [(size, dtype, torch.device("cuda", device)) for dtype, size in group.scratch]
+
+    def launch(*arguments: Any) -> None:
+        own = [torch.empty(size, dtype=dtype, device=where) for size, dtype, where in scratch]
+        fast(*arguments, *own)
 
     return launch
 

@@ -33,6 +33,9 @@ class Options:
     )
     fusion: bool = _option(True, "fuse loop nests; False runs one kernel an operator")
     cudagraphs: bool = _option(False, "replay captured CUDA graphs where legal")
+    fallback_random: bool = _option(
+        False, "draw from eager's stream of random numbers on GPUs too, by library calls"
+    )
     max_autotune: bool = _option(False, "time kernel variants and keep the fastest")
     strict: bool = _option(False, "raise internal failures instead of staying eager with a warning")
 

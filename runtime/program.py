@@ -162,6 +162,12 @@ FAST: dict[str, Callable[..., Any]] = {
 }
 
 
+def gpu_empty() -> Callable[[Ints, Ints, torch.dtype], torch.Tensor] | None:
+    """`torch.empty_strided` on the GPU without the parser of its arguments, where there is one GPU
+    alone: it takes the current one."""
+    return getattr(_fast, "_empty_strided_cuda", None) if torch.cuda.device_count() == 1 else None
+
+
 _profiler_enabled = torch._C._autograd._profiler_enabled
 
 
@@ -250,6 +256,7 @@ class _Writer:
         self.namespace = namespace
         self.lines: list[str] = []
         self.layouts: dict[str, tuple[Shape, Shape]] = {}
+        self.only_gpu = gpu_empty()
         self.aliases = False  # whether the arguments being written may be aliases
         self.block: tuple[
             str, ...
@@ -299,6 +306,9 @@ class _Writer:
         dtype = self.constant(step.dtype, str(step.dtype).split(".")[-1])
         if step.device.type == "cpu":
             empty = "empty_large" if _may_be_large(step) else "empty_cpu"
+            return f"{empty}({step.shape}, {step.strides}, {dtype})"
+        if step.device.type == "cuda" and self.only_gpu is not None:
+            empty = self.constant(self.only_gpu, "empty_gpu")
             return f"{empty}({step.shape}, {step.strides}, {dtype})"
         return (
             f"empty_strided({step.shape}, {step.strides}, dtype={dtype},"

@@ -8,6 +8,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from .foreach import foreach_decompositions
+from .random_numbers import random_decompositions
 
 aten = torch.ops.aten
 
@@ -86,13 +87,48 @@ def _biased_product(
     return torch.mm(a, b) + bias if simple and bias.device.type == "cpu" else NotImplemented
 
 
+def biased_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *settings: Any
+) -> Any:
+    """A convolution and a sum, which joins what reads it: on GPUs the library adds the bias in a
+    kernel of its own, after it has rounded."""
+    if bias is None or x.device.type != "cuda":
+        return NotImplemented
+    made = aten.convolution.default(x, weight, None, *settings)
+    return made + bias.view(-1, *(1,) * (made.dim() - 2))
+
+
+def biased_convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any
+) -> Any:
+    """The same for the gradients: the bias's is a sum, which joins what makes `grad`."""
+    *settings_, wanted = settings
+    if not wanted[2] or x.device.type != "cuda":
+        return NotImplemented
+    others = [dim for dim in range(grad.dim()) if dim != 1]
+    made = aten.convolution_backward.default(
+        grad, x, weight, None, *settings_, [*wanted[:2], False]
+    )
+    return made[0], made[1], grad.sum(others)
+
+
+def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """As eager's kernel, which rounds once."""
+    return grad * mask * scale
+
+
 @cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table for AOTAutograd: core ATen's and the above, without anything random (eager's stream
-    of random numbers is kept)."""
+def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any]]:
+    """The table for AOTAutograd: core ATen's and the above. drawing: the devices whose kernels make
+    random numbers; on others eager's stream is kept."""
     table = dict(core_aten_decompositions())
     table.update(get_decompositions(list(_EXTRA)))
     kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]
     table[aten.addmm.default] = _biased_product
     table.update(foreach_decompositions())
-    return {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
+    chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
+    chosen.update(random_decompositions(drawing) if drawing else {})
+    chosen[aten.native_dropout_backward.default] = dropout_backward
+    chosen[aten.convolution.default] = biased_convolution
+    chosen[aten.convolution_backward.default] = biased_convolution_backward
+    return chosen

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
+from .random_numbers import redrawn
 
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
@@ -34,6 +35,10 @@ class Differentiable:
     ) -> None:
         self.program, self.module, self.metas, self.random = program, module, metas, random
         self.writes: tuple[int, ...] | None = None
+        idle: frozenset[int] = getattr(program, "idle", frozenset())
+        self.read = [k for k in range(len(metas)) if k not in idle]
+        self.copied: tuple[int, ...] = ()
+        self.drawing: tuple[str, ...] = getattr(program, "drawing", ()) if random else ()
         self._way: tuple[int, ...] | None = None
         self._no_history = False  # of the results: nobody can ask for a gradient
         self._with_gradients = [i for i, meta in enumerate(metas) if meta.requires_grad]
@@ -47,6 +52,7 @@ class Differentiable:
         result = self.program(*(self._in_order(tensors) if hooked else tensors))
         if self.writes is None:
             self.writes = call.written(tensors)
+            self.copied = tuple(k for k in self.writes if k in self.read)
         node = self._node(result)
         self._no_history = node is None and not _requires_grad(result)
         if node is not None:
@@ -106,7 +112,7 @@ class Call:
         self.released: frozenset[int] | None = None
         self.versions = [_version(tensor) for tensor in tensors]
         self.tensors = tensors
-        copied = range(len(tensors)) if owner.writes is None else owner.writes
+        copied = owner.read if owner.writes is None else owner.copied
         if copied:
             self.tensors = tuple(_copy(t) if i in copied else t for i, t in enumerate(tensors))
         self.rng = torch.random.get_rng_state() if owner.random else None
@@ -139,8 +145,8 @@ class Call:
         return self.released is not None and not (needed and self.unfit())
 
     def unfit(self) -> bool:
-        """Whether an input is no longer what it was."""
-        return any(map(_changed, self.tensors, self.versions))
+        """Whether an input that counts is no longer what it was."""
+        return any(_changed(self.tensors[k], self.versions[k]) for k in self.owner.read)
 
     def again(self) -> tuple[list[Any], Any]:
         """The inputs, each a leaf-like view of its own, and the results of the graph on them."""
@@ -152,6 +158,7 @@ class Call:
             for make in self.autocast:
                 stack.enter_context(make())
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
+            stack.enter_context(redrawn(self.owner.drawing))
             results = self.owner.module(*fed)
         return inputs, (fed, results)
 

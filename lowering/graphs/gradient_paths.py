@@ -6,29 +6,38 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from .differentiation import differentiates
 from .equal_nodes import partition
+from .random_numbers import with_seeds
 from .saved_inputs import keep_results
 
 
 class GradientPaths:
-    """Which inputs of a joint graph get a gradient, and how many results its forward has; asked
-    while it is partitioned."""
+    """Which inputs of a joint graph get a gradient, how many results its forward has, and which
+    inputs neither results nor gradients are made of (batch norm's statistics, which it only moves);
+    asked while it is partitioned."""
 
     returned = 0
 
     def __init__(self) -> None:
         self._has_gradient: list[bool] = []
+        self._idle: frozenset[int] = frozenset()
 
     def partition(self, joint: GraphModule, inputs: Any, **settings: Any) -> Any:
         results: Any = joint.graph.output_node().args[0]
         self.returned = settings["num_fwd_outputs"]
         gradients = results[self.returned :]
         self._has_gradient = [gradient is not None for gradient in gradients]
+        with_seeds(joint)
         keep_results(joint, self._has_gradient)
+        self._idle = _idle(joint)
         return partition(joint, inputs, **settings)
+
+    def idle(self, example_inputs: list[Any]) -> frozenset[int]:
+        known = len(self._has_gradient) == len(example_inputs)
+        return self._idle if known else frozenset()
 
     def inputs_without(self, gm: GraphModule, example_inputs: list[Any]) -> frozenset[int]:
         """Indices of inputs that require gradients and get none, though they are neither written
@@ -43,6 +52,19 @@ class GradientPaths:
             if isinstance(example, torch.Tensor) and example.requires_grad and not has
         }
         return frozenset(found - _shared(gm, example_inputs)) if found else frozenset()
+
+
+def _idle(joint: GraphModule) -> frozenset[int]:
+    """Indices of inputs on which no output of the graph depends, but for what it writes back."""
+    needed, todo = set[Node](), [joint.graph.output_node()]
+    while todo:
+        node = todo.pop()
+        if node not in needed:
+            needed.add(node)
+            written = node.target is torch.ops.aten.copy_.default
+            todo += [] if written else node.all_input_nodes
+    inputs = (node for node in joint.graph.nodes if node.op == "placeholder")
+    return frozenset(k for k, node in enumerate(inputs) if node not in needed)
 
 
 def _shared(gm: GraphModule, example_inputs: list[Any]) -> set[int]:

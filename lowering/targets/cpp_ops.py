@@ -106,6 +106,8 @@ def operation(name: str, dtype: torch.dtype, args: list[str]) -> str:
         )
     if name in HELPERS:
         return f"op_{name}<{TYPES[dtype]}>({', '.join(args)})"
+    if name == "uniform":
+        return f"op_uniform({', '.join(args)})"
     if name in OWN and suffix:
         return f"op_{name}({args[0]})"
     if name in LIBRARY and dtype.is_floating_point:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from ...runtime.launch_triton import TritonGroup, TritonKernel
 from ..ir import Batch, Buffer, Group, Load, group_variables, part_height, store_values
 from ..poly import hint, is_known
+from .triton_axes import absorb_inner
 from .triton_ops import POINTERS
 from .triton_print import KernelPrinter
 from .triton_split import cut
-from .triton_tile import Device, Tile, absorb_inner, part_tiles, pointwise_tiles, reach, row_tiles
+from .triton_tile import Device, Tile, part_tiles, pointwise_tiles, reach, row_tiles
 
 NAME = "fused"
 HEADER = """\

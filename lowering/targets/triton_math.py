@@ -26,6 +26,42 @@ else:
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
+# ---- random numbers
+
+
+@triton.jit
+def _philox(seed, stream, counter):
+    """Four numbers of 32 bits for each counter."""
+    low = counter.to(tl.uint32)
+    high = low * 0
+    if counter.dtype.primitive_bitwidth == 64:
+        high = (counter >> 32).to(tl.uint32)
+    return tl.philox(seed, low, high, (low * 0 + stream).to(tl.uint32), low * 0)
+
+
+@triton.jit
+def _unit_interval(bits):
+    return (bits >> 8).to(tl.int32, bitcast=True).to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit
+def uniform(seed, stream, place):
+    """The number at `place`."""
+    a, b, c, d = _philox(seed, stream, place >> 2)
+    which = place & 3
+    first, last = tl.where(which == 0, a, b), tl.where(which == 2, c, d)
+    return _unit_interval(tl.where(which < 2, first, last))
+
+
+@triton.jit
+def uniform_block(seed, stream, first, block: tl.constexpr):
+    """Those of `block` places from `first` on, both multiples of 4: four of each counter."""
+    counter = first // 4 + tl.arange(0, block // 4)
+    a, b, c, d = _philox(seed, stream, counter)
+    bits = tl.join(tl.join(a, c), tl.join(b, d))
+    return tl.reshape(_unit_interval(bits), [block])
+
+
 # ---- conversions
 
 

@@ -68,6 +68,7 @@ _INTEGER = {
     "not": "m.invert({0})",
     "shl": "m.shl({0}, {1})",
     "shr": "m.shr({0}, {1})",
+    "uniform": "m.uniform({0}, {1}, {2})",
 }
 
 _BOOL = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}", "not": "{0} == 0"}

@@ -29,7 +29,7 @@ from ..poly import is_known
 from ..sizes import FloorDiv
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
-from .triton_tile import INT32, Dim, Tile
+from .triton_tile import INT32, WINDOW, Dim, Tile
 from .triton_values import Names, ValuePrinter
 
 INDENT = "    "
@@ -118,6 +118,7 @@ class KernelPrinter(ValuePrinter):
     def _dim(self, dim: Dim, name: str, start: str) -> None:
         lanes = self._lanes(dim) if dim.block > 1 else ""
         first = f"{start} * {dim.block}" if start and lanes else start
+        self.starts[dim.name] = first or "0"
         if first or lanes:
             self.lines.append(f"{name} = {' + '.join(part for part in (first, lanes) if part)}")
         if lanes and not dim.exact:
@@ -182,16 +183,20 @@ class KernelPrinter(ValuePrinter):
         """Statements that use r, inside `for r in …`; whatever else is printed meanwhile stands
         before the loop. backwards: from the end of the axis, which an earlier loop read last."""
         name = self.names[dim.axis]
-        self.body, self.loop_memo = [], {}
-        yield
-        body, self.body, self.loop_memo = self.body, None, {}
         last = (dim.programs - 1) * dim.block
         backwards = backwards and last > 0 and is_known(dim.axis.size)
         start = f"({last} - start)" if backwards else "start"
+        self.starts[dim.name] = start
+        self.body, self.loop_memo = [], {}
+        yield
+        body, self.body, self.loop_memo = self.body, None, {}
         head = [f"{name} = {start} + {self._lanes(dim)}" if dim.block > 1 else f"{name} = {start}"]
         if not dim.exact:
             head.append(f"{name}_in = {name} < {dim.axis.size}")
-        self.lines.append(f"for start in {self._range(f'{dim.axis.size}, {dim.block}')}:")
+        turns = self._range(f"{dim.axis.size}, {dim.block}")
+        if dim.block == 1 and dim.programs <= WINDOW and is_known(dim.axis.size):
+            turns = f"tl.static_range(0, {dim.axis.size})"
+        self.lines.append(f"for start in {turns}:")
         self.lines += [INDENT + line for line in head + body]
 
     def _range(self, ends: str) -> str:
@@ -309,8 +314,8 @@ class KernelPrinter(ValuePrinter):
         name = self._fresh("t")
         self.memo[value] = name
         if self.inner is None or self.inner.block == 1:
-            text = "tl.full([], 0, tl.int64)" if value.kind.startswith("arg") else parts[0]
-            self.lines.append(f"{name} = {text}")
+            position = f"{parts[-1]}.to(tl.int64)" if len(parts) > 1 else "tl.full([], 0, tl.int64)"
+            self.lines.append(f"{name} = {position if value.kind.startswith('arg') else parts[0]}")
             return
         if value.kind in BASES:
             return self._fold_two(value, name, parts)

@@ -35,12 +35,14 @@ from ..ir import (
     walk,
 )
 from ..sizes import Atom, Axis, Index
+from .triton_axes import flatten
 from .triton_one_pass import BASES, base_of, one_pass
 from .triton_ops import identity
-from .triton_tile import LOOPED, PERSISTENT, Device, flatten, pow2, runs_along_space
+from .triton_tile import LOOPED, PERSISTENT, Device, pow2, runs_along_space
 
 COLUMNS = 64  # columns that one program of a column reduction holds
 FEWEST = 128  # elements of a column below which it is not split
+MOST = 512  # parts of columns: another kernel goes through them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _splits(nest: Nest, device: Device) -> int:
         return 0
     if not nest.is_reduction:
         return 1
-    longest = length // (FEWEST // 4) if columns else length // LOOPED
+    longest = min(length // (FEWEST // 4), MOST) if columns else length // LOOPED
     return max(2, min(pow2(16 * device.multiprocessors // programs) // 2, longest))
 
 

@@ -5,30 +5,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from .. import sizes
 from ..ir import (
-    RUNNING,
-    AxisRewriter,
     Buffer,
     Group,
     IndexValue,
     Load,
     Nest,
-    Store,
     atoms,
     group_variables,
     nest_loads,
     store_values,
 )
 from ..poly import Size, divided, hint, is_known, variables
-from ..sizes import Atom, Axis, Index, Mod
+from ..sizes import Axis, Index, Mod
+from .triton_axes import coordinates, flatten, permute_space, rewrite_nest
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
 LOOPED = 2048  # elements of a row that one step of a loop takes
 SHORTEST = 256  # and one for rows that may well be longer than in the recorded call
+WINDOW = 16  # points of a window, such as of pooling
+MANY = 1 << 16  # windows
+TURNED = 16  # rows a program, where an operand lies along the space
+LONGEST_TURNED = 1024  # elements of them that are held at once
 INT32 = 2**31 - 1
 
 
@@ -157,85 +159,7 @@ def _ends(index: Index) -> list[Size]:
     return [INT32 + 1] if None in ends else [*ends, *(-end for end in ends)]
 
 
-# ---- merging and reordering axes
-
-
-def rewrite_nest(
-    nest: Nest, space: tuple[int, ...], inner: tuple[int, ...], axis: Callable[[Atom], Index]
-) -> Nest:
-    """The nest over new axes: `axis` gives each old axis as an index of the new ones."""
-    rewrite = AxisRewriter(axis)
-    stores = tuple(
-        Store(s.buffer, sizes.replace(s.index, axis), rewrite(s.value), s.combine)
-        for s in nest.stores
-    )
-    return Nest(space, inner, stores, nest.origins)
-
-
-def _coordinates(flat: Axis, shape: tuple[int, ...]) -> tuple[Index, ...]:
-    return (
-        sizes.delinear(sizes.atom_index(flat), shape)
-        if flat.size != 0
-        else (sizes.ZERO,) * len(shape)
-    )
-
-
-def flatten(nest: Nest) -> Nest:
-    """One space axis and one inner axis (none where there was none)."""
-    x = Axis(0, prod(nest.space))
-    r = Axis(1, prod(nest.inner))
-    places = _coordinates(x, nest.space) + _coordinates(r, nest.inner)
-    where = dict(zip(nest.axes, places, strict=True))
-    inner = (r.size,) if nest.inner else ()
-
-    def place(atom: sizes.Atom) -> sizes.Index:
-        return where.get(atom, sizes.ZERO)  # type: ignore[call-overload, no-any-return]
-
-    return rewrite_nest(nest, (x.size,), inner, place)
-
-
-def permute_space(nest: Nest, order: tuple[int, ...]) -> Nest:
-    """The nest with its space axes in another order; points of space are independent, so that any
-    order is right."""
-    space = tuple(nest.space[k] for k in order)
-    new = {nest.axes[k]: sizes.atom_index(Axis(i, nest.space[k])) for i, k in enumerate(order)}
-    return rewrite_nest(nest, space, nest.inner, lambda a: new.get(a) or sizes.atom_index(a))  # type: ignore[call-overload]
-
-
-def absorb_inner(group: Group) -> Group:
-    """A group without reductions over one inner space: its inner axes become parallel axes, if no
-    element depends on what another point of inner stored."""
-    inner = {nest.inner for nest in group.nests}
-    if (
-        len(inner) != 1
-        or any(nest.is_reduction for nest in group.nests)
-        or inner == {()}
-        or any(store.combine in RUNNING for nest in group.nests for store in nest.stores)
-        or _crosses(group)
-    ):
-        return group
-    space = group.space + inner.pop()
-    return Group(
-        group.name, space, tuple(Nest(space, (), n.stores, n.origins) for n in group.nests)
-    )
-
-
-def _crosses(group: Group) -> bool:
-    """Whether a nest loads what an earlier store of the group wrote at another index (or keeps in a
-    local)."""
-    stored: dict[Buffer, Index] = {}
-    for nest in group.nests:
-        for store in nest.stores:
-            for value in store_values(Nest(nest.space, nest.inner, (store,))):
-                if (
-                    isinstance(value, Load)
-                    and stored.get(value.buffer, value.index) is not value.index
-                ):
-                    return True
-            stored[store.buffer] = (
-                store.index if store.buffer.scope == "global" else sizes.const(-1)
-            )
-    return False
+# ---- axes along which memory runs
 
 
 def unit_axes(nests: Iterable[Nest]) -> Counter[Axis]:
@@ -315,7 +239,7 @@ def _square_tiles(group: Group, pair: tuple[Axis, Axis]) -> list[Tile]:
     others = tuple(axis for axis in sizes.make_axes(group.space) if axis not in pair)
     z = Axis(0, prod(axis.size for axis in others))
     y, x = Axis(1, pair[0].size), Axis(2, pair[1].size)
-    where = dict(zip(others, _coordinates(z, tuple(axis.size for axis in others)), strict=True))
+    where = dict(zip(others, coordinates(z, tuple(axis.size for axis in others)), strict=True))
     where |= {pair[0]: sizes.atom_index(y), pair[1]: sizes.atom_index(x)}
     space = (z.size, y.size, x.size)
     nests = tuple(rewrite_nest(nest, space, (), where.__getitem__) for nest in group.nests)  # type: ignore[arg-type]
@@ -344,6 +268,8 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     wide = needs_int64(group)
     if runs_along_space(flat):
         shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
+        if _are_windows(flat) and hint(x.size) >= MANY:
+            shapes = [(512, 1, 4), *shapes]
         return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
     column = _column_axis(group)
     if column is not None:
@@ -351,6 +277,8 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     shapes = _row_shapes(x.size, longest, device)
     if _is_two_passes(flat) and longest >= LOOPED:
         shapes = [_two_passes(flat, longest), *shapes]
+    if _is_turned(flat) and hint(x.size) >= TURNED:
+        shapes = [_turned(longest), *shapes]
     return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
 
 
@@ -429,6 +357,20 @@ def runs_along_space(nests: tuple[Nest, ...]) -> bool:
     return along[0] > along[1]
 
 
+def _is_turned(nests: tuple[Nest, ...]) -> bool:
+    """Whether some of the operands lie along the space, beside others that lie along the rows."""
+    weight = unit_axes(nest for nest in nests if nest.inner)
+    along = sum(w for axis, w in weight.items() if axis.number == 0)
+    return along * 8 > weight.total()
+
+
+def _turned(longest: int) -> tuple[int, int, int]:
+    """As many rows at once as fill a sector of memory, since neighbours of what lies along the
+    space are read with them: 32 rows of 196 x 768 took 75 µs on an H100 one by one."""
+    step = min(pow2(longest), LONGEST_TURNED)
+    return TURNED, step, max(TURNED * step // 1024, 1)
+
+
 def _column_axis(group: Group) -> Axis | None:
     """The space axis along which memory runs, if it is one of the space and not of inner."""
     weight = unit_axes(nest for nest in group.nests if nest.inner)
@@ -443,19 +385,19 @@ def _column_tiles(group: Group, column: Axis, wide: bool) -> list[Tile]:
     """One space axis side by side, the others a scalar."""
     others = tuple(axis for axis in sizes.make_axes(group.space) if axis is not column)
     z, x = Axis(0, prod(axis.size for axis in others)), Axis(1, column.size)
-    where = dict(zip(others, _coordinates(z, tuple(axis.size for axis in others)), strict=True))
+    where = dict(zip(others, coordinates(z, tuple(axis.size for axis in others)), strict=True))
     where[column] = sizes.atom_index(x)
     nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
     longest = max(hint(prod(nest.inner)) for nest in nests)
     return [
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
-        for block, step, warps in _column_shapes(x.size, longest)
+        for block, step, warps in _column_shapes(x.size, longest, hint(z.size))
     ]
 
 
 def _over_two(nest: Nest, z: Axis, x: Axis, where: dict[Axis, Index]) -> Nest:
     r = Axis(2, prod(nest.inner))
-    inner = dict(zip(nest.axes[len(nest.space) :], _coordinates(r, nest.inner), strict=True))
+    inner = dict(zip(nest.axes[len(nest.space) :], coordinates(r, nest.inner), strict=True))
     places = {**where, **inner}
 
     def place(atom: sizes.Atom) -> sizes.Index:
@@ -481,8 +423,17 @@ def _row_shapes(rows: int, longest: int, device: Device) -> list[tuple[int, int,
     return [(1, LOOPED, 4), (1, LOOPED, 8), (1, LOOPED * 2, 8), (1, LOOPED * 4, 16)]
 
 
-def _column_shapes(columns: int, longest: int) -> list[tuple[int, int, int]]:
+def _are_windows(nests: tuple[Nest, ...]) -> bool:
+    """Whether each point folds so few others that a program takes them one by one."""
+    return all(is_known(prod(nest.inner)) and prod(nest.inner) <= WINDOW for nest in nests)
+
+
+def _column_shapes(columns: int, longest: int, others: int = 1) -> list[tuple[int, int, int]]:
+    """others: programs for each of columns side by side. Few programs take few columns each, which
+    fill a sector of memory."""
     block = min(64, pow2(columns))
+    while block > 8 and hint(columns) * others // block < 64 and longest > 2048 // block:
+        block //= 2
     step = min(pow2(max(longest, 1)), 2048 // block)
     return [
         (block, step, 4),

@@ -52,6 +52,7 @@ class ValuePrinter:
         self.earlier: set[Buffer] = set()  # buffers that the nests before this one load
         self.later: set[Buffer] = set()  # and the nests after it
         self.count = 0
+        self.starts: dict[str, str] = {}  # of the tiled axes, by name
         self.origin = ""  # the user's line of the nest that is being printed
         self.checked: set[str] = set()
         self.inner: Dim | None = None  # the inner axis of the nest that is being printed
@@ -169,11 +170,40 @@ class ValuePrinter:
         return f"tl.where({', '.join(self._operands(value.children(), literals=False))})"
 
     def _op(self, value: Op) -> str:
+        place = value.args[-1]
+        if value.name == "uniform" and isinstance(place, IndexValue):
+            return self._uniform(value.args[0], value.args[1], place.index)
         if self._narrow(value):
             texts = [self._narrow_text(arg) for arg in value.args]
             return template(value.name, torch.int32, False).format(*texts)
         text = template(value.name, value.args[0].dtype, self.fast)
         return text.format(*self._operands(value.args, literals="(" not in text))
+
+    def _uniform(self, seed: Value, stream: Value, place: Index) -> str:
+        """Of places in a row that start at a multiple of 4 each call of Philox gives four."""
+        number = stream.value if isinstance(stream, Const) else self.value(stream)
+        given = f"{self.value(seed)}, {number}"
+        dim = self._run(place)
+        if dim is None:
+            wide = "" if place.terms else " + tl.full([], 0, tl.int32)"
+            return f"m.uniform({given}, ({self.index(place)}){wide})"
+        name, self.names[dim.axis] = self.names[dim.axis], f"({self.starts[dim.name]})"
+        first = self.index(place)
+        self.names[dim.axis] = name
+        made = f"m.uniform_block({given}, {first}, {dim.block})"
+        shape = self._shape(frozenset({dim.name}))
+        return made if len(self.rank) == 1 else f"tl.reshape({made}, {shape})"
+
+    def _run(self, index: Index) -> Dim | None:
+        """The tiled axis along which the index counts, if by ones, from a multiple of 4."""
+        names = self.index_uses(index)
+        dim = next((d for d in self._dims() if d.name in names and d.block % 4 == 0), None)
+        if dim is None or len(names) > 1 or sizes.coefficient(index, dim.axis) != 1:
+            return None
+        others = [(atom, factor) for atom, factor in index.terms if atom is not dim.axis]
+        apart = not any(dim.name in self.used(atom) for atom, _ in others)
+        steps = [factor for _, factor in others] + [index.offset]
+        return dim if apart and all(is_known(n) and n % 4 == 0 for n in steps) else None
 
     def _operands(self, values: tuple[Value, ...], literals: bool) -> list[str]:
         """Names of the operands; numbers stand as literals beside a name of the same type."""

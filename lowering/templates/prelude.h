@@ -212,3 +212,19 @@ template <typename T> INLINE T op_shr(T a, T b) {
 // A position from memory on an axis of n elements: one out of range is noted by the caller, and read at 0.
 INLINE bool is_outside(int64_t i, int64_t n) { return (uint64_t)i >= (uint64_t)n; }
 INLINE int64_t inside(int64_t i, int64_t n) { return is_outside(i, n) ? 0 : i; }
+
+// A random number in [0, 1): Philox-4x32-10, four numbers of each counter.
+INLINE float op_uniform(int64_t seed, int64_t stream, int64_t place) {
+  uint32_t c[4] = {(uint32_t)(place >> 2), (uint32_t)(place >> 34), (uint32_t)stream, 0};
+  uint32_t k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+  for (int round = 0; round < 10; round++) {
+    const uint64_t a = 0xD2511F53ull * c[0], b = 0xCD9E8D57ull * c[2];
+    c[0] = (uint32_t)(b >> 32) ^ c[1] ^ k[0];
+    c[1] = (uint32_t)b;
+    c[2] = (uint32_t)(a >> 32) ^ c[3] ^ k[1];
+    c[3] = (uint32_t)a;
+    k[0] += 0x9E3779B9u;
+    k[1] += 0xBB67AE85u;
+  }
+  return (float)(c[place & 3] >> 8) * 5.9604644775390625e-08f;
+}

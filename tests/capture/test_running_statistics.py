@@ -1,6 +1,7 @@
 """Running statistics are written where no version counter tells: once a call, whatever becomes of
 it."""
 
+import dynfix
 import pytest
 import torch
 from helpers import Case, call, same
@@ -33,3 +34,13 @@ def test_a_branch_after_a_norm(norm, train, backend):
     values = [torch.arange(24.0).view(2, 4, 3) * sign for sign in SIGNS]
     steps = [call(value, value[0, 0] + sign) for value, sign in zip(values, SIGNS, strict=True)]
     same(make, *steps, backend=backend, tolerance=(1e-5, 1e-5))
+
+
+def test_statistics_are_not_copied_for_a_second_derivative():
+    net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh())
+    call = dynfix.compile(net)
+    for _ in range(3):
+        call(torch.randn(6, 5)).sum().backward()
+    with torch.profiler.profile() as profile:
+        call(torch.randn(6, 5))
+    assert not [event.name for event in profile.events() if event.name == "aten::clone"]

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 aten = torch.ops.aten
 FILE = Path(__file__).parents[2] / "docs" / "operators.md"
 RANDOM = "draws from eager's stream of random numbers"
+IN_KERNELS = f"{RANDOM}; on GPUs kernels make them"
 PRODUCT = "the library's product; what surrounds it is fused"
 NUMBER = "a number: nothing runs"
 
@@ -41,10 +42,10 @@ LIBRARY = {
     "grid_sampler_2d": "the library's kernel is the better one",
     "masked_scatter": "needs a running count over two operands",
     "mm": PRODUCT,
-    "native_dropout": RANDOM,
+    "native_dropout": IN_KERNELS,
     "nonzero": "the result's shape depends on data: runs between two graphs",
-    "rand": RANDOM,
-    "randn": RANDOM,
+    "rand": IN_KERNELS,
+    "randn": IN_KERNELS,
     "randperm": RANDOM,
     "resize_": "changes the memory of a tensor that is given",
     "sort": "the library's kernel is the better one",
@@ -167,7 +168,7 @@ def state(overload):
         return "lowered", "a view: an index map"
     if name.startswith("sym_"):
         return "lowered", NUMBER
-    if overload in decompositions():
+    if overload in decompositions() and name not in LIBRARY:
         calls = library_calls(overload)
         if not calls:
             return "lowered", "by its decomposition"

@@ -1,0 +1,22 @@
+"""Random numbers, by their place among those of an operator."""
+
+from typing import Any
+
+import torch
+
+from .. import sizes
+from ..graphs.random_numbers import UNIFORM
+from ..ir import IndexValue
+from ..registry import lowers
+from ..unit import Ref
+from .lowering_context import Context
+from .value_builders import const, op
+
+
+@lowers(UNIFORM)
+def _uniform(ctx: Context, node: Any, seed: Ref, stream: int, size: Any) -> Ref:
+    steps = sizes.contiguous_strides(ctx.symbols.shape(ctx.value_of(node)))
+    start, number = seed.load((sizes.ZERO,)), const(stream, torch.int64)
+    return ctx.pointwise(
+        node, lambda at: op("uniform", start, number, IndexValue(sizes.linear(at, steps)))
+    )

@@ -1,0 +1,60 @@
+"""Native launches of Triton's binaries: one call from Python for the kernels of a group."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import build
+from .errors import BuildError
+from .report import log
+
+DRIVER = "libcuda.so.1"
+# Of these versions it is known what a binary takes after its own arguments.
+_VERSIONS = ("3.6.", "3.7.")
+
+
+@functools.cache
+def launch_type() -> Callable[..., Any] | None:
+    """The native class; None where it cannot be built."""
+    try:
+        module = build.load_extension("gpu_launch", build.build_extension("gpu_launch"))
+        return module.Launch  # type: ignore[no-any-return]
+    except (BuildError, ImportError) as error:
+        log.info("GPU kernels are launched through Triton: %s", error)
+        return None
+
+
+def native_launch(
+    binaries: Sequence[tuple[Any, int, tuple[int, ...]]],
+    device: int,
+    otherwise: Callable[..., None],
+    version: str,
+) -> Callable[..., None] | None:
+    """A function that launches the binaries (each with its programs and the positions of its
+    arguments) on aligned pointers; `otherwise` is called for others. None where that is not known
+    to be right."""
+    made = launch_type() if version.startswith(_VERSIONS) else None
+    if made is None or not all(_is_simple(binary) for binary, _, _ in binaries):
+        return None
+    kernels = [
+        (b.function, programs, b.metadata.num_warps * 32, b.metadata.shared, positions)
+        for b, programs, positions in binaries
+    ]
+    try:
+        stream_of = torch._C._cuda_getCurrentRawStream
+        return made(kernels, device, stream_of, otherwise, DRIVER)  # type: ignore[no-any-return]
+    except (OSError, ValueError) as error:
+        log.info("a group is launched through Triton: %s", error)
+        return None
+
+
+def _is_simple(binary: Any) -> bool:
+    """Whether the binary needs no memory to work in, no clusters and no other way of starting."""
+    data = binary.metadata
+    unusual = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
+    plain = not any(getattr(data, name, 0) for name in (*unusual, "launch_pdl"))
+    return plain and data.num_ctas == 1 and data.target.backend == "cuda"

@@ -1,0 +1,66 @@
+"""The native launch of GPU kernels, with a driver that writes down what it is asked for."""
+
+import ctypes
+import subprocess
+
+import pytest
+import torch
+from dynfix.runtime.gpu_launcher import launch_type
+
+DRIVER = """
+long seen[64]; int calls = 0, device = 0, fails = 0;
+int cuCtxGetDevice(int *into) { *into = device; return 0; }
+int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
+                   unsigned shared, void *stream, void **parameters, void **extra) {
+  long *into = seen + 8 * calls++;
+  into[0] = (long)f; into[1] = x; into[2] = threads; into[3] = shared; into[4] = (long)stream;
+  into[5] = *(long *)parameters[0]; into[6] = *(long *)parameters[1]; into[7] = *(long *)parameters[3];
+  return fails;
+}
+"""
+
+
+@pytest.fixture
+def driver(tmp_path):
+    source, library = tmp_path / "driver.cpp", tmp_path / "libdriver.so"
+    source.write_text(f'extern "C" {{ {DRIVER} }}')
+    made = subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], capture_output=True)
+    if made.returncode or launch_type() is None:
+        pytest.skip("no compiler")
+    return ctypes.CDLL(str(library)), str(library)
+
+
+def test_kernels_get_their_pointers_and_two_more(driver):
+    library, path = driver
+    a, b, c = torch.empty(8), torch.empty(8), torch.empty(8)
+    kernels = [(77, 5, 128, 4096, (2, 0)), (78, 6, 64, 0, (1, 2))]
+    launch = launch_type()(kernels, 0, lambda device: 900 + device, None, path)
+    launch(a, b.data_ptr(), c)
+    seen = (ctypes.c_long * 16).in_dll(library, "seen")
+    assert [*seen] == [
+        *(77, 5, 128, 4096, 900, c.data_ptr(), a.data_ptr(), 0),
+        *(78, 6, 64, 0, 900, b.data_ptr(), c.data_ptr(), 0),
+    ]
+
+
+def test_what_it_cannot_launch_goes_the_other_way(driver):
+    library, path = driver
+    others = []
+    kernels = [(77, 5, 128, 0, (0, 1))]
+    launch = launch_type()(kernels, 0, lambda device: 0, lambda *given: others.append(given), path)
+    x = torch.empty(8)
+    launch(x, x[1:])
+    assert len(others) == 1
+    ctypes.c_int.in_dll(library, "device").value = 1
+    launch(x, x)
+    assert len(others) == 2 and ctypes.c_int.in_dll(library, "calls").value == 0
+    with pytest.raises(TypeError):
+        launch(x)
+
+
+def test_an_error_of_the_driver_is_raised(driver):
+    library, path = driver
+    ctypes.c_int.in_dll(library, "fails").value = 700
+    launch = launch_type()([(77, 5, 128, 0, (0, 0))], 0, lambda device: 0, None, path)
+    with pytest.raises(RuntimeError, match="700"):
+        launch(torch.empty(4))
