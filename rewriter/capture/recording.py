@@ -212,6 +212,8 @@ def _assemble(
     symbols = (
         Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
     )
+    if symbols is not None:
+        symbols.slipped = recorder.sizes_inside
     return Recording(
         segments,
         tuple(recorder.outcomes),
@@ -266,9 +268,15 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         raise CannotRebuild("an array is returned or kept that may share another one's memory")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)
-    if isinstance(obj, BY_IDENTITY) and not recorder.rewriter.made_in_call(obj):
+    if isinstance(obj, BY_IDENTITY) and not _is_made(recorder, obj):
         return Const(obj)
     return None
+
+
+def _is_made(recorder: Recorder, obj: Any) -> bool:
+    """Whether a function or class was made in the call; torch's own Python makes functions, too."""
+    closure = isinstance(obj, types.FunctionType) and bool(obj.__closure__)
+    return closure or recorder.rewriter.made_in_call(obj)
 
 
 def _method(recorder: Recorder, obj: Any) -> Recipe | None:

@@ -49,6 +49,7 @@ class SegmentBuilder:
         self._nodes: dict[Value, torch.fx.Node] = {}
         self._imports: list[tuple[Value, Meta | Number]] = []
         self._last_placeholder: torch.fx.Node | None = None
+        self._arguments = 0
 
     def node(self, value: Value, meta: Meta | Number) -> torch.fx.Node:
         """The node of `value` here; an import is made if it comes from elsewhere, described by
@@ -59,6 +60,15 @@ class SegmentBuilder:
             self._imports.append((value, meta))
             self._nodes[value] = self._placeholder(f"arg{len(self._imports) - 1}")
         return self._nodes[value]
+
+    def argument(self) -> torch.fx.Node:
+        """A placeholder for what a body is given, after those for what it takes from around it."""
+        self._arguments += 1
+        return self.graph.placeholder(f"given{self._arguments}")
+
+    def taken(self) -> list[tuple[Value, "Meta | Number"]]:
+        """What comes from elsewhere, in the order of the placeholders."""
+        return list(self._imports)
 
     def imported(self, placeholder: torch.fx.Node) -> Value:
         """What the placeholder stands for."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.graphs.transformed import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
@@ -43,6 +44,7 @@ class Recorder(ReadRecorder):
         self.effects: list[Any] = []
         self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()
+        self.index_mode: Any = None  # how vmap wants tensors to be indexed
         self.name_holders: dict[int, Any] = {}
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
         self.differentiates = False  # gradients are taken, or leaves made, inside
@@ -87,6 +89,8 @@ class Recorder(ReadRecorder):
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
+        if self.index_mode is not None and name == "__getitem__" and not _has_mask(args[1]):
+            func, name = Indexed(type(self.index_mode)), "indexed"
         self.give_form(args)
         sizes = open_shapes.numbers(self, name, args)
         if sizes:
@@ -332,6 +336,10 @@ class Recorder(ReadRecorder):
             )
             return
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
+
+
+def _has_mask(index: Any) -> bool:
+    return any(map(opsets.is_mask, index if isinstance(index, tuple | list) else (index,)))
 
 
 def attention_kernels() -> tuple[bool, ...]:
