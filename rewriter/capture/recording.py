@@ -242,6 +242,11 @@ def _check_histories(recorder: Recorder, segments: tuple[Segment, ...]) -> None:
 def close(recorder: Recorder) -> tuple[Segment, ...]:
     """Finish the graphs, last first, so that each knows what later ones import from it."""
     feeds = [builder.imports_from(recorder.segments) for builder in recorder.segments]
+    if recorder.options.backend != "eager":  # its backward may keep what it gives
+        for builder in recorder.segments:
+            for value in builder.written:
+                if 0 <= value.home != builder.index:
+                    recorder.segments[value.home].copied.add(value)
     return tuple(
         builder.finish(feed) for builder, feed in zip(recorder.segments, feeds, strict=True)
     )

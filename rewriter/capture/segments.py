@@ -40,6 +40,7 @@ class SegmentBuilder:
         self.index, self.eager = index, eager
         self.graph = torch.fx.Graph()
         self.outputs: list[Value] = []
+        self.copied: set[Value] = set()  # outputs that a later segment writes
         self.written: set[Value] = set()
         self.historied: set[Value] = set()  # written while gradients are recorded
         self.ops = 0
@@ -110,9 +111,14 @@ class SegmentBuilder:
             for value, _ in self._imports
         )
 
+    def _given(self, value: Value) -> torch.fx.Node:
+        if value not in self.copied:
+            return value.node  # type: ignore[no-any-return]
+        return self.graph.call_method("clone", (value.node,))
+
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
-        self.graph.output(tuple(value.node for value in self.outputs))
+        self.graph.output(tuple(map(self._given, self.outputs)))
         module = torch.fx.GraphModule({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
         return Segment(

@@ -269,7 +269,9 @@ class Recorder(ReadRecorder):
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks)
-        self.segment.random |= opsets.draws(name)
+        if opsets.draws(name):
+            self.segment.random = True
+            node.meta["draws"] = "tensor" if isinstance(result, torch.Tensor) else "tensors"
         self._bind(result, node)
         for tensor in tensors_in(given):
             if self.tracker.restamp(tensor):

@@ -3,6 +3,7 @@
 import dynfix
 import pytest
 import torch
+from helpers import same, tensor
 
 BACKENDS = ("eager", "native")
 
@@ -233,3 +234,16 @@ def test_state_that_is_carried_with_its_history(kind, backend):
         return [(w.grad.tolist() if w.grad is not None else w.grad, str(b)) for w, b in seen]
 
     both(make, backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_result_is_written_after_a_graph_break(backend):
+    def program(x):
+        w, y = x.exp(), (x * 2).tanh()
+        if y.max().item() < 5:
+            z = x.sin()
+        y.clamp_(-0.5, 0.5)
+        return w + z, y.detach()
+
+    x = [tensor(1, -2, 3, grad=True) for _ in range(4)]
+    same(lambda: program, *((each,) for each in x), backend=backend, tolerance=(1e-6, 1e-6))
