@@ -186,6 +186,8 @@ class Recorder(ReadRecorder):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
             self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
+        if name == "lstm" and self.options.backend != "eager" and _trains_in_autocast(args):
+            self.stop_here(catalogue.UNSUPPORTED, "an LSTM that trains under autocast on the CPU")
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
@@ -338,6 +340,14 @@ class Recorder(ReadRecorder):
             )
             return
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
+
+
+def _trains_in_autocast(args: Any) -> bool:
+    """Whether autograd would need what an operator of torch's keeps, which AOTAutograd calls as for
+    inference: then there is nothing."""
+    if not (torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()):
+        return False
+    return any(each.requires_grad and each.device.type == "cpu" for each in tensors_in(args))
 
 
 def _has_mask(index: Any) -> bool:
