@@ -247,3 +247,26 @@ def test_a_result_is_written_after_a_graph_break(backend):
 
     x = [tensor(1, -2, 3, grad=True) for _ in range(4)]
     same(lambda: program, *((each,) for each in x), backend=backend, tolerance=(1e-6, 1e-6))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_result_is_written_after_the_call(backend):
+    def step(fn, x, w):
+        y, z = fn(x, w)
+        with torch.no_grad():
+            y.add_(1)
+        z.sum().backward()
+        return y, z, x.grad, w.grad
+
+    def program(x, w):
+        y = (x * w).tanh()
+        return y, x.sin() * 2 + w
+
+    compiled = dynfix.compile(program, backend=backend)
+    for _ in range(3):
+        found, wanted = (
+            step(fn, tensor(1, -2, 3, grad=True), tensor(1, 1, 2, grad=True))
+            for fn in (compiled, program)
+        )
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b)
