@@ -21,6 +21,7 @@ from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
 from .graphs.gradient_paths import GradientPaths, without_history
+from .graphs.lone_draws import with_lone_draws
 from .graphs.random_numbers import with_seeds
 from .graphs.rnn import keep_rnns
 from .pipeline import compile_unit
@@ -110,6 +111,7 @@ def compile_graph(
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
+    tupled, lone = with_lone_draws(tupled)
     with _dense_tangents(tupled, example_inputs):
         compiled = aot_autograd.aot_module_simplified(
             tupled,
@@ -123,9 +125,16 @@ def compile_graph(
         )
     cut_off = paths.inputs_without(tupled, example_inputs)
     called = without_history(compiled, cut_off) if cut_off else compiled
-    made: Any = (lambda *args: called(*args)[0]) if single else called
+    made = _unwrapped(called, single, lone)
     made.idle, made.drawing = paths.idle(example_inputs), drawing(options)
     return made  # type: ignore[no-any-return]
+
+
+def _unwrapped(called: Any, single: bool, lone: int) -> Any:
+    """A function that gives what the graph gave before outputs were added."""
+    if single:
+        return lambda *args: called(*args)[0]
+    return (lambda *args: called(*args)[:-lone]) if lone else called
 
 
 def drawing(options: Options) -> tuple[str, ...]:

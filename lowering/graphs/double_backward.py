@@ -1,8 +1,8 @@
 """Gradients of gradients of a compiled segment.
 
 AOTAutograd's backward cannot be differentiated. Here a backward under `create_graph=True` runs the
-segment's own graph again, in eager, on the inputs of its call, and differentiates that; every other
-backward is AOTAutograd's.
+segment's own graph again, in eager, on the inputs of its call, and differentiates that; so does one
+for which something was kept that has been written since. Every other backward is AOTAutograd's.
 """
 
 import contextlib
@@ -277,8 +277,17 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     if call is not None and again:
         return _through_eager(ctx, call, given)
     with_zeros(ctx, given)
-    found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
+    kept = list(given)
+    try:
+        found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
+    except RuntimeError as error:
+        if call is None or call.unfit() or _WRITTEN not in str(error):
+            raise
+        return _through_eager(ctx, call, kept)  # a result was written that the graph had kept
     return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
+
+
+_WRITTEN = "has been modified by an inplace operation"
 
 
 def _seen(owner: Differentiable) -> None:

@@ -266,8 +266,10 @@ def _clamp(
     aten.clone.default,
     aten.alias_copy.default,
 )
-def _copy(ctx: Context, node: Any, x: Ref, *args: Any, **kwargs: Any) -> Ref:
+def _copy(ctx: Context, node: Any, x: Operand, *args: Any, **kwargs: Any) -> Ref:
     value = ctx.value_of(node)
+    if isinstance(x, Number | Size):  # vmap takes numbers for tensors
+        return ctx.pointwise(node, lambda at: const(x, value.dtype))
     if (
         value.device != ctx.device_of(x)
         or value.dtype.is_complex
@@ -305,6 +307,7 @@ def _full(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
     aten.zeros.default,
     aten.ones.default,
     aten.new_zeros.default,
+    aten._efficientzerotensor.default,
 )
 def _zeros(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
     return ctx.pointwise(

@@ -410,5 +410,9 @@ class Provenance:
         self._keep.append(obj)
         self._dirty.add((id(obj), plain(key)))
 
+    def took_back(self, obj: Any, key: Any) -> None:
+        """What this call stored there is gone: what is found now is of the outside again."""
+        self._dirty.discard((id(obj), plain(key)))
+
     def is_own(self, obj: Any, key: Any) -> bool:
         return (id(obj), plain(key)) in self._dirty

@@ -52,6 +52,10 @@ class ReadRecorder(StoppableMode):
         self.static_metas: dict[Path, TensorMeta] = {}
         self.tracker = Tracker()
         self.segments = [SegmentBuilder(0)]
+        self.bodies: list[SegmentBuilder] = []  # of functions that torch.func transforms
+        self._bodies = 0
+        self.pullbacks: dict[int, tuple[Any, Value]] = {}
+        self.sizes_inside = False  # one of them read a size: it is a constant there
         self.outcomes: list[tuple[int, Recipe, Any]] = []
         self.scalars: list[Any] = []
         self.fed: list[Recipe] = []
@@ -69,15 +73,26 @@ class ReadRecorder(StoppableMode):
 
     # -- segments and outcomes
 
+    def next_body(self) -> int:
+        """The index of one more function that is transformed, below those of all inputs."""
+        self._bodies += 1
+        return HOST - self._bodies
+
+    def is_open(self, home: int) -> bool:
+        """Whether a value made at `home`, that is no tensor, can be used here."""
+        return home in (self.segments[-1].index, *(body.index for body in self.bodies))
+
     @property
     def segment(self) -> SegmentBuilder:
-        return self.segments[-1]
+        return self.bodies[-1] if self.bodies else self.segments[-1]
 
     def cut(self, eager: bool = False) -> None:
         """Start a new segment, unless the current one is still empty; grad mode is carried over.
         Raises Stopped inside autocast."""
         if self.open_contexts:
             self.stop_here(catalogue.UNSUPPORTED, "a graph break inside an autocast context")
+        if self.bodies:
+            self.stop_here(catalogue.UNSUPPORTED, "a graph break in a function that is transformed")
         if self.segment.ops == 0:
             self.segment.eager = eager
             return
@@ -137,6 +152,8 @@ class ReadRecorder(StoppableMode):
         """The recipe of a tensor's value as it is at the end of the segment that made it."""
         if value.home == CALL_INPUT:
             return Input(value.index)
+        if value.home < HOST:
+            self.stop_here(catalogue.UNSUPPORTED, "Python asks for a value of a vmap or a gradient")
         return Output(value.home, self.segments[value.home].export(value))
 
     # -- what comes from outside
@@ -213,7 +230,10 @@ class ReadRecorder(StoppableMode):
         if self.open_shapes:
             open_shapes.settle(self, name, args, kwargs)
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
-        if self.dynamic_inputs or self.numbers:
+        if self.has_symbols() and self.bodies:
+            self.sizes_inside |= name in opsets.SIZED
+            return func(*args, **kwargs)
+        if self.has_symbols():
             return traced_sizes.watched(self, func, name, args, kwargs)
         for tensor in inputs if name == "stride" else ():
             self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))

@@ -212,6 +212,8 @@ def _assemble(
     symbols = (
         Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
     )
+    if symbols is not None:
+        symbols.slipped = recorder.sizes_inside
     return Recording(
         segments,
         tuple(recorder.outcomes),
@@ -240,6 +242,11 @@ def _check_histories(recorder: Recorder, segments: tuple[Segment, ...]) -> None:
 def close(recorder: Recorder) -> tuple[Segment, ...]:
     """Finish the graphs, last first, so that each knows what later ones import from it."""
     feeds = [builder.imports_from(recorder.segments) for builder in recorder.segments]
+    if recorder.options.backend != "eager":  # its backward may keep what it gives
+        for builder in recorder.segments:
+            for value in builder.written:
+                if 0 <= value.home != builder.index:
+                    recorder.segments[value.home].copied.add(value)
     return tuple(
         builder.finish(feed) for builder, feed in zip(recorder.segments, feeds, strict=True)
     )
@@ -266,9 +273,15 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         raise CannotRebuild("an array is returned or kept that may share another one's memory")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)
-    if isinstance(obj, BY_IDENTITY) and not recorder.rewriter.made_in_call(obj):
+    if isinstance(obj, BY_IDENTITY) and not _is_made(recorder, obj):
         return Const(obj)
     return None
+
+
+def _is_made(recorder: Recorder, obj: Any) -> bool:
+    """Whether a function or class was made in the call; torch's own Python makes functions, too."""
+    closure = isinstance(obj, types.FunctionType) and bool(obj.__closure__)
+    return closure or recorder.rewriter.made_in_call(obj)
 
 
 def _method(recorder: Recorder, obj: Any) -> Recipe | None:

@@ -40,6 +40,7 @@ class SegmentBuilder:
         self.index, self.eager = index, eager
         self.graph = torch.fx.Graph()
         self.outputs: list[Value] = []
+        self.copied: set[Value] = set()  # outputs that a later segment writes
         self.written: set[Value] = set()
         self.historied: set[Value] = set()  # written while gradients are recorded
         self.ops = 0
@@ -49,6 +50,7 @@ class SegmentBuilder:
         self._nodes: dict[Value, torch.fx.Node] = {}
         self._imports: list[tuple[Value, Meta | Number]] = []
         self._last_placeholder: torch.fx.Node | None = None
+        self._arguments = 0
 
     def node(self, value: Value, meta: Meta | Number) -> torch.fx.Node:
         """The node of `value` here; an import is made if it comes from elsewhere, described by
@@ -59,6 +61,15 @@ class SegmentBuilder:
             self._imports.append((value, meta))
             self._nodes[value] = self._placeholder(f"arg{len(self._imports) - 1}")
         return self._nodes[value]
+
+    def argument(self) -> torch.fx.Node:
+        """A placeholder for what a body is given, after those for what it takes from around it."""
+        self._arguments += 1
+        return self.graph.placeholder(f"given{self._arguments}")
+
+    def taken(self) -> list[tuple[Value, "Meta | Number"]]:
+        """What comes from elsewhere, in the order of the placeholders."""
+        return list(self._imports)
 
     def imported(self, placeholder: torch.fx.Node) -> Value:
         """What the placeholder stands for."""
@@ -100,9 +111,14 @@ class SegmentBuilder:
             for value, _ in self._imports
         )
 
+    def _given(self, value: Value) -> torch.fx.Node:
+        if value not in self.copied:
+            return value.node  # type: ignore[no-any-return]
+        return self.graph.call_method("clone", (value.node,))
+
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
-        self.graph.output(tuple(value.node for value in self.outputs))
+        self.graph.output(tuple(map(self._given, self.outputs)))
         module = torch.fx.GraphModule({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
         return Segment(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.graphs.transformed import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
@@ -43,6 +44,7 @@ class Recorder(ReadRecorder):
         self.effects: list[Any] = []
         self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()
+        self.index_mode: Any = None  # how vmap wants tensors to be indexed
         self.name_holders: dict[int, Any] = {}
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
         self.differentiates = False  # gradients are taken, or leaves made, inside
@@ -87,6 +89,8 @@ class Recorder(ReadRecorder):
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
+        if self.index_mode is not None and name == "__getitem__" and not _has_mask(args[1]):
+            func, name = Indexed(type(self.index_mode)), "indexed"
         self.give_form(args)
         sizes = open_shapes.numbers(self, name, args)
         if sizes:
@@ -182,6 +186,8 @@ class Recorder(ReadRecorder):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
             self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
+        if name == "lstm" and self.options.backend != "eager" and _trains_in_autocast(args):
+            self.stop_here(catalogue.UNSUPPORTED, "an LSTM that trains under autocast on the CPU")
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
@@ -265,7 +271,9 @@ class Recorder(ReadRecorder):
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks)
-        self.segment.random |= opsets.draws(name)
+        if opsets.draws(name):
+            self.segment.random = True
+            node.meta["draws"] = "tensor" if isinstance(result, torch.Tensor) else "tensors"
         self._bind(result, node)
         for tensor in tensors_in(given):
             if self.tracker.restamp(tensor):
@@ -339,6 +347,18 @@ class Recorder(ReadRecorder):
 
 # It gives the tensor that it was given, whose data are there from now on.
 _WAIT = torch.ops._c10d_functional.wait_tensor if torch.distributed.is_available() else None
+
+
+def _trains_in_autocast(args: Any) -> bool:
+    """Whether autograd would need what an operator of torch's keeps, which AOTAutograd calls as for
+    inference: then there is nothing."""
+    if not (torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()):
+        return False
+    return any(each.requires_grad and each.device.type == "cpu" for each in tensors_in(args))
+
+
+def _has_mask(index: Any) -> bool:
+    return any(map(opsets.is_mask, index if isinstance(index, tuple | list) else (index,)))
 
 
 def attention_kernels() -> tuple[bool, ...]:

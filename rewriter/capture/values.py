@@ -82,7 +82,27 @@ def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return unwrapped(tensor).untyped_storage()._cdata
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that vmap and torch.func's gradients work on, below their levels."""
+    while _is_wrapped(tensor):
+        tensor = _content_of(tensor)
+    return tensor
+
+
+_is_wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor
+_content_of: Any = torch._C._functorch.get_unwrapped
+
+
+def writes_of(tensor: torch.Tensor) -> int:
+    """How often the tensor was written, at any level."""
+    count = version_of(tensor)
+    while _is_wrapped(tensor):
+        tensor = _content_of(tensor)
+        count += version_of(tensor)
+    return count
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -105,10 +125,15 @@ class Tracker:
         return self._tracked.get(tensor)
 
     def add(self, tensor: torch.Tensor, value: Value, readonly: bool = False) -> Tracked:
-        tracked = Tracked(value, version_of(tensor), grad_of(tensor), storage_of(tensor), readonly)
+        tracked = Tracked(value, writes_of(tensor), grad_of(tensor), storage_of(tensor), readonly)
         self._tracked[tensor] = tracked
         self._by_storage.setdefault(tracked.storage, []).append(weakref.ref(tensor))
         return tracked
+
+    def drop(self, home: int) -> None:
+        """Forget the tensors that were made at `home`."""
+        for tensor in [t for t, entry in self._tracked.items() if entry.value.home == home]:
+            del self._tracked[tensor]
 
     def sharing(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The live tracked tensors on the storage of `tensor`, itself included."""
@@ -118,16 +143,16 @@ class Tracker:
     def moved(self, tensor: torch.Tensor) -> bool:
         """Whether something unseen wrote to the tensor or gave it another gradient history."""
         tracked = self._tracked[tensor]
-        return tracked.version != version_of(tensor) or tracked.grad != grad_of(tensor)
+        return tracked.version != writes_of(tensor) or tracked.grad != grad_of(tensor)
 
     def restamp(self, tensor: torch.Tensor) -> bool:
         """Accept what a recorded operator did to the tensor and to those that share its storage;
         True if it was written."""
         tracked = self._tracked[tensor]
-        written = tracked.version != version_of(tensor)
+        written = tracked.version != writes_of(tensor)
         for other in self.sharing(tensor) if written else (tensor,):
             entry = self._tracked[other]
-            entry.version, entry.grad = version_of(other), grad_of(other)
+            entry.version, entry.grad = writes_of(other), grad_of(other)
         return written
 
     def forget(self) -> None:

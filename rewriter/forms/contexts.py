@@ -24,6 +24,8 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return manager
     if isinstance(manager, _LABELS):
         return _Unseen(rec, manager)
+    if type(manager).__name__ == "TransformGetItemToIndex":
+        return _Indexing(rec, manager)
     if python_method(rec, manager, "__enter__") and python_method(rec, manager, "__exit__"):
         return _Rewritten(rec, manager)
     rec.stop(catalogue.UNSUPPORTED, f"the context manager {type(manager).__name__}")
@@ -63,6 +65,21 @@ class _Autocast:
             )
             self._rec.open_contexts -= 1
         return result
+
+
+class _Indexing:
+    """Indices are taken by an operator of torch's that vmap knows; the recorder is asked to see to
+    it, since it would not see what the mode itself calls."""
+
+    def __init__(self, rec: Recorder, manager: Any) -> None:
+        self._rec, self._manager = rec, manager
+
+    def __enter__(self) -> Any:
+        self._before, self._rec.index_mode = self._rec.index_mode, self._manager
+        return self._manager
+
+    def __exit__(self, *error: Any) -> Any:
+        self._rec.index_mode = self._before
 
 
 class _Unseen:

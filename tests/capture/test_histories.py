@@ -3,6 +3,7 @@
 import dynfix
 import pytest
 import torch
+from helpers import same, tensor
 
 BACKENDS = ("eager", "native")
 
@@ -233,3 +234,39 @@ def test_state_that_is_carried_with_its_history(kind, backend):
         return [(w.grad.tolist() if w.grad is not None else w.grad, str(b)) for w, b in seen]
 
     both(make, backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_result_is_written_after_a_graph_break(backend):
+    def program(x):
+        w, y = x.exp(), (x * 2).tanh()
+        if y.max().item() < 5:
+            z = x.sin()
+        y.clamp_(-0.5, 0.5)
+        return w + z, y.detach()
+
+    x = [tensor(1, -2, 3, grad=True) for _ in range(4)]
+    same(lambda: program, *((each,) for each in x), backend=backend, tolerance=(1e-6, 1e-6))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_result_is_written_after_the_call(backend):
+    def step(fn, x, w):
+        y, z = fn(x, w)
+        with torch.no_grad():
+            y.add_(1)
+        z.sum().backward()
+        return y, z, x.grad, w.grad
+
+    def program(x, w):
+        y = (x * w).tanh()
+        return y, x.sin() * 2 + w
+
+    compiled = dynfix.compile(program, backend=backend)
+    for _ in range(3):
+        found, wanted = (
+            step(fn, tensor(1, -2, 3, grad=True), tensor(1, 1, 2, grad=True))
+            for fn in (compiled, program)
+        )
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b)

@@ -430,3 +430,15 @@ def test_hooks_for_saved_tensors_around(backend, first):
 
     expected = [pytest.approx(each) for each in run(f)]
     assert run(dynfix.compile(f, backend=backend)) == expected
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_draws_that_nothing_needs_advance_the_generator(backend):
+    def program(x):
+        torch.rand(3), torch.nn.functional.dropout(x, 0.5)
+        for turn in range(2):
+            made = x + torch.randn_like(x) + turn
+        return made
+
+    steps = ((X,), (tensor(1, 2, 3, grad=True),), (X,), (tensor(3, 2, 3, grad=True),))
+    one_graph(same(lambda: program, *steps, backend=backend, tolerance=(1e-6, 1e-6)))

@@ -174,6 +174,25 @@ class Packed(nn.Module):
         return pad_packed_sequence(out)[0], state
 
 
+def test_an_lstm_that_trains_under_autocast_is_a_break():
+    torch.manual_seed(0)
+    net = torch.nn.LSTM(4, 6, batch_first=True)
+
+    def fn(x):
+        y = x.sin() * 2
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(y)[0].float().cos()
+
+    compiled = dynfix.compile(fn)
+    for _ in range(3):
+        x = torch.randn(2, 3, 4)
+        assert torch.equal(compiled(x), fn(x))
+    assert "under autocast" in str(compiled._dynfix_entry.recordings[0].sites[-1])
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(compiled(x), fn(x))
+
+
 def test_packed_sequences():
     eager, ours = _pair(Packed)
     compiled = dynfix.compile(ours)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ....lowering.graphs.transformed import PulledBack, Transformed
 from ....runtime.guard import Obj
 from ....runtime.replay.recipes import Apply, Input
 from ... import catalogue
@@ -119,9 +120,12 @@ def _imported(recorder: Any, placeholder: torch.fx.Node) -> Value:
     return value
 
 
+_OPAQUE = (type, Transformed, PulledBack)
+
+
 def _computes(node: torch.fx.Node) -> bool:
     """Whether the node makes what its arguments decide."""
-    if node.op not in ("call_function", "call_method") or isinstance(node.target, type):
+    if node.op not in ("call_function", "call_method") or isinstance(node.target, _OPAQUE):
         return False
     name = node.target if isinstance(node.target, str) else node.target.__name__
     return not opsets.draws(name) and "empty" not in name

@@ -46,6 +46,7 @@ class Symbols:
         self._examples: list[list[Any]] = []
         self._forms: list[Form] = []
         self._decided = False
+        self.slipped = False  # a size was read where it cannot be followed
         self.holds: Callable[[list[Any]], bool] = _undecided
 
     # -- the symbolic run
@@ -55,6 +56,8 @@ class Symbols:
     ) -> list[Any]:
         """Run the graphs on symbols; the outcomes that no relation between sizes covers. Raises
         Inconsistent, and what torch raises for an operator that symbols cannot pass."""
+        if self.slipped:
+            raise Inconsistent("a size was read in a function that torch.func transforms")
         results: list[Any] = []
         with (
             without_warnings(),

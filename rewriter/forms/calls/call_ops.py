@@ -30,6 +30,7 @@ from ..lookup import (
 from ..texts import show
 from . import (
     builtin_calls,
+    callbacks,
     checkpoints,
     contextmanagers,
     custom_functions,
@@ -43,6 +44,7 @@ from . import (
     process_calls,
     script_functions,
     slots,
+    transforms,
 )
 from .known_calls import (
     COMPILING,
@@ -282,7 +284,7 @@ def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         return number_calls.from_array(rec, function, args, kwargs)
     kwargs = number_calls.with_dtype(rec, function, args, kwargs)
     if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
-        args, kwargs = settle_in(args), settle_in(kwargs)
+        args, kwargs = callbacks.rewritten(rec, settle_in(args), settle_in(kwargs))
     return function(*args, **kwargs)
 
 
@@ -456,6 +458,8 @@ def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
 
 
 HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
+    (transforms.takes, transforms.call),
+    (callbacks.calls_functionally, callbacks.functional_call),
     (keeps_eager, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
     (checkpoints.takes, checkpoints.call),
