@@ -6,8 +6,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.call_effects import AHEAD_BUILTINS, MAY_READ, allows, of_function
-from ...rewriter.patterns.call_effects import of_method
+from ...rewriter.patterns.call_effects import (
+    AHEAD_BUILTINS,
+    MAY_READ,
+    allows,
+    of_function,
+    of_method,
+)
 from ...rewriter.patterns.torch_facts import FUNCTION, FUNCTIONAL_, METHOD
 from .aliases import own
 from .module_state import CHANGES, base
