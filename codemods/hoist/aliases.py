@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...rewriter.patterns.call_effects import NEW_BUILTINS
 from ...rewriter.patterns.torch_facts import METHOD
 from .module_state import ALIASES, CHANGES, base, changes
-from .movable import argument, parameters
+from .movable import handed, parameters
 
 if TYPE_CHECKING:
     from .project import File
@@ -98,6 +98,8 @@ class Aliases:
         if isinstance(node, ast.Assign):
             stores = (t for t in node.targets if isinstance(t, (ast.Subscript, ast.Attribute)))
             yield from ((base(t), node.value) for t in stores if not self._is_tensor(t))
+        if isinstance(node, ast.AugAssign):
+            yield base(node.target), node.value
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -204,10 +206,11 @@ class Aliases:
 
     def _added(self, node: Any) -> Iterator[Any]:
         """`x += …`: of a number or a text it makes another."""
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            fact = self.file.fact(self.function, ast.Name(node.target.id, ast.Load()))
+        if isinstance(node, ast.AugAssign):
+            loaded = ast.parse(ast.unparse(node.target), mode="eval").body
+            fact = self.file.fact(self.function, loaded)
             if fact is None or fact.what not in _PLAIN:
-                yield node.target.id, fact is None or fact.what == "tensor"
+                yield base(node.target), fact is None or fact.what == "tensor"
 
     def written(self, node: Any) -> Iterator[tuple[str, bool]]:
         """(name, whether its memory is written) of all that `node`, a statement's own part, writes
@@ -216,7 +219,8 @@ class Aliases:
             if isinstance(part, (ast.Subscript, ast.Attribute)) and not isinstance(
                 part.ctx, ast.Load
             ):
-                yield _holder(part), self._in_memory(part)
+                held = self.held(part.value) if isinstance(part.value, ast.Call) else ()
+                yield from ((n, self._in_memory(part)) for n in {_holder(part), *held})
             elif isinstance(part, ast.Call):
                 yield from self._by_call(part)
 
@@ -229,7 +233,7 @@ class Aliases:
 
     def _by_call(self, call: ast.Call) -> Iterator[tuple[str, bool]]:
         if isinstance(call.func, ast.Attribute) and changes(call.func.attr):
-            yield base(call.func.value), call.func.attr not in CHANGES
+            yield from ((n, call.func.attr not in CHANGES) for n in self._receivers(call.func))
         name = self.file.names.resolve(call.func) or ""
         last, plain = name.rpartition(".")[2], isinstance(call.func, ast.Name)
         first = (
@@ -251,6 +255,10 @@ class Aliases:
         if not name.startswith("torch.") and not (plain and hasattr(builtins, call.func.id)):
             yield from self._by_function(call)
 
+    def _receivers(self, func: ast.Attribute) -> set[Any]:
+        """The names of what a method changes: of `torch.split(s, 1)[0].zero_()` also `s`."""
+        return {base(func.value), *(self.held(func.value) if func.attr not in CHANGES else ())}
+
     def _by_function(self, call: ast.Call) -> Iterator[Any]:
         """What the function is seen to write into; of one that is not, lists and the like that are
         handed on."""
@@ -261,19 +269,15 @@ class Aliases:
                 yield given.id, False
         for file, function, is_bound in known:
             for name, memory in written_parameters(file, function).items():
-                given = argument(function, call, name, is_bound)
-                if given is not None:
-                    yield base(given), memory
+                for given in handed(function, call, name, is_bound):
+                    yield from ((n, memory) for n in {base(given), *self.held(given)})
 
     def _returned(self, call: Any, known: Any) -> Any:
         """The names whose objects what is called may give back."""
         found = set()
         for file, function, is_bound in known:
-            given = (
-                argument(function, call, name, is_bound)
-                for name in returned_parameters(file, function)
-            )
-            found |= set().union(*(self.held(g) for g in given if g is not None))
+            for name in returned_parameters(file, function):
+                found |= set().union(*map(self.held, handed(function, call, name, is_bound)))
         return found
 
     def _called(self, call: ast.Call) -> list[Any]:

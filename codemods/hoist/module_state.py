@@ -42,9 +42,14 @@ ALIASES = frozenset(
 )
 
 
+_READING = ("__int__", "__index__", "__invert__", "__init__", "__iter__", "__instancecheck__")
+
+
 def changes(name: str) -> bool:
     """Whether a method of that name changes its object."""
-    return name in CHANGES or (name.endswith("_") and not name.endswith("__"))
+    inplace = name.startswith("__i") and name not in _READING
+    plain = name.endswith("_") and not name.endswith("__")
+    return name in CHANGES or plain or inplace or name in ("__setitem__", "__delitem__")
 
 
 def base(node: Any) -> str:
@@ -122,6 +127,11 @@ class State:
 
 def _stored(node: Any) -> Any:
     """The attribute that a node stores, or whose object it changes."""
+    if isinstance(node, ast.Call) and _last(node.func) in ("setattr", "__setattr__", "delattr"):
+        texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
+        return next((t for t in texts if isinstance(t, str)), None)
+    if isinstance(node, ast.Call) and _last(node.func) in ("train", "eval"):
+        return "training"
     if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
         return node.attr
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -133,6 +143,10 @@ def _stored(node: Any) -> Any:
     ):
         return _attribute(node.func.value)
     return None
+
+
+def _last(func: ast.expr) -> str:
+    return getattr(func, "attr", getattr(func, "id", ""))
 
 
 def _attribute(node: Any) -> Any:

@@ -38,7 +38,7 @@ _MODULES = (
     "re.",
     "numpy.",
 )
-_QUERIES = frozenset(
+QUERIES = frozenset(
     """
     get keys values items copy index count split join startswith endswith format lower upper strip
     replace removeprefix
@@ -240,7 +240,7 @@ class _Look:
         local one."""
         if func.attr in CHANGES:
             return isinstance(func.value, ast.Name) and self._changed(func, func.value.id)
-        if func.attr in _QUERIES:
+        if func.attr in QUERIES:
             return True
         fact = self.fact(func.value)
         tensor = fact is None or fact.what in ("tensor", "tensors", "object Size", "none")
@@ -308,6 +308,17 @@ def argument(function: Any, call: Any, name: str, is_bound: Any) -> Any:
     names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][is_bound:]
     place = names.index(name) if name in names else len(call.args)
     return call.args[place] if place < len(call.args) else None
+
+
+def handed(function: Any, call: Any, name: str, is_bound: Any) -> list[Any]:
+    """The expressions that `call` may give for the parameter `name`, `*args` and `**kwargs` too."""
+    args = function.args
+    if args.vararg is not None and name == args.vararg.arg:
+        return list(call.args)
+    if args.kwarg is not None and name == args.kwarg.arg:
+        return [k.value for k in call.keywords]
+    given = argument(function, call, name, is_bound)
+    return [given] if given is not None else []
 
 
 def _is_plain(decorator: Any) -> bool:

@@ -23,6 +23,7 @@ from ..cli.suppressions import Suppressions
 from . import companion_edits
 from .companion_source import HELPER, HELPER_TEXT, text_of
 from .planner import Planner
+from .untouched import Untouched
 
 if TYPE_CHECKING:
     from ..cli.settings import Settings
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 CODE = "DYN110"
 _BUILTINS = frozenset("len int float bool range list tuple max min sum sorted zip".split())
 _TITLE = "compute it ahead of the call"
-_WHY = "which functions lead to it, and with which objects, is what one run showed"
+_WHY = (
+    "which functions lead to it, with which objects, and that nothing before writes into what is"
+    " read, is what one run showed"
+)
 
 
 def _edits(planner: Planner) -> dict[str, list[Edit]]:
@@ -61,7 +65,7 @@ def _fixes(planner: Planner) -> dict[str, Fix]:
         source = planner.project.file(path).source
         if None in edits:
             return {}
-        why = "" if _stands_alone(planner) else _WHY
+        why = _why(planner, path)
         safety = Safety.UNSAFE if why else Safety.SAFE
         found[path] = Fix(tuple(edits), _TITLE, safety, why, first=True)
         try:
@@ -71,11 +75,14 @@ def _fixes(planner: Planner) -> dict[str, Fix]:
     return found
 
 
-def _stands_alone(planner: Planner) -> bool:
-    """Whether outermost forwards read for themselves alone, by torch's functions: what they are
-    given decides it, and nothing that only the run told."""
+def _why(planner: Planner, path: str) -> str:
+    """Why a file's part is unsafe: "" where its outermost forwards read for themselves alone, by
+    torch's functions, and nothing before may write into what they read."""
     used = [c for c in planner.companions.values() if c.units or c.calls]
-    return all(c.is_root and not c.calls and _only_torch(c) for c in used)
+    own = [c for c in used if c.file.path == path]
+    if not all(c.is_root and not c.calls and _only_torch(c) for c in own):
+        return _WHY
+    return "; ".join(dict.fromkeys(filter(None, (Untouched(c).doubt() for c in own))))
 
 
 def _only_torch(companion: Companion) -> bool:

@@ -54,6 +54,8 @@ class Reads:
             def __torch_function__(
                 self, function: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
+                if reads.root is not None and reads.inputs is None:
+                    reads.inputs = reads._inputs()
                 result = function(*args, **(kwargs or {}))
                 if reads.root is not None:
                     reads.see(
@@ -64,8 +66,6 @@ class Reads:
         return Watch()
 
     def see(self, function: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        if self.inputs is None:
-            self.inputs = self._inputs()
         self.consumed |= (
             name == "__get__" and function is self.torch.Tensor.data.__get__
         )  # writes to it move no version
@@ -158,7 +158,7 @@ class Reads:
     def _inputs(self) -> Any:
         """The tensors that the outermost module was given, with their versions: writes to them, by
         any name, show. What is given as an iterator can be read once only."""
-        frame = sys._getframe(3)
+        frame = sys._getframe(1)
         while frame is not None and not self._is_root(frame):
             frame = frame.f_back
         given = [frame.f_locals.get(n) for n in ("args", "kwargs")] if frame is not None else []
