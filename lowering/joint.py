@@ -20,9 +20,11 @@ from ..runtime.pacing import in_background
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
-from .graphs.gradient_paths import GradientPaths, without_history
+from .graphs.gradient_paths import GradientPaths
 from .graphs.rnn import keep_rnns
+from .graphs.wrappers import watched, without_history
 from .pipeline import compile_unit
+from .stored_graphs import Keeper
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
 
@@ -83,7 +85,10 @@ def check_torch() -> None:
 
 
 def compile_graph(
-    gm: GraphModule, example_inputs: list[torch.Tensor], options: Options
+    gm: GraphModule,
+    example_inputs: list[torch.Tensor],
+    options: Options,
+    keeper: Keeper | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd over a torch-level graph; forward, backward and inference graphs are lowered by
     this package.
@@ -91,21 +96,26 @@ def compile_graph(
     gm: every tensor, parameters included, is a placeholder. example_inputs: fake or real tensors
     (or ints) with the sizes, strides, dtypes, devices and requires_grad of the call. Returns a
     function that takes the inputs positionally, returns gm's outputs, applies input mutations and
-    is differentiable. Raises LoweringError, which names the operator and its origin.
+    is differentiable. `keeper` is told what was made. Raises LoweringError, which names the
+    operator and its origin.
     """
     check_torch()
 
     paths = GradientPaths()
 
     def compiler(kind: str) -> Callable[..., Any]:
-        return boxed(
-            lambda graph, inputs: compile_unit(graph, kind, options, _returned(kind, graph, paths))
-        )
+        def compile_kind(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+            program = compile_unit(graph, kind, options, _returned(kind, graph, paths))
+            if keeper is not None:
+                keeper.compiled(kind, program)
+            return program
+
+        return boxed(compile_kind)
 
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
-    with _dense_tangents(tupled, example_inputs):
+    with _dense_tangents(tupled, example_inputs), watched() as wrapped:
         compiled = aot_autograd.aot_module_simplified(
             tupled,
             tuple(example_inputs),
@@ -117,7 +127,9 @@ def compile_graph(
             keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
         )
     cut_off = paths.inputs_without(tupled, example_inputs)
-    called = without_history(compiled, cut_off) if cut_off else compiled
+    if keeper is not None:
+        keeper.finished(compiled, wrapped, cut_off, single)
+    called = without_history(compiled, cut_off)
     return (lambda *args: called(*args)[0]) if single else called
 
 

@@ -1,13 +1,12 @@
 """The callables of a recording's segments, by the backend that was chosen."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ..lowering import joint
-from ..lowering.aot_eager import aot_eager
+from ..lowering import stored_graphs
 from ..lowering.graphs.double_backward import Differentiable
 from ..lowering.graphs.fakes import PacedFakeMode
 from ..lowering.graphs.tensor_numbers import write_out_numbers
@@ -30,7 +29,7 @@ def compile_segment(
     if by_aot and segment.writes_history():
         return Foreign(segment.module.forward)
     if example_inputs is None:
-        env = ShapeEnv() if segment.open else None
+        env = torch.fx.experimental.symbolic_shapes.ShapeEnv() if segment.open else None
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
             example_inputs = [meta.fake() for meta in segment.metas]
     plain = options.backend == "eager"
@@ -44,11 +43,12 @@ def compile_segment(
         why = f"{type(error).__name__}: {error}"
         report.warn_once("open", f"a graph whose sizes data decides is not compiled: {why}", why)
         return Foreign(segment.module)
+    kept_under = getattr(program, "kept_under", None) if module is segment.module else None
     for observe in observers:
         program = observe(segment, program, options)
     if plain:
         return Foreign(program)
-    program = Differentiable(program, segment.module, segment.metas, segment.random)
+    program = Differentiable(program, segment.module, segment.metas, segment.random, kept_under)
     return program if by_aot else Foreign(program)
 
 
@@ -71,6 +71,26 @@ def _eager_backend(
     return gm.forward  # type: ignore[no-any-return]
 
 
-backends.register_builtin("native", joint.compile_graph)
-backends.register_builtin("aot_eager", aot_eager)
+def _native(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], options: Options
+) -> Callable[..., Any]:
+    return stored_graphs.compile_graph(gm, example_inputs, options, _compiler)
+
+
+def _compiler() -> Callable[..., Any]:
+    """The compiler, which most of the time of a first call goes into: a stored program does without
+    it."""
+    joint = importlib.import_module("..lowering.joint", __package__)
+    return joint.compile_graph  # type: ignore[no-any-return]
+
+
+def _aot_eager(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], options: Options
+) -> Callable[..., Any]:
+    module = importlib.import_module("..lowering.aot_eager", __package__)
+    return module.aot_eager(gm, example_inputs, options)  # type: ignore[no-any-return]
+
+
+backends.register_builtin("native", _native)
+backends.register_builtin("aot_eager", _aot_eager)
 backends.register_builtin("eager", _eager_backend)
