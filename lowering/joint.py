@@ -21,10 +21,11 @@ from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
 from .graphs.gradient_paths import GradientPaths
+from .graphs.plain_calls import without_history
 from .graphs.rnn import keep_rnns
-from .graphs.wrappers import watched, without_history
+from .graphs.wrappers import watched
 from .pipeline import compile_unit
-from .stored_graphs import Keeper
+from .stored_graphs import Kept
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
 
@@ -88,7 +89,7 @@ def compile_graph(
     gm: GraphModule,
     example_inputs: list[torch.Tensor],
     options: Options,
-    keeper: Keeper | None = None,
+    kept: Kept | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd over a torch-level graph; forward, backward and inference graphs are lowered by
     this package.
@@ -96,8 +97,8 @@ def compile_graph(
     gm: every tensor, parameters included, is a placeholder. example_inputs: fake or real tensors
     (or ints) with the sizes, strides, dtypes, devices and requires_grad of the call. Returns a
     function that takes the inputs positionally, returns gm's outputs, applies input mutations and
-    is differentiable. `keeper` is told what was made. Raises LoweringError, which names the
-    operator and its origin.
+    is differentiable. `kept` is told what was made, to store it. Raises LoweringError, which names
+    the operator and its origin.
     """
     check_torch()
 
@@ -106,8 +107,8 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_kind(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
             program = compile_unit(graph, kind, options, _returned(kind, graph, paths))
-            if keeper is not None:
-                keeper.compiled(kind, program)
+            if kept is not None:
+                kept.compiled(kind, program)
             return program
 
         return boxed(compile_kind)
@@ -127,8 +128,8 @@ def compile_graph(
             keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
         )
     cut_off = paths.inputs_without(tupled, example_inputs)
-    if keeper is not None:
-        keeper.finished(compiled, wrapped, cut_off, single)
+    if kept is not None:
+        kept.finished(compiled, wrapped, cut_off, single)
     called = without_history(compiled, cut_off)
     return (lambda *args: called(*args)[0]) if single else called
 

@@ -16,12 +16,12 @@ _PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OPTIONS = ("target", "fusion", "verify_ir", "cudagraphs", "max_autotune")
 
 
-def key_of(gm: GraphModule, example_inputs: Sequence[Any], options: Options) -> str:
-    """64 hexadecimal digits. Raises Unnamed for what has no text that stands for it in every
-    process: functions of the user's, subclasses of Tensor, symbolic sizes."""
+def key_of(gm: GraphModule, inputs: Iterable[str], options: Options) -> str:
+    """64 hexadecimal digits. `inputs`: the text of each. Raises Unnamed for what has no text that
+    stands for it in every process, as functions of the user's."""
     settings = repr([getattr(options, name) for name in _OPTIONS])
-    inputs = "\n".join(map(_input, example_inputs))
-    return cache.key(of_process(), of_call(), settings, inputs, "\n".join(_lines(gm)))
+    graph = "\n".join(_lines(gm))
+    return cache.key(of_process(), of_call(), settings, "\n".join(inputs), graph)
 
 
 def origins_of(gm: GraphModule) -> list[str]:
@@ -31,19 +31,29 @@ def origins_of(gm: GraphModule) -> list[str]:
     ]
 
 
-def _input(value: Any) -> str:
+def input_text(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    requires_grad: bool,
+    offset: int = 0,
+) -> str:
+    """What a graph is compiled for: one plain tensor, a leaf."""
+    return repr((tuple(size), tuple(stride), offset, dtype, device, requires_grad))
+
+
+def example_text(value: Any) -> str:
+    """The same of an example, a real tensor or a number. Raises Unnamed for any other, as of a
+    symbolic size."""
     if type(value) in (int, bool, float):
-        return _number(value)
-    fake = torch._subclasses.fake_tensor.FakeTensor
-    if type(value) not in (torch.Tensor, torch.nn.Parameter, fake):
+        return number_text(value)
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or not value.is_leaf:
         raise Unnamed(f"an input of type {type(value).__name__}")
-    sizes = (*value.shape, *value.stride(), value.storage_offset())
-    if not all(type(size) is int for size in sizes):
-        raise Unnamed("a symbolic size")
     if value.layout != torch.strided or value.is_conj() or value.is_neg() or value.is_quantized:
         raise Unnamed("an input that is no plain tensor")
-    shape = tuple(value.shape), value.stride(), value.storage_offset()
-    return repr((*shape, value.dtype, value.device, value.requires_grad, value.is_leaf))
+    place = value.shape, value.stride(), value.dtype, value.device
+    return input_text(*place, value.requires_grad, value.storage_offset())
 
 
 def _lines(gm: GraphModule) -> Iterator[str]:
@@ -65,7 +75,7 @@ def _text(value: Any, places: dict[Node, int]) -> str:
     if value is None or value is Ellipsis or isinstance(value, _PLAIN):
         return str(value)
     if type(value) in (bool, int, float, complex, str):
-        return _number(value)
+        return number_text(value)
     if isinstance(value, slice):
         return f"slice{_joined((value.start, value.stop, value.step), places)}"
     if isinstance(value, list | tuple | set | frozenset):
@@ -92,7 +102,7 @@ def _kind(value: Any) -> str:
     return cls.__name__
 
 
-def _number(value: Any) -> str:
-    """With its type, and floats to the last bit."""
+def number_text(value: Any) -> str:
+    """A number or text, with its type, and floats to the last bit."""
     exact = value.hex() if type(value) is float else repr(value)
     return f"{type(value).__name__}:{exact}"

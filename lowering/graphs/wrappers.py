@@ -14,13 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._functorch.aot_autograd  # first: its parts import each other in a circle
 from torch._C import _functionalization
-from torch._functorch._aot_autograd import (
-    descriptors,
-    functional_utils,
-    runtime_wrappers,
-    schemas,
-)
+from torch._functorch._aot_autograd import descriptors, functional_utils, runtime_wrappers, schemas
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, RuntimeWrapper
 
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder, Unstorable
@@ -86,12 +82,23 @@ def to_data(
     if inner is not first or getattr(function, "maybe_subclass_metadata", None) is not None:
         raise Unstorable("a program that is not called as it is")
     return {
+        "plain": _plain(one),
         "metadata": _Metadata().encode(one.metadata),
         "detached": list(one.detached),
         "differentiates": one.differentiates,
         "without_autocast": one.without_autocast,
         "symints": getattr(function, "num_symints_saved_for_bw", 0),
     }
+
+
+def _plain(one: Wrapped) -> list[int] | None:
+    """Where a program's results are the function's: the inputs whose version it raises."""
+    facts = one.metadata
+    moved = facts.num_mutated_inp_runtime_indices or facts.num_outputs_aliased
+    more = one.detached or facts.dynamic_outputs or facts.grad_enabled_mutation is not None
+    if one.differentiates or moved or more or facts.num_intermediate_bases:
+        return None
+    return list(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
 def from_data(
@@ -147,23 +154,6 @@ def _differentiable(**parts: Any) -> Callable[..., Any]:
     parts["num_symints_saved_for_bw_"] = parts.pop("num_symints_saved_for_bw")
     del parts["bw_compiler"]
     return made(**parts)  # type: ignore[no-any-return]
-
-
-def without_history(compiled: Callable[..., Any], cut_off: frozenset[int]) -> Callable[..., Any]:
-    """`compiled`, given the inputs of `cut_off` without their history: eager would not look into it
-    either, and it may have been freed."""
-    if not cut_off:
-        return compiled
-
-    def call(*args: Any) -> Any:
-        return compiled(
-            *(
-                arg.detach() if index in cut_off and arg.requires_grad else arg
-                for index, arg in enumerate(args)
-            )
-        )
-
-    return call
 
 
 # -- metadata
