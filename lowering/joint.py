@@ -20,11 +20,14 @@ from ..runtime.pacing import in_background
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
-from .graphs.gradient_paths import GradientPaths, without_history
+from .graphs.gradient_paths import GradientPaths
 from .graphs.lone_draws import with_lone_draws
+from .graphs.plain_calls import Around
 from .graphs.random_numbers import with_seeds
 from .graphs.rnn import keep_rnns
+from .graphs.wrappers import watched
 from .pipeline import compile_unit
+from .stored_graphs import Kept
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
 
@@ -85,7 +88,10 @@ def check_torch() -> None:
 
 
 def compile_graph(
-    gm: GraphModule, example_inputs: list[torch.Tensor], options: Options
+    gm: GraphModule,
+    example_inputs: list[torch.Tensor],
+    options: Options,
+    kept: Kept | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd over a torch-level graph; forward, backward and inference graphs are lowered by
     this package.
@@ -94,25 +100,28 @@ def compile_graph(
     (or ints) with the sizes, strides, dtypes, devices and requires_grad of the call. Returns a
     function that takes the inputs positionally, returns gm's outputs, applies input mutations and
     is differentiable; its `idle` are the positions of inputs that neither results nor gradients are
-    made of, `drawing` the devices whose kernels make random numbers. Raises LoweringError, which
-    names the operator and its origin.
+    made of, `drawing` the devices whose kernels make random numbers. `kept` is told what was made,
+    to store it. Raises LoweringError, which names the operator and its origin.
     """
     check_torch()
 
     paths = GradientPaths()
 
     def compiler(kind: str) -> Callable[..., Any]:
-        def compiled(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
+        def compile_kind(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
             with_seeds(graph)
-            return compile_unit(graph, kind, options, _returned(kind, graph, paths))
+            program = compile_unit(graph, kind, options, _returned(kind, graph, paths))
+            if kept is not None:
+                kept.compiled(kind, program)
+            return program
 
-        return boxed(compiled)
+        return boxed(compile_kind)
 
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
     tupled, lone = with_lone_draws(tupled)
-    with _dense_tangents(tupled, example_inputs):
+    with _dense_tangents(tupled, example_inputs), watched() as wrapped:
         compiled = aot_autograd.aot_module_simplified(
             tupled,
             tuple(example_inputs),
@@ -124,17 +133,11 @@ def compile_graph(
             keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
         )
     cut_off = paths.inputs_without(tupled, example_inputs)
-    called = without_history(compiled, cut_off) if cut_off else compiled
-    made = _unwrapped(called, single, lone)
-    made.idle, made.drawing = paths.idle(example_inputs), drawing(options)
-    return made  # type: ignore[no-any-return]
-
-
-def _unwrapped(called: Any, single: bool, lone: int) -> Any:
-    """A function that gives what the graph gave before outputs were added."""
-    if single:
-        return lambda *args: called(*args)[0]
-    return (lambda *args: called(*args)[:-lone]) if lone else called
+    idle, drawn = paths.idle(example_inputs), drawing(options)
+    facts = Around(tuple(sorted(cut_off)), single, lone, tuple(sorted(idle)), drawn)
+    if kept is not None:
+        kept.finished(compiled, wrapped, facts)
+    return facts.called(compiled)
 
 
 def drawing(options: Options) -> tuple[str, ...]:

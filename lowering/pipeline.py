@@ -29,6 +29,7 @@ from .stages.schedule import schedule, schedule_unfused
 from .stages.simplify import simplify
 from .stages.sink import sink
 from .stages.storage import given_buffers, touched, written
+from .stored_graphs import watchers
 from .targets.cpp_build import CppTarget
 from .targets.extern import placeable
 from .targets.triton_build import TritonTarget
@@ -61,8 +62,8 @@ STAGES = (
 )
 
 
+# What is in `watchers` sees the kernels of each unit, and may wrap what launches them.
 Watcher = Callable[[Unit, dict[Group | Batch, Launch]], dict[Group | Batch, Launch]]
-watchers: list[Watcher] = []  # see the kernels of each unit, and may wrap what launches them
 
 
 def compile_unit(

@@ -1,19 +1,20 @@
 """The callables of a recording's segments, by the backend that was chosen."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ..lowering import joint
-from ..lowering.aot_eager import aot_eager
+from ..lowering import stored_graphs
+from ..lowering.graphs import graph_key
 from ..lowering.graphs.double_backward import Differentiable
 from ..lowering.graphs.fakes import PacedFakeMode
 from ..lowering.graphs.tensor_numbers import write_out_numbers
 from ..runtime import backends, report
 from ..runtime.options import Options
 from .capture.segments import Segment
+from .capture.values import Meta, Number
 
 Observer = Callable[[Segment, Callable[..., Any], Options], Callable[..., Any]]
 observers: list[Observer] = []  # what each program is put into before it serves calls
@@ -29,27 +30,59 @@ def compile_segment(
     by_aot = options.backend in ("native", "aot_eager")
     if by_aot and segment.writes_history():
         return Foreign(segment.module.forward)
-    if example_inputs is None:
-        env = ShapeEnv() if segment.open else None
-        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
-            example_inputs = [meta.fake() for meta in segment.metas]
     plain = options.backend == "eager"
     module = segment.module if plain else write_out_numbers(segment.module)
-    try:
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails inside
-            program = backends.lookup(options.backend)(module, example_inputs, options)
-    except Exception as error:
-        if not segment.open:
-            raise
-        why = f"{type(error).__name__}: {error}"
-        report.warn_once("open", f"a graph whose sizes data decides is not compiled: {why}", why)
-        return Foreign(segment.module)
+    kept = None
+    if options.backend == "native" and example_inputs is None and not segment.open:
+        kept = stored_graphs.kept(module, map(_text, segment.metas), options)
+    program = None if kept is None else kept.load()
+    if program is None:
+        try:
+            with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails
+                program = _compiled(module, segment, options, example_inputs, kept)
+        except Exception as error:
+            if not segment.open:
+                raise
+            why = f"{type(error).__name__}: {error}"
+            said = f"a graph whose sizes data decides is not compiled: {why}"
+            report.warn_once("open", said, why)
+            return Foreign(segment.module)
     for observe in observers:
         program = observe(segment, program, options)
     if plain:
         return Foreign(program)
-    program = Differentiable(program, segment.module, segment.metas, segment.random)
+    key = kept.key if kept is not None and module is segment.module else None
+    program = Differentiable(program, segment.module, segment.metas, segment.random, key)
     return program if by_aot else Foreign(program)
+
+
+def _text(meta: Meta | Number) -> str:
+    """What a key says of an input."""
+    if isinstance(meta, Number):
+        return graph_key.number_text(meta.seen)
+    return graph_key.input_text(meta.size, meta.stride, meta.dtype, meta.device, meta.requires_grad)
+
+
+def _compiled(
+    module: torch.fx.GraphModule,
+    segment: Segment,
+    options: Options,
+    example_inputs: list[Any] | None,
+    kept: stored_graphs.Kept | None,
+) -> Callable[..., Any]:
+    if example_inputs is None:
+        env = _shapes() if segment.open else None
+        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
+            example_inputs = [meta.fake() for meta in segment.metas]
+    if kept is not None:
+        return _compiler()(module, example_inputs, options, kept)  # type: ignore[no-any-return]
+    return backends.lookup(options.backend)(module, example_inputs, options)
+
+
+def _shapes() -> Any:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # which loads SymPy
+
+    return ShapeEnv()
 
 
 class Foreign:
@@ -71,6 +104,26 @@ def _eager_backend(
     return gm.forward  # type: ignore[no-any-return]
 
 
-backends.register_builtin("native", joint.compile_graph)
-backends.register_builtin("aot_eager", aot_eager)
+def _native(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], options: Options
+) -> Callable[..., Any]:
+    return _compiler()(gm, example_inputs, options)  # type: ignore[no-any-return]
+
+
+def _compiler() -> Callable[..., Any]:
+    """The compiler, which most of the time of a first call goes into: a stored program does without
+    it."""
+    joint = importlib.import_module("..lowering.joint", __package__)
+    return joint.compile_graph  # type: ignore[no-any-return]
+
+
+def _aot_eager(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], options: Options
+) -> Callable[..., Any]:
+    module = importlib.import_module("..lowering.aot_eager", __package__)
+    return module.aot_eager(gm, example_inputs, options)  # type: ignore[no-any-return]
+
+
+backends.register_builtin("native", _native)
+backends.register_builtin("aot_eager", _aot_eager)
 backends.register_builtin("eager", _eager_backend)

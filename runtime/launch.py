@@ -1,6 +1,7 @@
 """Callables for compiled loops: native ones, or ctypes where no extension can be built."""
 
 import ctypes
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -42,14 +43,36 @@ def kernel_type() -> Callable[[int, str, Callable[[], int] | None], Callable[...
         return CtypesKernel
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a kernel comes from: the library's file name in the cache, its name there, and whether
+    it is worth more than one thread."""
+
+    file: str
+    name: str
+    big: bool
+
+
+_places: dict[int, tuple[Any, Place]] = {}  # by the identity of what launches
+
+
+def place_of(launch: Callable[..., None]) -> Place | None:
+    """Where the kernel comes from; None for what no library gave."""
+    found = _places.get(id(launch))
+    return found[1] if found is not None and found[0] is launch else None
+
+
 class Library:
     """A loaded library of kernels; `kernel(name, big)` gives a callable that takes tensors or
     addresses."""
 
     def __init__(self, path: Path) -> None:
+        self._file = path.name
         self._library = ctypes.CDLL(str(path))
 
     def kernel(self, name: str, big: bool) -> Callable[..., None]:
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
         assert address is not None
-        return kernel_type()(address, name, torch.get_num_threads if big else None)
+        made = kernel_type()(address, name, torch.get_num_threads if big else None)
+        _places[id(made)] = made, Place(self._file, name, big)
+        return made

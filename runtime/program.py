@@ -202,7 +202,7 @@ class Program:
         constants: dict[str, torch.Tensor],
     ) -> None:
         self.name = name
-        self.steps = tuple(steps)
+        self.inputs, self.steps, self.constants = tuple(inputs), tuple(steps), constants
         self.namespace: dict[str, Any] = {
             "empty": torch.empty,
             "empty_strided": torch.empty_strided,

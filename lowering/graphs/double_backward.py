@@ -20,7 +20,8 @@ KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it 
 
 class Differentiable:
     """A compiled segment with a second derivative. `module`: its torch-level graph; `metas`: its
-    inputs; `random`: whether it draws random numbers. `when_seen` is called once a gradient is
+    inputs; `random`: whether it draws random numbers; `kept_under`: the key under which its program
+    is kept, if it is. `when_seen` is called once a gradient is
     asked to be differentiable. `writes`, the positions of the inputs that it writes, is known
     after the first call: batch norm writes its statistics where no recorder sees it."""
 
@@ -32,8 +33,10 @@ class Differentiable:
         module: torch.fx.GraphModule,
         metas: Sequence[Any],
         random: bool,
+        kept_under: str | None = None,
     ) -> None:
         self.program, self.module, self.metas, self.random = program, module, metas, random
+        self.kept_under = kept_under
         self.writes: tuple[int, ...] | None = None
         idle: frozenset[int] = getattr(program, "idle", frozenset())
         self.read = [k for k in range(len(metas)) if k not in idle]
@@ -62,7 +65,7 @@ class Differentiable:
         return result
 
     def _history(self) -> EagerHistory:
-        return EagerHistory(self.module, self.metas, _autocasts())
+        return EagerHistory(self.module, self.metas, _autocasts(), self.kept_under)
 
     def _in_order(self, tensors: tuple[Any, ...]) -> list[Any]:
         """The inputs; leaves with a node each, which autograd comes to in the order in which eager

@@ -1,7 +1,6 @@
 """Which inputs of a graph have no gradient path: they are given without their history, which eager
 would not look into either, and which may have been freed."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -87,18 +86,3 @@ def _shared(gm: GraphModule, example_inputs: list[Any]) -> set[int]:
         if each._version != version or each.untyped_storage()._cdata in memory
     }
     return {index for index, each in enumerate(inputs) if id(each) in changed}
-
-
-def without_history(compiled: Callable[..., Any], cut_off: frozenset[int]) -> Callable[..., Any]:
-    """`compiled`, given the inputs of `cut_off` without their history: eager would not look into it
-    either, and it may have been freed."""
-
-    def call(*args: Any) -> Any:
-        return compiled(
-            *(
-                arg.detach() if index in cut_off and arg.requires_grad else arg
-                for index, arg in enumerate(args)
-            )
-        )
-
-    return call

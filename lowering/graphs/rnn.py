@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ...runtime.stored.named_functions import register
+
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _RESULTS = 3  # output, hidden state, cell state (empty where the kind has none)
 _ARGUMENTS = (
@@ -155,6 +157,7 @@ CALLED: dict[Any, Callable[..., Any]] = {
     torch.ops.dynfix.rnn_training.default: _training,
     torch.ops.dynfix.rnn_backward.default: _backward,
 }
+register(*CALLED.values())
 # Its token owns its arguments: nothing else may take their memory while it lives.
 KEEPING = frozenset((torch.ops.dynfix.rnn_training.default,))
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ...lowering import pipeline
+from ...lowering import stored_graphs
 from ...lowering.dump import dump
 from ...lowering.poly import hint
 from ...lowering.stages.storage import bytes_of, touched, written
@@ -64,7 +64,7 @@ class Collector:
 
     def install(self) -> None:
         segment_programs.observers.append(self._graph)
-        pipeline.watchers.append(self._kernels)
+        stored_graphs.watchers.append(self._kernels)
 
     def _graph(self, segment: Any, program: Callable[..., Any], options: Any) -> Any:
         title = f"graph {len(self.graphs)}"

@@ -11,9 +11,6 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
-from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv
-from torch.utils._sympy.printers import PythonPrinter
 
 from ....lowering.graphs import rnn
 from ....lowering.graphs.fakes import PacedFakeMode, without_warnings
@@ -38,6 +35,8 @@ class Symbols:
 
     def __init__(self, dynamic: dict[int, frozenset[int]], numbers: dict[int, int]) -> None:
         self.dynamic = {**dynamic, **dict.fromkeys(numbers, frozenset({ITSELF}))}
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # which loads SymPy
+
         self.env = ShapeEnv()
         self.mode = PacedFakeMode(allow_non_fake_inputs=True, shape_env=self.env)
         self._symbols: dict[tuple[int, int], Any] = {}
@@ -120,6 +119,9 @@ class Symbols:
     def _symbol(self, index: int, dim: int, size: int) -> Any:
         if (index, dim) in self._made:
             return self._made[index, dim]
+        from torch._dynamo.source import ConstantSource  # which loads all of Dynamo
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
         source = ConstantSource(f"_input{index}_{dim}")
         symbol = self.env.create_symbol(size, source, DimDynamic.DYNAMIC)
         made = self.env.create_symintnode(symbol, hint=size, source=source)
@@ -189,6 +191,8 @@ class Symbols:
         first = self._first()
         names = ", ".join(map(str, first))
         reads = ", ".join(_read(*at) for at in first.values())
+        from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
         return eval(f"lambda I: (lambda {names}: {text})({reads})", dict(SYMPY_INTERP))  # type: ignore[no-any-return]
 
     def _lazily(self, form: Form) -> Callable[[list[Any]], Any]:
@@ -242,6 +246,8 @@ def _read(index: int, dim: int) -> str:
 
 
 def _text(expression: Any) -> str:
+    from torch.utils._sympy.printers import PythonPrinter
+
     return f"({PythonPrinter().doprint(expression)})"
 
 

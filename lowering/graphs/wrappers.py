@@ -1,0 +1,239 @@
+"""What AOTAutograd puts around compiled graphs, as plain data, and put around again.
+
+torch keeps of one compilation `ViewAndMutationMeta` (which inputs are written, which outputs are
+views, what the backward is given) and builds its runtime wrappers from that; its own cache does so
+from a pickle. Here the same metadata is data, made of torch's classes that are listed.
+"""
+
+import dataclasses
+import enum
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._functorch.aot_autograd  # first: its parts import each other in a circle
+from torch._C import _functionalization
+from torch._functorch._aot_autograd import descriptors, functional_utils, runtime_wrappers, schemas
+from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, RuntimeWrapper
+
+from ...runtime.stored.plain_data import Damaged, Decoder, Encoder, Unstorable
+
+_numbers = itertools.count(1 << 20)  # of functions that AOTAutograd did not make
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrapped:
+    """What one call of AOTAutograd built. `call`: the last wrapper; `made_of`: what it calls;
+    `differentiates`: whether that is an autograd function."""
+
+    call: Callable[..., Any]
+    made_of: Any
+    metadata: Any
+    detached: list[int]
+    differentiates: bool
+    without_autocast: bool
+
+
+class _Watched(threading.local):
+    found: list[Wrapped] | None = None
+
+
+_watched = _Watched()
+_post_compile = RuntimeWrapper.post_compile
+
+
+def _noted(
+    self: Any, compiled_fn: Callable[..., Any], aot_config: Any, *, runtime_metadata: Any
+) -> Callable[..., Any]:
+    call = _post_compile(self, compiled_fn, aot_config, runtime_metadata=runtime_metadata)
+    if _watched.found is not None:
+        facts = self.indices_of_inps_to_detach, self.trace_joint, self.disable_amp
+        _watched.found.append(Wrapped(call, compiled_fn, runtime_metadata, *facts))
+    return call
+
+
+RuntimeWrapper.post_compile = _noted  # type: ignore[method-assign]
+
+
+@contextmanager
+def watched() -> Iterator[list[Wrapped]]:
+    """The wrappers that this thread's AOTAutograd makes inside."""
+    before, _watched.found = _watched.found, []
+    try:
+        yield _watched.found
+    finally:
+        _watched.found = before
+
+
+def to_data(
+    wrapped: Sequence[Wrapped], compiled: Callable[..., Any], first: Callable[..., Any]
+) -> dict[str, Any]:
+    """What AOTAutograd built around the program `first`, which is called by `compiled`. Raises
+    Unstorable where anything else stands between them: subclasses, inputs given twice, tokens,
+    states of generators."""
+    if len(wrapped) != 1 or getattr(compiled, "__wrapped__", None) is not wrapped[0].call:
+        raise Unstorable("more than AOTAutograd's wrapper for plain tensors")
+    (one,) = wrapped
+    function = one.made_of.__self__ if one.differentiates else None
+    inner = one.made_of if function is None else function.compiled_fw
+    if inner is not first or getattr(function, "maybe_subclass_metadata", None) is not None:
+        raise Unstorable("a program that is not called as it is")
+    return {
+        "plain": _plain(one),
+        "metadata": _Metadata().encode(one.metadata),
+        "detached": list(one.detached),
+        "differentiates": one.differentiates,
+        "without_autocast": one.without_autocast,
+        "symints": getattr(function, "num_symints_saved_for_bw", 0),
+    }
+
+
+def _plain(one: Wrapped) -> list[int] | None:
+    """Where a program's results are the function's: the inputs whose version it raises."""
+    facts = one.metadata
+    moved = facts.num_mutated_inp_runtime_indices or facts.num_outputs_aliased
+    more = one.detached or facts.dynamic_outputs or facts.grad_enabled_mutation is not None
+    if one.differentiates or moved or more or facts.num_intermediate_bases:
+        return None
+    return list(facts.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def from_data(
+    data: dict[str, Any], forward: Callable[..., Any], backward: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """The function that AOTAutograd gave, `(*inputs) -> results`, around loaded programs."""
+    metadata = _MetadataBack().decode(data["metadata"])
+    if not isinstance(metadata, schemas.ViewAndMutationMeta):
+        raise Damaged("no metadata")
+    metadata.bw_donated_idxs = []  # programs leave what they are given as it is
+    config: Any = _config()
+    detached, without_autocast = data["detached"], data["without_autocast"]
+    if not data["differentiates"]:
+        wrapper = RuntimeWrapper(detached, trace_joint=False, disable_amp=without_autocast)
+        call = _post_compile(wrapper, forward, config, runtime_metadata=metadata)
+        return lambda *inputs: call(list(inputs))
+    if backward is None:
+        raise Damaged("no backward")
+    call = _differentiable(
+        compiled_fw_func=forward,
+        compiled_bw_func=backward,
+        maybe_subclass_meta=None,
+        num_symints_saved_for_bw=data["symints"],
+        backward_state_indices=[],
+        disable_amp=without_autocast,
+        indices_of_inps_to_detach=detached,
+        lazy_backward_info=None,
+        bw_compiler=None,
+        aot_config=config,
+        fw_metadata=metadata,
+        try_save_cache_entry=None,
+    )
+    return lambda *inputs: call(list(inputs))
+
+
+def _config() -> Any:
+    """The settings that wrappers read at run time."""
+    settings: dict[str, Any] = {
+        field.name: None
+        for field in dataclasses.fields(schemas.AOTConfig)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    settings |= {"num_params_buffers": 0, "aot_id": next(_numbers)}
+    return schemas.AOTConfig(**settings | {"keep_inference_input_mutations": True})
+
+
+def _differentiable(**parts: Any) -> Callable[..., Any]:
+    """`AOTDispatchAutograd.post_compile`, which takes a record from torch 2.13 on."""
+    record = getattr(runtime_wrappers, "AOTDispatchAutogradCompileSpec", None)
+    made: Any = AOTDispatchAutograd.post_compile
+    if record is not None:
+        return made(record(**parts))  # type: ignore[no-any-return]
+    parts["num_symints_saved_for_bw_"] = parts.pop("num_symints_saved_for_bw")
+    del parts["bw_compiler"]
+    return made(**parts)  # type: ignore[no-any-return]
+
+
+# -- metadata
+
+_TYPES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (torch.Tensor, torch.nn.Parameter, int, float, bool, torch.SymInt, type(None))
+} | {"FunctionalTensor": torch._subclasses.functional_tensor.FunctionalTensor}
+
+
+# How torch makes an output again from what it is a view of.
+_Views: Any = getattr(functional_utils, "ViewMetaSequence", None)
+_Mode: Any = getattr(_functionalization, "InverseReturnMode", None)
+
+
+def _listed(name: str) -> Any:
+    """A data class or enumeration of the two modules that metadata is made of."""
+    for module in (schemas, descriptors):
+        found = getattr(module, name, None)
+        if isinstance(found, type) and found.__module__ == module.__name__:
+            return found
+    raise Damaged(f"there is no {name}")
+
+
+class _Metadata(Encoder):
+    def __init__(self) -> None:
+        super().__init__(_no_launch)
+
+    def _other(self, value: Any) -> Any:
+        cls = type(value)
+        if isinstance(value, type) and _TYPES.get(value.__name__) is value:
+            return ["type", value.__name__]
+        if _Views is not None and cls is _Views:
+            views = ([type(one).__name__, self.encode(one.as_tuple())] for one in value.sequence)
+            return ["views", *views]
+        if _Mode is not None and cls is _Mode:
+            return ["mode", value.name]
+        if cls.__module__ in (schemas.__name__, descriptors.__name__):
+            if isinstance(value, enum.Enum):
+                return ["enum", cls.__name__, value.name]
+            if dataclasses.is_dataclass(value):
+                return ["record", cls.__name__, self.encode(vars(value))]
+        return super()._other(value)
+
+
+class _MetadataBack(Decoder):
+    def __init__(self) -> None:
+        super().__init__(_no_launch)
+
+    def _type(self, name: str) -> Any:
+        return _TYPES[name]
+
+    def _enum(self, cls: str, name: str) -> Any:
+        found = _listed(cls)
+        if not issubclass(found, enum.Enum):
+            raise Damaged(cls)
+        return found[name]
+
+    def _views(self, *views: list[Any]) -> Any:
+        """Without the sizes and strides that they lead to, which only tracing compares."""
+        made = object.__new__(_Views)
+        made.sequence, made.metadata = [], None
+        for name, parts in views:
+            if not name.endswith("_ViewMeta"):
+                raise Damaged(name)
+            made.sequence.append(getattr(_functionalization, name)(self.decode(parts)))
+        return made
+
+    def _mode(self, name: str) -> Any:
+        return _Mode.__members__[name]
+
+    def _record(self, cls: str, fields: Any) -> Any:
+        """As it was, with what was derived or set later."""
+        found = _listed(cls)
+        if not dataclasses.is_dataclass(found):
+            raise Damaged(cls)
+        made = object.__new__(found)  # type: ignore[arg-type]
+        vars(made).update(self.decode(fields))
+        return made
+
+
+def _no_launch(data: Any) -> Any:
+    raise Damaged("a kernel in metadata")

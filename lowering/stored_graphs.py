@@ -1,0 +1,105 @@
+"""Graphs that a process compiled before: their programs are loaded, under a key that is taken
+before AOTAutograd, so that nothing is traced, lowered, printed or built again."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from torch.fx import GraphModule
+
+from ..runtime.options import Options
+from ..runtime.report import log
+from ..runtime.stored import entries, program_data
+from ..runtime.stored.named_functions import Unnamed
+from ..runtime.stored.plain_data import Unstorable
+from .graphs import graph_key
+from .graphs.plain_calls import Around, plain_call
+
+BACKWARD = "backward"
+watchers: list[Any] = []  # of kernels while they are made (`pipeline`): then all are made
+
+
+def kept(gm: GraphModule, inputs: Iterable[str], options: Options) -> "Kept | None":
+    """Where the program of a graph is kept; None for one that has no key. `inputs`: the text of
+    each (`graph_key`)."""
+    if watchers:
+        return None
+    try:
+        return Kept(graph_key.key_of(gm, inputs, options), graph_key.origins_of(gm))
+    except Unnamed as reason:
+        log.debug("a program is not kept: %s", reason)
+        return None
+
+
+class Kept:
+    """The place of one graph's program. `load` finds what another process stored; a compilation
+    tells `compiled` and `finished` what it made, which is stored once its last program is there: a
+    backward is compiled when it is first asked for."""
+
+    def __init__(self, key: str, origins: Sequence[str]) -> None:
+        self.key, self._origins = key, origins
+        self._programs: dict[str, Any] = {}
+        self._around: dict[str, Any] | None = None
+
+    def load(self) -> Callable[..., Any] | None:
+        """The function that `joint.compile_graph` would give, or None."""
+        data = entries.read(self.key)
+        if data is None:
+            return None
+        try:
+            return self._loaded(data)
+        except Exception as error:  # whatever is wrong with it, it can be compiled
+            log.info("a stored program cannot be used: %r", error)
+            entries.forget(self.key)
+            return None
+
+    def _loaded(self, data: dict[str, Any]) -> Callable[..., Any]:
+        programs = {
+            kind: program_data.from_data(one, self._origins)
+            for kind, one in data["programs"].items()
+        }
+        backward = programs.pop(BACKWARD, None)
+        (forward,) = programs.values()
+        around = data["around"]
+        if around["plain"] is not None:
+            called = plain_call(forward, around["plain"], around["without_autocast"])
+        else:
+            called = _wrappers().from_data(around, forward, backward)
+        lists = ("cut_off", "idle", "drawing")
+        facts = {name: tuple(one) if name in lists else one for name, one in data["facts"].items()}
+        return Around(**facts).called(called)
+
+    def compiled(self, kind: str, program: Any) -> None:
+        """A program of the graph: 'inference', or 'forward' and 'backward'."""
+        self._programs[kind] = program
+        if kind == BACKWARD and self._around is not None:
+            self._store()
+
+    def finished(self, compiled: Callable[..., Any], wrapped: Sequence[Any], facts: Around) -> None:
+        """AOTAutograd has given `compiled`."""
+        first = next(iter(self._programs.values()), None)
+        try:
+            around = _wrappers().to_data(wrapped, compiled, first)
+        except (Unstorable, Unnamed) as reason:
+            log.debug("a program is not kept: %s", reason)
+            return
+        self._around = {"around": around, "facts": dataclasses.asdict(facts)}
+        if not around["differentiates"] or BACKWARD in self._programs:
+            self._store()
+
+    def _store(self) -> None:
+        try:
+            programs = {
+                kind: program_data.to_data(program, self._origins)
+                for kind, program in self._programs.items()
+            }
+            entries.write(self.key, {**(self._around or {}), "programs": programs})
+        except (Unstorable, Unnamed, OSError) as reason:
+            log.debug("a program is not kept: %s", reason)
+
+
+def _wrappers() -> ModuleType:
+    """AOTAutograd's, which take a second to load where nothing else has: plain calls do without."""
+    return importlib.import_module(".graphs.wrappers", __package__)

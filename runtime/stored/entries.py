@@ -1,0 +1,57 @@
+"""Programs' files in the cache: JSON under the key of their graph.
+
+They are bounded: beyond `MOST` bytes, those that were used longest ago are removed.
+"""
+
+import contextlib
+import json
+import os
+from typing import Any
+
+from .. import cache
+
+SUFFIX = ".program"
+MOST = 1 << 28  # bytes of all programs' files
+
+
+def read(key: str, part: str = "") -> dict[str, Any] | None:
+    """What was written under the key, or None. `part`: of what is found out about it later."""
+    data = cache.read(key, part + SUFFIX)
+    if data is None:
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(cache.path_for(key, part + SUFFIX))
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else None
+
+
+def write(key: str, value: dict[str, Any], part: str = "") -> None:
+    """Raises OSError if the disk is full."""
+    data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    if len(data) <= MOST // 4:
+        cache.put(key, part + SUFFIX, data)
+        _make_room()
+
+
+def forget(key: str, part: str = "") -> None:
+    """Remove what cannot be used."""
+    with contextlib.suppress(OSError):
+        cache.path_for(key, part + SUFFIX).unlink()
+
+
+def _make_room() -> None:
+    found = []
+    for path in cache.root().glob(f"??/*{SUFFIX}"):
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            found.append((facts.st_mtime, facts.st_size, path))
+    room = MOST
+    for _, size, path in sorted(found, reverse=True):
+        room -= size
+        if room < 0:
+            for old in (path, path.with_name(f"{path.name}.sha256")):
+                with contextlib.suppress(OSError):
+                    old.unlink()

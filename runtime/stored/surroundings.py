@@ -1,0 +1,70 @@
+"""What a program follows from besides its graph: versions, processor, compiler, and the global
+state of torch, as text."""
+
+import functools
+import hashlib
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+
+from ... import __version__
+from ..build import find_compiler, isa
+from ..guard_state import _READERS, function_modes
+from .named_functions import Unnamed
+
+FORMAT = "program-1"
+_SOURCES = ("lowering", "runtime")
+_FLAGS = (
+    *("_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled"),
+    *("_get_cudnn_sdp_enabled", "_get_cudnn_enabled", "_get_cudnn_benchmark"),
+    *("_get_mkldnn_enabled", "_get_onednn_allow_tf32", "_get_nnpack_enabled"),
+)
+
+
+@functools.cache
+def of_process() -> str:
+    """What stays as it is while the process runs."""
+    return repr(
+        (
+            *(FORMAT, __version__, _sources().hex(), torch.__version__, torch.version.git_version),
+            *(sys.version, platform.machine(), torch.backends.cpu.get_cpu_capability(), isa()),
+            find_compiler(),
+        )
+    )
+
+
+def _sources() -> bytes:
+    """A digest of every file of this package that a program follows from."""
+    package = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((package / folder).rglob("*")):
+            if path.suffix in (".py", ".h", ".cpp"):
+                data = path.read_bytes()
+                digest.update(f"{path.relative_to(package)}:{len(data)}:".encode() + data)
+    return digest.digest()
+
+
+def of_call() -> str:
+    """Modes, defaults and flags of the calling thread. Raises Unnamed under torch function modes,
+    which may change what any function is."""
+    if function_modes():
+        raise Unnamed("a torch function mode is active")
+    state = [(title, read()) for title, read in _READERS]
+    flags = [(name, read()) for name in _FLAGS if (read := getattr(torch._C, name, None))]
+    return repr((state, flags, sorted(_functorch_settings())))
+
+
+def _functorch_settings() -> Iterator[tuple[str, str]]:
+    """AOTAutograd's settings, as far as they are plain values."""
+    settings: Any = functorch_config
+    for name, value in settings.get_config_copy().items():
+        parts = value if isinstance(value, list | tuple) else (value,)
+        if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
+            raise Unnamed(f"the setting {name}")
+        yield name, repr(value)
