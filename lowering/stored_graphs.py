@@ -67,9 +67,7 @@ class Kept:
             called = plain_call(forward, around["plain"], around["without_autocast"])
         else:
             called = _wrappers().from_data(around, forward, backward)
-        lists = ("cut_off", "idle", "drawing")
-        facts = {name: tuple(one) if name in lists else one for name, one in data["facts"].items()}
-        return Around(**facts).called(called)
+        return Around.from_data(data["facts"]).called(called)
 
     def compiled(self, kind: str, program: Any) -> None:
         """A program of the graph: 'inference', or 'forward' and 'backward'."""

@@ -61,6 +61,14 @@ class Around:
     idle: tuple[int, ...]
     drawing: tuple[str, ...]
 
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> "Around":
+        """Of `dataclasses.asdict`, after JSON."""
+        tuples: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        return cls(**tuples)
+
     def called(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The graph's function, as `joint.compile_graph` gives it."""
         inner = without_history(compiled, frozenset(self.cut_off))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ....runtime.guard import Is, Item, Keys, Length, Obj
+from ....runtime.guard import Is, Obj
 from ... import catalogue
 from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.numbers.scalars import TRACED
@@ -30,6 +30,7 @@ from ..lookup import (
 from ..texts import show
 from . import (
     builtin_calls,
+    callable_objects,
     callbacks,
     checkpoints,
     contextmanagers,
@@ -163,61 +164,6 @@ def _host(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return function(*args, **kwargs)
 
 
-def _partial(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    path = rec.known.touch(function)
-    if path is None:
-        return call(rec, function.func, (*function.args, *args), {**function.keywords, **kwargs})
-    inner = rec.known.loaded(function.func, attribute_ops.Attr(path, "func"))
-    given, named = attribute_ops.Attr(path, "args"), attribute_ops.Attr(path, "keywords")
-    rec.known.guard(given, Length(len(function.args)))
-    rec.known.guard(named, Keys(tuple(function.keywords)))
-    args = (
-        *(rec.known.loaded(value, Item(given, i)) for i, value in enumerate(function.args)),
-        *args,
-    )
-    keywords = {
-        name: rec.known.loaded(value, Item(named, name))
-        for name, value in function.keywords.items()
-    }
-    return call(rec, inner, args, {**keywords, **kwargs})
-
-
-def _cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """An lru_cache declares its function pure: called for real. One that returns None is called for
-    its effect, at every call."""
-    if torch_tensors_in((args, kwargs)):
-        return call(rec, function.__wrapped__, args, kwargs)
-    if rec.rewriter.made_in_call(function.__wrapped__):
-        rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
-    if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
-        return show(rec, function, args, kwargs)
-    rec.before_change()
-    with rec.paused():
-        return function(*settle_in(args), **settle_in(kwargs))
-
-
-def torch_tensors_in(obj: Any) -> bool:
-    if isinstance(obj, list | tuple):
-        return any(map(torch_tensors_in, obj))
-    if isinstance(obj, dict):
-        return any(map(torch_tensors_in, obj.values()))
-    return isinstance(obj, torch.Tensor)
-
-
-def _weak_reference(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What a weak reference leads to is read, by a path through it."""
-    path = rec.known.touch(function)
-    target = function()
-    if path is None or target is None:
-        rec.stop(catalogue.UNSUPPORTED, "a weak reference that is dead or was made in the call")
-        return target
-    if rec.known.path_of(target) is None:
-        rec.stop(catalogue.UNSUPPORTED, "a weak reference to what has no other path")
-    else:
-        rec.known.guard(path, Is(function))
-    return target
-
-
 def _callable_object(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     rec.known.touch(function)
     return call(rec, python_method(rec, function, "__call__"), (function, *args), kwargs)
@@ -284,7 +230,7 @@ def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         return number_calls.from_array(rec, function, args, kwargs)
     kwargs = number_calls.with_dtype(rec, function, args, kwargs)
     if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
-        args, kwargs = callbacks.rewritten(rec, settle_in(args), settle_in(kwargs))
+        args, kwargs = callbacks.rewritten(rec, function, settle_in(args), settle_in(kwargs))
     return function(*args, **kwargs)
 
 
@@ -494,9 +440,9 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (iteration.is_generator_method, iteration.call_generator_method),
     (containers.takes, containers.call_method),
     (lambda f: isinstance(f, types.FunctionType), _python),
-    (lambda f: type(f) is functools.partial, _partial),
-    (lambda f: type(f) is functools._lru_cache_wrapper, _cached),
-    (lambda f: type(f) is weakref.ref, _weak_reference),
+    (lambda f: type(f) is functools.partial, callable_objects.call_partial),
+    (lambda f: type(f) is functools._lru_cache_wrapper, callable_objects.call_cached),
+    (lambda f: type(f) is weakref.ref, callable_objects.call_weak_reference),
     (_is_pure, _pure),
     (_is_plain_class, _class),
     (lambda f: python_method(None, f, "__call__") is not None, _callable_object),

@@ -14,15 +14,20 @@ from ... import catalogue
 from ...capture import current
 from ...capture.trace import Recorder
 from .. import items
-from ..lookup import is_torch_internal
+from ..lookup import is_torch_internal, module_name
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+_AROUND_INIT = "torch._dynamo.mutation_guard"  # where torch.compile wraps `Module.__init__`
 
 
-def rewritten(rec: Recorder, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+def rewritten(
+    rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
     """The arguments of a function of torch's own, with what runs the user's functions rewritten in
     their place. A module might be called, or read: that ends the recording."""
+    if module_name(function) == _AROUND_INIT:
+        return args, kwargs
     if not any(map(_is_users, (*args, *kwargs.values()))):
         return args, kwargs
     named = {name: _rewritten(rec, value) for name, value in kwargs.items()}

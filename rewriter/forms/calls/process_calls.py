@@ -81,7 +81,8 @@ def _only_reads(function: types.BuiltinFunctionType) -> bool:
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The recording ends here; the call is made as it is."""
-    name = getattr(function, "__qualname__", function.__name__)
+    bound = isinstance(function, types.BuiltinFunctionType)  # its qualified name is pybind11's
+    name = function.__name__ if bound else getattr(function, "__qualname__", function.__name__)
     rec.stop(catalogue.OPAQUE_CALL, f"{function.__module__}.{name}")
     with rec.off_stack():
         return function(*plain_in(args), **plain_in(kwargs))

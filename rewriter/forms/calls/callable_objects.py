@@ -1,0 +1,70 @@
+"""Calls of objects of the standard library that stand for a function or an object: partials,
+caches, weak references."""
+
+from typing import Any
+
+import torch
+
+from ....runtime.guard import Attr, Is, Item, Keys, Length
+from ... import catalogue
+from ...capture.nested import settle_in
+from ...capture.trace import Recorder
+from ..texts import show
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def call_partial(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    path = rec.known.touch(function)
+    if path is None:
+        return rec.call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+    inner = rec.known.loaded(function.func, Attr(path, "func"))
+    given, named = Attr(path, "args"), Attr(path, "keywords")
+    rec.known.guard(given, Length(len(function.args)))
+    rec.known.guard(named, Keys(tuple(function.keywords)))
+    args = (
+        *(rec.known.loaded(value, Item(given, i)) for i, value in enumerate(function.args)),
+        *args,
+    )
+    keywords = {
+        name: rec.known.loaded(value, Item(named, name))
+        for name, value in function.keywords.items()
+    }
+    return rec.call(inner, args, {**keywords, **kwargs})
+
+
+def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An lru_cache declares its function pure: called for real. One that returns None is called for
+    its effect, at every call."""
+    if _has_tensors((args, kwargs)):
+        return rec.call(function.__wrapped__, args, kwargs)
+    if rec.rewriter.made_in_call(function.__wrapped__):
+        rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
+    if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
+        return show(rec, function, args, kwargs)
+    rec.before_change()
+    with rec.paused():
+        return function(*settle_in(args), **settle_in(kwargs))
+
+
+def _has_tensors(obj: Any) -> bool:
+    if isinstance(obj, list | tuple):
+        return any(map(_has_tensors, obj))
+    if isinstance(obj, dict):
+        return any(map(_has_tensors, obj.values()))
+    return isinstance(obj, torch.Tensor)
+
+
+def call_weak_reference(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What a weak reference leads to is read, by a path through it."""
+    path = rec.known.touch(function)
+    target = function()
+    if path is None or target is None:
+        rec.stop(catalogue.UNSUPPORTED, "a weak reference that is dead or was made in the call")
+        return target
+    if rec.known.path_of(target) is None:
+        rec.stop(catalogue.UNSUPPORTED, "a weak reference to what has no other path")
+    else:
+        rec.known.guard(path, Is(function))
+    return target
