@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass, replace
 
 from .call_effects import TOTAL_TESTS
-from .kinds import Kind, literal
+from .kinds import SIZE, Kind, literal
 
 DECIDES = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
 _READS = ("float", "int", "bool")
@@ -168,12 +168,25 @@ def _compared_read(test, context):
         shown, rough = wide, ""
     doubt = _count(kind, tokens) or rough
     facts, exact = _settled(sides, reads, operator, context) if rough else ((), "")
+    whole = _whole(sides, reads, test, context) if rough else ()
+    if whole:
+        facts, exact = whole, f"{shown[0]} {operator} {shown[1]}"
     if not rough or exact:
         tensor = _wrapped(next(r for r in reads if r is not None), context, _CALLED)
         facts = (*facts, *((f"{tensor}.numel() == 1",) if _count(kind, tokens) else ()))
     text = f"{shown[0]} {operator} {shown[1]}"
     made = replace(kind, dtype=tokens.bool)
     return Condition(text, made, doubt=doubt, settled=facts, exact=exact)
+
+
+def _whole(sides, reads, test, context):
+    """The fact by which a tensor that is read as an int compares as that does, with a size."""
+    read, number = (reads[0], sides[1]) if reads[0] is not None else (reads[1], sides[0])
+    found, one = context.torch(test), sum(r is not None for r in reads) == 1
+    category = context.inference.tokens.category(context.kind(read).dtype)
+    if not one or found is None or context.kind(number).what != SIZE or category != "int":
+        return ()
+    return (f"{_wrapped(read, context, _CALLED)}.dtype == {found[0]}.int64",)
 
 
 def _has_double(kind, context):
@@ -225,7 +238,8 @@ def _settled(sides, reads, operator, context):
 def _exact(sides, reads, kind, context):
     """Python compares in double precision, a tensor in its own: only numbers that every dtype holds
     compare alike."""
-    category = context.inference.tokens.category(kind.dtype)
+    tokens = context.inference.tokens
+    category = tokens.category(kind.dtype)
     if all(r is not None for r in reads):
         same = context.kind(reads[0]).dtype == context.kind(reads[1]).dtype and category
         return "" if same else "two tensors of different dtypes compare in another precision"
@@ -238,6 +252,10 @@ def _exact(sides, reads, kind, context):
     if category not in ("bool", "int", "float"):
         return "a complex tensor is refused with another exception"
     if isinstance(number, int) and 0 <= number <= _EXACT_INTEGER:
+        return ""
+    whole = context.kind(sides[0] if reads[1] is not None else sides[1]).what == SIZE
+    whole = whole or (type(number) is int and abs(number) < 2**63)
+    if kind.dtype == tokens.int64 and whole:
         return ""
     return (
         ""

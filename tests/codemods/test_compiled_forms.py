@@ -49,3 +49,40 @@ def test_forms_for_compiled_code_compute_the_same(case):
 @pytest.mark.slow
 def test_all_forms_for_compiled_code_compute_the_same():
     assert sum(_same(c) for c in _ALL if c.name not in _GIVES_A_COPY) > 30
+
+
+_CHECKED = """
+import torch
+
+
+def step(x: torch.Tensor, lengths: torch.LongTensor):
+    rows, columns = x.size()
+    assert lengths.max().item() <= columns
+    torch._check_tensor_all(x > 0, lambda: "positive")
+    torch._check(x.sum().item() < 100, lambda: f"{x.sum()} is too much")
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize("lengths", [torch.int64, torch.int32])
+def test_checks_are_made_on_the_device(lengths):
+    """Of the ints that another dtype has the read stays, and breaks."""
+    made = {}
+    exec(support.fixed(_CHECKED, scope="all").source.text, made)
+    step = made["step"]
+    whole = lengths is torch.int64
+    compiled = torch.compile(step, backend="eager", fullgraph=whole)
+    for x, most, right in (
+        (torch.ones(2, 3), 3, True),
+        (-torch.ones(2, 3), 3, False),
+        (torch.ones(2, 3), 4, False),
+        (torch.full((2, 3), 50.0), 3, False),
+    ):
+        given = x, torch.tensor([1, most], dtype=lengths)
+        for call in (step, compiled):
+            if right:
+                assert torch.equal(call(*given), x * 2)
+            else:
+                with pytest.raises((RuntimeError, AssertionError)):
+                    call(*given)
+    torch._dynamo.reset()

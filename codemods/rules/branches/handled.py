@@ -17,13 +17,23 @@ _HANDLED = "the exception is handled in this file, the RuntimeError of compiled 
 _ACTS = "what the message does beside reading is not done"
 
 
-def losses(node: ast.If | ast.Assert, context: FileContext) -> list[str]:
+def losses(node: ast.If | ast.Assert | ast.Expr, context: FileContext) -> list[str]:
     """What compiled code loses where the check at `node` becomes one on the device."""
-    raised = node.msg if isinstance(node, ast.Assert) else node.body[0]
-    parts: list[Any] = [raised] if isinstance(node, ast.Assert) else _parts(raised)
+    if isinstance(node, ast.Assert):
+        parts: list[Any] = [node.msg]
+    elif isinstance(node, ast.Expr):
+        parts = _texts(node.value)
+    else:
+        parts = _parts(node.body[0])
     acts = not all(quiet(p, context) for p in parts if p is not None)
     handled = _handled(node, context.whole_parents(), context, 0)
     return [why for why, lost in ((_HANDLED, handled), (_ACTS, acts)) if lost]
+
+
+def _texts(call: Any) -> list[ast.AST]:
+    """What a call that checks evaluates for its text: the body of a function made there."""
+    given = [*call.args[1:], *(k.value for k in call.keywords)]
+    return [n.body if isinstance(n, ast.Lambda) else n for n in given]
 
 
 def _parts(raised: Any) -> list[ast.AST]:

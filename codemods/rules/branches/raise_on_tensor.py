@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
-from ....rewriter.patterns.compiled.compiled_checks import raising
+from ....rewriter.patterns.compiled.compiled_checks import checking, raising
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
 from ..effects.guarded import guard, run_of
@@ -117,12 +117,14 @@ def step(x: torch.Tensor):
 class RuntimeCheck(Rule):
     """
     `torch._check` and what is built on it read a tensor's condition on the host, and format their
-    text from it. Under `if not torch.compiler.is_compiling():` eager checks exactly as before; the
-    compiled code does not check, so the fix is unsafe.
+    text from it. Compiled code gets `torch._assert_async` of the same condition, which stays in the
+    graph: a RuntimeError (on a GPU: later), with the text where it is constant. Eager checks
+    exactly as before. What has no such form is made under `if not torch.compiler.is_compiling():`:
+    the compiled code does not check then, so that fix is unsafe.
     """
 
     code = "DYN209"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     nodes = (ast.Expr,)
     before = """
 import torch
@@ -139,13 +141,21 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        torch._assert_async((x > 0).all(), "x must be positive")
+    else:
         torch._check_tensor_all(x > 0, lambda: "x must be positive")
     return torch.log(x)
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if not _reads(node, context):
+            return
+        compiled = checking(
+            node, _told(node, context), context, losses(node, context), _all(node, context)
+        )
+        if isinstance(compiled, Fix):
+            yield context.finding(self, node, fix=compiled)
             return
         built = guard(run_of(node, context, lambda s: _reads(s, context)), context)
         if isinstance(built, Refusal):
@@ -158,6 +168,22 @@ def step(x: torch.Tensor):
             why="the compiled code does not check",
         )
         yield context.finding(self, node, fix=fix)
+
+
+def _all(node: ast.Expr, context: FileContext) -> bool:
+    """Whether every element of a tensor is checked."""
+    name = context.resolve(node.value.func) or ""
+    return name.endswith(("._check_tensor_all", *_TAILS))
+
+
+def _told(node: ast.Expr, context: FileContext) -> str:
+    """The source of the text: its own where that is constant, else that of the condition."""
+    call = node.value
+    given = [*call.args[1:2], *(k.value for k in call.keywords if k.arg in ("msg", "message"))]
+    text = given[0].body if given and isinstance(given[0], ast.Lambda) else (given or [None])[0]
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        return context.segment(text)
+    return quoted(context.segment(call.args[0]))
 
 
 def _reads(statement: ast.stmt, context: FileContext) -> bool:

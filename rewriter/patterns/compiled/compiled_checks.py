@@ -28,6 +28,12 @@ def asserting(node: ast.Assert, text: str, oracle, losses=()) -> Fix | Refusal:
     return _Assert(node, oracle, text, losses).fix()
 
 
+def checking(node: ast.Expr, text: str, oracle, losses=(), every=False) -> Fix | Refusal:
+    """The same for a call such as `torch._check(test, …)`. `every`: what it is given may be a bool
+    tensor of any size, of which every element must be True."""
+    return _Check(node, oracle, text, losses, every).fix()
+
+
 class _Raise(Compiled):
     title = _TITLE
 
@@ -63,3 +69,28 @@ class _Assert(_Raise):
         head = [self.guard("if", indent), *(f"{indent}{unit}{line}" for line in lines)]
         text = newline.join([*head, f"{indent}else:", f"{indent}{unit}"])
         return self.made("", Edit(start, start, text))
+
+
+class _Check(_Assert):
+    def __init__(self, node, context, text, losses, every):
+        super().__init__(node, context, text, losses)
+        self.every = every
+
+    def lines(self):
+        hidden, tested = self.hidden(), self.node.value.args[0]
+        kind = self.context.kind(tested)
+        if hidden:
+            return hidden
+        if not kind.is_tensor:
+            found = self.test(tested)
+            text = found if isinstance(found, str) else self._holds(found)
+        elif self.every and kind.dtype == self.tokens.bool:
+            self._ask_tensors(tested)
+            text = self.context.segment(tested)
+            text = text if kind.rank == 0 else f"{self.context.atom(tested)}.all()"
+            found = None
+        else:
+            found = "its condition is not known to be a bool"
+        if isinstance(found, str):
+            return found
+        return [self.call("_assert_async", text, self.message)], False
