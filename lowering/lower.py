@@ -17,12 +17,12 @@ from .lowerings import (
     lower_reduction,
     lower_scatter,
 )
+from .lowerings.lower_products import aligned_product, wants_alignment
 from .lowerings.lower_writes import Write, write_back
 from .lowerings.lowering_context import Context
 from .poly import is_known
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols
-from .targets.aligned_products import aligned_form
 from .unit import ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
 
 aten = torch.ops.aten
@@ -278,13 +278,15 @@ class GraphLowering:
 
     def _extern(self, node: Node, target: Callable[..., Any]) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
+        if wants_alignment(node) and all(isinstance(arg, Ref) for arg in args):
+            return aligned_product(self.ctx, node, args)
         schema = getattr(target, "_schema", None)
         aliases = schema is not None and any(
             result.alias_info is not None for result in schema.returns
         )
         aliases |= target in rnn.KEEPING or _works_on(target)
         result = self._extern_result(node.meta.get("val"))
-        target = aligned_form(node) or rnn.CALLED.get(target) or target
+        target = rnn.CALLED.get(target) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
         return result
 

@@ -58,7 +58,7 @@ STAGES = (
     Stage("columns", split_columns, fusion=True, ordered=True),
     Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
-    Stage("batch", batch, fusion=True, ordered=True),
+    Stage("batch", batch, fusion=True),
 )
 
 

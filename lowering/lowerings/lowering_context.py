@@ -30,6 +30,7 @@ class Context:
         self.symbols, self.ordered = symbols, ordered
         self.items: list[Item] = []
         self.layouts: dict[Buffer, Layout] = {}
+        self.widened: dict[tuple[Ref, tuple[int, ...]], Ref] = {}  # operands of products
         self.origin = ""
         self._count = 0
 

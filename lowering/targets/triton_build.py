@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from ...runtime.launch_triton import load_groups
+from ...runtime.launch_triton import TritonGroup, load_groups
 from ..ir import Batch, Buffer, Group
 from ..program_steps import Launch
 from ..stages.storage import given_buffers, touched
 from ..unit import Unit
 from .cpp_build import CppTarget
 from .triton import global_buffers, print_group
+from .triton_batch import print_batch
 from .triton_tile import Device
 
 
@@ -40,20 +42,45 @@ class TritonTarget:
             if device.type == "cpu" and not self.interpret:
                 built |= CppTarget().build(unit, own)
             else:
-                alone = [group for group in own if isinstance(group, Group)]
-                built.update(self._build(unit, alone, device).items())
+                built |= self._build(unit, own, device)
         return built
 
     def _build(
-        self, unit: Unit, groups: Sequence[Group], device: torch.device
-    ) -> dict[Group, Launch]:
+        self, unit: Unit, groups: Sequence[Group | Batch], device: torch.device
+    ) -> dict[Group | Batch, Launch]:
         properties, private = describe(device), private_buffers(unit)
-        printed = [print_group(group, properties, private) for group in groups]
-        launches = load_groups(printed, device, self.tune)
-        return {
+        printed: dict[Group | Batch, TritonGroup] = {}
+        apart: list[Batch] = []
+        for group in groups:
+            if isinstance(group, Group):
+                printed[group] = print_group(group, properties, private)
+            elif (made := print_batch(group, properties)) is not None:
+                printed[group] = made
+            else:
+                apart.append(group)
+                printed.update((g, print_group(g, properties, private)) for g in group.groups)
+        launches = load_groups(list(printed.values()), device, self.tune)
+        built = {
             group: (launch, global_buffers(group))
-            for group, launch in zip(groups, launches, strict=True)
+            for group, launch in zip(printed, launches, strict=True)
         }
+        return built | {batch: _in_turn(batch, built) for batch in apart}
+
+
+def _in_turn(batch: Batch, built: dict[Group | Batch, Launch]) -> Launch:
+    """A launch of the batch's groups one after the other."""
+    buffers = global_buffers(batch)
+    places = {buffer: k for k, buffer in enumerate(buffers)}
+    steps = [
+        (built[group][0], [places[buffer] for buffer in built[group][1]]) for group in batch.groups
+    ]
+
+    def launch(*arguments: Any) -> None:
+        numbers = arguments[len(buffers) :]  # alike groups have the same sizes
+        for run, own in steps:
+            run(*(arguments[k] for k in own), *numbers)
+
+    return launch, buffers
 
 
 def describe(device: torch.device) -> Device:
