@@ -27,6 +27,7 @@ from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Generators
 from .capture.trace import Recorder
 from .forms.calls import call_ops
+from .module_class import awaits_shapes
 from .outline import pieces
 from .recorders_rewriter import Rewriter
 from .rerecord import Attempt, Changed, Rerecordings
@@ -124,6 +125,7 @@ class CompiledFunction:
             return self._uncaptured(args, kwargs)
         if (
             self._stance_forbids()
+            or awaits_shapes(args)
             or torch._C._len_torch_dispatch_stack()  # its modes would see another program
             or (self.background is not None and not self.background.may_record())
             or self._at_limit(args, kwargs)

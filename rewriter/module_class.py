@@ -35,6 +35,14 @@ def module_entry(cls: type) -> Callable[..., Any]:
     return entry
 
 
+def awaits_shapes(args: tuple[Any, ...]) -> bool:
+    """Whether argument 0 is a module with lazy layers that no call has given their sizes yet."""
+    module = args[0] if args else None
+    return isinstance(module, torch.nn.Module) and any(
+        torch.nn.parameter.is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())
+    )
+
+
 class CompiledModule:
     """Mixed into the dynamic subclass, whose slots hold our own state: the shared `__dict__` stays
     the user's."""

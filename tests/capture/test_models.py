@@ -422,3 +422,11 @@ def test_native_agrees_on_small_model():
     )
     one_graph(fn, 1)
     assert torch.allclose(X + Y, Y + X)
+
+
+def test_lazy_layers_get_their_sizes_in_eager_and_are_captured_then():
+    def make():
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU(), torch.nn.LazyLinear(2))
+
+    one_graph(same(make, (X,), (Y,), (X,), fullgraph=True))
