@@ -224,6 +224,30 @@ class Nest(Node):
     def loads(self) -> tuple[Load, ...]:
         return tuple(value for value in self.values if isinstance(value, Load))
 
+    @cached_property
+    def reads(self) -> frozenset[Buffer]:
+        return frozenset(load.buffer for load in self.loads)
+
+    @cached_property
+    def writes(self) -> frozenset[Buffer]:
+        return frozenset(store.buffer for store in self.stores)
+
+    @cached_property
+    def steps(self) -> frozenset[tuple[Buffer, tuple[Size, ...]]]:
+        """What the nest touches at each point of its space: buffers, by how far the space's axes
+        move through them."""
+        outer = self.axes[: len(self.space)]
+        touched = [(load.buffer, load.index) for load in self.loads]
+        touched += [(store.buffer, store.index) for store in self.stores]
+        steps = {(b, tuple(sizes.coefficient(index, a) for a in outer)) for b, index in touched}
+        return frozenset(step for step in steps if any(s != 0 for s in step[1]) or not outer)
+
+    @cached_property
+    def scatters(self) -> bool:
+        return holds_positions(store.index for store in self.stores) or any(
+            store.combine not in (None, PARTIAL) for store in self.stores
+        )
+
 
 @node
 class Group(Node):
@@ -331,9 +355,7 @@ def has_positions(nest: Nest) -> bool:
 
 def scatters(nest: Nest) -> bool:
     """Whether points of the nest may store at the same place."""
-    return holds_positions(store.index for store in nest.stores) or any(
-        store.combine not in (None, PARTIAL) for store in nest.stores
-    )
+    return nest.scatters
 
 
 def part_height(nests: Iterable[Nest]) -> Size | None:

@@ -62,13 +62,13 @@ class _Open:
     def reads(self) -> set[Buffer]:
         if self.extern is not None:
             return set(self.extern.reads())
-        return {load.buffer for nest in self.nests for load in nest_loads(nest)}
+        return set[Buffer]().union(*(nest.reads for nest in self.nests))
 
     def buffers(self) -> set[Buffer]:
         return self.reads() | self.written()
 
     def written(self) -> set[Buffer]:
-        return {store.buffer for nest in self.nests for store in nest.stores}
+        return set[Buffer]().union(*(nest.writes for nest in self.nests))
 
 
 class _Scheduler:
@@ -170,16 +170,8 @@ def _has_rows(nests: Iterable[Nest]) -> bool:
 
 def _share_rows(before: list[Nest], after: list[Nest]) -> bool:
     """Whether some memory is touched by both, at each point of space the same part of it."""
-    outer = before[0].axes[: len(before[0].space)]
-
-    def parts(nests: list[Nest]) -> set[tuple[Buffer, tuple[Size, ...]]]:
-        touched = [x for nest in nests for x in accesses(nest)]
-        steps = [
-            (x.buffer, tuple(sizes.coefficient(x.index, axis) for axis in outer)) for x in touched
-        ]
-        return {(buffer, step) for buffer, step in steps if any(s != 0 for s in step) or not outer}
-
-    return bool(parts(before) & parts(after))
+    steps = set[object]().union(*(nest.steps for nest in before))
+    return any(not steps.isdisjoint(nest.steps) for nest in after)
 
 
 def _pays(space: tuple[Size, ...], nests: list[Nest]) -> bool:
@@ -192,6 +184,8 @@ def _pays(space: tuple[Size, ...], nests: list[Nest]) -> bool:
 def _row_local(first: Nest, second: Nest) -> bool:
     """Whether whatever `second` reads of `first`'s results was stored at the same point of
     space, and what it overwrites was read there."""
+    if not (first.writes & (second.reads | second.writes) or second.writes & first.reads):
+        return True
     for store in first.stores:
         for load in nest_loads(second):
             if load.buffer is store.buffer and not _same_row(store, load, first, second):

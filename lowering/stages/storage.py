@@ -6,7 +6,10 @@ lifetimes do not meet. A result never shares its memory with anything: it outliv
 """
 
 import dataclasses
-from collections.abc import Container, Iterable
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterable, Iterator
+from heapq import merge
+from itertools import chain
 
 from ..ir import Buffer, Nest, accesses
 from ..poly import Size, Var, at_least, divided, hint, is_known, variable
@@ -66,15 +69,13 @@ def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Stor
         first,
         last,
     )
-    dies: list[tuple[Buffer, ...]] = [()] * len(unit.items)
-    for place in range(len(unit.items)):
-        ends = [
-            b
-            for b in last
-            if last[b] == place and b not in shared and b not in outputs and b not in unit.constants
-        ]
-        dies[place] = tuple(sorted(ends, key=lambda b: b.name))
-    return Storage(arena | more, size, reuse, tuple(dies), variables)
+    ends: list[list[Buffer]] = [[] for _ in unit.items]
+    for buffer, place in last.items():
+        kept = buffer in shared or buffer in outputs or buffer in unit.constants
+        if place < len(ends) and not kept:
+            ends[place].append(buffer)
+    dies = tuple(tuple(sorted(names, key=lambda b: b.name)) for names in ends)
+    return Storage(arena | more, size, reuse, dies, variables)
 
 
 def given_buffers(unit: Unit) -> set[Buffer]:
@@ -112,19 +113,46 @@ def bytes_of(buffer: Buffer) -> Size:
 def pack(wanted: Iterable[tuple[int, int, int, Buffer]]) -> tuple[dict[Buffer, int], int]:
     """Offsets for (first, last, bytes, buffer), large ones first, each at the lowest place free
     throughout its life."""
-    placed: list[tuple[int, int, int, int, Buffer]] = []
+    placed: dict[Buffer, int] = {}
+    ends: dict[tuple[int, int, int], int] = {}
+    total, lives = 0, _Lives()
     for first, last, size, buffer in sorted(wanted, key=lambda entry: -entry[2]):
         size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        busy = sorted((o, o + s) for f, end, o, s, _ in placed if f <= last and first <= end)
-        offset = 0
-        for low, high in busy:
+        # below the one placed before with this life and size there is no room for another
+        offset = ends.get((first, last, size), 0)
+        for low, high in lives.meeting(first, last, offset):
             if low - offset >= size:
                 break
             offset = max(offset, high)
-        placed.append((first, last, offset, size, buffer))
-    return {buffer: offset for *_, offset, _, buffer in placed}, max(
-        (o + s for *_, o, s, _ in placed), default=0
-    )
+        ends[first, last, size] = offset + size
+        lives.add(first, last, offset, offset + size)
+        placed[buffer] = offset
+        total = max(total, offset + size)
+    return placed, total
+
+
+class _Lives:
+    """Byte ranges with the items between which they are in use, found by `STRETCH` items at once:
+    most live for a few."""
+
+    STRETCH = 32
+
+    def __init__(self) -> None:
+        self._stretches: dict[int, list[tuple[int, int, int, int]]] = {}  # sorted
+
+    def add(self, first: int, last: int, low: int, high: int) -> None:
+        for number in range(first // self.STRETCH, last // self.STRETCH + 1):
+            insort(self._stretches.setdefault(number, []), (low, high, first, last))
+
+    def meeting(self, first: int, last: int, start: int) -> Iterator[tuple[int, int]]:
+        """The ranges from `start` on that are in use at some time between the two, the lowest
+        first."""
+        numbers = range(first // self.STRETCH, last // self.STRETCH + 1)
+        known = [self._stretches[number] for number in numbers if number in self._stretches]
+        found = [ranges[bisect_left(ranges, (start,)) :] for ranges in known]
+        for low, high, start, end in merge(*found) if len(found) > 1 else chain(*found):
+            if start <= last and first <= end:
+                yield low, high
 
 
 @dataclasses.dataclass
