@@ -21,6 +21,7 @@ from ...rewriter.edits.source_file import SourceError, SourceFile
 from ..analysis.findings import ERROR
 from ..hoist.plan import planned
 from ..trace import trace_facts
+from ..trace.tensor_traits import layout, together
 from . import check
 from .file_writes import write
 
@@ -92,10 +93,13 @@ def _silence() -> Iterator[Any]:
 
 @dataclass
 class Behaviour:
-    """What one run did: leaves of the result, gradients by parameter name and input, text on
+    """What one run did: leaves of the result, of the inputs and the buffers afterwards (`left`),
+    which of their tensors are one or share memory, gradients by parameter name and input, text on
     stdout, the exception."""
 
     values: list = field(default_factory=list)
+    left: dict = field(default_factory=dict)
+    together: list = field(default_factory=list)
     gradients: dict = field(default_factory=dict)
     text: str = ""
     error: str = ""
@@ -116,12 +120,25 @@ def observe(make: Any, seed: Any) -> Any:
         try:
             value = function(*inputs)
             result.values = leaves(value)
+            result.together = together(
+                t for t in [*result.values, *leaves(inputs)] if isinstance(t, torch.Tensor)
+            )
             _backward(torch, result)
         except Exception as error:
             result.error = f"{type(error).__name__}: {error}"
     result.text = out.getvalue()
     result.gradients = _gradients(torch, function, inputs)
+    buffers = dict(module.named_buffers()) if (module := _module(torch, function)) else {}
+    result.left = {f"input {i}": t for i, t in enumerate(leaves(inputs))}
+    result.left.update({f"buffer {name}": t for name, t in buffers.items()})
     return result
+
+
+def _module(torch: Any, function: Any) -> Any:
+    """The module that is called, or whose method is; None where there is none."""
+    owner = getattr(function, "__self__", None)
+    found = function if isinstance(function, torch.nn.Module) else owner
+    return found if isinstance(found, torch.nn.Module) else None
 
 
 def _backward(torch: Any, result: Any) -> None:
@@ -136,10 +153,8 @@ def _backward(torch: Any, result: Any) -> None:
 
 
 def _gradients(torch: Any, function: Any, inputs: Any) -> Any:
-    module = (
-        function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-    )
-    named = dict(module.named_parameters()) if isinstance(module, torch.nn.Module) else {}
+    module = _module(torch, function)
+    named = dict(module.named_parameters()) if module is not None else {}
     named.update(
         {f"input {i}": t for i, t in enumerate(leaves(inputs)) if isinstance(t, torch.Tensor)}
     )
@@ -169,9 +184,15 @@ def differences(first: Any, second: Any) -> Any:
         found.append(f"values: {len(first.values)} / {len(second.values)}")
     pairs = enumerate(zip(first.values, second.values, strict=False))
     found += [f"value {i}: {why}" for i, (a, b) in pairs for why in [_differ(a, b)] if why]
-    for name in first.gradients.keys() | second.gradients.keys():
-        why = _differ(first.gradients.get(name), second.gradients.get(name))
-        found += [f"gradient of {name}: {why}"] if why else []
+    for what, one, other in (
+        ("gradient of ", first.gradients, second.gradients),
+        ("", first.left, second.left),
+    ):
+        for name in one.keys() | other.keys():
+            why = _differ(one.get(name), other.get(name))
+            found += [f"{what}{name}: {why}"] if why else []
+    if first.together != second.together and not found:
+        found.append("other tensors are one, or share memory, of the results and inputs")
     return found
 
 
@@ -181,19 +202,11 @@ def _differ(first: Any, second: Any) -> Any:
         return f"{type(first).__name__} / {type(second).__name__}"
     if not isinstance(first, torch.Tensor):
         return "" if first == second or repr(first) == repr(second) else f"{first!r} / {second!r}"
-    if (
-        first.dtype != second.dtype
-        or first.shape != second.shape
-        or first.requires_grad != second.requires_grad
-    ):
-        return f"{_meta(first)} / {_meta(second)}"
+    if layout(first) != layout(second):
+        return f"{layout(first)} / {layout(second)}"
     equal = torch.equal(torch.nan_to_num(first.detach()), torch.nan_to_num(second.detach()))
     same_nan = torch.equal(torch.isnan(first), torch.isnan(second))
     return "" if equal and same_nan else "other numbers"
-
-
-def _meta(tensor: Any) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)} requires_grad={tensor.requires_grad}"
 
 
 # The command

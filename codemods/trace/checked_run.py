@@ -9,6 +9,7 @@ import ast
 import atexit
 import builtins
 import copy
+import ctypes
 import hashlib
 import importlib
 import json
@@ -18,20 +19,25 @@ import os
 import random
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
+from .tensor_traits import layout, together
 from .traced_program import launch
 
 _MOST = 10_000  # outermost calls, of which the results are noted
+_HELD = 100  # outermost modules, of which it is noted what is left in them
 
 
 class CheckedRun:
-    """`values`: a digest of the result of each outermost module call; `whole`: for each class of
+    """`values`: digests of the result of each outermost module call and of the tensors that it was
+    given, as they are then, and which of them are one or share memory; `whole`: for each class of
     such modules, whether fullgraph=True takes its first call."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         self.texts, self.values, self.whole, self.depth = texts, [], {}, 0
+        self.called: list[Any] = []
         self.torch = importlib.import_module("torch")
         self.compile_graph = self.torch.compile
 
@@ -56,8 +62,13 @@ class CheckedRun:
                 result = self.call(module, *args, **kwargs)
             finally:
                 self.depth -= 1
+            if len(self.called) < _HELD and all(m is not module for m in self.called):
+                self.called.append(module)
             if len(self.values) < _MOST:
-                self.values.append(self.digest(result))
+                given = list(_tensors([args, kwargs], self.torch))
+                every = [*_tensors(result, self.torch), *given]
+                self.values.append([self.digest(result), together(every)])
+                self.values.append([_tensor_digest(t, self.torch) for t in given])
             return result
 
         return called
@@ -84,6 +95,11 @@ class CheckedRun:
             torch.nn.Module.__call__ = watching
             random.setstate(state)
             logging.disable(quiet)
+
+    def left(self) -> list[Any]:
+        """What is left in the outermost modules: parameters, their gradients, buffers."""
+        held = [t for m in self.called for t in (*m.parameters(), *m.buffers())]
+        return [self.digest([t, t.grad if t.is_leaf else None]) for t in held]
 
     def copied(self, value: Any) -> Any:
         """The tensors of nested containers copied; `copy.deepcopy` refuses those with a history."""
@@ -131,12 +147,22 @@ class CheckedRun:
 
 
 def _tensor_digest(value: Any, torch: Any) -> str:
-    about = f"{value.dtype} {list(value.shape)} {value.requires_grad}"
+    about = layout(value)
     try:
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return f"{about} {hashlib.sha256(bytes(flat.tolist())).hexdigest()[:16]}"
+        read = ctypes.string_at(flat.data_ptr(), flat.numel()) if flat.numel() else b""
+        return f"{about} {hashlib.sha256(read).hexdigest()[:16]}"
     except RuntimeError:  # sparse, quantised, on no device
         return about
+
+
+def _tensors(value: Any, torch: Any) -> Iterator[Any]:
+    """The tensors of nested containers, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part, torch)
 
 
 def _as_it_is(model: Any = None, **options: Any) -> Any:
@@ -152,7 +178,7 @@ def main(argv: list[str]) -> None:
 
     def write() -> None:
         with open(out, "w", encoding="utf-8") as stream:
-            json.dump({"values": run.values, "whole": run.whole}, stream)
+            json.dump({"values": [run.values, run.left()], "whole": run.whole}, stream)
 
     atexit.register(write)
     launch(words)

@@ -3,9 +3,12 @@ counts one graph under fullgraph=True."""
 
 import pytest
 
+torch = pytest.importorskip("torch")
+
+from dynfix.codemods.cli import side_by_side, trace_verify
+
 from . import support
 
-pytest.importorskip("torch")
 MODEL = """import torch
 
 
@@ -74,3 +77,63 @@ def test_verify_counts_one_graph(project):
     (project / "model.py").write_text(MODEL + made)
     _, out, _ = support.command("--verify", "model.py:make")
     assert "one graph before    no\n  one graph after    yes\n" in out
+
+
+BESIDE = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 4)
+        self.head = torch.nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        BODY
+"""
+KEPT = "y = self.lin(x)\n        return y.t() * 1"
+OTHERWISE = {
+    "layout": "y = self.lin(x)\n        return (y.t() * 1).contiguous()",
+    "gradient": KEPT.replace("* 1", "* 1 + 0 * self.head.bias.sum()"),
+    "buffer": "self.seen += 1\n        y = self.lin(x)\n        return y.t() * 1",
+    "input": "y = self.lin(x)\n        x.add_(1)\n        return y.t() * 1",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """What a training step with each text gives."""
+    folder = tmp_path_factory.mktemp("beside")
+    texts = {k: BESIDE.replace("BODY", v) for k, v in {"kept": KEPT, **OTHERWISE}.items()}
+    (folder / "model.py").write_text(texts["kept"])
+    call = "m = Model()\nm(torch.ones(4, 4)).sum().backward()\n"
+    (folder / "script.py").write_text("import torch\nfrom model import Model\n" + call)
+    path, script = str(folder / "model.py"), str(folder / "script.py")
+    return {k: trace_verify.observe([script], {path: t}) for k, t in texts.items()}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_what_values_alone_do_not_tell(runs, what):
+    assert runs["kept"].differs(runs[what], ("values",)) == "other values"
+
+
+def test_side_by_side_tells_strides_memory_and_what_is_left():
+    def behaviour(function):
+        return side_by_side.observe(lambda: (function, (torch.ones(2, 3), torch.ones(2, 3))), 0)
+
+    def plain(x, y):
+        return (x * 2).t(), y
+
+    def written(x, y):
+        y.mul_(2).div_(2).add_(1)
+        return (x * 2).t(), y - 1
+
+    for other, told in (
+        (lambda x, y: ((x * 2).t().contiguous(), y), "strides"),
+        (lambda x, y: ((x * 2).t(), y.clone()), "share memory"),
+        (written, "input 1"),
+    ):
+        found = side_by_side.differences(behaviour(plain), behaviour(other))
+        assert told in " ".join(found)
+    assert not side_by_side.differences(behaviour(plain), behaviour(plain))
