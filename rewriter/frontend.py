@@ -63,7 +63,7 @@ class CompiledFunction:
         self._stays_eager = self._called = False
         self._failures = 0
         self._limit_told = False
-        self._moving = Moving()
+        self.moving = Moving()
         self._rerecordings = Rerecordings(getattr(fn, "__qualname__", repr(fn)))
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
@@ -112,7 +112,7 @@ class CompiledFunction:
         self.recordings.clear()
         self._stays_eager, self._failures, self._limit_told = False, 0, False
         self._opened = None
-        self._moving.clear()
+        self.moving.clear()
         self._rerecordings.clear()
 
     def _record(
@@ -220,7 +220,7 @@ class CompiledFunction:
         self, changed: Changed | None, args: tuple[Any, ...], kind: type[Recorder] = Recorder
     ) -> Recorder:
         rewriter = Rewriter if changed is None else changed.rewriter(Rewriter)
-        recorder = kind(self.options, rewriter, self._moving)
+        recorder = kind(self.options, rewriter, self.moving)
         recorder.home = places.definition_of(self.fn, args)
         if changed is not None:
             recorder.rewritings = changed.looks(recorder)
@@ -280,9 +280,10 @@ class CompiledFunction:
         if self._dispatcher.entries:
             self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
         for failure in failures:
-            self._moving.note_number(failure.guard)
+            self.moving.note_number(failure.guard)
         for recording in self._captured():
-            self._moving.note_sizes(recording.guards, args, kwargs)
+            self.moving.note_floats(recording.guards, args, kwargs)
+            self.moving.note_sizes(recording.guards, args, kwargs)
 
     def _captured(self) -> list[Recording]:
         return [recording for recording in self.recordings if isinstance(recording, Recording)]
@@ -413,7 +414,7 @@ class CompiledFunction:
                 report.log.debug(
                     "%s is compiled for one size: %s", getattr(self.fn, "__qualname__", ""), error
                 )
-                self._moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
+                self.moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
                 recording.make_static()
         options = stances.state.now.options(self.options)
         return tuple(compile_segment(segment, options) for segment in recording.segments)
@@ -430,7 +431,7 @@ class CompiledFunction:
             for number, segment in enumerate(recording.segments)
         )
         symbols.close()
-        self._moving.fix(recording.guard_set.inputs, symbols.settled_dims())
+        self.moving.fix(recording.guard_set.inputs, symbols.settled_dims())
         return programs
 
     def _internal(self, error: Exception, doing: str) -> None:
