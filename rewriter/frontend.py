@@ -46,6 +46,9 @@ class CompiledFunction:
     sites and no segments.
     """
 
+    switchover_kind = Switchover
+    may_be_cut = True  # where it breaks
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -54,6 +57,7 @@ class CompiledFunction:
         depth: int = 0,
     ) -> None:
         self.fn, self.options = fn, options
+        self.eager = fn  # what serves a call that is neither compiled nor recorded
         self._family, self._depth = family, depth
         self._opened: Callable[..., Any] | None = None
         self.recordings: list[Recording | Failed] = []
@@ -74,7 +78,7 @@ class CompiledFunction:
             why = "a compiled function is called by code that is not rewritten"
             active.stop(catalogue.OPAQUE_CALL, why)
         if stances.state.now.name == "force_eager" or packs_saved_tensors():
-            return self.fn(*args, **kwargs)
+            return self.eager(*args, **kwargs)
         if self._stays_eager and not self._dispatcher.entries:
             return self._uncaptured(args, kwargs)
         if current.family() is None:
@@ -89,7 +93,7 @@ class CompiledFunction:
         """By an entry, or by a recording; anew where patterns changed the functions for such a
         call."""
         if self.background is not None and are_all(self._dispatcher.entries, State.WAITING):
-            return self.fn(*args, **kwargs)  # guards need not be asked
+            return self.eager(*args, **kwargs)  # guards need not be asked
         due = self._rerecordings
         changed = due.changed_for(args, kwargs) if due.due else None
         if changed is not None:
@@ -98,7 +102,7 @@ class CompiledFunction:
 
     def _uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """In eager; in parts, if the function could be cut where it breaks."""
-        return (self._opened or self.fn)(*args, **kwargs)
+        return (self._opened or self.eager)(*args, **kwargs)
 
     def is_eager(self) -> bool:
         """Whether eager serves every call, and no recording is to come."""
@@ -129,7 +133,7 @@ class CompiledFunction:
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
         ):
-            return self.fn(*args, **kwargs)
+            return self.eager(*args, **kwargs)
         watch = Stopwatch()
         try:
             return self._recorded(args, kwargs, changed)
@@ -319,13 +323,14 @@ class CompiledFunction:
         self.recordings.append(Failed(sites))
         kept = FAILURES_KEPT if self._family is None else 1
         if recorder.stopped is not None:
-            self._tell(recorder.stopped)
+            self.tell(recorder.stopped)
         if self._failures >= kept and not self._stays_eager:
             self._stays_eager = True
-            if recorder.cuttable:
+            if recorder.cuttable and self.may_be_cut:
                 self._cut(recorder.stopped_at)
 
-    def _tell(self, site: catalogue.Site) -> None:
+    def tell(self, site: catalogue.Site) -> None:
+        """Say that a recording ended at `site`."""
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.warn_once("stopped", f"{name} is not one graph: {site}", f"{site.file}:{site.line}")
 
@@ -365,7 +370,7 @@ class CompiledFunction:
         """Eager serves the calls of this recording until it is compiled, and after, if it is
         faster."""
         name = getattr(self.fn, "__qualname__", repr(self.fn))
-        switchover = Switchover(recording, self.fn, background, name)
+        switchover = self.switchover_kind(recording, self.eager, background, name)
         self.switchovers.append(switchover)
         self._dispatcher.add(switchover)
 
@@ -383,7 +388,7 @@ class CompiledFunction:
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
-            entry = recording.entry(programs, self.fn)
+            entry = recording.entry(programs, self.eager)
         except Exception as error:
             self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
