@@ -1,7 +1,7 @@
-"""Training steps of the example model: eager, dynfix.compile and torch.compile, interleaved in one
-process.
+"""Training steps of the example model, or of a small CNN: eager, dynfix.compile and torch.compile,
+interleaved in one process.
 
-`python benchmarks/step.py [--threads N] [--rounds N] [--width N] [--layers N]
+`python benchmarks/step.py [--threads N] [--rounds N] [--width N] [--layers N] [--model text|cnn]
 [--inference | --whole]`
 
 With --whole, dynfix.compile is given the whole step (forward, loss, backward, AdamW), and
@@ -22,6 +22,26 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from train_text import TextModel
+
+
+class ImageModel(torch.nn.Module):
+    """The CNN of PyTorch's digits example; gives (logits, loss) as the text model does."""
+
+    def __init__(self):
+        super().__init__()
+        nn = torch.nn
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Dropout(0.25), nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5)),
+            nn.Linear(128, 10),
+        )
+
+    def forward(self, images, targets=None):
+        logits = self.layers(images)
+        if targets is None:
+            return logits, None
+        return logits, torch.nn.functional.nll_loss(logits.log_softmax(1), targets)
+
 
 COMPILERS = {
     "eager": lambda model: model,
@@ -74,8 +94,13 @@ def steps(arguments, make=training_step):
     """Name -> step, each on a copy of one model and the same batch; and the seconds of each first
     call."""
     torch.manual_seed(0)
-    model = TextModel(64, arguments.width, 4, arguments.layers, arguments.context)
-    batch = torch.randint(64, (2, arguments.batch, arguments.context))
+    if arguments.model == "cnn":
+        model = ImageModel()
+        images = torch.randn(arguments.batch, 1, 28, 28)
+        batch = images, torch.randint(10, (arguments.batch,))
+    else:
+        model = TextModel(64, arguments.width, 4, arguments.layers, arguments.context)
+        batch = torch.randint(64, (2, arguments.batch, arguments.context))
     made, first = {}, {}
     for name, compiler in COMPILERS.items():
         mine = copy.deepcopy(model)
@@ -119,6 +144,7 @@ def add_sizes(parser):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add_sizes(parser)
+    parser.add_argument("--model", choices=("text", "cnn"), default="text")
     parser.add_argument("--inference", action="store_true")
     parser.add_argument("--whole", action="store_true")
     arguments = parser.parse_args()

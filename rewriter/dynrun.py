@@ -15,7 +15,7 @@ from typing import Any
 
 from ..runtime.errors import OptionError
 from ..runtime.report import speak_with
-from .running import as_python, emit_source, summary
+from .running import as_python, emit_source, step_source, summary
 from .running import worker_launch as launch
 from .running.intercept import install
 from .running.run_arguments import check_fix, compile_arguments, make_parser, split, what_runs
@@ -62,7 +62,10 @@ def _install(arguments: argparse.Namespace, session: Session, script: Sequence[s
         session.compile_beside(arguments.overhead / 100, script)
     default = 0 if first else 1
     speak_with(summary.say_line)
-    install(session, default if arguments.eager_calls is None else arguments.eager_calls)
+    calls = default if arguments.eager_calls is None else arguments.eager_calls
+    if session.kinds in ("auto", "step"):
+        step_source.install(session, calls)
+    install(session, calls)
 
 
 def _session(arguments: argparse.Namespace) -> Session:

@@ -47,6 +47,9 @@ class CompiledFunction:
     sites and no segments.
     """
 
+    switchover_kind = Switchover
+    may_be_cut = True  # where it breaks
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -55,6 +58,7 @@ class CompiledFunction:
         depth: int = 0,
     ) -> None:
         self.fn, self.options = fn, options
+        self.eager = fn  # what serves a call that is neither compiled nor recorded
         self._family, self._depth = family, depth
         self._opened: Callable[..., Any] | None = None
         self.recordings: list[Recording | Failed] = []
@@ -64,7 +68,7 @@ class CompiledFunction:
         self._stays_eager = self._called = False
         self._failures = 0
         self._limit_told = False
-        self._moving = Moving()
+        self.moving = Moving()
         self._rerecordings = Rerecordings(getattr(fn, "__qualname__", repr(fn)))
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
@@ -75,7 +79,7 @@ class CompiledFunction:
             why = "a compiled function is called by code that is not rewritten"
             active.stop(catalogue.OPAQUE_CALL, why)
         if stances.state.now.name == "force_eager" or packs_saved_tensors():
-            return self.fn(*args, **kwargs)
+            return self.eager(*args, **kwargs)
         if self._stays_eager and not self._dispatcher.entries:
             return self._uncaptured(args, kwargs)
         if current.family() is None:
@@ -90,7 +94,7 @@ class CompiledFunction:
         """By an entry, or by a recording; anew where patterns changed the functions for such a
         call."""
         if self.background is not None and are_all(self._dispatcher.entries, State.WAITING):
-            return self.fn(*args, **kwargs)  # guards need not be asked
+            return self.eager(*args, **kwargs)  # guards need not be asked
         due = self._rerecordings
         changed = due.changed_for(args, kwargs) if due.due else None
         if changed is not None:
@@ -99,7 +103,7 @@ class CompiledFunction:
 
     def _uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """In eager; in parts, if the function could be cut where it breaks."""
-        return (self._opened or self.fn)(*args, **kwargs)
+        return (self._opened or self.eager)(*args, **kwargs)
 
     def is_eager(self) -> bool:
         """Whether eager serves every call, and no recording is to come."""
@@ -113,7 +117,7 @@ class CompiledFunction:
         self.recordings.clear()
         self._stays_eager, self._failures, self._limit_told = False, 0, False
         self._opened = None
-        self._moving.clear()
+        self.moving.clear()
         self._rerecordings.clear()
 
     def _record(
@@ -131,7 +135,7 @@ class CompiledFunction:
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
         ):
-            return self.fn(*args, **kwargs)
+            return self.eager(*args, **kwargs)
         watch = Stopwatch()
         try:
             return self._recorded(args, kwargs, changed)
@@ -222,7 +226,7 @@ class CompiledFunction:
         self, changed: Changed | None, args: tuple[Any, ...], kind: type[Recorder] = Recorder
     ) -> Recorder:
         rewriter = Rewriter if changed is None else changed.rewriter(Rewriter)
-        recorder = kind(self.options, rewriter, self._moving)
+        recorder = kind(self.options, rewriter, self.moving)
         recorder.home = places.definition_of(self.fn, args)
         if changed is not None:
             recorder.rewritings = changed.looks(recorder)
@@ -282,9 +286,10 @@ class CompiledFunction:
         if self._dispatcher.entries:
             self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
         for failure in failures:
-            self._moving.note_number(failure.guard)
+            self.moving.note_number(failure.guard)
         for recording in self._captured():
-            self._moving.note_sizes(recording.guards, args, kwargs)
+            self.moving.note_floats(recording.guards, args, kwargs)
+            self.moving.note_sizes(recording.guards, args, kwargs)
 
     def _captured(self) -> list[Recording]:
         return [recording for recording in self.recordings if isinstance(recording, Recording)]
@@ -320,13 +325,14 @@ class CompiledFunction:
         self.recordings.append(Failed(sites))
         kept = FAILURES_KEPT if self._family is None else 1
         if recorder.stopped is not None:
-            self._tell(recorder.stopped)
+            self.tell(recorder.stopped)
         if self._failures >= kept and not self._stays_eager:
             self._stays_eager = True
-            if recorder.cuttable:
+            if recorder.cuttable and self.may_be_cut:
                 self._cut(recorder.stopped_at)
 
-    def _tell(self, site: catalogue.Site) -> None:
+    def tell(self, site: catalogue.Site) -> None:
+        """Say that a recording ended at `site`."""
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.warn_once("stopped", f"{name} is not one graph: {site}", f"{site.file}:{site.line}")
 
@@ -371,7 +377,7 @@ class CompiledFunction:
         """Eager serves the calls of this recording until it is compiled, and after, if it is
         faster."""
         name = getattr(self.fn, "__qualname__", repr(self.fn))
-        switchover = Switchover(recording, self.fn, background, name)
+        switchover = self.switchover_kind(recording, self.eager, background, name)
         self.switchovers.append(switchover)
         self._dispatcher.add(switchover)
 
@@ -389,7 +395,7 @@ class CompiledFunction:
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
-            entry = recording.entry(programs, self.fn)
+            entry = recording.entry(programs, self.eager)
         except Exception as error:
             self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
@@ -420,7 +426,7 @@ class CompiledFunction:
                 report.log.debug(
                     "%s is compiled for one size: %s", getattr(self.fn, "__qualname__", ""), error
                 )
-                self._moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
+                self.moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
                 recording.make_static()
         options = stances.state.now.options(self.options)
         return tuple(compile_segment(segment, options) for segment in recording.segments)
@@ -437,7 +443,7 @@ class CompiledFunction:
             for number, segment in enumerate(recording.segments)
         )
         symbols.close()
-        self._moving.fix(recording.guard_set.inputs, symbols.settled_dims())
+        self.moving.fix(recording.guard_set.inputs, symbols.settled_dims())
         return programs
 
     def _internal(self, error: Exception, doing: str) -> None:

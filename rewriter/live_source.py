@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 
-_FUTURES = functools.reduce(
+FUTURES = functools.reduce(
     int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
@@ -145,7 +145,7 @@ def _candidates(fn: FunctionType, lines: list[str]) -> Iterator[Source]:
             is_lambda=is_lambda,
             free=code.co_freevars,
             containers=containers,
-            flags=code.co_flags & _FUTURES,
+            flags=code.co_flags & FUTURES,
             imported=_imported(code),
         )
 

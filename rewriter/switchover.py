@@ -119,9 +119,13 @@ class Switchover:
         sample = Sample(time.perf_counter if on_gpu else self._clock, on_gpu)
         result = entry.run(inputs, args, kwargs) if compiled else self.eager(*args, **kwargs)
         if result is not MISS:
-            sample.forward(result)
-            (self._warm if warming else times[compiled]).append(sample)
+            self.timed(sample, result, self._warm if warming else times[compiled])
         return result
+
+    def timed(self, sample: "Sample", result: Any, samples: "list[Sample]") -> None:
+        """A call gave `result`: its sample goes to the others."""
+        sample.forward(result)
+        samples.append(sample)
 
     def _decide(self, times: "dict[bool, list[Sample]]") -> None:
         with self._lock:
@@ -178,10 +182,14 @@ class Sample:
 
     def forward(self, result: Any) -> None:
         """The call gave `result`."""
-        self.seconds = self._now() - self._start
+        self.stop()
         node = _first_node(result)
         if node is not None:
             self._handle = node.register_prehook(self._backward_begins)
+
+    def stop(self) -> None:
+        """The call is over."""
+        self.seconds = self._now() - self._start
 
     def _now(self) -> float:
         if self._on_gpu:

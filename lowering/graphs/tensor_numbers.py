@@ -14,7 +14,11 @@ _LISTS: dict[Any, tuple[Any, Any]] = {  # how two elements are combined, and wha
     torch._foreach_addcdiv_: (torch._foreach_div, torch._foreach_add_),
     torch._foreach_addcmul_: (torch._foreach_mul, torch._foreach_add_),
 }
-_NUMBERS = {"addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha"}
+_ADDED = (torch._foreach_add, torch._foreach_add_)
+_NUMBERS = {
+    **{"addcdiv": "value", "addcmul": "value"},
+    **dict.fromkeys(("add", "sub", "_foreach_add"), "alpha"),
+}
 
 
 def write_out_numbers(gm: GraphModule) -> GraphModule:
@@ -56,6 +60,9 @@ def _write_out(graph: Graph, node: Node, number: Node) -> None:
             parts = graph.call_method("unbind", (number,))  # one for each tensor of the lists
             change = call(torch._foreach_mul, (call(combined, node.args[1:3]), parts))
             written = call(added, (node.args[0], change))
+        elif node.target in _ADDED:
+            change = call(torch._foreach_mul, (node.args[1], number))
+            written = call(node.target, (node.args[0], change))
         else:
             given: Any = call(_SCALED[kind], node.args[1:3]) if kind in _SCALED else node.args[1]
             change = call(torch.mul, (given, number))

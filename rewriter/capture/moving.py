@@ -19,6 +19,7 @@ class Moving:
     `contents`: of small tensors by path, as recordings compare them."""
 
     numbers: set[Path] = dataclasses.field(default_factory=set)
+    names: frozenset[str] = frozenset()  # keys whose numbers move, whatever was seen
     sizes: dict[Path, set[int]] = dataclasses.field(default_factory=dict)
     fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
     contents: dict[Path, Any] = dataclasses.field(default_factory=dict)
@@ -30,6 +31,13 @@ class Moving:
         self.fixed.clear()
         self.contents.clear()
         self.assumed.clear()
+
+    def moves(self, path: Path, value: Any) -> bool:
+        """Whether the number there is to be traced."""
+        if path in self.numbers:
+            return True
+        key = getattr(path, "arg", None)
+        return type(value) is float and type(key) is str and key in self.names
 
     def may_assume(self, place: Any, value: Any) -> bool:
         """Whether few values were seen at the place, so that most calls have one of them."""
@@ -46,6 +54,17 @@ class Moving:
             and type(guard.check.arg) in (int, float)
         ):
             self.numbers.add(guard.path)
+
+    def note_floats(
+        self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Floats that a recording took for constants and that are others now, whatever guard fails
+        first: a learning rate moves beside all else."""
+        for guard in guards:
+            if isinstance(guard.check, Equals) and type(guard.check.arg) is float:
+                found = _found(guard.path, args, kwargs)
+                if type(found) is float and not guard.check.passes(found):
+                    self.numbers.add(guard.path)
 
     def note_sizes(
         self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -161,7 +161,7 @@ class ReadRecorder(StoppableMode):
     def _moving_number(self, value: Any, path: Path) -> Any:
         """A number that earlier calls saw change: traced, so that it is read anew at each call.
         None: take it for a constant."""
-        if path not in self.moving.numbers or current.recorder() is not self:
+        if not self.moving.moves(path, value) or current.recorder() is not self:
             return None
         index = self.input_index(path)
         if (
@@ -289,10 +289,10 @@ class ReadRecorder(StoppableMode):
         node = self.segment.call("call_method", "clone", (node,), {}, origin)
         return Value(self.segment.index, node, -1, Meta.of(tensor if shown else tensor.detach()))
 
-    def give_form(self, args: Any) -> None:
+    def give_form(self, number: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""
-        if len(args) == 2 and isinstance(args[1], float) and scalars.live_in(self, args[1]):
-            self._feed(args[1])
+        if isinstance(number, float) and scalars.live_in(self, number):
+            self._feed(number)
 
     def _feed(self, number: Any) -> None:
         if number.form is None and not number.recipe.graph:

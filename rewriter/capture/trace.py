@@ -7,6 +7,7 @@ recording; the call goes on.
 import dataclasses
 import functools
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -91,12 +92,14 @@ class Recorder(ReadRecorder):
         args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
         if self.index_mode is not None and name == "__getitem__" and not _has_mask(args[1]):
             func, name = Indexed(type(self.index_mode)), "indexed"
-        self.give_form(args)
+        place = scalar_forms.number_in(name, args, kwargs)
+        number = kwargs[place] if isinstance(place, str) else args[1] if len(args) == 2 else None
+        self.give_form(number)
         sizes = open_shapes.numbers(self, name, args)
         if sizes:
             return self._with_sizes(func, name, args, kwargs, sizes)
-        if scalar_forms.fits(name, args, kwargs) and scalars.live_in(self, args[1]):
-            return self._with_scalar(func, name, args)
+        if place is not None and scalars.live_in(self, number) and scalar_forms.has_form(number):
+            return self._with_scalar(func, name, args, kwargs, place)
         return self.operate(func, name, *self.settled(args, kwargs))
 
     def _size(self, name: str, tensor: torch.Tensor) -> Any:
@@ -128,19 +131,15 @@ class Recorder(ReadRecorder):
         self.differentiates = True
         return True
 
-    def _with_scalar(self, func: Any, name: str, args: Any) -> Any:
+    def _with_scalar(self, func: Any, name: str, args: Any, kwargs: Any, place: int | str) -> Any:
         """A tensor and a traced scalar: the call runs with the number, the graph gets it as a
         tensor of the operand's dtype."""
-        origin = self.origin_text()
-        self.node(args[0])
-        scalar = self.segment.call(
-            "call_method",
-            "to",
-            (scalar_forms.node_of(args[1].form, self.segment, origin), args[0].dtype),
-            {},
-            origin,
-        )
-        return self.operate(func, name, (args[0], scalars.plain(args[1])), {}, given={1: scalar})
+        origin, dtype = self.origin_text(), scalar_forms.dtype_of(args)
+        as_nodes(self, args[0])
+        number = kwargs[place] if isinstance(place, str) else args[place]
+        form = scalar_forms.node_of(number.form, self.segment, origin)
+        scalar = self.segment.call("call_method", "to", (form, dtype), {}, origin)
+        return self.operate(func, name, plain_in(args), plain_in(kwargs), given={place: scalar})
 
     def _with_sizes(self, func: Any, name: str, args: Any, kwargs: Any, forms: Any) -> Any:
         """The call runs with the numbers, the graph gets the sizes as tensors."""
@@ -160,10 +159,10 @@ class Recorder(ReadRecorder):
         name: str,
         args: Any,
         kwargs: Any,
-        given: dict[int, torch.fx.Node] | None = None,
+        given: Mapping[int | str, torch.fx.Node] | None = None,
     ) -> Any:
         """Run an operator for real and record it as a node of the current segment; `given` are
-        nodes that stand for some arguments."""
+        nodes that stand for some arguments, by place or name."""
         shaped = opsets.has_data_shape(name, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
@@ -211,7 +210,7 @@ class Recorder(ReadRecorder):
         return result
 
     def _prepared(
-        self, func: Any, name: str, args: Any, kwargs: Any, given: dict[int, torch.fx.Node]
+        self, func: Any, name: str, args: Any, kwargs: Any, given: Mapping[int | str, Any]
     ) -> Any:
         """Opcode, target and arguments of the node, before the operator runs and may write to its
         arguments. Raises Stopped."""
@@ -221,7 +220,9 @@ class Recorder(ReadRecorder):
             node_args = tuple(
                 given.get(i, node) for i, node in enumerate(as_nodes(self, call_args))
             )
-            return kind, target, node_args, as_nodes(self, kwargs)
+            named = as_nodes(self, kwargs)
+            named = {key: given.get(key, node) for key, node in named.items()} if given else named
+            return kind, target, node_args, named
         except (Stopped, GraphBreakError):
             raise
         except Exception as error:

@@ -79,18 +79,19 @@ def plan(text: str, node: ast.FunctionDef, first_line: int, line: int | None) ->
     if facts is None:
         return None
     cutter = _Cutter(text.splitlines(keepends=True), first_line, facts, node, line)
-    cutter.split(node.body, _parameters(node))
+    cutter.split(node.body, parameters_of(node))
     return cutter.plan() if cutter.regions else None
 
 
-def _parameters(node: ast.FunctionDef) -> Names:
+def parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Names:
+    """Names of all parameters of a function."""
     args = node.args
     several = (args.vararg, args.kwarg)
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs, *(arg for arg in several if arg)]
     return frozenset(arg.arg for arg in every)
 
 
-_LOOKS_AROUND = frozenset("locals vars dir eval exec globals _getframe currentframe stack".split())
+LOOKS_AROUND = frozenset("locals vars dir eval exec globals _getframe currentframe stack".split())
 
 
 def _facts(node: ast.FunctionDef) -> Facts | None:
@@ -99,12 +100,12 @@ def _facts(node: ast.FunctionDef) -> Facts | None:
     if any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in inside):
         return None
     every = [below for stmt in node.body for below in ast.walk(stmt)]
-    if any(getattr(n, "id", getattr(n, "attr", None)) in _LOOKS_AROUND for n in every):
+    if any(getattr(n, "id", getattr(n, "attr", None)) in LOOKS_AROUND for n in every):
         return None
     outer = frozenset(
         name for n in inside if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names
     )
-    parameters = _parameters(node)
+    parameters = parameters_of(node)
     local = (parameters | all_stores(node.body)) - outer
     if any(name.startswith("__") and not name.endswith("__") for name in local):
         return None  # names that a class mangles
@@ -196,7 +197,7 @@ class _Cutter:
                 now = (self._open if opened else self._group)(some, now)
 
     def _holds(self, stmt: ast.stmt) -> bool:
-        return self.line is not None and _first(stmt) <= self.line <= _last(stmt)
+        return self.line is not None and first_line(stmt) <= self.line <= last_line(stmt)
 
     def _group(self, body: Sequence[ast.stmt], bound: Names) -> Names | None:
         """Parts of as many statements as can be; names bound after them."""
@@ -288,7 +289,7 @@ class _Cutter:
         if given & self.facts.functions:
             return None  # made anew at each call: no recording would stand for the next one
         returns = any(isinstance(n, ast.Return) for s in bodies for n in own_nodes(s))
-        if after is not None and returns and _first(bodies[0]) == _last(bodies[-1]):
+        if after is not None and returns and first_line(bodies[0]) == last_line(bodies[-1]):
             return None  # the call of such a part takes two lines
         return Region(
             bodies, self._ordered(given, read), tuple(sorted(back)), after is not None, returns
@@ -306,9 +307,9 @@ class _Cutter:
 
     def _own_lines(self, body: tuple[ast.stmt, ...]) -> bool:
         """Whether the statements share no line with others."""
-        first, last = _first(body[0]), body[-1]
+        first, last = first_line(body[0]), body[-1]
         before = self._line(first).encode()[: body[0].col_offset]
-        after = self._line(_last(last)).encode()[last.end_col_offset or 0 :].strip()
+        after = self._line(last_line(last)).encode()[last.end_col_offset or 0 :].strip()
         indent = body[0].col_offset
         return not before.strip() and (not after or after.startswith(b"#")) and indent > 0
 
@@ -342,7 +343,7 @@ class _Cutter:
         parts = tuple(self._part(region) for region in self.regions)
         for index, region in enumerate(self.regions):
             indent = self._indent(region)
-            first, last = _first(region.body[0]), _last(region.body[-1])
+            first, last = first_line(region.body[0]), last_line(region.body[-1])
             calls = list(self._calls(region, f"{PREFIX}{index}({', '.join(region.given)})"))
             for number in range(first, last + 1):
                 text = indent + calls.pop(0) if calls else ""
@@ -350,7 +351,7 @@ class _Cutter:
         return Plan("".join(lines), parts)
 
     def _indent(self, region: Region) -> str:
-        return self._line(_first(region.body[0]))[: region.body[0].col_offset]
+        return self._line(first_line(region.body[0]))[: region.body[0].col_offset]
 
     def _calls(self, region: Region, call: str) -> Iterator[str]:
         """What stands in the driver: one line, or two where the part may or may not return."""
@@ -364,7 +365,7 @@ class _Cutter:
             yield f"else: ({back}) = {PREFIX}result[1]" if back else "else: pass"
 
     def _part(self, region: Region) -> Part:
-        first, last = _first(region.body[0]), _last(region.body[-1])
+        first, last = first_line(region.body[0]), last_line(region.body[-1])
         lines = [self._line(number) for number in range(first, last + 1)]
         if not lines[-1].endswith("\n"):
             lines[-1] += "\n"
@@ -383,28 +384,30 @@ class _Cutter:
         found = [n for s in region.body for n in own_nodes(s) if isinstance(n, ast.Return)]
         for node in sorted(found, key=lambda n: (n.lineno, n.col_offset), reverse=True):
             if node.value is None:
-                _insert(lines, node.end_lineno, node.end_col_offset, first, " (True, None)")
+                insert(lines, node.end_lineno, node.end_col_offset, first, " (True, None)")
             else:
-                _insert(lines, node.end_lineno, node.end_col_offset, first, "))")
-                _insert(lines, node.lineno, node.col_offset + len("return"), first, " (True, (")
+                insert(lines, node.end_lineno, node.end_col_offset, first, "))")
+                insert(lines, node.lineno, node.col_offset + len("return"), first, " (True, (")
 
 
 _WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Subscript, ast.UnaryOp)
 
 
-def _insert(lines: list[str], line: int | None, column: int | None, first: int, text: str) -> None:
+def insert(lines: list[str], line: int | None, column: int | None, first: int, text: str) -> None:
+    """Put text into one of `lines`, of which the first has the number `first`."""
     at = (line or first) - first
     raw = lines[at].encode()
     lines[at] = (raw[:column] + text.encode() + raw[column:]).decode()
 
 
-def _first(stmt: ast.stmt) -> int:
+def first_line(stmt: ast.stmt) -> int:
     """The line where a statement begins, its decorators included."""
     decorators = getattr(stmt, "decorator_list", ())
     return min([stmt.lineno, *(node.lineno for node in decorators)])
 
 
-def _last(stmt: ast.stmt) -> int:
+def last_line(stmt: ast.stmt) -> int:
+    """The line where a statement ends."""
     return stmt.end_lineno or stmt.lineno
 
 

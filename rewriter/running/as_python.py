@@ -14,6 +14,14 @@ from typing import Any
 
 from .tracebacks import without_own_frames
 
+CodeOf = Callable[[bytes, str], types.CodeType | None]
+_code_of: list[CodeOf] = []  # asked for the code of a script's text; None: Python's
+
+
+def code_from(code_of: CodeOf) -> None:
+    """Let `code_of(text, file)` compile what runs; it gives None for what Python shall compile."""
+    _code_of[:] = [code_of]
+
 
 def run(command: list[str], stop: Callable[[], None]) -> None:
     """Run `script.py args`, `-m module args`, `-c code args` or `- args`. Leaves by the script's
@@ -57,13 +65,20 @@ def _run_script(argv: list[str]) -> None:
 def _compiled_script(path: str) -> types.CodeType:
     try:
         with io.open_code(path) as file:
-            return compile(file.read(), path, "exec", dont_inherit=True)
+            return _compiled(file.read(), path)
     except OSError as error:
         print(
             f"dynrun: can't open file {path!r}: [Errno {error.errno}] {error.strerror}",
             file=sys.stderr,
         )
         raise SystemExit(2) from None
+
+
+def _compiled(text: bytes, name: str) -> types.CodeType:
+    changed = _code_of[0](text, name) if _code_of else None
+    if changed is not None:
+        return changed
+    return compile(text, name, "exec", dont_inherit=True)
 
 
 def _run_code(argv: list[str]) -> None:
@@ -80,8 +95,7 @@ def _run_text(text: str, name: str) -> None:
     """Code without a file. Its lines are kept, so that its functions have a source to rewrite."""
     sys.path[0] = ""
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    code = compile(text, name, "exec", dont_inherit=True)
-    exec(code, _new_main(__loader__=BuiltinImporter))
+    exec(_compiled(text.encode(), name), _new_main(__loader__=BuiltinImporter))
 
 
 def _run_module(argv: list[str]) -> None:

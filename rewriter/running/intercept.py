@@ -63,7 +63,9 @@ class Hooks:
             self._calls = ModuleCalls(torch, self.session, self._eager_calls)
         self._before = torch.compile, torch.nn.Module._compiled_call_impl
         torch.compile = torch_compile(torch.compile, self.session, self._calls)
-        if self.session.kinds != "decorated":
+        if self.session.steps is not None:
+            self.session.steps.torch_is_there(_somebody_elses(torch))
+        if self.session.kinds in ("auto", "modules"):
             torch.nn.Module._compiled_call_impl = self._calls
 
     def __exit__(self, *error: object) -> None:
@@ -185,7 +187,10 @@ class ModuleCalls:
         self, known: "Known", module: Any, args: Any, kwargs: Any
     ) -> Callable[..., Any] | None:
         """The compiled call, or None: this one runs eager, with everything inside it."""
+        steps = self._session.steps
         if known.excluded or isinstance(module, self._captured_already):
+            return None
+        if steps is not None and steps.claims(module):
             return None
         if known.entry is None and self._is_due(known, module, args, kwargs):
             known.entry = self._compiled(known, module)
@@ -281,7 +286,9 @@ def torch_compile(
                 session.background.give_up()  # Dynamo takes another thread's tracing for its own
             return original(model, **arguments)
         is_module = hasattr(model, "_compiled_call_impl")
-        if session.excludes(model) or (session.kinds == "modules" and not is_module):
+        kinds = session.kinds
+        left_out = kinds == "step" or (kinds == "modules" and not is_module)
+        if session.excludes(model) or left_out:
             return original(model, disable=True)
         compiled = session.compile(model, **_translated(arguments))
         if hasattr(compiled, "_orig_mod"):

@@ -9,7 +9,7 @@ from typing import Any
 from ... import __version__
 from ...runtime.pacing import SHARE
 
-KINDS = ("auto", "modules", "decorated")
+KINDS = ("auto", "modules", "step", "decorated")
 CALLS = 8  # of each graph that --verify compares, if it is not said
 _DEVICES = ("cpu", "gpu", "auto")
 
@@ -41,8 +41,9 @@ def _what(group: Any) -> None:
         "--compile",
         choices=KINDS,
         default="auto",
-        help="modules: outermost modules; decorated: what the script gives to torch.compile;"
-        " auto (default): both",
+        help="step: training steps, from forward to update; modules: outermost modules; decorated:"
+        " what the script gives to torch.compile; auto (default): all of them, a step before the"
+        " modules in it",
     )
     group.add_argument(
         "--exclude",

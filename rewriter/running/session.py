@@ -18,6 +18,7 @@ from ...runtime.run_lengths import RunLengths
 from ..background import Background
 from ..config import make_options
 from . import summary
+from .step_calls import Steps
 
 _OWN = str(Path(__file__).absolute().parents[1])
 
@@ -31,6 +32,7 @@ class Session:
         self.captured: list[tuple[str, Any]] = []
         self.background: Background | None = None
         self.kinds = "auto"  # of `--compile`
+        self.steps: Steps | None = None  # where training steps are compiled
         self.exclude: tuple[str, ...] = ()
         self.report = ""  # the file of `--report`
         self.script: Sequence[str] = ()
@@ -66,6 +68,21 @@ class Session:
             if self._collector is not None:
                 self._collector.watch(*self.captured[-1])
         return compiled
+
+    def compile_step(self, fn: Any, place: str) -> Any:
+        """The function of a training step that stands at `place`, compiled."""
+        compiled_step: Any = public("compiled_step")
+        self._watch_graphs()
+        arguments = dict(self.arguments)
+        if self.kinds != "step":
+            arguments["fullgraph"] = False  # its modules can still be whole graphs
+        entry = compiled_step(fn, **arguments)
+        entry.background = self.background
+        if self.keep:
+            self.captured.append((f"training step ({place})", entry))
+            if self._collector is not None:
+                self._collector.watch(*self.captured[-1])
+        return entry
 
     def _watch_graphs(self) -> None:
         """Before the first compilation: what `--verify` and `--report` have to see."""

@@ -89,7 +89,8 @@ def test_training_and_evaluation(script, options):
 
 
 def test_explain_and_emit_source(script, tmp_path):
-    error, _ = script(TRAINING)("--backend", "eager", "--explain", "--emit-source", "out")
+    options = ["--compile", "modules", "--explain", "--emit-source", "out"]
+    error, _ = script(TRAINING)("--backend", "eager", *options)
     lines = error.splitlines()
     assert lines[0] == "dynrun: 2 captured"
     assert lines[1].startswith("  Net (script.py:9, called at script.py:15): ")

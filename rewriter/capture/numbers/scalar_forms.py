@@ -34,7 +34,12 @@ _OPERATIONS = frozenset(
     "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ gt lt ge le eq ne __eq__ __ne__"
     " mul_ add_ sub_".split()
 )
-_DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv".split())
+_DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv __rdiv__ __rtruediv__".split())
+_NAMED = {  # the number that scales what is added; `lowering.graphs.tensor_numbers` writes it out
+    **dict.fromkeys("add add_ sub sub_ _foreach_add _foreach_add_".split(), "alpha"),
+    **dict.fromkeys("addcdiv addcdiv_ addcmul addcmul_".split(), "value"),
+}
+_OF_LISTS = frozenset("_foreach_mul _foreach_mul_".split())
 
 
 def of_tensor(value: Value) -> Form:
@@ -84,16 +89,27 @@ def _extreme(beats: Any, parts: tuple[Any, ...], segment: SegmentBuilder, origin
     return segment.call("call_function", torch.where, (wins, second, first), {}, origin)
 
 
-def fits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the operator may take its one traced scalar as a tensor: (tensor, scalar), float32 or
-    float64."""
-    if (
-        kwargs
-        or len(args) != 2
-        or not isinstance(args[0], torch.Tensor)
-        or args[0].dtype not in (torch.float32, torch.float64)
-    ):
-        return False
-    return isinstance(getattr(args[1], "form", None), Form) and (
-        name in _OPERATIONS or name in _DIVISIONS
-    )
+def number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None:
+    """Where an operator on float32 or float64 takes a number that may be a tensor in the graph:
+    argument 1, or the name of a keyword; None elsewhere."""
+    if dtype_of(args) not in (torch.float32, torch.float64):
+        return None
+    if kwargs:
+        named = _NAMED.get(name, "")
+        return named if list(kwargs) == [named] and isinstance(kwargs[named], float) else None
+    on_list = not isinstance(args[0], torch.Tensor)
+    known = _OF_LISTS if on_list else _OPERATIONS | _DIVISIONS
+    return 1 if len(args) == 2 and name in known else None
+
+
+def has_form(number: Any) -> bool:
+    """Whether a traced scalar can be made in the graph."""
+    return isinstance(getattr(number, "form", None), Form)
+
+
+def dtype_of(args: tuple[Any, ...]) -> torch.dtype | None:
+    """The dtype of an operator's first tensor, or of its first list of tensors, if it is one."""
+    first = args[0] if args else None
+    tensors = first if isinstance(first, list | tuple) else [first]
+    dtypes = {each.dtype if isinstance(each, torch.Tensor) else None for each in tensors}
+    return dtypes.pop() if len(dtypes) == 1 else None

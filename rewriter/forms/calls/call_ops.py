@@ -411,6 +411,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (checkpoints.takes, checkpoints.call),
     (lambda f: _is_hashable_in(f, SUBSTITUTES), _substitute),
     (optimizers.takes, optimizers.call),
+    (optimizers.takes_step_count, optimizers.read_step_count),
     (optimizers.takes_numbers, optimizers.call_with_numbers),
     (_is_disabled, _disabled),
     (lambda f: _is_hashable_in(f, CONSTANT), _constant),

@@ -23,6 +23,24 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return rec.call(_method_behind(function), given, kwargs)
 
 
+def takes_step_count(function: Any) -> bool:
+    """Whether it is how torch's optimizers read their counts: numbers in eager, and float32 tensors
+    where `is_compiling()`."""
+    if not isinstance(function, types.FunctionType) or function.__name__ != "_get_value":
+        return False
+    return module_name(function) == "torch.optim.optimizer"
+
+
+def read_step_count(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A tensor of float64, so that bias corrections are as exact as with Python's numbers."""
+    items.guard_arguments(rec, args, kwargs)
+    (count,) = args
+    is_number = _is_tensor(count) and count.dim() == 0 and count.dtype == torch.float32
+    return count.to(torch.float64) if is_number else count
+
+
 def takes_numbers(function: Any) -> bool:
     return any(function is each for each in _SCALED)
 

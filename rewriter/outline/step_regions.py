@@ -1,0 +1,220 @@
+"""Where the text of a file shows a training step: the statements from the forward to the update, in
+one block of a loop or a function."""
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from .bound_names import Names, all_stores, own_nodes
+from .partition import parameters_of
+
+MOST_STARTS = 12
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NO_OPTIMIZER = re.compile(r"sched|warm|prof|env|writer|progress|bar|timer|track|log|ema", re.I)
+_AFTER = {"zero_grad": re.compile(""), "update": re.compile("scaler", re.I)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """A function, or the file itself. `containers`: (name, is a class) of what it stands in;
+    `around`: variables of the functions around it."""
+
+    node: ast.Module | ast.FunctionDef
+    containers: tuple[tuple[str, bool], ...]
+    around: Names
+
+    @property
+    def is_file(self) -> bool:
+        return isinstance(self.node, ast.Module)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Region:
+    """`block[start : last + 1]`, for one of the `starts`, is a step: the last start whose values
+    have no gradient history is the right one, which only a run can tell. `loops`: those around it,
+    from outside in."""
+
+    scope: Scope
+    block: list[ast.stmt]
+    starts: tuple[int, ...]
+    last: int
+    loops: tuple[ast.stmt, ...]
+
+
+def regions(tree: ast.Module) -> Iterator[Region]:
+    """Every step of a file, inner functions and methods included."""
+    for scope in _scopes(tree, Scope(tree, (), frozenset())):
+        yield from _in_block(scope, scope.node.body, ())
+
+
+def _scopes(node: ast.AST, scope: Scope) -> Iterator[Scope]:
+    if node is scope.node:
+        yield scope
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            inside = (*scope.containers, *_own_name(scope), (child.name, True))
+            yield from _below(child, dataclasses.replace(scope, containers=inside), scope)
+        elif isinstance(child, ast.FunctionDef):
+            yield from _scopes(child, _function_scope(child, scope))
+        elif not isinstance(child, ast.AsyncFunctionDef | ast.Lambda):
+            yield from _scopes(child, scope)
+
+
+def _own_name(scope: Scope) -> tuple[tuple[str, bool], ...]:
+    node = scope.node
+    return () if isinstance(node, ast.Module) else ((node.name, False),)
+
+
+def _below(cls: ast.ClassDef, inside: Scope, outside: Scope) -> Iterator[Scope]:
+    """Methods: names of the class are not visible in them."""
+    for child in cls.body:
+        if isinstance(child, ast.FunctionDef):
+            around = outside.around | _locals(outside)
+            yield from _scopes(child, Scope(child, inside.containers, around))
+
+
+def _function_scope(node: ast.FunctionDef, scope: Scope) -> Scope:
+    return Scope(node, (*scope.containers, *_own_name(scope)), scope.around | _locals(scope))
+
+
+def _locals(scope: Scope) -> Names:
+    node = scope.node
+    return frozenset() if isinstance(node, ast.Module) else local_names(node)
+
+
+def local_names(node: ast.FunctionDef) -> Names:
+    """Variables of a function."""
+    return (parameters_of(node) | all_stores(node.body)) - declared(node, ast.Global, ast.Nonlocal)
+
+
+def declared(node: ast.AST, *kinds: type) -> Names:
+    """Names in `global` or `nonlocal` statements of a function, not of those made in it."""
+    body = getattr(node, "body", [])
+    found = (n for stmt in body for n in own_nodes(stmt) if isinstance(n, kinds))
+    return frozenset(name for statement in found for name in statement.names)  # type: ignore[attr-defined]
+
+
+# -- which statements
+
+
+def _in_block(
+    scope: Scope, block: list[ast.stmt], loops: tuple[ast.stmt, ...], whole: bool = False
+) -> Iterator[Region]:
+    """Steps in a block and in those inside. `whole`: the block belongs to an `if`, `with` or `try`:
+    what it has is a step only with everything from forward to update."""
+    segment: list[int] = []
+    for index, stmt in enumerate(block):
+        inner = list(_in_statement(scope, stmt, loops))
+        yield from inner
+        if inner or (isinstance(stmt, _LOOPS) and (_calls(stmt, "backward") or _updates(stmt))):
+            yield from _of_segment(scope, block, segment, loops, whole)
+            segment = []
+        else:
+            segment.append(index)
+    yield from _of_segment(scope, block, segment, loops, whole)
+
+
+def _in_statement(scope: Scope, stmt: ast.stmt, loops: tuple[ast.stmt, ...]) -> Iterator[Region]:
+    if isinstance(stmt, ast.For | ast.While):
+        yield from _in_block(scope, stmt.body, (*loops, stmt))
+    elif isinstance(stmt, ast.If | ast.With | ast.Try):
+        for name in ("body", "orelse", "finalbody"):
+            yield from _in_block(scope, getattr(stmt, name, []), loops, whole=True)
+
+
+def _of_segment(
+    scope: Scope,
+    block: list[ast.stmt],
+    segment: list[int],
+    loops: tuple[ast.stmt, ...],
+    whole: bool,
+) -> Iterator[Region]:
+    backward = [i for i in segment if _calls(block[i], "backward")]
+    if not backward or (scope.is_file and not loops):
+        return  # what a file runs once is not worth it
+    later = [i for i in segment if i >= backward[-1]]
+    updates = [i for i in later if _updates(block[i]) or _updates_by_hand(block[i])]
+    latest = _latest_start(block, segment[0], backward[0])
+    if whole and not (updates and _makes_what_is_differentiated(block, segment[0], backward[0])):
+        return
+    last = updates[0] if updates else backward[-1]
+    while last + 1 in segment and _follows(block[last + 1]):
+        last += 1
+    starts = range(max(segment[0], latest - MOST_STARTS + 1), latest + 1)
+    yield Region(scope, block, tuple(starts), last, loops)
+
+
+def _latest_start(block: list[ast.stmt], first: int, backward: int) -> int:
+    """The last statement at which a step may begin: where it differentiates an attribute that it
+    made (`self.loss`), not behind the making."""
+    needed, latest = _dotted(block[backward], ast.Load), backward
+    for index in range(backward - 1, first - 1, -1):
+        made = _dotted(block[index], ast.Store) & needed
+        if made:
+            needed |= _dotted(block[index], ast.Load)
+        if any("." in name for name in made):
+            latest = index
+    return latest
+
+
+def _dotted(stmt: ast.stmt, kind: type) -> set[str]:
+    """`name` and `name.attribute` of what a statement reads, or stores."""
+    return {
+        ast.unparse(node)
+        for node in own_nodes(stmt)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, kind)
+    }
+
+
+def _makes_what_is_differentiated(block: list[ast.stmt], first: int, backward: int) -> bool:
+    """Whether the block has the forward: what `backward()` is called on is stored in it, or made on
+    the spot."""
+    receivers = [call.func.value for call in _calls(block[backward], "backward")]  # type: ignore[attr-defined]
+    inside = [node for each in receivers for node in ast.walk(each)]
+    names = {node.id for node in inside if isinstance(node, ast.Name)}
+    stored = all_stores(block[first : backward + 1])
+    return bool(names & stored) or sum(isinstance(node, ast.Call) for node in inside) > 1
+
+
+def _calls(stmt: ast.AST, method: str) -> list[ast.Call]:
+    return [
+        node
+        for node in own_nodes(stmt)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+    ]
+
+
+def _updates(stmt: ast.stmt) -> bool:
+    """Whether an optimizer's (or a scaler's) `step` is called, as far as the name tells."""
+    return any(
+        len(call.args) < 2 and not _NO_OPTIMIZER.search(ast.unparse(call.func.value))  # type: ignore[attr-defined]
+        for call in _calls(stmt, "step")
+    )
+
+
+def _updates_by_hand(stmt: ast.stmt) -> bool:
+    """Whether a loop over parameters reads their gradients."""
+    return any(
+        isinstance(node, ast.For)
+        and "parameters" in ast.unparse(node.iter)
+        and any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in own_nodes(node))
+        for node in own_nodes(stmt)
+    )
+
+
+def _follows(stmt: ast.stmt) -> bool:
+    """`optimizer.zero_grad()` or `scaler.update()` behind an update belong to it."""
+    if not isinstance(stmt, ast.Expr) or not isinstance(stmt.value, ast.Call):
+        return False
+    func = stmt.value.func
+    wanted = _AFTER.get(func.attr) if isinstance(func, ast.Attribute) else None
+    return wanted is not None and bool(wanted.search(ast.unparse(func)))
+
+
+def clears_gradients(stmt: ast.stmt) -> bool:
+    """Whether a statement is `….zero_grad(…)`."""
+    return _follows(stmt) and stmt.value.func.attr == "zero_grad"  # type: ignore[attr-defined]

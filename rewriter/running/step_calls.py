@@ -1,0 +1,345 @@
+"""Training steps of the script while it runs. Its text was given drivers (`outline.step_driver`),
+which ask here before each step whether it was done; most of the time the answer is no, and the
+user's own statements run in their place.
+
+Once a step is worth it, its function is recorded by a real call and built beside the script; then
+its calls are timed against the statements in place, and the faster of the two stays. This module
+loads no torch.
+"""
+
+import os
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from ... import (
+    # the package's lazy table: `public("compile_step")` loads torch and the compiler
+    __getattr__ as public,
+)
+from ...runtime import report
+from ...runtime.report import log
+from ..outline.step_texts import FALLS, NOT_BOUND, Start, TrainingStep
+
+CALLS = 8  # in place, before anything is done for a step
+WRAPPERS = (
+    "torch.nn.parallel.",
+    "torch.distributed.",
+)  # they do their work in hooks of autograd, which no graph has
+PATIENCE = 100  # starts that are looked at until the step has run once
+MANY = 64  # elements of a container that are looked at
+IN_PLACE: Any = type("InPlace", (), {"__repr__": lambda self: "IN_PLACE"})()
+"""What serves a call of a step's function when the user's statements shall run."""
+
+
+class Session(Protocol):
+    """What is asked of the run."""
+
+    background: Any
+
+    def compile_step(self, fn: Any, place: str) -> Any: ...
+
+
+class Result:
+    """What a step left: the variables that it bound; how it leaves the loop or function, with the
+    value of a `return`; or the error that it raised, at a line."""
+
+    def __init__(self, how: int = FALLS, value: Any = None, bound: Any = ()) -> None:
+        self.how, self.value, self.bound = how, value, dict(bound)
+        self.error: BaseException | None = None
+        self.line = 0
+
+
+class _Now(threading.local):
+    """Of one thread: what the last question found, and when the step in place began."""
+
+    result: Result | None = None
+    site: "Site | None" = None
+    first: "Site | None" = None  # whose first run is under way
+    started = 0.0
+    sample: Callable[[], None] | None = None
+
+
+class Steps:
+    """What drivers ask, under the name `outline.step_driver.DRIVER`."""
+
+    def __init__(self, session: Session, eager_calls: int) -> None:
+        self._session, self._eager_calls = session, max(1, eager_calls)
+        self._sites: list[Site] = []
+        self._now = _Now()
+        self._somebody_elses: Callable[[], bool] | None = None  # until torch is there
+        self._claimed: dict[int, tuple[weakref.ref[Any], Site]] = {}
+
+    def register(self, step: TrainingStep) -> int:
+        """The number of a step that was found in a text."""
+        self._sites.append(Site(step))
+        return len(self._sites) - 1
+
+    def torch_is_there(self, somebody_elses: Callable[[], bool]) -> None:
+        """torch was loaded; `somebody_elses` says whether what is called now belongs to somebody
+        who traces or records."""
+        self._somebody_elses = somebody_elses
+
+    def claims(self, module: Any) -> bool:
+        """Whether the calls of a module, in training, are a step's."""
+        if self._now.first is not None and module.training:
+            return True  # it may turn out to be one
+        known = self._claimed.get(id(module))
+        if known is None or known[1].excluded or not module.training:
+            return False
+        return known[0]() is module
+
+    # -- what drivers ask, in this order
+
+    def enter(self, number: int, index: int, given: tuple[Any, ...]) -> None:
+        """A step could begin here, with these variables. Never raises."""
+        now, site = self._now, self._sites[number]
+        now.result = now.first = None
+        if site.excluded or self._somebody_elses is None or sys.gettrace() is not None:
+            return
+        if site.chosen is None:
+            now.first = site.note_start(index, given)
+        elif index == site.chosen:
+            now.site, now.sample = site, None
+            try:
+                now.result = self._done(site, given, sys._getframe(1).f_globals)
+            except Exception as error:
+                site.fail(error)
+            now.started = time.perf_counter()
+
+    def passed(self) -> None:
+        """A variable of the step is not bound: the statements say so."""
+        self._now.result = None
+
+    def served(self) -> bool:
+        """Whether the step was done; what the statements would have done is in the next answers."""
+        return self._now.result is not None
+
+    def failed(self) -> bool:
+        """Whether it raised."""
+        return self._given().error is not None
+
+    def has(self, name: str) -> bool:
+        """Whether it bound a variable."""
+        return name in self._given().bound
+
+    def take(self, name: str) -> Any:
+        """The value of a variable that it bound."""
+        return self._given().bound.pop(name)
+
+    def line(self) -> int:
+        """The line where it raised."""
+        return self._given().line
+
+    def error(self) -> BaseException:
+        """What it raised."""
+        result, self._now.result = self._given(), None
+        assert result.error is not None
+        return result.error
+
+    def left(self) -> int:
+        """How it leaves the loop or the function."""
+        return self._given().how
+
+    def value(self) -> Any:
+        """What it returns."""
+        return self._given().value
+
+    def leave(self, number: int) -> None:
+        """The statements in place have run to their end."""
+        now, site = self._now, self._sites[number]
+        now.first = None
+        if site.excluded or self._somebody_elses is None:
+            return
+        if site.chosen is None:
+            self._choose(site, sys._getframe(1))
+        elif now.site is site:
+            now.site = None
+            site.calls += 1
+            site.seconds += time.perf_counter() - now.started
+            if now.sample is not None:
+                now.sample()
+
+    # -- a step
+
+    def _choose(self, site: "Site", frame: Any) -> None:
+        try:
+            for module in site.choose(frame):
+                self._claimed[id(module)] = weakref.ref(module), site
+        except Exception as error:
+            site.exclude(f"{type(error).__name__}: {error}")
+
+    def _given(self) -> Result:
+        result = self._now.result
+        assert result is not None
+        return result
+
+    def _done(self, site: "Site", given: tuple[Any, ...], names: dict[str, Any]) -> Result | None:
+        assert self._somebody_elses is not None
+        if self._somebody_elses():
+            return None
+        if site.compiled is None:
+            if not self._is_due(site):
+                return None
+            site.compiled = self._session.compile_step(site.function(names), site.place)
+        elif site.compiled.is_eager():
+            site.exclude("eager was as fast, or it cannot be captured")
+            return None
+        return site.run(given, self._now)
+
+    def _is_due(self, site: "Site") -> bool:
+        background = self._session.background
+        if background is None:
+            return site.calls >= self._eager_calls
+        return site.calls >= CALLS and bool(background.wants(site.calls, site.seconds))
+
+
+class Site:
+    """One step: where it begins, what was seen of it, and its compiled function."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self.step = step
+        self.chosen: int | None = None
+        self.excluded = False
+        self.calls = 0
+        self.seconds = 0.0
+        self.compiled: Any = None
+        self._noted = 0
+        self._clean: dict[int, tuple[Any, ...]] = {}  # starts without a history in what is given
+
+    @property
+    def start(self) -> Start:
+        start = self.step.starts[self.chosen or 0]
+        assert start is not None
+        return start
+
+    @property
+    def place(self) -> str:
+        """`train.py:12-19`."""
+        first, last = self.start.lines
+        return f"{os.path.basename(self.step.file)}:{first}-{last}"
+
+    def exclude(self, why: str) -> None:
+        """From now on the statements run in place, and modules are compiled for themselves."""
+        log.debug("the training step at %s stays in eager: %s", self.step.file, why)
+        self.excluded, self.compiled = True, None
+        self._clean.clear()
+
+    def fail(self, error: Exception) -> None:
+        """It could not be compiled: said once."""
+        why = f"{type(error).__name__}: {error}"
+        message = f"the training step at {self.place} runs in eager: it cannot be compiled: {why}"
+        report.warn_once("internal", message, self.place)
+        self.exclude(why)
+
+    def note_start(self, index: int, given: tuple[Any, ...]) -> "Site | None":
+        """The first time the step runs: whether it could begin here. None where it never came to
+        its end."""
+        self._noted += 1
+        if self._noted > PATIENCE:
+            self.exclude("it does not come to its end")
+            return None
+        if not any(map(_has_history, given)):
+            self._clean[index] = given
+        return self
+
+    def choose(self, frame: Any) -> list[Any]:
+        """The first time the step has run, in `frame`: the last start of those that could be, with
+        the clearing of gradients before it. Gives the modules that it uses."""
+        if not self._clean:
+            self.exclude("what it differentiates was made before it")
+            return []
+        index = max(self._clean)
+        while index - 1 in self._clean and _clears(self.step.starts[index - 1]):
+            index -= 1
+        given, self.chosen = self._clean[index], index
+        self._clean.clear()
+        modules = list(_modules((*given, *_globals_of(self.start.text, frame))))
+        if any(type(module).__module__.startswith(WRAPPERS) for module in modules):
+            self.exclude("a wrapper of torch.distributed does its work in hooks")
+            return []
+        return modules
+
+    def function(self, names: dict[str, Any]) -> types.FunctionType:
+        """The step as a function with the user's globals."""
+        make: Any = public("step_function")
+        return make(self.step, self.start, names)  # type: ignore[no-any-return]
+
+    def run(self, given: tuple[Any, ...], now: _Now) -> Result | None:
+        """Do the step; None where the statements shall run."""
+        try:
+            result = self.compiled(*given)
+        except BaseException as error:
+            return self._raised(error)
+        if result is IN_PLACE:
+            now.sample = self.compiled.sample()
+            return None
+        how, value, variables = result
+        pairs = zip(self.start.back, variables, strict=bool(variables))
+        bound = {name: one for name, one in pairs if not _is_unbound(one)}
+        return Result(how, value, bound)
+
+    def _raised(self, error: BaseException) -> Result:
+        """The variables that were bound until then, and the line."""
+        result = Result()
+        result.error, result.line = error, self.start.lines[0]
+        tb = error.__traceback__
+        while tb is not None and not self._is_own(tb.tb_frame.f_code):
+            tb = tb.tb_next
+        if tb is not None:
+            result.line, found = tb.tb_lineno, tb.tb_frame.f_locals
+            kept = {name: found[name] for name in self.start.back if name in found}
+            result.bound = {name: one for name, one in kept.items() if not _is_unbound(one)}
+        result.error = error.with_traceback(tb.tb_next if tb is not None else None)
+        return result
+
+    def _is_own(self, code: types.CodeType) -> bool:
+        step = self.step
+        return (code.co_filename, code.co_firstlineno) == (step.file, self.start.first_line)
+
+
+def _clears(start: Start | None) -> bool:
+    return start is not None and start.clears
+
+
+def _is_unbound(value: Any) -> bool:
+    return type(value) is str and value == NOT_BOUND
+
+
+def _has_history(value: Any, depth: int = 2) -> bool:
+    """Whether a tensor, also in a list or dict, was made of what gets a gradient."""
+    if isinstance(value, list | tuple | dict) and depth:
+        parts = list(value.values() if isinstance(value, dict) else value)[:MANY]
+        return any(_has_history(part, depth - 1) for part in parts)
+    return getattr(value, "grad_fn", None) is not None if _is_tensor(value) else False
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, sys.modules["torch"].Tensor)
+
+
+def _globals_of(text: str, frame: Any) -> Iterator[Any]:
+    """What the names in a text mean at a frame."""
+    known = frame.f_globals
+    for name in set(_words(text)):
+        if name in known:
+            yield known[name]
+
+
+def _words(text: str) -> list[str]:
+    return "".join(each if each.isidentifier() or each.isdigit() else " " for each in text).split()
+
+
+def _modules(values: tuple[Any, ...]) -> Iterator[Any]:
+    """Modules among the values, and among their attributes."""
+    kind = sys.modules["torch"].nn.Module
+    for value in values:
+        if isinstance(value, kind):
+            yield value
+        elif hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType):
+            yield from (
+                each for each in list(vars(value).values())[:MANY] if isinstance(each, kind)
+            )

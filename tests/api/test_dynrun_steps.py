@@ -1,0 +1,317 @@
+"""Training steps in the source of a script, compiled whole: what the script prints, binds and raises
+is python's."""
+
+import builtins
+import contextlib
+import io
+import linecache
+import os
+import subprocess
+import sys
+import textwrap
+import traceback
+import types
+
+import pytest
+import torch
+from dynfix.rewriter.outline.step_driver import DRIVER, with_drivers
+from dynfix.rewriter.running.intercept import _somebody_elses
+from dynfix.rewriter.running.step_calls import Steps
+from dynfix.rewriter.running.step_function import compiled_step
+
+START = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
+X, Y = torch.randn(22, 6), torch.randint(0, 3, (22,))
+"""
+
+
+class Session:
+    """Compiles a step after its first run, at once."""
+
+    background = None
+
+    def __init__(self):
+        self.entries = {}
+
+    def compile_step(self, fn, place):
+        self.entries[place] = compiled_step(fn, backend="eager")
+        return self.entries[place]
+
+    def hits(self):
+        return [sum(e.hits for e in each._dispatcher.entries) for each in self.entries.values()]
+
+
+def executed(code, file):
+    """What a script prints, and the last lines and places of its traceback."""
+    main, before = types.ModuleType("__main__"), sys.modules["__main__"]
+    sys.modules["__main__"], out, error = main, io.StringIO(), []
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(code, main.__dict__)
+    except Exception as raised:
+        own = [f for f in traceback.extract_tb(raised.__traceback__) if f.filename == file]
+        error = [repr(raised), [(f.lineno, f.name) for f in own]]
+    finally:
+        sys.modules["__main__"] = before
+    return out.getvalue(), error
+
+
+@pytest.fixture
+def equal(tmp_path):
+    """`equal(text)` runs a script as it is and with drivers, both with the same end; gives the
+    session."""
+
+    def run(text, start=START):
+        file = str(tmp_path / "script.py")
+        source = (start + textwrap.dedent(text)).encode()
+        (tmp_path / "script.py").write_bytes(source)
+        linecache.checkcache(file)
+        wanted = executed(compile(source, file, "exec"), file)
+        session = Session()
+        steps = Steps(session, 1)
+        steps.torch_is_there(_somebody_elses(torch))
+        setattr(builtins, DRIVER, steps)
+        code = with_drivers(source, file, steps.register)
+        assert code is not None
+        assert executed(code, file) == wanted
+        return session
+
+    yield run
+    delattr(builtins, DRIVER)
+
+
+LOOP = """
+    for epoch in range(3):
+        net.train()
+        for i in range(0, 22, 6):
+            x, y = X[i : i + 6], Y[i : i + 6]
+            optimizer.zero_grad()
+            out = net(x)
+            loss = F.cross_entropy(out, y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            optimizer.step()
+            scheduler.step()
+            print(loss.item(), optimizer.param_groups[0]["lr"])
+        net.eval()
+        with torch.no_grad():
+            print((net(X).argmax(1) == Y).sum())
+    print(loss.item(), out.shape, [p.sum().item() for p in net.parameters()], net[0].weight.grad)
+"""
+
+
+def test_a_loop_with_clipping_scheduler_and_validation(equal):
+    session = equal(
+        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)\n"
+        + textwrap.dedent(LOOP)
+    )
+    (entry,) = session.entries.values()
+    assert [len(r.segments) for r in entry.recordings] == [1, 1]  # and one for the last batch
+    assert session.hits()[0] >= 6
+
+
+def test_a_function_that_accumulates(equal):
+    session = equal("""
+        def train(model, batches, k=2):
+            losses = []
+            optimizer.zero_grad()
+            for i, (x, y) in enumerate(batches):
+                loss = F.cross_entropy(model(x), y) / k
+                loss.backward()
+                if (i + 1) % k == 0:
+                    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                losses.append(loss.item())
+            return losses, norm
+
+        batches = [(X[i : i + 5], Y[i : i + 5]) for i in range(0, 20, 5)]
+        for _ in range(4):
+            print(train(net, batches), net[0].weight.grad)
+    """)
+    assert session.hits()[0] >= 6
+
+
+def test_two_models_and_a_read_between(equal):
+    session = equal("""
+        maker = nn.Linear(2, 6)
+        other = torch.optim.SGD(maker.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(6):
+            net.zero_grad()
+            real = F.cross_entropy(net(X), Y)
+            real.backward()
+            seen = real.item()
+            fake = maker(torch.randn(4, 2))
+            false = F.cross_entropy(net(fake.detach()), Y[:4])
+            false.backward()
+            optimizer.step()
+            maker.zero_grad()
+            loss = -F.cross_entropy(net(fake), Y[:4])
+            loss.backward()
+            other.step()
+            print(seen, false.item(), loss.item())
+    """)
+    assert session.hits() == [3]
+
+
+def test_a_method_with_private_names(equal):
+    session = equal("""
+        class Trainer:
+            def __init__(self, model):
+                self.model, self.taken, self.__optimizer = model, 0, optimizer
+            def step(self, x, y):
+                out = self.model(x)
+                self.loss = F.cross_entropy(out, y)
+                self.__optimizer.zero_grad(set_to_none=True)
+                self.loss.backward()
+                self.__optimizer.step()
+                self.taken += 1
+                return out.argmax(1)
+        trainer = Trainer(net)
+        for _ in range(6):
+            print(trainer.step(X, Y).sum(), trainer.loss.item(), trainer.taken)
+    """)
+    assert session.hits() == [3]
+
+
+def test_names_that_functions_of_the_file_read_and_store(equal):
+    session = equal("""
+        noted = 0
+        def note():
+            global noted
+            noted += 1
+            return f"{loss.item():.5f}" if noted > 1 else ""
+        for _ in range(6):
+            before = note()
+            out = net(X)
+            loss = F.cross_entropy(out, Y)
+            optimizer.zero_grad()
+            loss.backward()
+            between = note()
+            optimizer.step()
+            print(before, between, noted)
+    """)
+    assert session.hits()[0] > 0
+
+
+@pytest.mark.parametrize("leave", ["continue", "break", "return loss.item()"])
+def test_a_step_that_leaves(equal, leave):
+    equal(f"""
+        def train():
+            for i in range(9):
+                x = X * float("nan") if i in (4, 6) else X
+                loss = F.cross_entropy(net(x), Y)
+                if not torch.isfinite(loss):
+                    print("skipped", i)
+                    {leave}
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(loss.item())
+            return loss.item()
+        print(train())
+    """)
+
+
+def test_an_error_in_a_step_has_its_lines_and_variables(equal):
+    text = """
+        class Net(nn.Linear):
+            def forward(self, x):
+                if x.shape[0] == 3:
+                    raise ValueError("three")
+                return super().forward(x)
+        net = Net(6, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        def train(rows):
+            for n in rows:
+                try:
+                    mark = f"mark {n}"
+                    loss = F.cross_entropy(net(X[:n]), Y[:n])
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                except ValueError as error:
+                    print(repr(error), error.__traceback__.tb_lineno, mark)
+            print(loss.item())
+        train([4, 3, 4, 3, 4, 4, 3])
+        for n in (4, 4, 4, 3):
+            loss = F.cross_entropy(net(X[:n]), Y[:n])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+    assert len(equal(text).entries) == 2
+
+
+def test_what_cannot_be_captured_stays_in_its_place(equal):
+    session = equal("""
+        for _ in range(4):
+            loss = F.cross_entropy(net(X), Y)
+            print(len(open(torch.__file__).read()))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        def seen():
+            for _ in range(3):
+                loss = F.cross_entropy(net(X), Y)
+                print(sorted(locals()))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        seen()
+    """)
+    (entry,) = session.entries.values()
+    assert entry.is_eager() and not session.hits()[0]
+
+
+def test_a_scaler_and_autocast(equal):
+    session = equal("""
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3, enabled=False)
+        for _ in range(6):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(net(X), Y)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            print(loss.item(), scaler.get_scale())
+    """)
+    assert session.hits() == [3]
+
+
+MAIN = (
+    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
+)
+
+
+def test_the_command_names_the_step(tmp_path):
+    """A script, and a module of the user's that it imports."""
+    (tmp_path / "training.py").write_text(START + textwrap.dedent("""
+        def train(n):
+            for _ in range(n):
+                loss = F.cross_entropy(net(X), Y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            return loss
+    """))  # fmt: skip
+    (tmp_path / "script.py").write_text("import training\nprint(training.train(4).item())\n")
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    runs = [
+        subprocess.run(
+            [sys.executable, *options, "script.py"],
+            cwd=tmp_path, env=env, capture_output=True, text=True,
+        )
+        for options in ([], ["-c", MAIN, "--explain", "--compile", "step", "--backend", "eager"])
+    ]  # fmt: skip
+    assert runs[0].stdout == runs[1].stdout and not runs[1].returncode
+    assert runs[1].stderr == (
+        "dynrun: 1 captured\n  training step (training.py:12-15): 1 recorded, 1 graphs, 0 breaks\n"
+    )
