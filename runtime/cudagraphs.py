@@ -52,7 +52,7 @@ class GraphedProgram:
         self._refused = ""
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        if self._refused or not self._on_device(args) or not self._lock.acquire(blocking=False):
+        if self._refused or not self._may_replay() or not self._lock.acquire(blocking=False):
             return self.program(args)
         try:
             variant = self._variant(args)
@@ -64,21 +64,21 @@ class GraphedProgram:
         finally:
             self._lock.release()
 
-    def _on_device(self, args: Sequence[Any]) -> bool:
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        return (
-            all(tensor.device == self.device for tensor in tensors)
-            and torch.cuda.current_device() == self.device.index
-            and not torch.cuda.is_current_stream_capturing()
-        )
+    def _may_replay(self) -> bool:
+        capturing = torch.cuda.is_current_stream_capturing
+        return torch._C._cuda_getDevice() == self.device.index and not capturing()
 
     def _variant(self, args: Sequence[Any]) -> _Variant | None:
-        """What serves calls of these sizes on this stream; None for the first, which warms up."""
+        """What serves calls of these sizes, and of tensors at these places, on this stream; None
+        for the first, which warms up, and where a tensor is elsewhere than on the device. (Each
+        place has one device: guards saw to that.)"""
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        key = (stream, *(arg for arg in args if not isinstance(arg, torch.Tensor)))
+        key = (stream, *[torch.Tensor if isinstance(arg, torch.Tensor) else arg for arg in args])
         found = self._variants.get(key)
         if found is None and len(self._variants) < _SIZES:
-            self._variants[key] = _Variant(self.program, self.device, args, self.writes)
+            tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+            if all(tensor.device == self.device for tensor in tensors):
+                self._variants[key] = _Variant(self.program, self.device, args, self.writes)
         return found
 
 
@@ -168,12 +168,13 @@ class _Lane:
     ) -> None:
         self.copied = sorted(copied)
         self.inputs = {k: _like(args[k]) for k in self.copied}
+        self.into = [(k, _dense(made)) for k, made in self.inputs.items()]
         given = [self.inputs.get(k, arg) for k, arg in enumerate(args)]
-        self.fixed = [
-            (k, arg.data_ptr())
-            for k, arg in enumerate(args)
-            if isinstance(arg, torch.Tensor) and k not in copied
+        places = [
+            k for k, arg in enumerate(args) if isinstance(arg, torch.Tensor) and k not in copied
         ]
+        self.read = itemgetter(*places, 0, 0)  # two more: a tuple, however few there are
+        self.fixed = self.read(_addresses(args)) if args else ()
         self.graph, results = _captured(program, device, given)
         self.own: dict[int, torch.Tensor] = {}
         known = [*enumerate(given)]
@@ -208,7 +209,7 @@ class _Lane:
         return lambda args: alias()
 
     def reads_at(self, addresses: Sequence[int]) -> bool:
-        return all(addresses[k] == address for k, address in self.fixed)
+        return not addresses or self.read(addresses)[:-2] == self.fixed[:-2]
 
     def held(self) -> list[int]:
         """Results that somebody still holds."""
@@ -221,8 +222,8 @@ class _Lane:
         self, args: list[Any], copied_results: set[int], writes: frozenset[int]
     ) -> list[Any]:
         with torch.no_grad():
-            for k in self.copied:
-                _dense(self.inputs[k]).copy_(_dense(args[k]))
+            for k, into in self.into:
+                into.copy_(_dense(args[k]))
             self.graph.replay()
             for k in writes.intersection(self.copied):
                 _dense(args[k]).copy_(_dense(self.inputs[k]))
@@ -240,7 +241,10 @@ class _Lane:
             kinds.setdefault(self.own[k].dtype, []).append(k)
         copies = {k: torch.empty_like(self.own[k]) for k in chosen}
         for numbers in kinds.values():
-            torch._foreach_copy_([copies[k] for k in numbers], [self.own[k] for k in numbers])
+            if len(numbers) == 1:
+                copies[numbers[0]].copy_(self.own[numbers[0]])
+            else:
+                torch._foreach_copy_([copies[k] for k in numbers], [self.own[k] for k in numbers])
         return copies
 
 
@@ -257,6 +261,8 @@ def _uses(storage: torch.UntypedStorage) -> int:
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without the repetitions of `expand`."""
+    if 0 not in tensor.stride():
+        return tensor
     return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
 
 
