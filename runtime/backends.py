@@ -98,6 +98,7 @@ def check(backend: str | CompilerFn) -> None:
     if callable(backend) or backend in known_here() or backend in _announced():
         return
     if _has_package(backend):
+        _peer(backend)
         return
     if backend in _PACKAGES:
         package = _PACKAGES[backend][1]
@@ -129,5 +130,8 @@ def _peer(name: str) -> CompilerFn:
 
     if name in _PACKAGES:
         importlib.import_module(_PACKAGES[name][0])  # which registers it
-    compiler_fn: CompilerFn = torch._dynamo.lookup_backend(name)
+    try:
+        compiler_fn: CompilerFn = torch._dynamo.lookup_backend(name)
+    except torch._dynamo.exc.InvalidBackend as error:
+        raise OptionError(f"torch {torch.__version__} has no backend {name!r}") from error
     return compiler_fn
