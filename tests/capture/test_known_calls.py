@@ -359,3 +359,21 @@ def test_modules_that_export_made_give_what_they_gave():
         torch.testing.assert_close(compiled(x), exported(x))
     with pytest.raises(AssertionError, match="Guard failed"):
         compiled(torch.ones(2, 3))
+
+
+def test_clipping_of_gradients_does_not_break():
+    def make():
+        weights = [torch.nn.Parameter(X.clone()), torch.nn.Parameter(Y.clone())]
+
+        def step(x):
+            loss = sum((w * x).square().sum() for w in weights)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(weights, 0.5)
+            found = [w.grad * 1 for w in weights]
+            for w in weights:
+                w.grad = None
+            return loss, norm, found
+
+        return step
+
+    one_graph(same(make, *[(X,), (Y,)] * 3, tolerance=(1e-5, 1e-6)))

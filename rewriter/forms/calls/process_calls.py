@@ -35,6 +35,11 @@ _READING = frozenset(
     is_torchelastic_launched get_rank get_world_size get_backend get_node_local_rank
     supports_bf16""".split()
 )
+# How functions of torch._C that change nothing are called.
+_QUESTIONS = (
+    *("are_", "can_", "dispatch_", "get_", "has_", "is_", "jit_is_", "log_api_"),
+    "group_tensors_by_device_and_dtype",
+)
 _SETTINGS = frozenset(
     {
         torch.set_warn_always,
@@ -74,9 +79,8 @@ def _is_bound(function: types.BuiltinFunctionType) -> bool:
 
 def _only_reads(function: types.BuiltinFunctionType) -> bool:
     name = function.__name__
-    return getattr(torch._C, name, None) is function and name.lstrip("_").startswith(
-        ("are_", "can_", "dispatch_", "get_", "has_", "is_", "jit_is_", "log_api_")
-    )
+    known = getattr(torch._C, name, None) is function
+    return known and name.lstrip("_").startswith(_QUESTIONS)
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
