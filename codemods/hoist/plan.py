@@ -144,6 +144,7 @@ def planned(
         for raw, clean in facts[path].reads:
             if clean and all(_may_change(p, line, load, settings) for p, _, (line, *_) in raw):
                 planner.add(raw)
+    planner.add_tests()
     for path, fix in _fixes(planner).items():
         known[path].plan = FilePlan(load(path).text, _findings(planner, path, fix))
     return known

@@ -44,11 +44,24 @@ class Planner:
         self.project = Project(facts, load)
         self.purity = Purity(self.project)
         self.companions, self.reads, self.failed = {}, [], []
+        self.tests: list[list[Frame]] = []
 
     def add(self, raw: list[list[list[int] | str]]) -> None:
         """One read, by its frames."""
         for chain in targets(self.project.chain(raw)):
-            self._add(chain)
+            if chain[-1].file.tested_by(chain[-1].node) is not None:
+                self.tests.append(chain)
+            else:
+                self._add(chain)
+
+    def add_tests(self) -> None:
+        """The tests around what was placed: by itself a branch on a tensor has other forms, which
+        take both outcomes into one graph."""
+        for chain in self.tests:
+            last = chain[-1]
+            inside = set(ast.walk(last.file.tested_by(last.node)))
+            if any(f.function is last.function and n in inside for f, n in self.reads):
+                self._add(chain)
 
     def _add(self, chain: list[Frame]) -> None:
         """What is read is placed as far out as it can be computed."""

@@ -65,14 +65,19 @@ class File:
 
     def expression(self, function: ast.FunctionDef, place: Any) -> Any:
         """The expression of `function` at (line, column, end line, end column), the widest of those
-        that share it."""
+        that share it; at the place of an `if`, its test."""
         for node in ast.walk(function):
-            if isinstance(node, ast.expr) and _place(node) == tuple(place):
-                return node
+            if isinstance(node, (ast.expr, ast.If)) and _place(node) == tuple(place):
+                return node.test if isinstance(node, ast.If) else node
         return None
 
+    def tested_by(self, node: Any) -> Any:
+        """The statement or expression of which `node` is the test; None where it is none."""
+        above = self.parents.get(node)
+        return above if getattr(above, "test", None) is node else None
 
-def _place(node: ast.expr) -> Any:
+
+def _place(node: ast.expr | ast.If) -> Any:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 

@@ -120,6 +120,8 @@ def handed_as(file: File, function: ast.FunctionDef, node: Any, text: str) -> st
         file.fact(function, node),
         as_python(file, function, node),
     )
+    if file.tested_by(node) is not None:
+        return f"bool({text})"
     if python is not None:
         return f"({text}).__index__()" if python == "int" else f"({text}).tolist()"
     if fact is None or fact.dtype != "bool":

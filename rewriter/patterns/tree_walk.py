@@ -50,3 +50,31 @@ def _below(node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 _below_scope = lru_cache(maxsize=512)(_below)
+
+
+def only_store(name: str, function: ast.AST, apart: Any = ()) -> ast.Name | None:
+    """The one place of a function that binds a name; None where there are others, be it as a
+    parameter, an import or a definition. `apart`: nodes that do not count."""
+    stores: list[ast.Name] = []
+    for node in below(function):
+        if isinstance(node, ast.Name):
+            bound = node.id == name and not isinstance(node.ctx, ast.Load)
+            stores += [node] if bound and node not in apart else []
+        elif name in (getattr(node, "arg", None), getattr(node, "name", None)):
+            if node is not function and not isinstance(node, ast.keyword):
+                return None
+        elif isinstance(node, ast.alias) and node.asname == name:
+            return None
+    return stores[0] if len(stores) == 1 else None
+
+
+def only_value(name: ast.Name, context: Any, function: Any = None, apart: Any = ()) -> Any:
+    """The expression that a name stands for, where the function around it (or the one that is
+    named) binds it once, by a plain assignment; None elsewhere."""
+    around = context.function(name)
+    function = function or (around.node if around else None)
+    store = only_store(name.id, function, apart) if function else None
+    statement = context.parent(store) if store is not None else None
+    if not isinstance(statement, ast.Assign) or statement.targets != [store]:
+        return None
+    return statement.value

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from .call_effects import TOTAL_FUNCTIONS, TOTAL_METHODS, TOTAL_REDUCTIONS
 from .kinds import BOOL, FLOAT, INT, NO_CONST, SIZE, Kind, literal
 from .torch_facts import KEEPS_NUMBERS
+from .tree_walk import only_value
 
 _REAL = frozenset(["relu"])
 NO_GRAD = frozenset(["detach", "zeros_like", "ones_like"])
@@ -265,7 +266,7 @@ class Plain:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return self._of_finfo(node.operand, tensor)
         if isinstance(node, ast.Name):
-            value = self._bound_once(node)
+            value = only_value(node, self.context)
             return value is not None and self._of_finfo(value, tensor)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
             less = literal(node.right)
@@ -277,14 +278,6 @@ class Plain:
             return False
         same = self.context.kind(asked.value).dtype == self.context.kind(tensor).dtype
         return same and self.context.resolve(limits.func) == "torch.finfo"
-
-    def _bound_once(self, name):
-        """What the one assignment to a name in the function gives it; None where there are more."""
-        every = ast.walk(self.context.function(name).node)
-        stores = [n for n in every if isinstance(n, ast.Name) and n.id == name.id]
-        stores = [n for n in stores if not isinstance(n.ctx, ast.Load)]
-        parent = self.context.parent(stores[0]) if len(stores) == 1 else None
-        return parent.value if isinstance(parent, ast.Assign) else None
 
     def _total_call(self, node):
         clamped, _ = self._clamped(node)

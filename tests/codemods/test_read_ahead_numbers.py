@@ -47,6 +47,13 @@ FACTORY = (
     "n = lengths.min()\ntotal = (torch.ones(n, 4) * x[0, n - 1 :][:1]).sum() + x[:, ::"
     " lengths.min()].sum()\n"
 )
+TESTED = """n = lengths.max() + 1
+total = x.sum() * 0
+if self.training and n > 2:
+    total = x.new_zeros(int(n)).sum() + int(n)
+elif n.any():
+    total = total + lengths.min().item()
+"""
 
 
 def project(tmp_path, monkeypatch, body, methods=""):
@@ -70,7 +77,9 @@ def outcome(model, args):
 
 
 @pytest.mark.parametrize(
-    "body", [PADDED, UNPACKED, IN_LOOP, FACTORY], ids=["bound", "unpacked", "loop", "factory"]
+    "body",
+    [PADDED, UNPACKED, IN_LOOP, FACTORY, TESTED],
+    ids=["bound", "unpacked", "loop", "factory", "tested"],
 )
 def test_one_graph_and_equal(tmp_path, monkeypatch, body):
     old, new = project(tmp_path, monkeypatch, body)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import insert_before
 from ....rewriter.edits.spans import Refusal, Safety, hidden
+from ....rewriter.patterns.tree_walk import only_value
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -71,21 +72,10 @@ def _drawn(node: ast.expr, context: FileContext) -> bool:
     for part in ast.walk(node):
         if isinstance(part, ast.Call) and context.resolve(part.func) in _DRAWS:
             return True
-        if isinstance(part, ast.Name) and _bound_once(part, context):
+        value = only_value(part, context) if isinstance(part, ast.Name) else None
+        if isinstance(value, ast.Call) and context.resolve(value.func) in _DRAWS:
             return True
     return False
-
-
-def _bound_once(name: ast.Name, context: FileContext) -> bool:
-    every = (
-        n
-        for n in ast.walk(context.function(name).node)
-        if isinstance(n, ast.Name) and n.id == name.id
-    )
-    stores = [n for n in every if isinstance(n.ctx, ast.Store)]
-    statement = context.parent(stores[0]) if len(stores) == 1 else None
-    value = statement.value if isinstance(statement, ast.Assign) else None
-    return isinstance(value, ast.Call) and context.resolve(value.func) in _DRAWS
 
 
 class _Roll:

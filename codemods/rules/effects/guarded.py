@@ -60,6 +60,16 @@ def joins(statement: ast.stmt, context: FileContext) -> bool:
     return isinstance(statement, ast.Expr) and mute(statement, context)
 
 
+def told_by(tells: Callable[..., bool], context: FileContext) -> Callable[[ast.stmt], bool]:
+    """What a guard takes along: statements in which something tells, in that way."""
+
+    def accept(statement: ast.stmt) -> bool:
+        tell = joins(statement, context)
+        return tell and any(tells(n, context) for n in ast.walk(statement))
+
+    return accept
+
+
 def mute_only(body: list[ast.stmt], context: FileContext) -> bool:
     return (
         bool(body)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.telling_calls import is_log
 from ..base import Rule
-from .guarded import joins
+from .guarded import told_by
 from .prints import tell
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
-
-
-def _told(context: FileContext) -> Callable[..., Any]:
-    def accept(statement: ast.stmt) -> bool:
-        if not joins(statement, context):
-            return False
-        return any(is_log(n, context) for n in ast.walk(statement))
-
-    return accept
 
 
 class Logging(Rule):
@@ -66,4 +57,4 @@ def step(x: torch.Tensor):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if is_log(node.value, context):
-            yield tell(self, node, context, _told(context))
+            yield tell(self, node, context, told_by(is_log, context))

@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.telling_calls import is_print
 from ..base import Rule
-from .guarded import guard, joins, quiet, run_of
+from .guarded import guard, quiet, run_of, told_by
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
-
-
-def _told(context: FileContext) -> Callable[..., Any]:
-    def accept(statement: ast.stmt) -> bool:
-        if not joins(statement, context):
-            return False
-        return any(is_print(n, context) for n in ast.walk(statement))
-
-    return accept
 
 
 class Print(Rule):
@@ -65,7 +56,7 @@ def step(x: torch.Tensor):
             return
         if not is_print(node.value, context):
             return
-        yield tell(self, node, context, _told(context))
+        yield tell(self, node, context, told_by(is_print, context))
 
 
 def tell(rule: Rule, node: ast.Expr, context: FileContext, accept: Callable[..., Any]) -> Finding:

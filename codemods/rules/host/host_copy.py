@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.torch_facts import NUMPY_ELEMENTWISE
+from ....rewriter.patterns.tree_walk import only_value
 from ...analysis.numpy_flow import LIBRARIES
 from ..base import Rule
 from ..libraries.custom_op import CustomOp
@@ -143,7 +144,7 @@ def _operators(tree: ast.Module, context: FileContext) -> set[str]:
 def _array(node: ast.expr, context: FileContext, depth: int = 0) -> bool:
     """Whether an expression surely is an array, or a NumPy scalar, made of a tensor."""
     if isinstance(node, ast.Name):
-        value = _bound(node, context) if depth < 5 else None
+        value = only_value(node, context) if depth < 5 else None
         return value is not None and _array(value, context, depth + 1)
     if isinstance(node, (ast.Subscript, ast.UnaryOp)):
         return _array(
@@ -175,24 +176,6 @@ def _is_numpy(node: ast.expr, context: FileContext) -> bool:
         and node.func.attr == "numpy"
     )
     return method and not node.args and context.kind(node.func.value).is_tensor
-
-
-def _bound(name: ast.Name, context: FileContext) -> ast.expr | None:
-    """The expression that a name stands for, where the function binds it once."""
-    function = context.function(name)
-    nodes = context.program.nodes(function.node) if function else []
-    stores = [
-        n
-        for n in nodes
-        if isinstance(n, ast.Name) and n.id == name.id and not isinstance(n.ctx, ast.Load)
-    ]
-    parent = context.parent(stores[0]) if len(stores) == 1 else None
-    single = isinstance(parent, ast.Assign) and parent.targets == stores
-    return (
-        parent.value
-        if single and name.id not in {a.arg for a in nodes if isinstance(a, ast.arg)}
-        else None
-    )
 
 
 def _read(call: ast.Call, context: FileContext) -> ast.expr | None:
@@ -241,7 +224,7 @@ def _copied(call: ast.Call, context: FileContext) -> bool:
     inner = call.func.value if made else call.args[0]
     names = _behind(inner, context)[1]
     if isinstance(inner, ast.Name):
-        value = _bound(inner, context)
+        value = only_value(inner, context)
         names = _behind(value, context)[1] if value is not None else []
     return "cpu" in names and context.kind(inner).is_tensor
 

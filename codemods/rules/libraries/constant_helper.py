@@ -14,6 +14,7 @@ from ....rewriter.patterns.call_effects import (
     allows,
     of_function,
 )
+from ....rewriter.patterns.tree_walk import only_store
 from ...analysis.constancy import number_by_default, several, sized
 from ..base import Rule
 
@@ -149,13 +150,8 @@ def _one_size(node: ast.expr, context: FileContext) -> bool:
 
 def _unpacked_size(name: ast.Name, context: FileContext) -> bool:
     """Whether a name is bound once, by `_, name = x.shape`."""
-    every = (
-        n
-        for n in ast.walk(context.function(name).node)
-        if isinstance(n, ast.Name) and n.id == name.id
-    )
-    stores = [n for n in every if isinstance(n.ctx, ast.Store)]
-    target = context.parent(stores[0]) if len(stores) == 1 else None
+    store = only_store(name.id, context.function(name).node)
+    target = context.parent(store) if store is not None else None
     statement = context.parent(target) if isinstance(target, ast.Tuple) else None
     value = statement.value if isinstance(statement, ast.Assign) else None
     return value is not None and sized(value, context) is not None and several(value)

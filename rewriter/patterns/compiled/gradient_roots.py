@@ -3,6 +3,7 @@ for what was computed before it."""
 
 import ast
 
+from ..tree_walk import only_value
 from ..value_uses import UNKNOWN, WRITE, ValueUses
 from ..where_safety import NO_GRAD
 
@@ -83,22 +84,17 @@ class Roots:
     def _made_of(self, name):
         """The expression that a name was bound to; () where that was done without gradients; None
         where it is not known, or would not be zero."""
-        every = [n for n in ast.walk(self.function) if isinstance(n, ast.Name) and n.id == name.id]
-        stores = [n for n in every if not isinstance(n.ctx, ast.Load) and n not in self.inside]
-        statement = self.context.parent(stores[0]) if len(stores) == 1 else None
-        if not isinstance(statement, ast.Assign) or statement.targets != stores:
-            return None
-        arguments = self.function.args
-        if name.id in {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}:
+        value = only_value(name, self.context, self.function, self.inside)
+        if value is None:
             return None
         names = self.uses.together({name.id}) - {self.own}
         happens = self.uses.events(names)
         if any(e.what in (WRITE, UNKNOWN) and e.node not in self.inside for e in happens):
             return None
-        quiet = self._without_gradients(statement)
-        if quiet is None or not self._smooth(statement.value):
+        quiet = self._without_gradients(self.context.parent(value))
+        if quiet is None or not self._smooth(value):
             return None
-        return () if quiet else statement.value
+        return () if quiet else value
 
     def _without_gradients(self, statement):
         """Whether a statement stands under `no_grad`; None where that cannot be told."""
