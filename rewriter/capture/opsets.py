@@ -204,6 +204,15 @@ def _tensor_repeats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return isinstance(repeats, torch.Tensor)
 
 
+_SCALERS = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_")
+
+
+def written_unversioned(name: str, args: Any) -> list[torch.Tensor]:
+    """Arguments that an operator writes though no version counter says so: what a gradient scaler
+    works on."""
+    return tensors_in(args[:2]) if name in _SCALERS else []
+
+
 def statistics(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The arguments of a norm that may be its running statistics: it writes them in training, and
     no version counter says so."""

@@ -279,6 +279,8 @@ class Recorder(ReadRecorder):
         for tensor in tensors_in(given):
             if self.tracker.restamp(tensor):
                 self._written(tensor)
+        for tensor in opsets.written_unversioned(name, given[0]):
+            self._written(tensor)
 
     def _written(self, tensor: torch.Tensor) -> None:
         sharing = self.tracker.sharing(tensor)

@@ -129,7 +129,8 @@ class _Outline:
     def start(self, body: Sequence[ast.stmt]) -> Start | None:
         """The step that begins with `body`; None where it cannot be a function."""
         bodies = tuple(body)
-        written, read = all_stores(bodies), all_loads(bodies)
+        errors = {n.name for s in bodies for n in own_nodes(s) if isinstance(n, ast.ExceptHandler)}
+        written, read = all_stores(bodies) - errors, all_loads(bodies)
         if not self._can_move(bodies, written, read):
             return None
         given = _read_first(bodies, self.variables)
@@ -171,7 +172,19 @@ class _Outline:
             and not any(_is_deleted_name(node) or _keeps_variables(node, written) for node in nodes)
             and not any(_name_of(node) in _STOPS_AT for stmt in body for node in ast.walk(stmt))
             and not (written & self.closed & self.local)
+            and not self._names_errors(body)
             and not ((written | read) & self.refused)
+        )
+
+    def _names_errors(self, body: tuple[ast.stmt, ...]) -> bool:
+        """Whether an `except … as name` in the step has a name that stands elsewhere, too: it is
+        unbound behind the handler."""
+        handlers = [n for s in body for n in own_nodes(s) if isinstance(n, ast.ExceptHandler)]
+        inside = {id(below) for handler in handlers for below in ast.walk(handler)}
+        named = {handler.name for handler in handlers if handler.name}
+        return any(
+            isinstance(node, ast.Name) and node.id in named and id(node) not in inside
+            for node in ast.walk(self.scope.node)
         )
 
     def _own_lines(self, body: tuple[ast.stmt, ...]) -> bool:

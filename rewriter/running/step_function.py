@@ -15,6 +15,8 @@ from ..outline.step_texts import Start, TrainingStep
 from ..switchover import Sample, Switchover
 from .step_calls import IN_PLACE
 
+VARIANTS = 5  # recordings, after which one of them has to have served a call
+
 
 class StepSwitchover(Switchover):
     """A call in place ends when the statements have run: `sample` ends it then."""
@@ -45,6 +47,17 @@ class CompiledStep(CompiledFunction):
         super().__init__(fn, options)
         self.eager = _in_place
         self.moving.names = frozenset({"lr"})  # schedulers change it between steps
+
+    def is_eager(self) -> bool:
+        """Also where each call is another variant, so that none is served twice."""
+        return super().is_eager() or self._never_serves()
+
+    def _never_serves(self) -> bool:
+        entries = self._dispatcher.entries
+        inner = [getattr(each, "entry", each) for each in entries]
+        waits = any(each is None for each in inner)  # of switchovers: they are being built
+        served = any(getattr(each, "hits", 0) for each in inner)
+        return len(self.recordings) >= VARIANTS and not served and not waits
 
     def sample(self) -> Callable[[], None] | None:
         """Who is to be told when the statements in place, which serve this call, have run."""

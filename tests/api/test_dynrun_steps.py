@@ -271,19 +271,51 @@ def test_what_cannot_be_captured_stays_in_its_place(equal):
 
 def test_a_scaler_and_autocast(equal):
     session = equal("""
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3, enabled=False)
-        for _ in range(6):
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+        for x in [X, X, X, X, X / 0, X, X / 0, X]:
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = F.cross_entropy(net(X), Y)
+                loss = F.cross_entropy(net(x), Y)
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             scaler.step(optimizer)
             scaler.update()
-            print(loss.item(), scaler.get_scale())
+            print(loss.item(), scaler.get_scale(), optimizer.state[net[0].weight]["step"])
     """)
-    assert session.hits() == [3]
+    (entry,) = session.entries.values()
+    assert [len(r.segments) for r in entry.recordings] == [1, 1]  # and one for a skipped update
+    assert session.hits() == [4]
+
+
+def test_a_step_that_is_another_each_time_is_left_alone(equal):
+    """An optimizer whose own count decides."""
+    session = equal("""
+        class Mine(torch.optim.SGD):
+            count = 0
+            @torch.no_grad()
+            def step(self):
+                self.count += 1
+                for p in net.parameters():
+                    p.sub_(p.grad.roll(self.count % 97))
+        optimizer = Mine(net.parameters(), lr=0.1)
+        for _ in range(12):
+            loss = F.cross_entropy(net(X), Y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(loss.item())
+    """)
+    (entry,) = session.entries.values()
+    assert entry.is_eager() and len(entry.recordings) < 8
+
+
+def test_a_file_without_a_step_is_pythons():
+    found = []
+    assert with_drivers(b"x = 1\n", "f.py", found.append) is None
+    assert with_drivers(b"loss.backward()\noptimizer.step()\n", "f.py", found.append) is None
+    assert with_drivers(b"for x in y: (\nloss.backward()\n", "f.py", found.append) is None
+    assert not found
 
 
 MAIN = (

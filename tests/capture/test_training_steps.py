@@ -455,6 +455,23 @@ def test_a_step_is_one_program_that_later_calls_use():
     assert len(built) == after
 
 
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_learning_rate_that_changes_is_an_input(make):
+    model = net()
+    optimizer = make(model.parameters(), lr=0.1)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    step(*batch(0))
+    compiled = dynfix.compile(step, backend="eager", recompile_limit=2, fullgraph=True)
+    for n in range(5):
+        optimizer.param_groups[0]["lr"] = 0.1 / (n + 1)
+        compiled(*batch(n))
+
+
 def test_a_step_with_scaled_gradients():
     """Its parts bind a name again that the parts before have bound."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ....runtime.guard import Is
 from ....runtime.replay.recipes import Apply
 from ... import catalogue
 from ...capture.nested import settle_in
@@ -295,7 +296,12 @@ def _super(rec: Recorder, *args: Any) -> Any:
 
 
 def _id(rec: Recorder, obj: Any) -> int:
-    rec.stop(catalogue.UNSUPPORTED, "id() of an object")
+    """Constant for an object from outside, which is guarded to be that one."""
+    path = rec.known.path_of(obj)
+    if path is None or isinstance(obj, torch.Tensor):
+        rec.stop(catalogue.UNSUPPORTED, "id() of an object")
+    else:
+        rec.known.guard(path, Is(obj))
     return id(obj)
 
 
