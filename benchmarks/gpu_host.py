@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -61,13 +61,19 @@ def _round(step: Callable) -> Callable[[], None]:
     return run
 
 
-def case(name: str, make: Callable[[], torch.nn.Module], train: bool, rounds: int) -> dict:
+def case(
+    name: str,
+    make: Callable[[], torch.nn.Module],
+    train: bool,
+    rounds: int,
+    systems: Sequence[str] = SYSTEMS,
+) -> dict:
     torch.manual_seed(0)
     model = make().cuda().train(train)
     x = torch.randn(8, 64, device="cuda")
     row: dict = {"model": name, "train": train}
     steps: dict[str, Callable[[], None]] = {}
-    for which in SYSTEMS:
+    for which in systems:
         start = time.perf_counter()
         try:
             steps[which] = _round(_step(system(which, model), model, x, train))
@@ -85,11 +91,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", default=",".join(models()))
+    parser.add_argument("--kinds", default="infer,train")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name, make in models().items():
-        for train in (False, True):
-            row = case(name, make, train, options.rounds)
+        for kind in options.kinds.split(",") if name in options.only.split(",") else ():
+            train = kind == "train"
+            row = case(name, make, train, options.rounds, options.systems.split(","))
             with open(options.out / "host.jsonl", "a") as file:
                 file.write(json.dumps(row) + "\n")
             cells = [f"{which} {row.get(f'{which} us', float('nan')):8.1f}" for which in SYSTEMS]

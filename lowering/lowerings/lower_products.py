@@ -15,11 +15,9 @@ import torch
 from torch.fx import Node
 
 from .. import sizes
-from ..ir import IndexValue, Value
-from ..sizes import Index
 from ..unit import ExternCall, Layout, Ref
 from .lowering_context import Context
-from .value_builders import const, op
+from .value_builders import const
 
 aten = torch.ops.aten
 
@@ -85,22 +83,26 @@ def _padded(ctx: Context, matrix: Ref, shape: tuple[int, ...]) -> Ref:
         return _turned(_padded(ctx, _turned(matrix), shape[::-1]))
     key = matrix, shape
     if key not in ctx.widened:
-        strides = sizes.contiguous_strides(shape)
-        layout = Layout(shape, strides, ctx.device_of(matrix))
-        made = Ref(ctx.buffer("wide", matrix.dtype, layout), shape, strides)
-        ctx.widened[key] = ctx.fill(made, lambda at: _inside(matrix, at))
+        ctx.widened[key] = _widened(ctx, matrix, shape)
     return ctx.widened[key]
+
+
+def _widened(ctx: Context, matrix: Ref, shape: tuple[int, ...]) -> Ref:
+    """The matrix by loops of its own size, which join those that make it, then the zeros."""
+    strides = sizes.contiguous_strides(shape)
+    layout = Layout(shape, strides, ctx.device_of(matrix))
+    made = Ref(ctx.buffer("wide", matrix.dtype, layout), shape, strides)
+    ctx.fill(dataclasses.replace(made, shape=matrix.shape), matrix.load)
+    zero = const(0, matrix.dtype)
+    rest: list[int] = [*shape]
+    for axis, size in enumerate(matrix.shape):
+        if size != shape[axis]:
+            rest[axis] = shape[axis] - size
+            start = size * strides[axis]
+            ctx.fill(dataclasses.replace(made, shape=tuple(rest), offset=start), lambda at: zero)
+            rest[axis] = size
+    return made
 
 
 def _turned(matrix: Ref) -> Ref:
     return dataclasses.replace(matrix, shape=matrix.shape[::-1], strides=matrix.strides[::-1])
-
-
-def _inside(matrix: Ref, at: Sequence[Index]) -> Value:
-    """The element, or zero beyond the matrix."""
-    tests = [
-        op("lt", IndexValue(place), const(size, torch.int64))
-        for place, size in zip(at, matrix.shape, strict=True)
-        if not sizes.within(place, size)
-    ]
-    return matrix.load(at, tests[0] if len(tests) == 1 else op("and", *tests))
