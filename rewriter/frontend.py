@@ -99,7 +99,14 @@ class CompiledFunction:
         changed = due.changed_for(args, kwargs) if due.due else None
         if changed is not None:
             return self._record(args, kwargs, changed)
+        if self._dispatcher.resting and self._may_rest():
+            self._dispatcher.resting -= 1
+            return self.fn(*args, **kwargs)
         return self._dispatcher(args, kwargs)
+
+    def _may_rest(self) -> bool:
+        """Whether eager may serve a call that an entry might serve."""
+        return not self.options.fullgraph and stances.state.now.name == "default"
 
     def _uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """In eager; in parts, if the function could be cut where it breaks."""

@@ -12,6 +12,9 @@ MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 done to the outside then."""
 
 
+PATIENCE, LONGEST_REST = 8, 256  # calls
+
+
 class Entry(Protocol):
     """One recording that can stand for a call."""
 
@@ -34,7 +37,8 @@ class Dispatcher:
 
     Calls read an immutable tuple and take no lock, so threads may call at once; a change makes a
     new tuple. on_miss(args, kwargs): its result is the call's. limit: entries kept; one more takes
-    the place of the one that was not hit for longest.
+    the place of the one that was not hit for longest. resting: so many calls are better made
+    without asking, since entries ran for nothing in all of the last ones.
     """
 
     def __init__(
@@ -46,9 +50,11 @@ class Dispatcher:
         self._limit = limit
         self._entries: tuple[Entry, ...] = ()
         self._lock = threading.Lock()
+        self._vain = self.resting = 0
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entries = self._entries
+        ran = False
         for entry in entries:
             inputs = entry.guards.match(args, kwargs)
             if inputs is not None:
@@ -56,8 +62,19 @@ class Dispatcher:
                 if result is not MISS:
                     if entry is not entries[0] and not entry.general:
                         self._promote(entry)
+                    self._vain = 0
                     return result
+                ran = True
+        if ran and len(entries) >= self._limit:
+            self._rest()
         return self._on_miss(args, kwargs)
+
+    def _rest(self) -> None:
+        """Entries ran for nothing, and no more can be added: where it happens again and again, they
+        are asked ever more rarely."""
+        self._vain += 1
+        if self._vain > PATIENCE:
+            self.resting = min(2 ** (self._vain - PATIENCE), LONGEST_REST)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -78,6 +95,7 @@ class Dispatcher:
         """Drop every entry. Calls that are under way finish with theirs."""
         with self._lock:
             self._entries = ()
+        self._vain = self.resting = 0
 
     def explain_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[GuardFailure]:
         """Why each entry does not stand for this call, in the order of `entries`; an entry that

@@ -109,6 +109,8 @@ FROZEN = (
 )
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
+HASHING = (dict, set, frozenset)
+_BY_IDENTITY = (object.__hash__, torch.Tensor.__hash__)
 CONTENT_LIMIT = 20_000
 
 
@@ -254,6 +256,8 @@ class Provenance:
         """The elements of a container are about to be reached from rewritten code: guard its length
         or keys, and which elements it has."""
         path = self._paths.get(id(obj))
+        if path is None and isinstance(obj, HASHING):
+            self.keys_apart(obj)
         if path is None or id(obj) in self._read or _is_followed(obj):
             return
         self._read.add(id(obj))
@@ -358,6 +362,8 @@ class Provenance:
     def arguments(self, values: Iterable[Any]) -> None:
         """Containers handed to code that is not rewritten are read as a whole."""
         for value in values:
+            if isinstance(value, HASHING):
+                self.keys_apart(value)
             if id(value) in self._paths:
                 self.content(value)
             elif isinstance(value, list | tuple | set | frozenset):
@@ -375,6 +381,13 @@ class Provenance:
         paths = [path for obj in objects if (path := self.path_of(obj)) is not None]
         if len(paths) > 1 and not all(isinstance(path, Obj) for path in paths):
             self.distinct[tuple(paths)] = None
+
+    def keys_apart(self, container: Any, *asked: Any) -> None:
+        """What a dict or set of the call's own holds is looked at, or `asked` for: objects from
+        outside that it tells by what they are, not by what they equal, were different ones."""
+        if id(container) not in self._paths:
+            keys = (key for key in (*container, *asked) if type(key).__hash__ in _BY_IDENTITY)
+            self.told_apart(*{id(key): key for key in keys}.values())
 
     def written_through(self, obj: Any) -> None:
         """`obj` was changed: what else was read here, and might be the same object in another call,

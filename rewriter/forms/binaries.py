@@ -10,7 +10,7 @@ import torch
 from ..capture.effects import Effect
 from ..capture.nested import has_traced, settle_in
 from ..capture.numbers import scalars
-from ..capture.provenance import MAPPINGS, is_constant
+from ..capture.provenance import HASHING, MAPPINGS, is_constant
 from ..capture.trace import Recorder
 from . import branches, c_calls, items
 from .lookup import PLAIN_TYPES, python_method
@@ -102,6 +102,8 @@ def _contents(rec: Recorder, *values: Any) -> None:
     for value in values:
         if not _simple(value):
             items.guard_arguments(rec, (value,), {})
+    if len(values) == 2 and all(isinstance(value, HASHING) for value in values):
+        rec.known.keys_apart(values[0], *values[1])
 
 
 def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
@@ -173,6 +175,8 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
         found = _is_among(rec, a, b)
         return found if op == "in" else not found
     c_calls.check(rec, ("__eq__", "__hash__"), a, b)
+    if isinstance(b, HASHING):
+        rec.known.keys_apart(b, a)
     if not (isinstance(b, MAPPINGS) and items.lacks(rec, b)):
         _contents(rec, b)
     looked_in = b if type(b) is dict else settle_in(b)  # of a dict the keys alone, which are plain

@@ -10,7 +10,7 @@ import torch
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
 from ..capture.numbers import scalars
-from ..capture.provenance import MAPPINGS
+from ..capture.provenance import HASHING, MAPPINGS
 from ..capture.trace import Recorder
 from . import c_calls, items
 from .lookup import owner_of
@@ -85,6 +85,8 @@ def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[
 
 def _internal(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = function.__name__
+    if isinstance(function.__self__, HASHING):
+        rec.known.keys_apart(function.__self__, *(args[:1] if name in _ASKING else ()))
     if name in ("extend", "update", "union", "difference", "intersection"):
         for arg in args:
             items.guard_content(rec, arg)

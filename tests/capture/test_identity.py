@@ -152,3 +152,30 @@ def test_data_that_was_another_inputs_by_chance():
             plain = x.clone()
             assert torch.equal(compiled(x, y), fn(plain, y.clone()))
             assert torch.equal(x, plain)
+
+
+def by_display(x, y, k):
+    known = {x: 1, y: 2}
+    return k * known[x] + len({x, y, x}) + (y in known)
+
+
+def by_stores(x, y, k):
+    known, seen = {}, set()
+    for number, each in enumerate((x, y)):
+        known[each] = number
+        seen.add(each)
+    return k * known[x] + len(seen) + sum(dict.fromkeys((x, y), 1).values())
+
+
+def by_sets(x, y, k):
+    return k * len({x} & {y}) + ({x} == {y}) + len(frozenset((x, y)))
+
+
+@pytest.mark.parametrize("program", [by_display, by_stores, by_sets])
+@pytest.mark.parametrize("make", [lambda: X.clone(), lambda: Holder(1.0)], ids=["tensor", "object"])
+def test_what_is_a_key_is_told_apart(program, make):
+    x, y = make(), make()
+    steps = ((x, y), (x, y), (x, x), (y, x), (y, y))
+    compiled = dynfix.compile(program, backend="eager")
+    for a, b in steps:
+        assert torch.equal(compiled(a, b, X), program(a, b, X))

@@ -1,6 +1,7 @@
 """What Python reads by itself: match patterns, class bodies, imports, `super()`, special methods
 that C code calls, names of functions, bounds of ranges."""
 
+import abc
 import dataclasses
 import sys
 import types
@@ -8,7 +9,7 @@ import types
 import dynfix
 import pytest
 import torch
-from helpers import X, call, one_graph, same
+from helpers import Case, X, call, one_graph, same
 
 SCALE = [2.0]
 
@@ -371,3 +372,28 @@ def test_attributes_set_by_object_itself():
         x = torch.full((2,), float(i))
         compiled(x)
         assert torch.equal(module.last, x * 2)
+
+
+def test_a_class_that_is_registered_later():
+    def make():
+        class Base(abc.ABC):
+            @abc.abstractmethod
+            def scale(self):
+                pass
+
+        class Other:
+            pass
+
+        def program(x, obj):
+            return x + isinstance(obj, Base) + 2 * issubclass(type(obj), (Base, int))
+
+        return Case(fn=program, base=Base, other=Other)
+
+    register = lambda case: case.base.register(case.other)  # noqa: E731
+    case = make()
+    compiled = dynfix.compile(case.fn, backend="eager")
+    obj = case.other()
+    for change in (None, None, register, None):
+        if change is not None:
+            change(case)
+        assert torch.equal(compiled(X, obj), case.fn(X, obj))

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from dynfix.runtime.dispatch import Dispatcher
+from dynfix.runtime.dispatch import MISS, PATIENCE, Dispatcher
 from dynfix.runtime.guard import Arg, Equals, Guard, GuardSet
 
 
@@ -149,3 +149,24 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert not wrong and sorted(values(made)) == list(range(6))
+
+
+def test_entries_that_run_in_vain_are_asked_ever_more_rarely():
+    asked = []
+
+    class Vain(Entry):
+        def run(self, inputs, args, kwargs):
+            asked.append(inputs[0])
+            return MISS if self.value == 1 else "ran"
+
+    made = Dispatcher(lambda args, kwargs: "missed", 1)
+    made.add(Vain(1))
+    for _ in range(PATIENCE):
+        assert made((1,), {}) == "missed" and made.resting == 0
+    made((1,), {})
+    assert made.resting == 2
+    made((1,), {})
+    assert made.resting == 4 and len(asked) == PATIENCE + 2
+    made.clear()
+    made.add(Vain(2))
+    assert made((2,), {}) == "ran" and made.resting == 0

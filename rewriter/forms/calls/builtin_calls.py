@@ -1,6 +1,7 @@
 """Builtins that look into objects, call back, or turn tensors into numbers: each does while
 recording what it does in Python."""
 
+import abc
 import builtins
 import collections
 import functools
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ....runtime.guard import Is
-from ....runtime.replay.recipes import Apply
+from ....runtime.replay.recipes import Apply, Const
 from ... import catalogue
 from ...capture.nested import settle_in
 from ...capture.numbers import scalars
@@ -51,7 +52,24 @@ def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
         check = on_class(type(cls), "__instancecheck__")
         if isinstance(check, types.FunctionType) and not is_stable(check):
             return any(_asked(rec, obj, each) for each in _flat(classes))
-    return isinstance(obj, classes)
+    found = isinstance(obj, classes)
+    if issubclass(type(obj), classes) == found:
+        _guard_registered(rec, type(obj), classes)
+    return found
+
+
+def _issubclass(rec: Recorder, cls: type, classes: Any) -> bool:
+    items.guard_arguments(rec, (cls, classes), {})
+    if isinstance(cls, type):
+        _guard_registered(rec, cls, classes)
+    return issubclass(cls, classes)
+
+
+def _guard_registered(rec: Recorder, cls: type, classes: Any) -> None:
+    """A class of the user's may be registered with an abstract one between two calls."""
+    if any(type(each) is abc.ABCMeta and not is_stable(each) for each in _flat(classes)):
+        known = Apply(issubclass, (Const(cls), Const(classes)))
+        rec.outcomes.append((0, known, issubclass(cls, classes)))
 
 
 def _flat(classes: Any) -> Iterator[Any]:
@@ -352,6 +370,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.delattr: _delattr,
     builtins.hasattr: attribute_ops.exists,
     builtins.isinstance: _isinstance,
+    builtins.issubclass: _issubclass,
     builtins.type: _type,
     builtins.len: _len,
     builtins.float: _number(float),
