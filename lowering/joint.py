@@ -23,6 +23,7 @@ from .graphs.decompose import decompositions
 from .graphs.gradient_paths import GradientPaths
 from .graphs.plain_calls import without_history
 from .graphs.rnn import keep_rnns
+from .graphs.strides_in_place import keep_strides
 from .graphs.wrappers import watched
 from .pipeline import compile_unit
 from .stored_graphs import Kept
@@ -63,7 +64,7 @@ class _Warnings(types.ModuleType):
 graph_capture_wrappers.warnings = _Warnings("warnings")
 
 # What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
-REWRITES = (keep_rnns, drop_constant_masks, prefer_channels_last)
+REWRITES = (keep_rnns, drop_constant_masks, keep_strides, prefer_channels_last)
 _EXPECTED = (
     "fw_compiler",
     "bw_compiler",
