@@ -257,6 +257,7 @@ class _Writer:
         self.lines: list[str] = []
         self.layouts: dict[str, tuple[Shape, Shape]] = {}
         self.only_gpu = gpu_empty()
+        self.returned: set[str] = set()  # variables that are results as they are
         self.aliases = False  # whether the arguments being written may be aliases
         self.block: tuple[
             str, ...
@@ -348,6 +349,7 @@ class _Writer:
     def write_Return(self, step: Return) -> None:
         if self.block:
             self.add(f"{self.block[1]}(block)")
+        self.returned = {value.name for value in step.values if isinstance(value, Name)}
         self.add(f"return [{', '.join(self.value(value) for value in step.values)}]")
 
     def results(self, results: Any, call: str) -> None:
@@ -382,8 +384,10 @@ class _Writer:
         if isinstance(value, View) and self.aliases:
             return f"alias({value.name}, {value.shape}, {value.strides}, {value.offset})"
         if isinstance(value, View):
+            # autograd would give a view the gradient of a result that it is a view of
+            base = f"{value.name}.detach()" if value.name in self.returned else value.name
             return (
-                f"view({value.name}, {value.shape}, {value.strides}, {value.name}.storage_offset()"
+                f"view({base}, {value.shape}, {value.strides}, {value.name}.storage_offset()"
                 f" + {value.offset})"
             )
         if isinstance(value, InArena):

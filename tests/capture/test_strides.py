@@ -30,3 +30,57 @@ def test_other_strides_are_guarded():
         found, expected = compiled(given), given + 1
         torch.testing.assert_close(found, expected)
         assert found.stride() == expected.stride()
+
+
+def square(x):
+    return torch.ones_like(x, memory_format=torch.contiguous_format)
+
+
+WRITES = {
+    "tril_": lambda v, x: v.tril_(),
+    "masked_fill_": lambda v, x: v.masked_fill_(x > 0, 1.0),
+    "masked_scatter_": lambda v, x: v.masked_scatter_(x > 0, square(x)),
+    "index_add_": lambda v, x: v.index_add_(0, torch.tensor([0, 2]), square(x)[:2]),
+    "index_copy_": lambda v, x: v.index_copy_(1, torch.tensor([0, 2]), square(x)[:, :2]),
+    "scatter_": lambda v, x: v.scatter_(0, (x > 0).long(), 3.0),
+    "scatter_reduce_": lambda v, x: v.scatter_reduce_(0, (x > 0).long(), square(x), "amax"),
+    "cumsum_": lambda v, x: v.cumsum_(0),
+    "addmm_": lambda v, x: v.addmm_(square(x), square(x)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_in_place_keeps_the_order_of_memory(name, dynamic):
+    def write(x):
+        v = x * 2
+        part = v.t()[1:]
+        WRITES[name](v, x)
+        return v, part, v.t() + 1
+
+    compiled = dynfix.compile(write, dynamic=dynamic)
+    for size in (5, 5, 7):
+        x = torch.randn(size, size).t()
+        found, expected = compiled(x), write(x)
+        torch.testing.assert_close(found, expected)
+        assert [t.stride() for t in found] == [t.stride() for t in expected]
+        found[0].zero_()
+        assert not found[1].any()
+
+
+def test_a_view_without_a_gradient_of_a_result_has_none():
+    def views(x):
+        v = x.sum()
+        wide = v.expand(3)
+        return wide.view(wide.dtype), v
+
+    compiled = dynfix.compile(views)
+    for _ in range(3):
+        x = torch.randn(4, requires_grad=True)
+        view, result = compiled(x)
+        assert not view.requires_grad
+        result.backward()
+        assert torch.equal(x.grad, torch.ones(4))
+        with torch.no_grad():
+            result.mul_(2)
+        assert torch.equal(view, result.detach().expand(3)) and view._version == result._version
