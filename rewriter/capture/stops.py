@@ -48,8 +48,10 @@ class StoppableMode(TorchFunctionMode):
     # -- places
 
     def place(self) -> tuple[str, int, str]:
-        """File, line and source line of the user's code that is running."""
-        return place_of(sys._getframe(1))
+        """File, line and source line of the user's code that is running; where the function stands
+        if none is: the call is over, or has not begun."""
+        found = place_of(sys._getframe(1))
+        return found if found[1] else self.home
 
     def origin(self) -> str:
         file, line, _ = self.place()
@@ -117,8 +119,6 @@ class StoppableMode(TorchFunctionMode):
         try:
             place = self.place()
         except Exception:  # a place that cannot be told must not hide why the recording ended
-            place = self.home
-        if place[1] == 0:  # the call is over, or was never in code of the user's
             place = self.home
         return catalogue.Site(reason, *place, detail)
 
