@@ -101,7 +101,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no collectives here")
-@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("native", marks=pytest.mark.slow)])
 def test_two_processes(backend, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
