@@ -22,6 +22,7 @@ from ...runtime.report import log
 from .. import segment_programs
 from ..capture.segments import Segment
 from ..capture.values import Meta, Number
+from ..config import config
 from . import repro_file
 from .differences import Difference, copy_of, differ
 from .smallest_graph import smallest
@@ -136,7 +137,9 @@ class Verified:
 
 
 def verify_calls(calls: int, path: str = "repro.py") -> Verification:
-    """Compare the first `calls` calls of every graph that is compiled from now on."""
+    """Compare the first `calls` calls of every graph that is compiled from now on; these draw
+    eager's random numbers."""
+    config.fallback_random = True
     run = Verification(calls, ranked(path))
     segment_programs.observers.append(run.observe)
     atexit.register(run.tell)
