@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.import_places import after_imports
-from ....rewriter.edits.spans import Safety
+from ....rewriter.edits.spans import Safety, hidden
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class LegacyVariable(Rule):
     """
     `Variable(t)` has meant `t.detach()` since tensors and variables became one: a tensor that
     shares the memory and carries no gradient history. Its constructor is a C function that breaks
-    the graph; `.detach()` is an operator. Safe where the argument is surely a tensor.
+    the graph; `.detach()` is an operator. Where the argument is not surely a tensor, compiled code
+    alone gets it: eager raises what it raised.
     """
 
     code = "DYN905"
@@ -60,13 +61,18 @@ def step(x: torch.Tensor):
         if kind.what not in ("tensor", "unknown"):
             yield context.finding(self, node, kept="its argument is no tensor")
             return
-        edit = context.replacement(node, f"{context.atom(inner)}.detach()")
-        sure = kind.is_tensor and not kind.optional
-        why = "" if sure else "where its argument is no tensor, another exception is raised"
-        safety = Safety.SAFE if sure else Safety.UNSAFE
-        yield context.finding(
-            self, node, fix=context.fix("use .detach()", edit, safety=safety, why=why)
-        )
+        plain = f"{context.atom(inner)}.detach()"
+        found = context.torch(node)
+        if kind.is_tensor and not kind.optional:
+            edit = context.replacement(node, plain)
+            fix = context.fix("use .detach()", edit, safety=Safety.SAFE)
+        elif found is None:
+            fix = hidden()
+        else:
+            text = f"{plain} if {found[0]}.compiler.is_compiling() else {context.segment(node)}"
+            edit = context.replacement(node, text)
+            fix = context.fix("use .detach() when compiled", edit, imports=found[1])
+        yield context.finding(self, node, fix=fix)
 
 
 def _says_no_gradient(keyword: ast.keyword) -> bool:

@@ -326,7 +326,7 @@ class Compiled:
 
     def _raises(self, values):
         """Why a side may raise while it is traced, where it is not taken."""
-        names = {n for _, texts in self._floats(values).values() for n in texts}
+        names = [n for _, texts in self._floats(values).values() for n in texts]
         for name in () if self.loose else names:
             self.asked.add(f"{name}.is_floating_point()")
         if all(self.shapes.of(v) is not None for v in values):
