@@ -253,7 +253,7 @@ class RecipeMaker:
         cls = type(obj)
         if cls in (list, set, dict):
             return self._filled(obj, Build(cls))
-        if isinstance(obj, torch.nn.Module) or cls.__name__ in _NOT_REBUILT:
+        if cls.__name__ in _NOT_REBUILT:
             raise CannotRebuild(f"a {cls.__name__} made in the call is returned or kept")
         if cls.__module__ == "torch.return_types":
             return self._remember(

@@ -9,7 +9,7 @@ import functools
 import dynfix
 import pytest
 import torch
-from helpers import X, same
+from helpers import Case, X, Y, one_graph, same
 
 
 class Counted(list):
@@ -229,3 +229,27 @@ def test_a_shallow_copy_of_an_object_from_outside():
     settings.other = 1
     assert torch.equal(compiled(x), x * 6 + 5)
     assert settings.scale == 5.0
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.k, self.act = k, torch.nn.ReLU()
+        self.register_buffer("shift", torch.ones(3) * k)
+
+    def forward(self, x):
+        return self.act(x) * self.k + self.shift
+
+
+def test_a_module_without_parameters_is_made_anew():
+    def make():
+        net = torch.nn.Sequential()
+
+        def program(x):
+            net.add_module(f"step{len(net)}", torch.nn.ReLU())
+            made = Scaled(2)
+            return net(x) + len(net), made(x), made
+
+        return Case(fn=program, watch=lambda: (net, len(set(map(id, net)))))
+
+    one_graph(same(make, (X,), (Y,), (X,), backend="eager"))

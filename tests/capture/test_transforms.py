@@ -322,3 +322,9 @@ def test_a_closure_that_torch_makes_is_made_anew():
     compiled = dynfix.compile(program, backend="eager")
     for k in (2, 3, 2):
         assert torch.equal(compiled(X, k)(tensor(1, 2)), tensor(1, 2) * k)
+
+
+def test_modules_are_made_where_dynamo_has_been_at_work():
+    torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.rand(2, 2))
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Tanh())
+    one_graph(same(lambda: lambda x: net[:2](x), (M,), (N,), (M,), backend="eager"))
