@@ -214,6 +214,8 @@ class Item(Path):
         return f"{base.source}[{_spelled(self.arg)}]"  # type: ignore[union-attr]
 
     def fetch(self, base: Any) -> Any:
+        if isinstance(base, dict) and not dict.__contains__(base, self.arg):
+            raise KeyError(self.arg)  # a defaultdict would store what is asked for
         return base[self.arg]
 
 

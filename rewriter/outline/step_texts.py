@@ -35,7 +35,8 @@ _STOPS_AT = LOOKS_AROUND | {"breakpoint", "set_trace", "super", "__class__"}
 class Start:
     """One beginning of a step. Its function's `text` starts at line `first_line` and takes the
     variables `given`; it gives `(how it leaves, value, variables)`: the variables are `back`,
-    NOT_BOUND for those that are not. `dropped`: variables of it that nothing reads later.
+    NOT_BOUND for those that are not. `outer`: names of the file's own that it reads as they are
+    before it. `dropped`: variables of it that nothing reads later.
     `clears`: whether it begins with `zero_grad()`. `lines`: of its statements."""
 
     text: str
@@ -43,6 +44,7 @@ class Start:
     given: tuple[str, ...]
     back: tuple[str, ...]
     dropped: tuple[str, ...]
+    outer: tuple[str, ...]
     clears: bool
     lines: tuple[int, int]
 
@@ -147,6 +149,7 @@ class _Outline:
             tuple(sorted(given)),
             tuple(sorted(back)),
             tuple(sorted(dropped)),
+            tuple(sorted(_read_first(bodies, self.shared | read) - given)),
             clears_gradients(bodies[0]),
             (first_line(bodies[0]), last_line(bodies[-1])),
         )

@@ -101,7 +101,7 @@ class Steps:
         if site.excluded or self._somebody_elses is None or sys.gettrace() is not None:
             return
         if site.chosen is None:
-            now.first = site.note_start(index, given)
+            now.first = site.note_start(index, given, sys._getframe(1).f_globals)
         elif index == site.chosen:
             now.site, now.sample = site, None
             try:
@@ -179,12 +179,14 @@ class Steps:
 
     def _done(self, site: "Site", given: tuple[Any, ...], names: dict[str, Any]) -> Result | None:
         assert self._somebody_elses is not None
-        if self._somebody_elses():
+        if self._somebody_elses() or sys.modules["torch"].is_anomaly_enabled():
             return None
         if site.compiled is None:
+            site.note_numbers(given)
             if not self._is_due(site):
                 return None
             site.compiled = self._session.compile_step(site.function(names), site.place)
+            site.compiled.note_moving(site.moving)
         elif site.compiled.is_eager():
             site.exclude("eager was as fast, or it cannot be captured")
             return None
@@ -208,6 +210,8 @@ class Site:
         self.seconds = 0.0
         self.compiled: Any = None
         self._noted = 0
+        self._numbers: dict[int, Any] = {}
+        self.moving: set[int] = set()  # which of its variables are another number at each call
         self._clean: dict[int, tuple[Any, ...]] = {}  # starts without a history in what is given
 
     @property
@@ -235,14 +239,24 @@ class Site:
         report.warn_once("internal", message, self.place)
         self.exclude(why)
 
-    def note_start(self, index: int, given: tuple[Any, ...]) -> "Site | None":
+    def note_numbers(self, given: tuple[Any, ...]) -> None:
+        """Before it is compiled: which numbers move."""
+        numbers = {at: one for at, one in enumerate(given) if type(one) in (int, float)}
+        before, self._numbers = self._numbers, numbers
+        self.moving.update(at for at in before.keys() & numbers.keys() if before[at] != numbers[at])
+
+    def note_start(
+        self, index: int, given: tuple[Any, ...], names: dict[str, Any]
+    ) -> "Site | None":
         """The first time the step runs: whether it could begin here. None where it never came to
         its end."""
         self._noted += 1
         if self._noted > PATIENCE:
             self.exclude("it does not come to its end")
             return None
-        if not any(map(_has_history, given)):
+        start = self.step.starts[index]
+        outer = [names[name] for name in start.outer if name in names] if start else []
+        if not any(map(_has_history, (*given, *outer))):
             self._clean[index] = given
         return self
 

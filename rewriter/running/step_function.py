@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...runtime import report
+from ...runtime.guard import Arg
 from .. import catalogue, live_source
 from ..config import make_options
 from ..frontend import CompiledFunction
@@ -15,7 +16,7 @@ from ..outline.step_texts import Start, TrainingStep
 from ..switchover import Sample, Switchover
 from .step_calls import IN_PLACE
 
-VARIANTS = 5  # recordings, after which one of them has to have served a call
+VARIANTS = 7  # recordings, after which one of them has to have served a call
 
 
 class StepSwitchover(Switchover):
@@ -47,6 +48,10 @@ class CompiledStep(CompiledFunction):
         super().__init__(fn, options)
         self.eager = _in_place
         self.moving.names = frozenset({"lr"})  # schedulers change it between steps
+
+    def note_moving(self, places: set[int]) -> None:
+        """Arguments that are another number at each call."""
+        self.moving.numbers |= {Arg(place) for place in places}
 
     def is_eager(self) -> bool:
         """Also where each call is another variant, so that none is served twice."""

@@ -201,6 +201,7 @@ inline PyObject* read_item(PyObject* base, PyObject* key, Py_ssize_t index, PyOb
     if (PyObject* found = memo.own.get(base, key)) return Py_NewRef(found);
     return PyObject_GetItem(base, key);  // raises
   }
+  if (PyDict_Check(base) && PyDict_Contains(base, key) != 1) return nullptr;  // a defaultdict would store it
   if (index >= 0) {
     if (PyList_CheckExact(base)) return index < PyList_GET_SIZE(base) ? Py_NewRef(PyList_GET_ITEM(base, index)) : nullptr;
     if (PyTuple_CheckExact(base)) return index < PyTuple_GET_SIZE(base) ? Py_NewRef(PyTuple_GET_ITEM(base, index)) : nullptr;

@@ -310,6 +310,38 @@ def test_a_step_that_is_another_each_time_is_left_alone(equal):
     assert entry.is_eager() and len(entry.recordings) < 8
 
 
+def test_a_backward_that_is_watched_is_pythons(equal):
+    equal("""
+        for i in range(6):
+            with torch.autograd.set_detect_anomaly(i == 4):
+                try:
+                    loss = F.cross_entropy(net(X / 0 if i == 4 else X).sqrt(), Y)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                except RuntimeError as error:
+                    print(str(error)[:30])
+            print(torch.isfinite(loss).item())
+    """)
+
+
+def test_a_loss_that_a_function_reads_and_a_break_before_the_backward(equal):
+    session = equal("""
+        def seen():
+            return loss.item()
+        for _ in range(6):
+            loss = F.cross_entropy(net(X), Y)
+            if seen() > 1e6:
+                break
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(seen())
+    """)
+    (place,) = session.entries
+    assert place == "script.py:13-18"  # from the forward on
+
+
 def test_a_file_without_a_step_is_pythons():
     found = []
     assert with_drivers(b"x = 1\n", "f.py", found.append) is None

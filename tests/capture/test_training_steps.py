@@ -472,6 +472,27 @@ def test_a_learning_rate_that_changes_is_an_input(make):
         compiled(*batch(n))
 
 
+def test_an_optimizer_that_is_replaced_gets_nothing_of_the_old_one():
+    """Its state is a defaultdict, which stores whatever it is asked for."""
+    made = {}
+
+    def renew():
+        made["net"] = nn.Linear(4, 3)
+        made["optimizer"] = torch.optim.Adam(made["net"].parameters())
+
+    @dynfix.compile(backend="eager")
+    def step(x, y):
+        made["optimizer"].zero_grad()
+        F.cross_entropy(made["net"](x), y).backward()
+        made["optimizer"].step()
+
+    for n in range(6):
+        if n % 3 == 0:
+            renew()
+        step(*batch(n))
+        assert made["optimizer"].state.keys() == set(made["net"].parameters())
+
+
 def test_a_step_with_scaled_gradients():
     """Its parts bind a name again that the parts before have bound."""
 

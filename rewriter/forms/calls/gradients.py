@@ -176,7 +176,15 @@ def _refused(rec: Recorder, asked: _Asked, leaves: list[torch.Tensor]) -> str:
             return "a parameter has hooks on its gradient"
         if leaf.grad is not None and leaf.grad.requires_grad:
             return "a gradient has a history"
+    if not all(_made_here(rec, each) for each in tensors_in(asked.tensors)):
+        return "what it differentiates was made before this graph"
     return _not_here(rec)
+
+
+def _made_here(rec: Recorder, tensor: torch.Tensor) -> bool:
+    tracked = rec.tracker.get(tensor)
+    here = tracked is not None and tracked.value.home == rec.segment.index
+    return here or tensor.grad_fn is None
 
 
 @dataclasses.dataclass(frozen=True)
