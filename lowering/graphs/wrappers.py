@@ -79,6 +79,8 @@ def to_data(
     (one,) = wrapped
     function = one.made_of.__self__ if one.differentiates else None
     inner = one.made_of if function is None else function.compiled_fw
+    if not (one.metadata.tokens or one.metadata.is_rng_op_functionalized):
+        inner = _unwrapped(inner, first)
     if inner is not first or getattr(function, "maybe_subclass_metadata", None) is not None:
         raise Unstorable("a program that is not called as it is")
     return {
@@ -89,6 +91,14 @@ def to_data(
         "without_autocast": one.without_autocast,
         "symints": getattr(function, "num_symints_saved_for_bw", 0),
     }
+
+
+def _unwrapped(call: Any, wanted: Any) -> Any:
+    """Past wrappers that only hand on where nothing is made of random numbers and tokens: torch
+    2.11 has such around every program."""
+    while call is not wanted and hasattr(call, "__wrapped__"):
+        call = call.__wrapped__
+    return call
 
 
 def _plain(one: Wrapped) -> list[int] | None:
