@@ -137,6 +137,10 @@ DIRECT = (
 )
 
 
+# Python that maps functions of the user's over tensors: rewritten, as the user's own.
+_MAPPING = frozenset(("torch._higher_order_ops.associative_scan",))
+
+
 def module_name(fn: types.FunctionType) -> str:
     """The module whose globals the function uses: wrappers made by functools.wraps carry another
     one's `__module__`."""
@@ -149,6 +153,7 @@ def is_torch_internal(fn: types.FunctionType) -> bool:
     name = module_name(fn)
     return name == "torch" or (
         name.startswith("torch.")
+        and name not in _MAPPING
         and any(name == part or name.startswith(part + ".") for part in DIRECT)
     )
 

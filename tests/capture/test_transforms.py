@@ -328,3 +328,17 @@ def test_modules_are_made_where_dynamo_has_been_at_work():
     torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.rand(2, 2))
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Tanh())
     one_graph(same(lambda: lambda x: net[:2](x), (M,), (N,), (M,), backend="eager"))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_scan_with_a_function_of_the_users_is_captured(backend):
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    def body(x):
+        return associative_scan(combine, (x.sigmoid(), x * 2), dim=0, combine_mode="generic")[1]
+
+    steps = [(torch.randn(n, 3).requires_grad_(),) for n in (6, 6, 6)]
+    one_graph(same(lambda: body, *steps, backend=backend, tolerance=(1e-5, 1e-6)))
