@@ -42,6 +42,7 @@ class FileContext(FileView):
         self._known: Inference | None = None
         self.alive: list[ast.AST] = []  # what the last walk found to run when compiled
         self._whole = None
+        self._callers: dict[Any, list[tuple[Any, Any]]] = {}
 
     def supposing(self, affected: set[Function]) -> FileContext:
         """The same file, with the inputs of `affected` functions taken to be tensors where their
@@ -128,16 +129,21 @@ class FileContext(FileView):
             self.inference.function(found)
         return found
 
-    def callers(self, function: Any) -> Iterator[Any]:
+    def callers(self, function: Any) -> list[tuple[Any, Any]]:
         """(function or module around it, call) of the calls of this file that may run it."""
+        if function not in self._callers:
+            self._callers[function] = list(self._found_callers(function))
+        return self._callers[function]
+
+    def _found_callers(self, function: Any) -> Iterator[tuple[Any, Any]]:
         (found,) = [f for f in self.program.functions if f.node is function]
         names = called_names(found, self.program)
         parents = self.whole_parents()
         for call in self.program.calls:
             callee, around = last_name(call.func), call
             if callee not in names and not (
-                names & {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
-                and isinstance(call.func, ast.Call)
+                isinstance(call.func, ast.Call)
+                and names & {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
             ):
                 continue
             while around in parents and not isinstance(around, FUNCTIONS[:2]):

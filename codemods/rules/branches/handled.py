@@ -26,7 +26,7 @@ def losses(node: ast.If | ast.Assert | ast.Expr, context: FileContext) -> list[s
     else:
         parts = _parts(node.body[0])
     acts = not all(quiet(p, context) for p in parts if p is not None)
-    handled = _handled(node, context.whole_parents(), context, 0)
+    handled = _handled(node, context)
     return [why for why, lost in ((_HANDLED, handled), (_ACTS, acts)) if lost]
 
 
@@ -43,18 +43,33 @@ def _parts(raised: Any) -> list[ast.AST]:
     return [*given, raised.cause]
 
 
-def _handled(node: ast.AST, parents: Any, context: FileContext, depth: int) -> bool:
+def _handled(node: ast.AST, context: FileContext) -> bool:
     """Whether an exception raised at `node` may be caught in this file."""
-    child, parent = node, parents.get(node)
-    while parent is not None and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        if isinstance(parent, ast.Try) and child in parent.body and parent.handlers:
+    raising, seen = [node], set[ast.AST]()
+    for _ in range(_DEEPEST + 1):
+        left = [_left_by(each, context) for each in raising]
+        if None in left:
             return True
+        functions = {each for each in left if each not in seen and isinstance(each, _FUNCTIONS)}
+        seen |= functions
+        raising = [call for function in functions for _, call in context.callers(function)]
+    return False
+
+
+def _left_by(node: ast.AST, context: FileContext) -> ast.AST | None:
+    """The function, or the file, that an exception raised at `node` leaves; None where something on
+    the way may catch it."""
+    parents = context.whole_parents()
+    child, parent = node, parents.get(node)
+    while parent is not None and not isinstance(child, _FUNCTIONS):
+        if isinstance(parent, ast.Try) and child in parent.body and parent.handlers:
+            return None
         if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
             entered = (i.context_expr for i in parent.items)
             if not all(swallows_nothing(e, context.names) for e in entered):
-                return True
+                return None
         child, parent = parent, parents.get(parent)
-    if depth == _DEEPEST or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return False
-    calls = (call for _, call in context.callers(child))
-    return any(_handled(call, parents, context, depth + 1) for call in calls)
+    return child
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
