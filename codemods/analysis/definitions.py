@@ -134,6 +134,12 @@ class FileProgram:
         self.hooked = any(getattr(c.func, "attr", "") in _HOOKS for c in self.calls)
 
     @cached_property
+    def bindings(self) -> list[tuple[set[str], set[str], str | None]]:
+        """What is bound to something that names can tell: (names, those in the value, what it
+        calls, if it is a call)."""
+        return list(_bindings(self.tree))
+
+    @cached_property
     def acting(self) -> set[str]:
         """The properties, and the methods that make text, that do more than read."""
         texts = [f for f in self.functions if f.cls is not None and f.name in _TEXTS]
@@ -366,3 +372,23 @@ def _acts(node: ast.AST) -> bool:
     called = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
     writes = called.endswith("_") and not called.endswith("__")
     return isinstance(node, (ast.Global, ast.Nonlocal)) or writes or called in _CHANGES
+
+
+def last_name(node: Any) -> Any:
+    """`f` of `f`, `a.f` and `a.b.f`; "" for others."""
+    return getattr(node, "attr", None) or getattr(node, "id", "")
+
+
+def _bindings(tree: ast.Module) -> Iterator[tuple[set[str], set[str], str | None]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            targets, value = [node.target], node.iter
+        else:
+            continue
+        if isinstance(value, (ast.Call, ast.Name, ast.Attribute)):
+            names = {last_name(t) for target in targets for t in ast.walk(target)} - {""}
+            mentioned = {last_name(n) for n in ast.walk(value)}
+            called = last_name(value.func) if isinstance(value, ast.Call) else None
+            yield names, mentioned, called

@@ -15,7 +15,7 @@ from ...rewriter.patterns.proofs import Proofs
 from ...rewriter.patterns.tree_walk import parents
 from ...rewriter.patterns.value_uses import ValueUses
 from ..trace.trace_facts import qualified
-from .definitions import FileProgram
+from .definitions import FileProgram, last_name
 from .findings import ERROR, Finding
 from .inference import Inference
 from .supposed import supposing
@@ -183,11 +183,6 @@ class FileContext(FileView):
         )
 
 
-def last_name(node: Any) -> Any:
-    """`f` of `f`, `a.f` and `a.b.f`; "" for others."""
-    return getattr(node, "attr", None) or getattr(node, "id", "")
-
-
 def called_names(function: Any, program: Any) -> Any:
     """Names by which a file may call a function: its own, and those of what is made from it; of a
     `forward`, those of instances of its class."""
@@ -197,18 +192,9 @@ def called_names(function: Any, program: Any) -> Any:
     found, before = set(made), set()
     while found != before:
         before = set(found)
-        for node in ast.walk(program.tree):
-            if isinstance(node, ast.Assign):
-                targets, value = node.targets, node.value
-            elif isinstance(node, (ast.For, ast.comprehension)):
-                targets, value = [node.target], node.iter
-            else:
-                continue
-            mentioned = {last_name(n) for n in ast.walk(value)} & found
-            if mentioned and isinstance(value, (ast.Call, ast.Name, ast.Attribute)):
-                called = isinstance(value, ast.Call) and last_name(value.func) in found - made
-                names = {last_name(t) for t in targets for t in ast.walk(t)} - {""}
-                found |= set() if called else names
+        for names, mentioned, called in program.bindings:
+            if not found.isdisjoint(mentioned) and (called is None or called not in found - made):
+                found |= names
     return found - {"self"}
 
 

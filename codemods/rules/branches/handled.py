@@ -50,8 +50,9 @@ def _handled(node: ast.AST, context: FileContext) -> bool:
         left = [_left_by(each, context) for each in raising]
         if None in left:
             return True
-        functions = {each for each in left if each not in seen and isinstance(each, _FUNCTIONS)}
-        seen |= functions
+        new = (each for each in left if each not in seen and isinstance(each, _FUNCTIONS))
+        functions = list(dict.fromkeys(new))
+        seen.update(functions)
         raising = [call for function in functions for _, call in context.callers(function)]
     return False
 
