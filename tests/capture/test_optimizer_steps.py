@@ -1,0 +1,226 @@
+"""Steps of torch's optimizers inside a captured function."""
+
+import dynfix
+import pytest
+import torch
+import torch.nn.functional as F
+from differentiated import BACKENDS, batch, check, net, state_of
+from torch import nn
+
+
+def step_with(optimizer, **settings):
+    def make():
+        model = net()
+        chosen = optimizer(model.parameters(), **settings)
+
+        def fn(x, y):
+            chosen.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            chosen.step()
+            return loss.detach()
+
+        return fn, state_of(model, chosen), batch
+
+    return make
+
+
+OPTIMIZERS = {
+    "sgd": step_with(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": step_with(torch.optim.Adam),
+    "adamw-foreach": step_with(torch.optim.AdamW, foreach=True),
+    "rmsprop": step_with(torch.optim.RMSprop, momentum=0.1, centered=True),
+    "adagrad": step_with(torch.optim.Adagrad),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_with_every_kind_of_update(name):
+    check(OPTIMIZERS[name], "eager")
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw-foreach"])
+def test_a_step_in_kernels(name):
+    check(OPTIMIZERS[name], "native")
+
+
+def clipped():
+    model = nn.Sequential(
+        nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fn(x, y):
+        optimizer.zero_grad(set_to_none=False)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        return loss.item(), norm
+
+    return fn, state_of(model, optimizer), batch
+
+
+def every_second():
+    model = net()
+    optimizer, taken = torch.optim.SGD(model.parameters(), lr=0.1), {"n": 0}
+
+    def fn(x, y):
+        (F.cross_entropy(model(x), y) / 2).backward()
+        taken["n"] += 1
+        if taken["n"] % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return fn, state_of(model, optimizer), batch
+
+
+def scheduled():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+    def fn(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    def arguments(i):
+        if i:
+            schedule.step()
+        return batch(i)
+
+    return fn, state_of(model, optimizer), arguments
+
+
+def adversarial():
+    maker, judge = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 1))
+    first, second = (torch.optim.Adam(each.parameters()) for each in (maker, judge))
+
+    def fn(x, y):
+        second.zero_grad()
+        made = maker(x)
+        told = F.softplus(-judge(x)).mean() + F.softplus(judge(made.detach())).mean()
+        told.backward()
+        second.step()
+        first.zero_grad()
+        fooled = F.softplus(-judge(made)).mean()
+        fooled.backward()
+        first.step()
+        return told.detach(), fooled.detach()
+
+    return fn, state_of(nn.ModuleList([maker, judge]), first, second), batch
+
+
+def by_closure():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fn(x, y):
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure).detach()
+
+    return fn, state_of(model, optimizer), batch
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make", [clipped, every_second, scheduled, adversarial, by_closure])
+def test_steps_as_scripts_write_them(make, backend):
+    check(make, backend, calls=6)
+
+
+def test_a_step_is_one_program_that_later_calls_use():
+    """Parameters that the model and the optimizer both hold are one input, not two that overlap."""
+    built = []
+
+    def backend(graph, inputs):
+        built.append(graph)
+        return graph.forward
+
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def fn(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    compiled = dynfix.compile(fn, backend=backend, fullgraph=True)
+    for i in range(3):
+        compiled(*batch(i))
+    after = len(built)
+    for i in range(4):
+        compiled(*batch(i))
+    assert len(built) == after
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_learning_rate_that_changes_is_an_input(make):
+    model = net()
+    optimizer = make(model.parameters(), lr=0.1)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    step(*batch(0))
+    compiled = dynfix.compile(step, backend="eager", recompile_limit=2, fullgraph=True)
+    for n in range(5):
+        optimizer.param_groups[0]["lr"] = 0.1 / (n + 1)
+        compiled(*batch(n))
+
+
+def test_an_optimizer_that_is_replaced_gets_nothing_of_the_old_one():
+    """Its state is a defaultdict, which stores whatever it is asked for."""
+    made = {}
+
+    def renew():
+        made["net"] = nn.Linear(4, 3)
+        made["optimizer"] = torch.optim.Adam(made["net"].parameters())
+
+    @dynfix.compile(backend="eager")
+    def step(x, y):
+        made["optimizer"].zero_grad()
+        F.cross_entropy(made["net"](x), y).backward()
+        made["optimizer"].step()
+
+    for n in range(6):
+        if n % 3 == 0:
+            renew()
+        step(*batch(n))
+        assert made["optimizer"].state.keys() == set(made["net"].parameters())
+
+
+def test_a_step_with_scaled_gradients():
+    """Its parts bind a name again that the parts before have bound."""
+
+    def make():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+
+        def fn(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.item()
+
+        return fn, state_of(model), batch
+
+    check(make, "eager", calls=5, fullgraph=False)
+
+
+def test_a_step_where_dynamo_has_been_at_work():
+    """From its first use on, torch keeps methods of its optimizers from Dynamo."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    check(OPTIMIZERS["sgd"], "eager")
