@@ -227,6 +227,7 @@ def main():
     step.add_sizes(parser)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--only", choices=["breaks", "training"])
+    parser.set_defaults(model="text")  # of `step`
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     versions = (

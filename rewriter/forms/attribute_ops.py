@@ -29,7 +29,7 @@ from ..capture.trace import Recorder
 from ..capture.values import Meta, storage_of
 from . import items
 from .calls import gradients, log_calls
-from .lookup import MISSING, can_change, is_stable, on_class, python_method
+from .lookup import MISSING, can_change, is_stable, is_torch_internal, on_class, python_method
 
 _C_DESCRIPTORS = (
     property,
@@ -143,7 +143,7 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
         return value
     if (
         rec.known.is_own(obj, name)
-        or (is_stable(obj) and (name.startswith("__") or _is_fixed(value)))
+        or (is_stable(obj) and (name.startswith("__") or _is_fixed(value, obj)))
         or rec.rewriter.made_in_call(obj)
         or _is_bound_anew(obj, name, value)
     ):
@@ -184,10 +184,12 @@ def _has_python_lookup(meta: type, name: str) -> bool:
     return any(isinstance(hook, types.FunctionType | property) for hook in hooks)
 
 
-def _is_fixed(value: Any) -> bool:
+def _is_fixed(value: Any, owner: Any) -> bool:
     """What a library's namespace holds for good: functions, classes, modules, constants; not
-    `os.environ`."""
-    return callable(value) or isinstance(value, types.ModuleType) or is_constant(value)
+    `os.environ`, nor the flags of `torch.backends`."""
+    if callable(value) or isinstance(value, types.ModuleType):
+        return True
+    return is_constant(value) and not isinstance(owner, torch.backends.PropModule)
 
 
 def _hooked(rec: Recorder, obj: Any, name: str, hook: Any) -> Any:
@@ -376,7 +378,7 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         rec.call(prop.fset, (obj, value), {})
         return
     putter = on_class(type(prop), "__set__")
-    if isinstance(putter, types.FunctionType):
+    if isinstance(putter, types.FunctionType) and not is_torch_internal(putter):
         rec.known.register(prop, Obj(prop, f"{type(obj).__qualname__}.{name}"))
         rec.call(putter, (prop, obj, value), {})
         return

@@ -6,12 +6,14 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
+from dynfix.lowering import lower, stored_graphs
 from dynfix.lowering.registry import LOWERINGS
 from dynfix.rewriter import segment_programs
 from dynfix.rewriter.running import differences
 from dynfix.rewriter.running.verified_calls import STATUS, Verification
 
 aten = torch.ops.aten
+assert lower  # which registers the lowerings
 
 
 def work(x, w, written):
@@ -61,6 +63,7 @@ def inputs():
 def run(tmp_path, monkeypatch):
     run = Verification(3, str(tmp_path / "repro.py"))
     monkeypatch.setattr(segment_programs, "observers", [run.observe])
+    monkeypatch.setattr(stored_graphs, "kept", lambda *_: None)  # no key names what is planted
     return run
 
 

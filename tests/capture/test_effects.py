@@ -3,6 +3,7 @@ globals, cells, prints, buffers, inputs."""
 
 import collections
 
+import dynfix
 import torch
 from helpers import FOUR, Case, Fresh, X, Y, call, module_from, one_graph, same, tensor, watching
 
@@ -408,3 +409,24 @@ def test_frozen_kwargs():
         call(Y),
         call(X, a=Fresh(lambda: tensor(1))),
     )
+
+
+def test_flags_of_torch_backends():
+    """One object for the whole process: eager and compiled calls take turns."""
+    flags = torch.backends.cudnn
+    before = flags.benchmark
+
+    def toggled(x):
+        flags.benchmark = not flags.benchmark
+        return x + int(flags.benchmark)
+
+    def told(fn):
+        flags.benchmark = False
+        found = [(fn(X).tolist(), flags.benchmark) for _ in range(5)]
+        flags.benchmark = False
+        return [*found, (fn(Y).tolist(), flags.benchmark)]
+
+    try:
+        assert told(dynfix.compile(toggled, backend="eager")) == told(toggled)
+    finally:
+        flags.benchmark = before
