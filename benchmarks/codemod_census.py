@@ -112,7 +112,7 @@ def fix(arguments, scratch, models):
     """Fix the copy `after`, in one go or with what the traced models showed."""
     from dataclasses import replace
 
-    from dynfix.codemods.cli import runner
+    from dynfix.codemods.cli import file_writes, runner
     from dynfix.codemods.cli.settings import Settings
     from dynfix.codemods.hoist.plan import planned
     from dynfix.codemods.trace import trace_facts
@@ -139,7 +139,7 @@ def fix(arguments, scratch, models):
     for result in runner.run(paths, settings, True):
         applied += len(result.applied)
         if result.raw is not None:
-            runner.write(result.path, result.raw)
+            file_writes.write(result.path, result.raw, result.read)
         if result.error:
             print(f"  {result.path}: {result.error}")
     print(f"{applied} fixes in {len(paths)} files", flush=True)
