@@ -60,12 +60,23 @@ def _lines(gm: GraphModule) -> Iterator[str]:
     if any(True for _ in gm.parameters()) or any(True for _ in gm.buffers()):
         raise Unnamed("a graph with tensors of its own")
     places = {node: place for place, node in enumerate(gm.graph.nodes)}
+    regions: dict[object, int] = {}
     for node in gm.graph.nodes:
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             raise Unnamed(f"a node of kind {node.op}")
         target = text_of(node.target) if callable(node.target) else str(node.target)
         target = "" if node.op in ("placeholder", "output") else target
-        yield f"{node.op} {target} {_text(node.args, places)} {_text(node.kwargs, places)}"
+        arguments = f"{_text(node.args, places)} {_text(node.kwargs, places)}"
+        yield f"{node.op} {target} {arguments}{_region(node, regions)}"
+
+
+def _region(node: Node, regions: dict[object, int]) -> str:
+    """The checkpointed region of the node, by its place among the graph's, and what it asks of the
+    partitioner."""
+    if "recompute" not in node.meta:
+        return ""
+    number = regions.setdefault(node.meta.get("ac_graph_id"), len(regions))
+    return f" {node.meta['recompute']} in {number}"
 
 
 def _text(value: Any, places: dict[Node, int]) -> str:

@@ -19,6 +19,7 @@ from dynfix.runtime.stored.plain_data import Damaged, Decoder
 from torch import nn
 from torch.fx import symbolic_trace
 from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +139,21 @@ def test_another_graph_or_input_is_another_key(name):
     known = key(product, inputs)
     assert key(lambda a, b: a * 2 + b, inputs) == known
     assert key(fn, make() if make else inputs) != known
+
+
+def regions(*numbers):
+    """The key of a product and a sum in checkpointed regions of these numbers."""
+    inputs = torch.ones(4, 6), torch.ones(4, 6)
+    gm = symbolic_trace(product)
+    for node, number in zip(list(gm.graph.nodes)[2:], numbers, strict=False):
+        if number is not None:
+            node.meta |= {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": number}
+    return graph_key.key_of(gm, map(graph_key.example_text, inputs), Options())
+
+
+def test_checkpointed_regions_are_part_of_the_key():
+    assert len({regions(), regions(7), regions(None, 7), regions(7, 8), regions(7, 7)}) == 5
+    assert regions(7, 8) == regions(3, 9)
 
 
 def no_grad():
