@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from .differentiation import differentiates
 from .equal_nodes import partition
+from .needed_nodes import needed
 from .random_numbers import with_seeds
 from .saved_inputs import keep_results
 
@@ -55,15 +56,13 @@ class GradientPaths:
 
 def _idle(joint: GraphModule) -> frozenset[int]:
     """Indices of inputs on which no output of the graph depends, but for what it writes back."""
-    needed, todo = set[Node](), [joint.graph.output_node()]
-    while todo:
-        node = todo.pop()
-        if node not in needed:
-            needed.add(node)
-            written = node.target is torch.ops.aten.copy_.default
-            todo += [] if written else node.all_input_nodes
+    copy = torch.ops.aten.copy_.default
+    used = needed(
+        [joint.graph.output_node()],
+        lambda node: [] if node.target is copy else node.all_input_nodes,
+    )
     inputs = (node for node in joint.graph.nodes if node.op == "placeholder")
-    return frozenset(k for k, node in enumerate(inputs) if node not in needed)
+    return frozenset(k for k, node in enumerate(inputs) if node not in used)
 
 
 def _shared(gm: GraphModule, example_inputs: list[Any]) -> set[int]:

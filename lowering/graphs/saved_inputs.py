@@ -12,6 +12,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .needed_nodes import needed
+
 _CAST = torch.ops.aten._to_copy.default
 
 
@@ -51,13 +53,8 @@ def _for_gradients_alone(joint: GraphModule, gradients: int) -> set[Node]:
     """The nodes that no result of the forward needs."""
     every: Any = joint.graph.output_node().args[0]
     results = every[: len(every) - gradients]
-    needed, waiting = set[Node](), [node for node in results if isinstance(node, Node)]
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            waiting += node.all_input_nodes
-    return {node for node in joint.graph.nodes if node.op != "output"} - needed
+    used = needed(node for node in results if isinstance(node, Node))
+    return {node for node in joint.graph.nodes if node.op != "output"} - used
 
 
 def _views(node: Node, casts: bool) -> Iterator[Node]:
