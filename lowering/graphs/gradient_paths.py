@@ -8,6 +8,7 @@ from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
 from .differentiation import differentiates
+from .effect_tokens import inputs_of, is_made
 from .equal_nodes import partition
 from .needed_nodes import needed
 from .random_numbers import with_seeds
@@ -27,11 +28,12 @@ class GradientPaths:
 
     def partition(self, joint: GraphModule, inputs: Any, **settings: Any) -> Any:
         results: Any = joint.graph.output_node().args[0]
-        self.returned = settings["num_fwd_outputs"]
-        gradients = results[self.returned :]
-        self._has_gradient = [gradient is not None for gradient in gradients]
+        forward = results[: settings["num_fwd_outputs"]]
+        gradients = results[len(forward) :]
+        self.returned = sum(not is_made(result) for result in forward)
+        self._has_gradient = [grad is not None for grad in gradients if not is_made(grad)]
         with_seeds(joint)
-        keep_results(joint, self._has_gradient)
+        keep_results(joint, forward, self._has_gradient)
         self._idle = _idle(joint)
         return partition(joint, inputs, **settings)
 
@@ -61,8 +63,7 @@ def _idle(joint: GraphModule) -> frozenset[int]:
         [joint.graph.output_node()],
         lambda node: [] if node.target is copy else node.all_input_nodes,
     )
-    inputs = (node for node in joint.graph.nodes if node.op == "placeholder")
-    return frozenset(k for k, node in enumerate(inputs) if node not in used)
+    return frozenset(k for k, node in enumerate(inputs_of(joint)) if node not in used)
 
 
 def _shared(gm: GraphModule, example_inputs: list[Any]) -> set[int]:
