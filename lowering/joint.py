@@ -17,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.pacing import in_background
+from .graphs import effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
@@ -111,6 +112,7 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_kind(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
             with_seeds(graph)
+            effect_tokens.without_tokens(graph)
             program = compile_unit(graph, kind, options, _returned(kind, graph, paths))
             if kept is not None:
                 kept.compiled(kind, program)
@@ -122,7 +124,11 @@ def compile_graph(
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
     tupled, lone = with_lone_draws(tupled)
-    with _dense_tangents(tupled, example_inputs), watched() as wrapped:
+    with (
+        effect_tokens.inside_graphs(),
+        _dense_tangents(tupled, example_inputs),
+        watched() as wrapped,
+    ):
         compiled = aot_autograd.aot_module_simplified(
             tupled,
             tuple(example_inputs),

@@ -3,13 +3,14 @@ fill slice by slice are such (`mask[:, :3] = 1`), with numbers that lie on the h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import _disable_current_modes
+
+from .needed_nodes import needed
 
 aten = torch.ops.aten
 _LARGEST = 1 << 24  # bytes of one value
@@ -86,22 +87,11 @@ def _is_read(node: Node, constant: dict[Node, None]) -> bool:
 
 
 def _pays(node: Node) -> bool:
-    return any(each.target in _WRITES for each in _cone([node]))
-
-
-def _cone(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes, and all that they are made of."""
-    seen, todo = set[Node](), list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo += node.all_input_nodes
-            yield node
+    return any(each.target in _WRITES for each in needed([node]))
 
 
 def _evaluated(gm: GraphModule, chosen: list[Node]) -> dict[Node, torch.Tensor]:
-    wanted, interpreter = set(_cone(chosen)), Interpreter(gm)
+    wanted, interpreter = needed(chosen), Interpreter(gm)
     with _disable_current_modes(), torch.no_grad():
         for node in gm.graph.nodes:
             if node in wanted:

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...runtime.report import log
+from .needed_nodes import needed
 
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _LARGEST = 1 << 28  # bytes of a mask that is evaluated
@@ -91,12 +92,7 @@ def _simplify(node: Node, mask: torch.Tensor | None) -> None:
 
 def _evaluated(gm: GraphModule, mask: Node) -> torch.Tensor | None:
     """The mask's value, computed by the graph's own nodes."""
-    wanted, todo = set[Node](), [mask]
-    while todo:
-        node = todo.pop()
-        if node not in wanted:
-            wanted.add(node)
-            todo += node.all_input_nodes
+    wanted = needed([mask])
     values: dict[Node, Any] = {}
     interpreter = Interpreter(gm)
     with _disable_current_modes(), torch.no_grad():

@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from .differentiation import differentiates
+from .effect_tokens import inputs_of, is_made
 from .equal_nodes import partition
+from .needed_nodes import needed
 from .random_numbers import with_seeds
 from .saved_inputs import keep_results
 
@@ -26,11 +28,12 @@ class GradientPaths:
 
     def partition(self, joint: GraphModule, inputs: Any, **settings: Any) -> Any:
         results: Any = joint.graph.output_node().args[0]
-        self.returned = settings["num_fwd_outputs"]
-        gradients = results[self.returned :]
-        self._has_gradient = [gradient is not None for gradient in gradients]
+        forward = results[: settings["num_fwd_outputs"]]
+        gradients = results[len(forward) :]
+        self.returned = sum(not is_made(result) for result in forward)
+        self._has_gradient = [grad is not None for grad in gradients if not is_made(grad)]
         with_seeds(joint)
-        keep_results(joint, self._has_gradient)
+        keep_results(joint, forward, self._has_gradient)
         self._idle = _idle(joint)
         return partition(joint, inputs, **settings)
 
@@ -55,15 +58,12 @@ class GradientPaths:
 
 def _idle(joint: GraphModule) -> frozenset[int]:
     """Indices of inputs on which no output of the graph depends, but for what it writes back."""
-    needed, todo = set[Node](), [joint.graph.output_node()]
-    while todo:
-        node = todo.pop()
-        if node not in needed:
-            needed.add(node)
-            written = node.target is torch.ops.aten.copy_.default
-            todo += [] if written else node.all_input_nodes
-    inputs = (node for node in joint.graph.nodes if node.op == "placeholder")
-    return frozenset(k for k, node in enumerate(inputs) if node not in needed)
+    copy = torch.ops.aten.copy_.default
+    used = needed(
+        [joint.graph.output_node()],
+        lambda node: [] if node.target is copy else node.all_input_nodes,
+    )
+    return frozenset(k for k, node in enumerate(inputs_of(joint)) if node not in used)
 
 
 def _shared(gm: GraphModule, example_inputs: list[Any]) -> set[int]:

@@ -4,31 +4,22 @@ import operator
 
 from torch.fx import Graph, GraphModule, Node
 
+from .needed_nodes import needed
+
 
 def with_lone_draws(gm: GraphModule) -> tuple[GraphModule, int]:
     """The graph, whose output is a tuple, with the results of draws that no output needs as further
     outputs, and their number: AOTAutograd would drop them. `meta["draws"]` of a node says what it
     gives, a tensor or several, if it may draw."""
     output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
-    needed = _needed(output)
-    lone = [node for node in gm.graph.nodes if "draws" in node.meta and node not in needed]
+    used = needed([output])
+    lone = [node for node in gm.graph.nodes if "draws" in node.meta and node not in used]
     if not lone:
         return gm, 0
     graph, copies = Graph(), dict[Node, Node]()
     outputs = graph.graph_copy(gm.graph, copies)
     graph.output((*outputs, *(_detached(graph, copies[node]) for node in lone)))  # type: ignore[misc]
     return GraphModule(gm, graph), len(lone)
-
-
-def _needed(output: Node) -> set[Node]:
-    found: set[Node] = set()
-    todo = [output]
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo += node.all_input_nodes
-    return found
 
 
 def _detached(graph: Graph, node: Node) -> Node:

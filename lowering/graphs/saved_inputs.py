@@ -5,24 +5,27 @@ that writes that input before the backward, as one that counts in a buffer does,
 refused by autograd.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .effect_tokens import inputs_of
+from .needed_nodes import needed
+
 _CAST = torch.ops.aten._to_copy.default
 
 
-def keep_results(joint: GraphModule, gradients: list[bool]) -> None:
+def keep_results(joint: GraphModule, results: Sequence[Any], gradients: list[bool]) -> None:
     """Forbid the partitioner to compute again what is made of inputs that eager would not save: of
-    those that nothing reads for the gradients alone. `gradients`: which inputs get one. What these
-    are in another dtype, as parameters under autocast, may be computed again: all of them twice
-    would be too much memory."""
-    places = [node for node in joint.graph.nodes if node.op == "placeholder"]
-    late = _for_gradients_alone(joint, len(gradients))
-    for place, has_gradient in zip(places, gradients, strict=False):
+    those that nothing reads for the gradients alone. `results`: the forward's; `gradients`: which
+    inputs get one. What these are in another dtype, as parameters under autocast, may be computed
+    again: all of them twice would be too much memory."""
+    used = needed(node for node in results if isinstance(node, Node))
+    late = {node for node in joint.graph.nodes if node.op != "output"} - used
+    for place, has_gradient in zip(inputs_of(joint), gradients, strict=False):
         views = [place, *_views(place, has_gradient)]
         users = {user for view in views for user in view.users if user not in views}
         users = {user for user in users if _computes(user)}
@@ -45,19 +48,6 @@ def _is_log_softmax(users: set[Node]) -> bool:
     return len(maxima) == len(rest) == 1 and all(
         user.target is torch.ops.aten.sub.Tensor and user.args[1] in maxima for user in rest
     )
-
-
-def _for_gradients_alone(joint: GraphModule, gradients: int) -> set[Node]:
-    """The nodes that no result of the forward needs."""
-    every: Any = joint.graph.output_node().args[0]
-    results = every[: len(every) - gradients]
-    needed, waiting = set[Node](), [node for node in results if isinstance(node, Node)]
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            waiting += node.all_input_nodes
-    return {node for node in joint.graph.nodes if node.op != "output"} - needed
 
 
 def _views(node: Node, casts: bool) -> Iterator[Node]:

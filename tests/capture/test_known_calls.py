@@ -174,6 +174,9 @@ PROGRAMS = {
     "lru_cache": lambda x: x * doubled(3),
     "min and max": lambda x: x[: min(x.shape[0], 2)] * max(x.shape[0], 3, x.shape[1]),
     "LongTensor": lambda x: x[torch.LongTensor([0, 1])] * torch.Tensor([2, 0.5, 1]),
+    "LongTensor of others": lambda x: (
+        x[torch.LongTensor(range(2))] + torch.LongTensor([True, 2.7, -1.5]) + torch.Tensor(x)
+    ),
     "FloatTensor": lambda x: x * torch.FloatTensor([[2.0], [1]]) + torch.Tensor(0, 3).sum(),
     "keywords": lambda x: torch.add(input=x, other=x, alpha=2) + torch.clamp(input=x, min=0),
     "activation": lambda x: ACTIVATIONS["silu"](x) + ACTIVATIONS["leaky"](x),

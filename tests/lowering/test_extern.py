@@ -209,3 +209,30 @@ def test_the_default_device_does_not_matter():
     with torch.device("meta"):
         found = call(x)
     torch.testing.assert_close(found, fn(x))
+
+
+SOLVED = {
+    "inv": lambda x: torch.linalg.inv(x) * 2,
+    "solve": lambda x: torch.linalg.solve(x, x + 1).sin(),
+    "cholesky": lambda x: torch.linalg.cholesky(x @ x.mT) + 1,
+    "two": lambda x: torch.linalg.inv(torch.linalg.inv(x) + torch.linalg.cholesky(x @ x.mT)),
+    "eigenvalues": lambda x: torch.linalg.eigvals(x).abs(),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", SOLVED)
+def test_what_cannot_be_solved_is_an_error_of_the_program(name, grad):
+    x = torch.randn(4, 4) + 4 * torch.eye(4)
+    call = compiled(SOLVED[name], x.clone().requires_grad_(grad))
+    for _ in range(2):
+        given, other = (x.clone().requires_grad_(grad) for _ in range(2))
+        ours, theirs = call(given), SOLVED[name](other)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        if grad:
+            ours.sum().backward()
+            theirs.sum().backward()
+            torch.testing.assert_close(given.grad, other.grad, rtol=1e-3, atol=1e-3)
+    if name != "eigenvalues":
+        with pytest.raises(torch.linalg.LinAlgError):
+            call(torch.zeros(4, 4, requires_grad=grad))

@@ -30,10 +30,16 @@ def copied(tree):
         made = leaf.detach().clone()
         if leaf.layout == torch.strided and made.stride() != leaf.stride():
             made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
-            made.copy_(leaf.detach())
+            if leaf.numel():  # all of the memory, in which elements may overlap
+                _memory(made).copy_(_memory(leaf.detach()))
         return made.requires_grad_(leaf.requires_grad)
 
     return tree_map(copy, tree)
+
+
+def _memory(tensor):
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((last + 1,), (1,))
 
 
 def tensors(tree):
@@ -77,11 +83,11 @@ def compare(function, args, gradients, dynamic=None):
                 break
     if found:
         exact = run(function, tree_map(_doubled, copied(args)), turn, gradients)
-        found = [] if _no_worse(one, two, exact) else found
-    return Outcome(found, _eager(compiled, caught, isinstance(two, Exception)))
+        found = [] if no_worse(one, two, exact) else found
+    return Outcome(found, why_eager(compiled, caught, isinstance(two, Exception)))
 
 
-def _eager(compiled, caught, raises):
+def why_eager(compiled, caught, raises):
     """Why no later call was served by a Program."""
     texts = [str(w.message) for w in caught if "runs in eager" in str(w.message)]
     hits = sum(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
@@ -159,7 +165,7 @@ def _tensor_differences(x, y):
         yield " ".join(str(error).split())[:200]
 
 
-def _no_worse(one, two, exact):
+def no_worse(one, two, exact):
     """Whether all that differs are values, none further from the float64 ones than twice
     eager's."""
     if any(isinstance(run_, Exception) for run_ in (one, two, exact)):

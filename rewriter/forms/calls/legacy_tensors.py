@@ -46,15 +46,19 @@ def call(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         return constant_values.as_tensor(rec, cls, given[0])
     if len(given) == 1 and type(given[0]) is torch.Size:
         return torch.empty(given[0], dtype=dtype)
-    if len(given) == 1 and type(given[0]) in (list, tuple) and _fits(given[0], dtype):
+    if len(given) == 1 and type(given[0]) in (list, tuple, range) and _fits(given[0], dtype):
         return torch.tensor(given[0], dtype=dtype)
+    if len(given) == 1 and type(given[0]) is torch.Tensor and given[0].dtype == dtype:
+        return torch.ops.aten.alias.default(given[0])
     return _unknown(rec, cls, args, kwargs)
 
 
 def _fits(value: Any, dtype: torch.dtype) -> bool:
     if type(value) in (list, tuple):
         return all(_fits(part, dtype) for part in value)
-    return type(value) is int or (isinstance(value, float) and dtype.is_floating_point)
+    if isinstance(value, float) and dtype.is_floating_point:
+        return True
+    return type(value) in (int, bool, float, range)
 
 
 def _variable(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
