@@ -284,7 +284,7 @@ class Site:
         if any(type(module).__module__.startswith(WRAPPERS) for module in modules):
             self.exclude("a wrapper of torch.distributed does its work in hooks")
             return []
-        return modules
+        return [] if self.step.only_updates else modules
 
     def function(self, names: dict[str, Any]) -> types.FunctionType:
         """The step as a function with the user's globals."""
