@@ -73,6 +73,7 @@ def _session(arguments: argparse.Namespace) -> Session:
     session = Session(arguments.explain, **compile_arguments(arguments))
     session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
     session.verify = arguments.verify
+    session.thorough = bool(arguments.verify or arguments.fix)
     if arguments.report:
         session.keep = True
         session.report = summary.ranked(arguments.report)

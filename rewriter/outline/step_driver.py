@@ -2,15 +2,16 @@
 asked whether something else has done it; if not, the user's own statements run, where they are."""
 
 import ast
+import copy
 import io
 import tokenize
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from .. import live_source
 from .partition import first_line
 from .step_regions import Region, regions
-from .step_texts import BREAKS, CONTINUES, RETURNS, Start, TrainingStep, training_step
+from .step_texts import BREAKS, CONTINUES, RETURNS, STOPS, Start, TrainingStep, training_step
 
 DRIVER = "__dynfix_step__"  # a builtin while dynrun runs; its methods: `running.step_calls.Steps`
 Register = Callable[[TrainingStep], int]
@@ -57,7 +58,7 @@ class _Driver:
 
     def __init__(self, region: Region, step: TrainingStep, number: int) -> None:
         self.region, self.number = region, number
-        self.body = region.block[region.starts[0] : region.last + 1]
+        self.body = [self._told(stmt) for stmt in region.block[region.starts[0] : region.last + 1]]
         at = [(index, start) for index, start in enumerate(step.starts) if start is not None]
         self.starts: list[tuple[int, Start]] = at
 
@@ -83,6 +84,22 @@ class _Driver:
         served.orelse = [*self.body[index:following], *self._from(nth + 1)]
         return [*asked, served]
 
+    def _told(self, stmt: ast.stmt) -> ast.stmt:
+        """Where the step ends inside of an `if`, in place, the time of it does."""
+        rest = self.region.rest
+        if not _has_rest(stmt, rest) or not isinstance(stmt, ast.If):
+            return stmt
+        told, at = copy.copy(stmt), stmt.body.index(rest[0])
+        leave = _parsed(f"{DRIVER}.leave({self.number})", first_line(rest[0]))
+        told.body = [*stmt.body[:at], *leave, *rest]
+        return told
+
+    def _behind_rest(self) -> list[ast.stmt]:
+        """Statements of the step behind the `if` whose body it did not finish."""
+        rest = self.region.rest
+        at = next(i for i, stmt in enumerate(self.body) if _has_rest(stmt, rest))
+        return self.body[at + 1 :]
+
     def _bound(self, start: Start) -> list[ast.stmt]:
         """The step's variables, in the user's own."""
         text = [f"if {DRIVER}.has({n!r}): {n} = {DRIVER}.take({n!r})" for n in start.back]
@@ -103,14 +120,26 @@ class _Driver:
         failed.body = [*self._bound(start), *raised, *last]
         return [failed]
 
-    def _left(self, start: Start) -> Iterator[ast.stmt]:
-        """Leave the loop or the function as the step did."""
+    def _left(self, start: Start) -> list[ast.stmt]:
+        """Leave the loop or the function as the step did, or do what it left."""
+        leaving = []
         if self.region.loops:
-            yield from _parsed(f"if {DRIVER}.left() == {CONTINUES}: continue", start.lines[0])
-            yield from _parsed(f"if {DRIVER}.left() == {BREAKS}: break", start.lines[0])
+            leaving += [f"if {DRIVER}.left() == {CONTINUES}: continue"]
+            leaving += [f"if {DRIVER}.left() == {BREAKS}: break"]
         if not self.region.scope.is_file:
-            text = f"if {DRIVER}.left() == {RETURNS}: return {DRIVER}.value()"
-            yield from _parsed(text, start.lines[0])
+            leaving += [f"if {DRIVER}.left() == {RETURNS}: return {DRIVER}.value()"]
+        left = _parsed("\n".join(leaving), start.lines[0])
+        rest = self.region.rest
+        if not rest:
+            return left
+        (stopped,) = _parsed(f"if {DRIVER}.left() == {STOPS}: pass", start.lines[0])
+        assert isinstance(stopped, ast.If)
+        stopped.body, stopped.orelse = [*rest, *self._behind_rest()], left
+        return [stopped]
+
+
+def _has_rest(stmt: ast.stmt, rest: tuple[ast.stmt, ...]) -> bool:
+    return bool(rest) and isinstance(stmt, ast.If) and rest[0] in stmt.body
 
 
 def _lines_of(stmt: ast.stmt) -> set[int]:

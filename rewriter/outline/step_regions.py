@@ -12,7 +12,8 @@ from .partition import parameters_of
 MOST_STARTS = 12
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_NO_OPTIMIZER = re.compile(r"sched|warm|prof|env|writer|progress|bar|timer|track|log|ema", re.I)
+_NO_OPTIMIZER = re.compile(r"sch|warm|prof|env|writer|progress|bar|timer|track|log|ema", re.I)
+_PREPARES = re.compile(r"\bclip_grad|\.unscale_\(")
 _AFTER = {"zero_grad": re.compile(""), "update": re.compile("scaler", re.I)}
 
 
@@ -34,13 +35,16 @@ class Scope:
 class Region:
     """`block[start : last + 1]`, for one of the `starts`, is a step: the last start whose values
     have no gradient history is the right one, which only a run can tell. `loops`: those around it,
-    from outside in."""
+    from outside in. `rest`: statements at the end of an `if`'s body, behind the update in it, that
+    are no part of the step. `only_updates`: the gradients were accumulated by a loop before."""
 
     scope: Scope
     block: list[ast.stmt]
     starts: tuple[int, ...]
     last: int
     loops: tuple[ast.stmt, ...]
+    rest: tuple[ast.stmt, ...] = ()
+    only_updates: bool = False
 
 
 def regions(tree: ast.Module) -> Iterator[Region]:
@@ -105,15 +109,16 @@ def _in_block(
     """Steps in a block and in those inside. `whole`: the block belongs to an `if`, `with` or `try`:
     what it has is a step only with everything from forward to update."""
     segment: list[int] = []
+    accumulated = False  # by a loop before this segment
     for index, stmt in enumerate(block):
         inner = list(_in_statement(scope, stmt, loops))
         yield from inner
         if inner or (isinstance(stmt, _LOOPS) and (_calls(stmt, "backward") or _updates(stmt))):
-            yield from _of_segment(scope, block, segment, loops, whole)
-            segment = []
+            yield from _of_segment(scope, block, segment, loops, whole, accumulated)
+            segment, accumulated = [], isinstance(stmt, _LOOPS) and not _updates(stmt)
         else:
             segment.append(index)
-    yield from _of_segment(scope, block, segment, loops, whole)
+    yield from _of_segment(scope, block, segment, loops, whole, accumulated)
 
 
 def _in_statement(scope: Scope, stmt: ast.stmt, loops: tuple[ast.stmt, ...]) -> Iterator[Region]:
@@ -130,20 +135,57 @@ def _of_segment(
     segment: list[int],
     loops: tuple[ast.stmt, ...],
     whole: bool,
+    accumulated: bool,
 ) -> Iterator[Region]:
-    backward = [i for i in segment if _calls(block[i], "backward")]
-    if not backward or (scope.is_file and not loops):
+    if scope.is_file and not loops:
         return  # what a file runs once is not worth it
+    backward = [i for i in segment if _calls(block[i], "backward")]
+    if not backward:
+        if accumulated:
+            yield from _update(scope, block, segment, loops)
+        return
     later = [i for i in segment if i >= backward[-1]]
     updates = [i for i in later if _updates(block[i]) or _updates_by_hand(block[i])]
     latest = _latest_start(block, segment[0], backward[0])
     if whole and not (updates and _makes_what_is_differentiated(block, segment[0], backward[0])):
         return
-    last = updates[0] if updates else backward[-1]
+    at = updates[0] if updates else backward[-1]
+    starts = range(max(segment[0], latest - MOST_STARTS + 1), latest + 1)
+    yield _ended(Region(scope, block, tuple(starts), at, loops), segment)
+
+
+def _update(
+    scope: Scope, block: list[ast.stmt], segment: list[int], loops: tuple[ast.stmt, ...]
+) -> Iterator[Region]:
+    """The update behind a loop that accumulated gradients, with their clipping."""
+    at = next((i for i in segment if _updates(block[i]) or _updates_by_hand(block[i])), None)
+    if at is not None:
+        start = at
+        while start - 1 in segment and _PREPARES.search(ast.unparse(block[start - 1])):
+            start -= 1
+        yield _ended(Region(scope, block, (start,), at, loops, only_updates=True), segment)
+
+
+def _ended(region: Region, segment: list[int]) -> Region:
+    """The region with what else belongs to the update at its end."""
+    block, last = region.block, region.last
+    rest = _behind_update(block[last])
     while last + 1 in segment and _follows(block[last + 1]):
         last += 1
-    starts = range(max(segment[0], latest - MOST_STARTS + 1), latest + 1)
-    yield Region(scope, block, tuple(starts), last, loops)
+    return dataclasses.replace(region, last=last, rest=rest)
+
+
+def _behind_update(stmt: ast.stmt) -> tuple[ast.stmt, ...]:
+    """What stands in an `if`'s body behind the update: a scheduler's step, a log line."""
+    if not isinstance(stmt, ast.If):
+        return ()
+    update = [_updates(each) or _updates_by_hand(each) for each in stmt.body]
+    if True not in update:
+        return ()
+    end = update.index(True)
+    while end < len(update) and (update[end] or _follows(stmt.body[end])):
+        end += 1
+    return tuple(stmt.body[end:])
 
 
 def _latest_start(block: list[ast.stmt], first: int, backward: int) -> int:

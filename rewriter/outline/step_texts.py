@@ -4,6 +4,7 @@ loop. Every line keeps its number in the user's file."""
 import __future__
 
 import ast
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +22,7 @@ from .bound_names import (
 from .partition import LOOKS_AROUND, first_line, insert, last_line, parameters_of
 from .step_regions import Region, Scope, clears_gradients, declared, local_names
 
-FALLS, CONTINUES, BREAKS, RETURNS = range(4)
+FALLS, CONTINUES, BREAKS, RETURNS, STOPS = range(5)  # STOPS: before the rest of an `if`
 NOT_BOUND = "\0not bound"  # stands for a variable that the step has not bound
 _SWALLOWS = ("suppress", "raises", "ignore", "catch", "exitstack")
 _REFUSED = (
@@ -59,15 +60,38 @@ class TrainingStep:
     containers: tuple[tuple[str, bool], ...]
     starts: tuple[Start | None, ...]
     flags: int  # of `from __future__`
+    only_updates: bool = False
+
+
+class _Stop(ast.Continue):
+    """Stands for the rest of an `if`'s body: the step ends there, and the rest runs in place."""
 
 
 def training_step(region: Region, tree: ast.Module, lines: list[str], file: str) -> TrainingStep:
     """The texts of a region of the file with these `lines`."""
     outline = _Outline(region, tree, lines)
-    starts = tuple(outline.start(region.block[at : region.last + 1]) for at in region.starts)
+    starts = tuple(outline.start(_without_rest(region, at)) for at in region.starts)
     node = region.scope.node
     name = "training_step" if isinstance(node, ast.Module) else node.name
-    return TrainingStep(file, name, region.scope.containers, starts, _flags(tree))
+    return TrainingStep(
+        file, name, region.scope.containers, starts, _flags(tree), region.only_updates
+    )
+
+
+def _without_rest(region: Region, start: int) -> list[ast.stmt]:
+    """The statements of a step that begins there, without what is no part of it."""
+    rest = region.rest
+    return [_cut(stmt, rest) for stmt in region.block[start : region.last + 1]]
+
+
+def _cut(stmt: ast.stmt, rest: tuple[ast.stmt, ...]) -> ast.stmt:
+    if not rest or not isinstance(stmt, ast.If) or rest[0] not in stmt.body:
+        return stmt
+    stop = _Stop(lineno=first_line(rest[0]), end_lineno=last_line(rest[-1]))
+    stop.col_offset, stop.end_col_offset = rest[0].col_offset, rest[-1].end_col_offset
+    cut = copy.copy(stmt)
+    cut.body = [*stmt.body[: stmt.body.index(rest[0])], stop]
+    return cut
 
 
 def _flags(tree: ast.Module) -> int:
@@ -168,9 +192,11 @@ class _Outline:
 
     def _can_move(self, body: tuple[ast.stmt, ...], written: Names, read: Names) -> bool:
         nodes = [node for stmt in body for node in own_nodes(stmt)]
+        rest = self.region.rest
         return (
             first_line(body[0]) > 2
             and self._own_lines(body)
+            and (not rest or self._own_lines(rest))
             and not any(isinstance(node, _REFUSED) for node in nodes)
             and not any(_is_deleted_name(node) or _keeps_variables(node, written) for node in nodes)
             and not any(_name_of(node) in _STOPS_AT for stmt in body for node in ast.walk(stmt))
@@ -231,6 +257,12 @@ def _head(scope: Scope, given: list[str], shared: list[str], unset: list[str]) -
 
 def _mark(node: ast.stmt, lines: list[str], first: int, variables: str) -> None:
     """`continue`, `break` and `return v` as what the function returns."""
+    if isinstance(node, _Stop):
+        start, end = node.lineno - first, (node.end_lineno or node.lineno) - first
+        indent = lines[start].encode()[: node.col_offset].decode()
+        left = [f"{indent}return ({STOPS}, None, {variables})\n", *["\n"] * (end - start)]
+        lines[start : end + 1] = left
+        return None
     if isinstance(node, ast.Return):
         how, given = f" ({RETURNS}, (", "), ())"
         if node.value is None:

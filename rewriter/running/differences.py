@@ -103,8 +103,12 @@ def compare(
 ) -> Difference | None:
     """The first difference between two observations. `exact` gives the one in float64."""
     reference: dict[str, Any] | None = None
+    if len(wanted) != len(got):
+        return Difference("the number of outputs", f"{_outputs(got)}, not {_outputs(wanted)}")
     for what, value in wanted.items():
         how = _metadata(value, got.get(what))
+        if not how and not what.startswith("the gradient"):  # whose layout eager leaves open
+            how = _strides(value, got[what])
         if not how and not _close(value, got.get(what)):
             reference = exact() if reference is None else reference
             how = _beyond_rounding(value, got[what], reference.get(what))
@@ -115,17 +119,31 @@ def compare(
 
 def _metadata(value: Any, other: Any) -> str:
     if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
-        same = _zero(value) and _zero(other)
-        return "" if same or value == other else f"{_shown(other)}, not {_shown(value)}"
-    for name in ("shape", "dtype", "device", "requires_grad"):
+        same = value is other or (_is_plain(value) and _is_plain(other) and value == other)
+        return "" if same else f"{_shown(other)}, not {_shown(value)}"
+    for name in ("shape", "dtype", "device", "requires_grad", "layout"):
         if getattr(value, name) != getattr(other, name):
             return f"its {name} is {getattr(other, name)}, not {getattr(value, name)}"
     return ""
 
 
-def _zero(value: Any) -> bool:
-    """No gradient, or one of zeros: what a graph takes them for."""
-    return value is None or (isinstance(value, torch.Tensor) and not bool(value.any()))
+def _outputs(found: dict[str, Any]) -> int:
+    return sum(name.startswith("output ") for name in found)
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor)
+
+
+def _strides(value: Any, other: Any) -> str:
+    """How two tensors of one shape lie in memory in another order. A stride along which there is
+    one element, or none at all, cannot be told."""
+    if _is_plain(value) or value.layout is not torch.strided or value.numel() == 0:
+        return ""
+    pairs = zip(value.shape, value.stride(), other.stride(), strict=True)
+    if all(size == 1 or mine == others for size, mine, others in pairs):
+        return ""
+    return f"its strides are {other.stride()}, not {value.stride()}"
 
 
 def _shown(value: Any) -> str:

@@ -216,6 +216,12 @@ class ModuleCalls:
         background = self._session.background
         if background is not None and self._watch is not None:
             return background.wants(known.calls, known.seconds, self._watch.share())
+        session, name = self._session, type(module).__qualname__
+        if session.steps is not None and not session.thorough:
+            if not session.steps.pays_beside(module, known.seconds):
+                session.left[name] = known
+                return False
+            session.left.pop(name, None)
         return known.is_due(self._signature(module, args, kwargs), self._eager_calls)
 
     def _find(self, module: Any) -> Known:

@@ -37,6 +37,8 @@ class Session:
         self.report = ""  # the file of `--report`
         self.script: Sequence[str] = ()
         self._collector: Any = None
+        self.left: dict[str, Any] = {}  # modules whose calls outside of their step stayed in eager
+        self.thorough = False  # whatever can be compiled is, whether or not that may pay
         self.verify = 0  # calls of each graph that are made in eager as well
         self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
@@ -140,7 +142,7 @@ class Session:
 
     def print_report(self, file: TextIO | None = None) -> None:
         """What was captured, and each place where it broke."""
-        summary.say(summary.report(self.captured), file)
+        summary.say(summary.report(self.captured, self.left), file)
 
     def print_summary(self, file: TextIO | None = None) -> None:
         """A few lines at the end of a run."""

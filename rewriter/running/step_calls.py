@@ -92,6 +92,14 @@ class Steps:
             return False
         return known[0]() is module
 
+    def pays_beside(self, module: Any, seconds: float) -> bool:
+        """Whether other calls than a step's, which took so long in eager, are worth compiling where
+        time does not decide: not before they took what compiling the step did."""
+        known = self._claimed.get(id(module))
+        if known is None or known[0]() is not module or known[1].excluded:
+            return True
+        return seconds >= known[1].cost > 0
+
     # -- what drivers ask, in this order
 
     def enter(self, number: int, index: int, given: tuple[Any, ...]) -> None:
@@ -209,6 +217,7 @@ class Site:
         self.calls = 0
         self.seconds = 0.0
         self.compiled: Any = None
+        self.cost = 0.0  # seconds of the longest call, which was recorded and compiled
         self._noted = 0
         self._numbers: dict[int, Any] = {}
         self.moving: set[int] = set()  # which of its variables are another number at each call
@@ -275,7 +284,7 @@ class Site:
         if any(type(module).__module__.startswith(WRAPPERS) for module in modules):
             self.exclude("a wrapper of torch.distributed does its work in hooks")
             return []
-        return modules
+        return [] if self.step.only_updates else modules
 
     def function(self, names: dict[str, Any]) -> types.FunctionType:
         """The step as a function with the user's globals."""
@@ -284,10 +293,13 @@ class Site:
 
     def run(self, given: tuple[Any, ...], now: _Now) -> Result | None:
         """Do the step; None where the statements shall run."""
+        start = time.perf_counter()
         try:
             result = self.compiled(*given)
         except BaseException as error:
             return self._raised(error)
+        finally:
+            self.cost = max(self.cost, time.perf_counter() - start)
         if result is IN_PLACE:
             now.sample = self.compiled.sample()
             return None

@@ -4,7 +4,8 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 _OWN_PLACE = re.compile(r" \([^()]*rewriter/module_class\.py:\d+\)")
@@ -38,12 +39,17 @@ def say_line(message: str) -> None:
         say(f"dynrun: {message.splitlines()[0]}")
 
 
-def report(captured: list[tuple[str, Any]]) -> str:
-    """Of every function: recordings, graphs, breaks with their places."""
+def report(captured: list[tuple[str, Any]], left: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Of every function: recordings, graphs, breaks with their places. `left`: modules that are
+    compiled in a training step alone."""
     called = [(name, entry) for name, entry in captured if entry.recordings]
     lines = [f"dynrun: {len(called)} captured"]
     for name, entry in called:
         lines += _recorded(name, entry)
+    lines += [
+        f"  {name}: eager outside of its training step, where it took {known.seconds:.1f} s"
+        for name, known in left.items()
+    ]
     return "\n".join(lines)
 
 

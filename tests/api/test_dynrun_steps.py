@@ -137,6 +137,61 @@ def test_a_function_that_accumulates(equal):
     assert session.hits()[0] >= 6
 
 
+ACCUMULATED = """
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.9**n)
+    batches = [(X[i : i + 5], Y[i : i + 5]) for i in range(16)]
+
+    def train(k=2):
+        updates, rates = 0, []
+        for i, (x, y) in enumerate(batches):
+            loss = F.cross_entropy(net(x), y) / k
+            loss.backward()
+            if (i + 1) % k == 0:
+                norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                optimizer.step()
+                REST
+                print(i, norm, *rates[-1:])
+                if updates == 7:
+                    return updates
+            print(loss.item(), net[0].weight.grad is None)
+        return -updates
+
+    print(train(), train(), optimizer.param_groups[0]["lr"], scheduler.last_epoch)
+"""
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ["scheduler.step()", "optimizer.zero_grad()", "updates += 1"],
+        ["optimizer.zero_grad()", "rates += scheduler.get_last_lr()", "updates = updates + 1"],
+        ["optimizer.zero_grad()", "updates += (", "1)  # of them", "scheduler.step()"],
+    ],
+)
+def test_what_stands_behind_an_update_in_an_if_runs_in_place(equal, rest):
+    session = equal(ACCUMULATED.replace("REST", ("\n" + 16 * " ").join(rest)))
+    (entry,) = session.entries.values()
+    assert [len(r.segments) for r in entry.recordings] == [1, 1, 1]  # gradients are there, or not
+    assert session.hits()[0] >= 20
+
+
+def test_an_update_behind_a_loop_that_accumulates(equal):
+    session = equal("""
+        for i in range(7):
+            for k in range(3):
+                loss = F.cross_entropy(net(X[k : k + 9]), Y[k : k + 9]) / 3
+                loss.backward()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            print(loss.item(), norm, net[0].weight.grad)
+        print([p.sum().item() for p in net.parameters()])
+    """)
+    _, update = session.entries
+    assert update.endswith(":14-16")
+    assert session.hits()[0] >= 12 and session.hits()[1] >= 4
+
+
 def test_two_models_and_a_read_between(equal):
     session = equal("""
         maker = nn.Linear(2, 6)

@@ -101,6 +101,19 @@ def test_explain_and_emit_source(script, tmp_path):
     assert "script.py:" in text.splitlines()[0] and "__df.call(" in text
 
 
+def test_a_step_and_its_module_are_not_both_compiled(script):
+    """A few calls in evaluation are no reason to compile the model a second time."""
+    run = script(TRAINING)
+    lines = run("--backend", "eager", "--explain")[0].splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "dynrun", "  training step (script.py", "  Net",
+    ]  # fmt: skip
+    assert lines[0] == "dynrun: 1 captured"
+    assert lines[2].startswith("  Net: eager outside of its training step")
+    verified = run("--backend", "eager", "--verify")[0]
+    assert "of 2 graphs agree" in verified
+
+
 def test_torch_compile_in_the_script_is_ours(tmp_path):
     """Not compared with python: that would wait for Inductor."""
     text = """

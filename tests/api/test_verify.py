@@ -149,7 +149,9 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
         (lambda x: x + 1, lambda x: (x + 1).double(), "its dtype is torch.float64, not"),
         (lambda x: x + 1, lambda x: (x + 1).detach(), "its requires_grad is False, not True"),
         (lambda x: x + 1, lambda x: (x + 1)[:2], "its shape is torch.Size([2, 4]), not"),
+        (lambda x: x + 1, lambda x: (x.T.contiguous() + 1).T, "its strides are (1, 3), not (4, 1)"),
         (lambda x: x * 2, lambda x: x + x.detach(), "the gradient of input 0 differs"),
+        (lambda x: x + 1, lambda x: (x + 1, x), "the number of outputs differs"),
         (lambda x: x > 0, lambda x: x >= 0.2, "output 0 differs from eager: 1 of 12 elements"),
         (lambda x: x.log(), lambda x: x.abs().log(), "NaN in 0 elements, not 6"),
         (
@@ -165,6 +167,35 @@ def test_what_is_compared(eager, compiled, said):
     assert said in str(differences.differ(graph(eager), compiled, [x]))
     assert differences.differ(graph(eager), eager, [x]) is None
     assert torch.equal(x, X) and x.grad is None
+
+
+def test_no_gradient_is_not_one_of_zeros():
+    def eager(x, y):
+        return x * 2 + y.detach()
+
+    def zeros(x, y):
+        return x * 2 + y.detach() + 0 * y
+
+    given = [X.clone().requires_grad_(), X.clone().requires_grad_()]
+    said = "the gradient of input 1 differs from eager: a tensor (3, 4), not None"
+    assert said in str(differences.differ(graph(eager), zeros, given))
+    said = "the gradient of input 1 differs from eager: None, not a tensor (3, 4)"
+    assert said in str(differences.differ(graph(zeros), eager, given))
+
+
+def test_strides_that_nobody_can_tell_are_no_difference():
+    """Those of axes with one element, of empty tensors, and of gradients."""
+    x = torch.randn(3, 1, 4, requires_grad=True)
+    one = graph(lambda x: x + 1)
+    assert (
+        differences.differ(one, lambda x: (x.transpose(1, 2).contiguous() + 1).transpose(1, 2), [x])
+        is None
+    )
+    assert differences.differ(one, lambda x: (x.T.contiguous() + 1).T, [torch.empty(0, 4)]) is None
+    mean = graph(lambda x: (x * x).mean())
+    assert (
+        differences.differ(mean, lambda x: (x.T * x.T).mean(), [X.clone().requires_grad_()]) is None
+    )
 
 
 def test_a_write_of_an_input_is_compared():
