@@ -18,16 +18,17 @@ from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.pacing import in_background
 from .graphs import effect_tokens
+from .graphs.aot_calls import watched
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
 from .graphs.gradient_paths import GradientPaths
+from .graphs.lean_calls import lean
 from .graphs.lone_draws import with_lone_draws
 from .graphs.plain_calls import Around
 from .graphs.random_numbers import with_seeds
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
-from .graphs.wrappers import watched
 from .pipeline import compile_unit
 from .stored_graphs import Kept
 
@@ -144,7 +145,7 @@ def compile_graph(
     facts = Around(tuple(sorted(cut_off)), single, lone, tuple(sorted(idle)), drawn)
     if kept is not None:
         kept.finished(compiled, wrapped, facts)
-    return facts.called(compiled)
+    return facts.called(lean(wrapped, compiled, tupled))
 
 
 def drawing(options: Options) -> tuple[str, ...]:

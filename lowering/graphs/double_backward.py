@@ -51,17 +51,22 @@ class Differentiable:
         if self._no_history or not torch.is_grad_enabled():
             return self.program(*tensors)
         call = Call(self, tensors)
-        hooked = any(_has_hooks(tensors[index]) for index in self._with_gradients)
-        result = self.program(*(self._in_order(tensors) if hooked else tensors))
+        for index in self._with_gradients:
+            if _has_hooks(tensors[index]):
+                tensors = tuple(self._in_order(tensors))
+                break
+        result = self.program(*tensors)
         if self.writes is None:
             self.writes = call.written(tensors)
             self.copied = tuple(k for k in self.writes if k in self.read)
         node = self._node(result)
-        self._no_history = node is None and not _requires_grad(result)
-        if node is not None:
+        if node is None:
+            self._no_history = not _requires_grad(result)
+            return result
+        if self.writes:
             call.settle()
-            node.dynfix_call = call
-            node.materialize_grads = False
+        node.dynfix_call = call
+        node.materialize_grads = False
         return result
 
     def _history(self) -> EagerHistory:
@@ -99,6 +104,7 @@ class Differentiable:
             return _targets(cls.metadata, fed, _outputs(results))
 
         cls.dynfix_plain_backward = cls.__dict__["backward"]
+        cls.dynfix_taken = getattr(cls, "taken", None)
         history = self._history()
         cls.dynfix_leads = staticmethod(functools.cache(lambda: history.leads(targets)))
         cls.backward = staticmethod(_backward)
@@ -113,7 +119,7 @@ class Call:
     def __init__(self, owner: Differentiable, tensors: tuple[Any, ...]) -> None:
         self.owner = owner
         self.released: frozenset[int] | None = None
-        self.versions = [_version(tensor) for tensor in tensors]
+        self.versions = _versions(tensors)
         self.tensors = tensors
         copied = owner.read if owner.writes is None else owner.copied
         if copied:
@@ -133,8 +139,7 @@ class Call:
 
     def settle(self) -> None:
         """The call is over: its own writes count no longer."""
-        if self.owner.writes:
-            self.versions = [_version(tensor) for tensor in self.tensors]
+        self.versions = _versions(self.tensors)
 
     def serves(self, given: Sequence[Any], leads: Callable[[], Sequence[Lead]]) -> bool:
         """Whether a backward with these gradients has to run the graph again, and can: one that is
@@ -187,6 +192,13 @@ def _copy(tensor: Any) -> Any:
     if tensor.requires_grad or tensor.numel() > KEPT_NUMEL:
         return None
     return tensor.detach().clone()
+
+
+def _versions(tensors: Sequence[Any]) -> list[int]:
+    try:
+        return [tensor._version for tensor in tensors]
+    except (AttributeError, RuntimeError):  # numbers, and tensors of inference mode
+        return [_version(tensor) for tensor in tensors]
 
 
 def _version(tensor: Any) -> int:
@@ -263,34 +275,50 @@ def _is_compiled(node: Any) -> bool:
 
 
 def _backward(ctx: Any, *grads: Any) -> Any:
-    cls = ctx._forward_cls
-    call = getattr(ctx, "dynfix_call", None)
-    boxed = len(grads) == 1 and isinstance(grads[0], list)
-    given = grads[0] if boxed else list(grads)
-    partial = any(grad is None for grad in given)
-    if partial and all(grad is None for grad in given):
+    cls, call = ctx._forward_cls, getattr(ctx, "dynfix_call", None)
+    given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
+    taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
+    missing = [k for k in taken if given[k] is None]
+    if missing or torch.is_grad_enabled() or (call is not None and call.released is not None):
+        return _unusual(ctx, call, given, missing, grads)
+    if call is not None and not _keeps_graph():
+        ctx.dynfix_call = None
+    return _usual(ctx, call, given, grads)
+
+
+def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: Any) -> Any:
+    """A backward without some of the gradients, to be differentiated, or one of several."""
+    if all(grad is None for grad in given):
         return (None,) * len(ctx.needs_input_grad)
-    again = call is not None and call.serves(given, cls.dynfix_leads)
-    none = absent(given, cls.dynfix_leads()) if partial else frozenset[int]()
-    if call is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
-        if partial or again:
-            call.released = (call.released or frozenset()) | savers(given, cls.dynfix_leads())
+    leads = ctx._forward_cls.dynfix_leads
+    again = call is not None and call.serves(given, leads)
+    none = absent(given, leads()) if missing else frozenset[int]()
+    if call is not None and not _keeps_graph():
+        if missing or again:
+            call.released = (call.released or frozenset()) | savers(given, leads())
         else:
             ctx.dynfix_call = None
-    if call is not None and again:
+    if again:
         return _through_eager(ctx, call, given)
-    with_zeros(ctx, given)
-    kept = list(given)
-    try:
-        found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
-    except RuntimeError as error:
-        if call is None or call.unfit() or _WRITTEN not in str(error):
-            raise
-        return _through_eager(ctx, call, kept)  # a result was written that the graph had kept
+    if missing:
+        with_zeros(ctx, given, missing)
+    found = _usual(ctx, call, given, grads)
     return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
 
 
+def _usual(ctx: Any, call: Any, given: list[Any], grads: Any) -> Any:
+    """AOTAutograd's backward, which empties a list that it is given once it has what was saved."""
+    count, arguments = len(given), ((given,) if grads[0] is given else given)
+    try:
+        return ctx._forward_cls.dynfix_plain_backward(ctx, *arguments)
+    except RuntimeError as error:
+        if call is None or len(given) < count or call.unfit() or _WRITTEN not in str(error):
+            raise
+        return _through_eager(ctx, call, given)  # a result was written that the graph had kept
+
+
 _WRITTEN = "has been modified by an inplace operation"
+_keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 def _seen(owner: Differentiable) -> None:

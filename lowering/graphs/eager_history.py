@@ -154,8 +154,8 @@ def savers(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
     return frozenset(node for grad, lead in pairs if grad is not None for node in lead.savers)
 
 
-def with_zeros(node: Any, given: list[Any]) -> None:
+def with_zeros(node: Any, given: list[Any], missing: Sequence[int]) -> None:
     """Gradients of None as zeros, in place, as autograd itself makes them."""
-    for place, (grad, meta) in enumerate(zip(given, node._input_metadata, strict=True)):
-        if grad is None:
-            given[place] = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)
+    metas = node._input_metadata
+    for k in missing:
+        given[k] = torch.zeros(metas[k].shape, dtype=metas[k].dtype, device=metas[k].device)

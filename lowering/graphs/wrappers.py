@@ -8,64 +8,19 @@ from a pickle. Here the same metadata is data, made of torch's classes that are 
 import dataclasses
 import enum
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch._functorch.aot_autograd  # first: its parts import each other in a circle
 from torch._C import _functionalization
 from torch._functorch._aot_autograd import descriptors, functional_utils, runtime_wrappers, schemas
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, RuntimeWrapper
 
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder, Unstorable
+from .aot_calls import Wrapped, post_compile, watched
+from .lean_calls import lean_call, plain_writes, program_in
 
 _numbers = itertools.count(1 << 20)  # of functions that AOTAutograd did not make
-
-
-@dataclasses.dataclass(frozen=True)
-class Wrapped:
-    """What one call of AOTAutograd built. `call`: the last wrapper; `made_of`: what it calls;
-    `differentiates`: whether that is an autograd function."""
-
-    call: Callable[..., Any]
-    made_of: Any
-    metadata: Any
-    detached: list[int]
-    differentiates: bool
-    without_autocast: bool
-
-
-class _Watched(threading.local):
-    found: list[Wrapped] | None = None
-
-
-_watched = _Watched()
-_post_compile = RuntimeWrapper.post_compile
-
-
-def _noted(
-    self: Any, compiled_fn: Callable[..., Any], aot_config: Any, *, runtime_metadata: Any
-) -> Callable[..., Any]:
-    call = _post_compile(self, compiled_fn, aot_config, runtime_metadata=runtime_metadata)
-    if _watched.found is not None:
-        facts = self.indices_of_inps_to_detach, self.trace_joint, self.disable_amp
-        _watched.found.append(Wrapped(call, compiled_fn, runtime_metadata, *facts))
-    return call
-
-
-RuntimeWrapper.post_compile = _noted  # type: ignore[method-assign]
-
-
-@contextmanager
-def watched() -> Iterator[list[Wrapped]]:
-    """The wrappers that this thread's AOTAutograd makes inside."""
-    before, _watched.found = _watched.found, []
-    try:
-        yield _watched.found
-    finally:
-        _watched.found = before
 
 
 def to_data(
@@ -80,35 +35,17 @@ def to_data(
     function = one.made_of.__self__ if one.differentiates else None
     inner = one.made_of if function is None else function.compiled_fw
     if not (one.metadata.tokens or one.metadata.is_rng_op_functionalized):
-        inner = _unwrapped(inner, first)
+        inner = program_in(inner)
     if inner is not first or getattr(function, "maybe_subclass_metadata", None) is not None:
         raise Unstorable("a program that is not called as it is")
     return {
-        "plain": _plain(one),
+        "plain": plain_writes(one),
         "metadata": _Metadata().encode(one.metadata),
         "detached": list(one.detached),
         "differentiates": one.differentiates,
         "without_autocast": one.without_autocast,
         "symints": getattr(function, "num_symints_saved_for_bw", 0),
     }
-
-
-def _unwrapped(call: Any, wanted: Any) -> Any:
-    """Past wrappers that only hand on where nothing is made of random numbers and tokens: torch
-    2.11 has such around every program."""
-    while call is not wanted and hasattr(call, "__wrapped__"):
-        call = call.__wrapped__
-    return call
-
-
-def _plain(one: Wrapped) -> list[int] | None:
-    """Where a program's results are the function's: the inputs whose version it raises."""
-    facts = one.metadata
-    moved = facts.num_mutated_inp_runtime_indices or facts.num_outputs_aliased
-    more = one.detached or facts.dynamic_outputs or facts.grad_enabled_mutation is not None
-    if one.differentiates or moved or more or facts.num_intermediate_bases:
-        return None
-    return list(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
 def from_data(
@@ -123,25 +60,26 @@ def from_data(
     detached, without_autocast = data["detached"], data["without_autocast"]
     if not data["differentiates"]:
         wrapper = RuntimeWrapper(detached, trace_joint=False, disable_amp=without_autocast)
-        call = _post_compile(wrapper, forward, config, runtime_metadata=metadata)
+        call = post_compile(wrapper, forward, config, runtime_metadata=metadata)
         return lambda *inputs: call(list(inputs))
     if backward is None:
         raise Damaged("no backward")
-    call = _differentiable(
-        compiled_fw_func=forward,
-        compiled_bw_func=backward,
-        maybe_subclass_meta=None,
-        num_symints_saved_for_bw=data["symints"],
-        backward_state_indices=[],
-        disable_amp=without_autocast,
-        indices_of_inps_to_detach=detached,
-        lazy_backward_info=None,
-        bw_compiler=None,
-        aot_config=config,
-        fw_metadata=metadata,
-        try_save_cache_entry=None,
-    )
-    return lambda *inputs: call(list(inputs))
+    with watched() as wrapped:
+        call = _differentiable(
+            compiled_fw_func=forward,
+            compiled_bw_func=backward,
+            maybe_subclass_meta=None,
+            num_symints_saved_for_bw=data["symints"],
+            backward_state_indices=[],
+            disable_amp=without_autocast,
+            indices_of_inps_to_detach=detached,
+            lazy_backward_info=None,
+            bw_compiler=None,
+            aot_config=config,
+            fw_metadata=metadata,
+            try_save_cache_entry=None,
+        )
+    return lean_call(wrapped[0]) or (lambda *inputs: call(list(inputs)))
 
 
 def _config() -> Any:

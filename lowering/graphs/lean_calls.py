@@ -1,0 +1,215 @@
+"""Functions around compiled programs that do of AOTAutograd's wrappers what these graphs need.
+
+torch's wrappers serve tensor subclasses, states of generators, tokens and written inputs as well,
+which costs a call tens of microseconds. A graph that has none of these gets a function here; in
+whatever is unusual at run time (a gradient that is to be differentiated, a backward that is not
+compiled yet) that hands over to torch's own.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch._functorch.aot_autograd  # first: its parts import each other in a circle
+from torch._functorch._aot_autograd import schemas
+from torch._functorch._aot_autograd.runtime_wrappers import (
+    RuntimeWrapper,
+    coerce_to_expected_memory_format,
+)
+
+from ..sizes import contiguous_strides
+from .aot_calls import Wrapped, post_compile
+from .plain_calls import plain_call
+
+_OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
+_UNUSUAL = (
+    "tokens",
+    "num_backward_tokens",
+    "is_rng_op_functionalized",
+    "num_graphsafe_rng_states",
+    "num_opaque_objects_saved_for_bw",
+    "num_mutated_inp_runtime_indices",
+    "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+)
+_interpreters: Any = torch._C._functorch.peek_interpreter_stack
+
+
+def lean(
+    wrapped: Sequence[Wrapped], compiled: Callable[..., Any], module: torch.nn.Module
+) -> Callable[..., Any]:
+    """`compiled`, which AOTAutograd gave for `module`, or a function `(*inputs) -> results` that
+    does the same with less around."""
+    if len(wrapped) != 1 or getattr(compiled, "__wrapped__", None) is not wrapped[0].call:
+        return compiled
+    if any(True for _ in (*module.parameters(), *module.buffers())):  # arguments before the inputs
+        return compiled
+    return lean_call(wrapped[0]) or compiled
+
+
+def lean_call(one: Wrapped) -> Callable[..., Any] | None:
+    """The function for one wrapper of AOTAutograd's; None where that does what is not done here."""
+    facts = one.metadata
+    if any(getattr(facts, name, 0) for name in _UNUSUAL) or facts.grad_enabled_mutation is not None:
+        return None
+    if one.differentiates:
+        return _differentiable(one)
+    written, program = plain_writes(one), program_in(one.made_of)
+    if written is None or not getattr(program, "_boxed_call", False):
+        return None
+    return plain_call(program, written, one.without_autocast)
+
+
+def program_in(call: Any) -> Any:
+    """The program behind wrappers that only hand on where nothing is made of random numbers and
+    tokens: torch 2.11 has such around every program."""
+    while hasattr(call, "__wrapped__"):
+        call = call.__wrapped__
+    return call
+
+
+def plain_writes(one: Wrapped) -> list[int] | None:
+    """Where a program's results are the function's: the inputs whose version it raises."""
+    facts = one.metadata
+    moved = facts.num_mutated_inp_runtime_indices or facts.num_outputs_aliased
+    more = one.detached or facts.grad_enabled_mutation is not None
+    if one.differentiates or moved or more or facts.num_intermediate_bases:
+        return None
+    return list(facts.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def _differentiable(one: Wrapped) -> Callable[..., Any] | None:
+    facts, torchs = one.metadata, getattr(one.made_of, "__self__", None)
+    if torchs is None or getattr(torchs, "maybe_subclass_metadata", None) is not None:
+        return None
+    if not all(type(meta) is schemas.PlainTensorMeta for meta in facts.subclass_tangent_meta):
+        return None
+    function = _function(torchs, facts, one.without_autocast)
+    # past `Function.apply`, which looks for transforms of functions: guards saw to that
+    apply: Any = super(torch.autograd.Function, function).apply
+    if facts.num_outputs_aliased:
+        outer = RuntimeWrapper(one.detached, trace_joint=True, disable_amp=one.without_autocast)
+        config: Any = SimpleNamespace(keep_inference_input_mutations=True)
+        call = post_compile(outer, apply, config, runtime_metadata=facts)
+        return lambda *inputs: call(list(inputs))
+    return _with_history(apply, one)
+
+
+def _with_history(apply: Callable[..., Any], one: Wrapped) -> Callable[..., Any]:
+    """The autograd function's call: inputs without a gradient get no edge, and autograd is told of
+    those that the program writes."""
+    detached = frozenset(one.detached)
+    written = list(one.metadata.mutated_graph_handled_indices_seen_by_autograd)
+
+    def call(*inputs: Any) -> Any:
+        if written:
+            torch.autograd.graph.increment_version([inputs[index] for index in written])
+        if detached:
+            inputs = tuple(
+                arg.detach() if index in detached and isinstance(arg, torch.Tensor) else arg
+                for index, arg in enumerate(inputs)
+            )
+        if torch.is_grad_enabled():
+            return apply(*inputs)
+        with torch.enable_grad():  # the graph may turn it on inside
+            return apply(*inputs)
+
+    return call
+
+
+def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
+    """The autograd function: torch's own, with a forward and a backward that know beforehand what
+    there is to do."""
+    forward, own = program_in(torchs.compiled_fw), slice(0, facts.num_forward_returns)
+    checked = facts.tensors_saved_for_backwards_with_vc_check_slice
+    unchecked = facts.tensors_saved_for_backwards_no_vc_check_slice
+    numbers = facts.symints_saved_for_backwards_slice
+    unsafe, aliased = tuple(facts.unsafe_view_out_indices), tuple(facts.aliased_out_indices)
+    constant = [k for k, info in enumerate(facts.output_info) if not info.requires_grad]
+    gradients = _gradients(facts)
+    autocast: Any = torch._C._DisableAutocast if without_autocast else nullcontext
+
+    class CompiledFunction(torchs):  # type: ignore[misc]
+        taken = tuple(k for k, _ in gradients)  # outputs whose gradients the backward takes
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            if without_autocast:
+                with autocast():
+                    made = forward(list(inputs))
+            else:
+                made = forward(list(inputs))
+            ctx.save_for_backward(*map(_kept, made[checked]))
+            ctx._tensors_no_vc_check = [*map(_kept, made[unchecked])]
+            ctx.symints, ctx.opaque_objects = made[numbers], ()
+            returned = made[own]
+            for k in unsafe:
+                returned[k] = _not_view(returned[k])
+            for k in aliased:
+                returned[k] = schemas.TensorAlias(returned[k])
+            if constant:
+                tensors = (returned[k] for k in constant)
+                ctx.mark_non_differentiable(*(t for t in tensors if isinstance(t, torch.Tensor)))
+            ctx._materialize_non_diff_grads = False
+            return tuple(returned)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            program = torchs.compiled_bw
+            given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
+            if program is None or _is_unusual(facts, [given[k] for k, _ in gradients]):
+                return torchs.backward(ctx, *grads)
+            args = [*ctx.symints, *ctx.saved_tensors, *ctx._tensors_no_vc_check]
+            args += [laid_out(given[k]) for k, laid_out in gradients]
+            given.clear()
+            ctx.maybe_clear_saved_tensors()
+            if without_autocast:
+                with autocast():
+                    return tuple(program(args))
+            return tuple(program(args))
+
+    return CompiledFunction
+
+
+def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
+    """The outputs whose gradients the backward takes, each with what gives one the layout that it
+    was compiled for."""
+    wanted = [
+        k
+        for k, info in enumerate(facts.output_info)
+        if info.output_type.name in _OWN
+        and issubclass(info.raw_type, torch.Tensor)
+        and getattr(info, "requires_grad_for_backward", info.requires_grad)
+    ]
+    bases = range(facts.num_outputs, facts.num_outputs + facts.num_intermediate_bases)
+    layouts = [_layout(meta.memory_format) for meta in facts.subclass_tangent_meta]
+    return list(zip((*wanted, *bases), layouts, strict=True))
+
+
+def _layout(form: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    if form.memory_format is None and tuple(form.stride) == contiguous_strides(tuple(form.size)):
+        return torch.Tensor.contiguous
+    return partial(coerce_to_expected_memory_format, memory_format=form)
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    """What is saved of a tensor: no view, whose history would be kept along."""
+    return tensor.detach() if tensor._is_view() else tensor
+
+
+def _not_view(tensor: torch.Tensor) -> Any:
+    return torch.ops.aten._unsafe_view(tensor, tensor.shape) if tensor._is_view() else tensor
+
+
+def _is_unusual(facts: Any, grads: list[Any]) -> bool:
+    """Whether torch's own backward is needed: to be differentiated, to raise, or for gradients that
+    are no plain tensors."""
+    differs = facts.deterministic is False and torch.are_deterministic_algorithms_enabled()
+    return (
+        differs
+        or torch.is_grad_enabled()
+        or _interpreters() is not None
+        or any(type(grad) is not torch.Tensor for grad in grads)
+    )

@@ -1,0 +1,119 @@
+"""What stands around a compiled forward and backward: as AOTAutograd's wrappers, with less."""
+
+import sys
+
+import dynfix
+import pytest
+import torch
+
+from .harness import compiled
+
+
+def _aliased(x, w):
+    made = (x @ w).tanh()
+    return made.view(-1), made.t(), x, made.sum()
+
+
+def _with_integers(x, w):
+    made = x @ w
+    return made.argmax(1), made.relu(), made.detach() * 2
+
+
+def _nested(x, w):
+    with torch.no_grad():
+        scale = w.abs().amax()
+    return ((x * scale) @ w).exp()
+
+
+PROGRAMS = (_aliased, _with_integers, _nested)
+GRADIENTS = {
+    "dense": torch.randn_like,
+    "expanded": lambda out: torch.ones((), dtype=out.dtype).expand(out.shape),
+    "turned": lambda out: torch.randn(out.shape[::-1]).permute(tuple(range(out.dim()))[::-1]),
+}
+
+
+def _outputs(results):
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _backward(results, gradient, chosen):
+    torch.manual_seed(0)
+    outs = [out for out in _outputs(results) if out.requires_grad and not out.is_leaf][chosen]
+    torch.autograd.backward(outs, [gradient(out) for out in outs])
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__.strip("_"))
+def test_outputs_and_gradients_are_those_of_eager(program, gradient):
+    made = [torch.randn(6, 5), torch.randn(5, 4)]
+    ours, theirs = ([t.clone().requires_grad_() for t in made] for _ in range(2))
+    call = dynfix.compile(program)
+    for chosen in (slice(None), slice(None), slice(0, 1), slice(-1, None)):
+        found, expected = call(*ours), program(*theirs)
+        for one, two in zip(_outputs(found), _outputs(expected), strict=True):
+            torch.testing.assert_close(one, two)
+            assert one.requires_grad == two.requires_grad
+        _backward(found, GRADIENTS[gradient], chosen)
+        _backward(expected, GRADIENTS[gradient], chosen)
+        for one, two in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.grad, two.grad)
+
+
+def test_under_autocast_and_with_sizes_that_change():
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    call = dynfix.compile(layer)
+    for size in (4, 6, 7, 9):
+        x = torch.randn(size, 8)
+        grads = []
+        for module in (layer, call):
+            with torch.autocast("cpu", torch.bfloat16):
+                out = module(x)
+            assert out.dtype == torch.bfloat16
+            grads.append(torch.autograd.grad(out.float().square().sum(), layer.parameters()))
+        for one, two in zip(*grads, strict=True):
+            torch.testing.assert_close(one, two, rtol=3e-2, atol=3e-2)
+
+
+def test_a_backward_that_may_not_be_repeated_raises_as_eagers():
+    call = compiled(lambda x: x.exp().tanh(), torch.randn(4, requires_grad=True))
+    x = torch.randn(4, requires_grad=True)
+    for _ in range(2):
+        out = call(x)
+        out.sum().backward(retain_graph=True)
+        out.sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            out.sum().backward()
+
+
+def test_a_backward_heeds_that_algorithms_are_to_be_deterministic_by_now():
+    x = torch.randn(4, requires_grad=True)
+    call = compiled(lambda x: x.exp().tanh(), x)
+    call(x).sum().backward()
+    out = call(x)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="deterministic"):
+            out.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_later_training_call_runs_few_functions():
+    """AOTAutograd's wrappers alone are more than fifty more."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    call, x, grad = dynfix.compile(model), torch.randn(2, 8), torch.ones(2, 8)
+    for _ in range(3):
+        call(x).backward(grad)
+    ran = []
+
+    def note(frame, event, arg):
+        if event == "call" and "guard" not in frame.f_code.co_filename:
+            ran.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        call(x).backward(grad)
+    finally:
+        sys.setprofile(None)
+    assert len(ran) < 90, ran
