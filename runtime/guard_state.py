@@ -43,10 +43,14 @@ _saved_tensors_hooks = getattr(
 
 
 def packs_saved_tensors() -> bool:
-    """Whether hooks of the user's own see the tensors that eager saves for a backward. Those of
-    torch itself, as of checkpoint(), give back what they were given."""
+    """Whether hooks of the user's own see the tensors that eager saves for a backward, or those of
+    checkpoint(), which counts them and wants as many when it runs the call again. Other hooks of
+    torch itself give back what they were given."""
     hooks = _saved_tensors_hooks(True) if torch.is_grad_enabled() else None
-    return hooks is not None and not (hooks[0].__module__ or "").startswith("torch.")
+    if hooks is None:
+        return False
+    owner = hooks[0].__module__ or ""
+    return owner == "torch.utils.checkpoint" or not owner.startswith("torch.")
 
 
 def _autocast() -> tuple[Any, ...]:

@@ -321,9 +321,8 @@ def handed(function: Any, call: Any, name: str, is_bound: Any) -> list[Any]:
     return [given] if given is not None else []
 
 
-def _is_plain(decorator: Any) -> bool:
-    return isinstance(decorator, ast.Name) and decorator.id in (
-        "staticmethod",
-        "classmethod",
-        "property",
-    )
+_PLAIN = ("staticmethod", "classmethod", "property", "abstractmethod", "abc.abstractmethod")
+
+
+def _is_plain(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator) in _PLAIN

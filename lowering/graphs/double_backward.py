@@ -143,12 +143,15 @@ class Call:
 
     def serves(self, given: Sequence[Any], leads: Callable[[], Sequence[Lead]]) -> bool:
         """Whether a backward with these gradients has to run the graph again, and can: one that is
-        to be differentiated, or one after another that did not come by here."""
+        to be differentiated, one of a batch of gradients (`is_grads_batched=True`), which programs
+        cannot take, or one after another that did not come by here."""
         needed = frozenset[int]() if self.released is None else savers(given, leads())
         if self.released is not None and needed & self.released:
             return False
         if torch.is_grad_enabled():
             _seen(self.owner)
+            return not self.unfit()
+        if _is_batched("VmapMode"):
             return not self.unfit()
         return self.released is not None and not (needed and self.unfit())
 
@@ -279,7 +282,8 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
     taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
     missing = [k for k in taken if given[k] is None]
-    if missing or torch.is_grad_enabled() or (call is not None and call.released is not None):
+    again = torch.is_grad_enabled() or _is_batched("VmapMode")
+    if missing or again or (call is not None and call.released is not None):
         return _unusual(ctx, call, given, missing, grads)
     if call is not None and not _keeps_graph():
         ctx.dynfix_call = None
@@ -318,6 +322,7 @@ def _usual(ctx: Any, call: Any, given: list[Any], grads: Any) -> Any:
 
 
 _WRITTEN = "has been modified by an inplace operation"
+_is_batched: Any = torch._C._dispatch_tls_is_dispatch_key_included
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 
 

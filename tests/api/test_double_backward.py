@@ -128,3 +128,18 @@ def test_inputs_are_not_kept_after_the_backward():
     del middle
     gc.collect()
     assert ref() is None and out.requires_grad
+
+
+def test_a_batch_of_gradients_at_once():
+    """`is_grads_batched=True`, as `torch.autograd.functional.jacobian(vectorize=True)` asks."""
+    net = twice(NETS["plain"])
+    call = dynfix.compile(net)
+    basis = torch.eye(3).reshape(3, 3, 1)
+    for step in range(3):
+        x = torch.randn(3, 5, generator=torch.Generator().manual_seed(step)).requires_grad_()
+        ours, theirs = (
+            torch.autograd.grad(f(x), [x, *net.parameters()], basis, is_grads_batched=True)
+            for f in (call, net)
+        )
+        torch.testing.assert_close(ours, theirs)
+        call(x).sum().backward()

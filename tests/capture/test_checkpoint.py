@@ -117,3 +117,22 @@ def test_one_inside_another(backend):
         tolerance=(1e-5, 1e-6),
     )
     assert torch.is_grad_enabled() and not any(recording.segments for recording in recordings(fn))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_compiled_block_inside_a_checkpoint_that_is_not(backend, reentrant):
+    """Run again in the backward, it saves as many tensors as the first time: eager's."""
+
+    def gradients(run):
+        x = torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_()
+        block.zero_grad()
+        checkpoint(run, x, use_reentrant=reentrant).square().sum().backward()
+        return [x.grad, *(p.grad for p in block.parameters())]
+
+    torch.manual_seed(0)
+    block = Block()
+    compiled = dynfix.compile(block, backend=backend)
+    for _ in range(3):
+        torch.testing.assert_close(gradients(compiled), gradients(block))
+        compiled(X[None])
