@@ -2,8 +2,8 @@
 and what it waited for, the exit status, and what was printed.
 
 `python benchmarks/scripts.py [--rounds N] [--options "--overhead 4"] ["FILE.py --arg"]...` runs
-those of `benchmarks/scripts/` unless files are given. Of several rounds the least is shown: what
-other processes do only ever adds.
+those of `benchmarks/scripts/` unless files are given: twelve, one of them with two models. Of
+several rounds the least is shown: what other processes do only ever adds.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 SCRIPTS = Path(__file__).parent / "scripts"
+MORE = {"word_language_model": ["", " --model Transformer"]}  # arguments, besides none
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?")
 
 
@@ -49,8 +51,9 @@ def agreement(python: Run, dynrun: Run) -> str:
     """Whether they printed the same, but for rounding in numbers with a point."""
     if python.status != dynrun.status:
         return f"exit status {python.status} and {dynrun.status}"
+    status = f", exit status {python.status}" if python.status else ""
     if python.out == dynrun.out:
-        return "equal"
+        return f"equal{status}"
     if NUMBER.sub("", python.out) != NUMBER.sub("", dynrun.out):
         return "DIFFERENT"
     pairs = zip(NUMBER.findall(python.out), NUMBER.findall(dynrun.out), strict=True)
@@ -60,7 +63,7 @@ def agreement(python: Run, dynrun: Run) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scripts", nargs="*", default=sorted(map(str, SCRIPTS.glob("*.py"))))
+    parser.add_argument("scripts", nargs="*", default=list(_own_scripts()))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--options", default="", help="of dynrun")
     arguments = parser.parse_args()
@@ -78,6 +81,11 @@ def main() -> None:
         table.add_row(Path(command[0]).stem + " ".join(["", *command[1:]]), *_cells(runs))
         print(*(cell for cell in (script, *_cells(runs))), sep=" | ", file=sys.stderr, flush=True)
     Console(width=120).print(table)
+
+
+def _own_scripts() -> Iterator[str]:
+    for path in sorted(SCRIPTS.glob("*.py")):
+        yield from (f"{shlex.quote(str(path))}{more}" for more in MORE.get(path.stem, [""]))
 
 
 def _cells(runs: dict[str, list[Run]]) -> list[str]:

@@ -198,39 +198,69 @@ def _worst(value: Any, reference: Any) -> float:
 
 
 class _Doubled(torch.fx.Interpreter):
-    """Runs a graph in float64: every other floating dtype that it names becomes that."""
+    """Runs a graph in float64: every other floating dtype that it names becomes that. What draws
+    random numbers does so in float32, as eager did: in float64 it would draw others."""
+
+    followed = True  # every draw was eager's
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
-        args, kwargs = pytree.tree_map(_in_double, (args, kwargs))
-        target = "double" if n.op == "call_method" and n.target in _CASTS else n.target
         if n.op in ("placeholder", "output", "get_attr"):
             return super().run_node(n)
-        return getattr(self, n.op)(target, args, kwargs)
+        given = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = pytree.tree_map(_in_double, given)
+        target = "double" if n.op == "call_method" and n.target in _CASTS else n.target
+        state = torch.random.get_rng_state()
+        result = getattr(self, n.op)(target, args, kwargs)
+        if torch.equal(torch.random.get_rng_state(), state):
+            return result
+        if _writes(n) or not isinstance(result, torch.Tensor):
+            self.followed = False
+            return result
+        torch.random.set_rng_state(state)
+        return self._drawn(n, *pytree.tree_map(_in_single, given))
+
+    def _drawn(self, n: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        torch.set_default_dtype(torch.float32)
+        try:
+            result = getattr(self, n.op)(n.target, args, kwargs)
+        finally:
+            torch.set_default_dtype(torch.float64)
+        self.followed &= result.dtype == torch.float32 or not result.is_floating_point()
+        return result.double() if result.is_floating_point() else result
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    name = getattr(node.target, "__name__", str(node.target))
+    return name.endswith("_") or any(node.kwargs.get(key) for key in ("out", "inplace"))
 
 
 def _in_double(value: Any) -> Any:
     return torch.float64 if value in _LOW and isinstance(value, torch.dtype) else value
 
 
+def _in_single(value: Any) -> Any:
+    is_double = isinstance(value, torch.Tensor) and value.dtype == torch.float64
+    return value.float() if is_double else value
+
+
 def in_double(
     module: torch.fx.GraphModule, inputs: Sequence[Any], written: Sequence[int]
 ) -> dict[str, Any]:
-    """The observation in float64; empty where the graph draws random numbers or does not run."""
+    """The observation in float64; empty where it draws other random numbers than eager, or does
+    not run."""
     raised = [
         copy_of(v).double().detach().requires_grad_(v.requires_grad) if _is_low(v) else v
         for v in inputs
     ]
-    before, state = torch.get_default_dtype(), torch.random.get_rng_state()
+    doubled, before = _Doubled(module), torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        found = observe(_Doubled(module).run, raised, written)
+        found = observe(doubled.run, raised, written)
     except Exception:
         return {}
     finally:
         torch.set_default_dtype(before)
-    drawn = not torch.equal(found["the state of generator 0"], state)
-    return {} if drawn else found
+    return found if doubled.followed else {}
 
 
 def _is_low(value: Any) -> bool:

@@ -210,6 +210,22 @@ def test_a_write_of_an_input_is_compared():
     assert "input 1 after the call" in str(differences.differ(graph(eager), wrong, [X, X + 1], [1]))
 
 
+def test_float64_follows_what_eager_draws():
+    def drawn(x):
+        noise = torch.randn_like(x) * torch.rand_like(x) + torch.multinomial(x.abs(), 4)
+        return torch.nn.functional.dropout(x * noise, 0.3).sum(0)
+
+    def written(x):
+        return x.clone().normal_()
+
+    found = differences.in_double(graph(drawn), [X], ())["output 0"]
+    assert found.dtype == torch.float64
+    wanted = differences.observe(drawn, [X])["output 0"]
+    torch.testing.assert_close(found, wanted, check_dtype=False)
+    assert not torch.equal(found, wanted.double())
+    assert differences.in_double(graph(written), [X], ()) == {}
+
+
 def test_rounding_is_no_difference():
     """In another order, or kept in float64 between, sums differ; float64 says by how little."""
     x = torch.randn(64, 4096) * 100
