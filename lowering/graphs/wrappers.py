@@ -68,6 +68,11 @@ def watched() -> Iterator[list[Wrapped]]:
         _watched.found = before
 
 
+def keep_saved(one: Wrapped) -> None:
+    """Let a backward be run again: programs leave what they are given as it is."""
+    one.metadata.bw_donated_idxs = []
+
+
 def to_data(
     wrapped: Sequence[Wrapped], compiled: Callable[..., Any], first: Callable[..., Any]
 ) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def from_data(
     metadata = _MetadataBack().decode(data["metadata"])
     if not isinstance(metadata, schemas.ViewAndMutationMeta):
         raise Damaged("no metadata")
-    metadata.bw_donated_idxs = []  # programs leave what they are given as it is
+    metadata.bw_donated_idxs = []
     config: Any = _config()
     detached, without_autocast = data["detached"], data["without_autocast"]
     if not data["differentiates"]:
