@@ -29,6 +29,7 @@ from .graphs.plain_calls import Around
 from .graphs.random_numbers import with_seeds
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
+from .graphs.wrappers import keep_saved
 from .pipeline import compile_unit
 from .stored_graphs import Kept
 
@@ -140,6 +141,8 @@ def compile_graph(
             decompositions=decompositions(drawing(options)),
             keep_inference_input_mutations=True,  # `copy_` at the end of a graph: see in_place
         )
+    for each in wrapped:
+        keep_saved(each)
     cut_off = paths.inputs_without(tupled, example_inputs)
     idle, drawn = paths.idle(example_inputs), drawing(options)
     facts = Around(tuple(sorted(cut_off)), single, lone, tuple(sorted(idle)), drawn)

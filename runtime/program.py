@@ -98,15 +98,15 @@ class Kernel:
 @dataclasses.dataclass(frozen=True)
 class Extern:
     """Calls `target`. In args and kwargs `Name`, `View` and `Expression` stand for tensors and
-    numbers. `results`: a name, None, or a tuple of them (nested); `layouts`: (name, shape, strides)
-    of results that must have these strides; `pure`: the target neither writes nor returns nor keeps
+    numbers. `results`: a name, None, or a tuple of them (nested); `layouts`: (name, shape, strides,
+    dtype) of results that must have these; `pure`: the target neither writes nor returns nor keeps
     its arguments."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: Any
-    layouts: tuple[tuple[str, Shape, Shape], ...] = ()
+    layouts: tuple[tuple[str, Shape, Shape, torch.dtype], ...] = ()
     origins: tuple[str, ...] = ()
     pure: bool = False
 
@@ -127,9 +127,11 @@ Step = Define | Alloc | Arena | Kernel | Extern | Free | Return
 _numbers = itertools.count()
 
 
-def expect(tensor: torch.Tensor | None, shape: Ints, strides: Ints) -> torch.Tensor:
-    """An extern call's result in the layout that its readers were compiled for: copied if the
-    operator chose another one.
+def expect(
+    tensor: torch.Tensor | None, shape: Ints, strides: Ints, dtype: torch.dtype
+) -> torch.Tensor:
+    """An extern call's result in the layout and dtype that its readers were compiled for: copied if
+    the operator chose another one than its meta function.
 
     Raises RuntimeError if it is no tensor of that shape.
     """
@@ -139,13 +141,16 @@ def expect(tensor: torch.Tensor | None, shape: Ints, strides: Ints) -> torch.Ten
         raise RuntimeError(
             f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected"
         )
-    if tensor.stride() == strides or tensor.numel() == 0:
+    if tensor.dtype is dtype and _steps_as(tensor, strides):
         return tensor
-    if all(size == 1 or a == b for size, a, b in zip(shape, tensor.stride(), strides, strict=True)):
-        return tensor
-    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(
-        tensor
-    )
+    return torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
+
+
+def _steps_as(tensor: torch.Tensor, strides: Ints) -> bool:
+    found = tensor.stride()
+    if found == strides or tensor.numel() == 0:
+        return True
+    return all(n == 1 or a == b for n, a, b in zip(tensor.shape, found, strides, strict=True))
 
 
 def _alias(tensor: torch.Tensor, shape: Ints, strides: Ints, offset: int) -> torch.Tensor:
@@ -340,8 +345,9 @@ class _Writer:
         args += [f"{key}={self.value(arg)}" for key, arg in step.kwargs.items()]
         self.aliases = False
         self.results(step.results, f"{target}({', '.join(args)})")
-        for name, shape, strides in step.layouts:
-            self.add(f"{name} = expect({name}, {shape}, {strides})")
+        for name, shape, strides, dtype in step.layouts:
+            kind = self.constant(dtype, str(dtype).split(".")[-1])
+            self.add(f"{name} = expect({name}, {shape}, {strides}, {kind})")
 
     def write_Free(self, step: Free) -> None:
         self.add(f"del {', '.join(step.names)}")

@@ -117,6 +117,20 @@ def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> to
     return grad * mask * scale
 
 
+def _row_losses(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, with the loss of a vector as a number, not as a row of one."""
+
+    def losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
+        found, is_target = decomposed(x, target, reduction)
+        return found if reduction else found.reshape(x.shape[:-1]), is_target
+
+    return losses
+
+
+_MARGINS: Any = aten.multilabel_margin_loss_forward.default
+_MARGINS.py_kernels.update({key: _row_losses(fn) for key, fn in _MARGINS.py_kernels.items()})
+
+
 @cache
 def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's and the above. drawing: the devices whose kernels make
@@ -128,6 +142,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     table.update(foreach_decompositions())
     chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
     chosen.update(random_decompositions(drawing) if drawing else {})
+    chosen[_MARGINS] = _row_losses(chosen[_MARGINS])
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward

@@ -23,6 +23,11 @@ from .lean_calls import lean_call, plain_writes, program_in
 _numbers = itertools.count(1 << 20)  # of functions that AOTAutograd did not make
 
 
+def keep_saved(one: Wrapped) -> None:
+    """Let a backward be run again: programs leave what they are given as it is."""
+    one.metadata.bw_donated_idxs = []
+
+
 def to_data(
     wrapped: Sequence[Wrapped], compiled: Callable[..., Any], first: Callable[..., Any]
 ) -> dict[str, Any]:
@@ -55,7 +60,7 @@ def from_data(
     metadata = _MetadataBack().decode(data["metadata"])
     if not isinstance(metadata, schemas.ViewAndMutationMeta):
         raise Damaged("no metadata")
-    metadata.bw_donated_idxs = []  # programs leave what they are given as it is
+    metadata.bw_donated_idxs = []
     config: Any = _config()
     detached, without_autocast = data["detached"], data["without_autocast"]
     if not data["differentiates"]:

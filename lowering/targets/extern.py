@@ -91,7 +91,7 @@ def extern_step(
         kwargs = {**kwargs, "out": variable(call.result)}
         return Extern(PRODUCTS[call.target], args, kwargs, None, (), (call.origin,), pure=True)
     layouts = tuple(
-        (ref.buffer.name, numbers(ref.shape), numbers(ref.strides))
+        (ref.buffer.name, numbers(ref.shape), numbers(ref.strides), ref.buffer.dtype)
         for ref in leaves(call.result)
         if isinstance(ref, Ref) and ref.buffer in exact and not _known(call, ref)
     )

@@ -55,6 +55,10 @@ DATA_SHAPES = frozenset(
     " _unique2 _unique _pack_padded_sequence _pad_packed_sequence".split()
 )
 
+# What they read decides whether they raise, or sizes of what they keep: fake tensors cannot run
+# them, and AOTAutograd takes them no more than the above.
+READING = frozenset("ctc_loss gaussian_nll_loss cov corrcoef lstsq linalg_lstsq".split())
+
 # Writes that move no version counter, buffers handed out, state outside tensors: the recording
 # stops.
 UNRECORDABLE = frozenset(
@@ -121,8 +125,8 @@ def _is_method(func: Any) -> bool:
 
 
 def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call's output shape depends on tensor data."""
-    if name in DATA_SHAPES:
+    """Whether the call's output shape depends on tensor data, or it asks what the data is."""
+    if name in DATA_SHAPES or name in READING:
         return True
     if name == "where":
         return len(args) + len(kwargs) == 1

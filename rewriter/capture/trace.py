@@ -173,7 +173,7 @@ class Recorder(ReadRecorder):
             made = assumptions.sized(self, func, name, args, kwargs)
             if made is not None:
                 return made
-            shaped = self.decided(catalogue.DYNAMIC_SHAPE, name, open_shapes.may_stay(self))
+            shaped = self.decided(*_why_shaped(name), open_shapes.may_stay(self))
             opened = not shaped
         if shaped:
             self.cut(eager=True)
@@ -373,3 +373,10 @@ def attention_kernels() -> tuple[bool, ...]:
         cuda.math_sdp_enabled(),
         cuda.cudnn_sdp_enabled(),
     )
+
+
+def _why_shaped(name: str) -> tuple[catalogue.Reason, str]:
+    """Why the operator runs between graphs."""
+    if name in opsets.READING:
+        return catalogue.UNSUPPORTED, f"{name} asks what its data is"
+    return catalogue.DYNAMIC_SHAPE, name

@@ -163,6 +163,23 @@ def test_what_leads_to_nothing_that_was_differentiated_has_no_gradient(backend):
     both(make, backend)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_runs_again_if_its_graph_is_retained(dynamic):
+    weight = torch.randn(5, 5)
+
+    def f(x):
+        h = (x @ weight).tanh()
+        return ((h @ weight).relu() @ weight).sum() + h.sum()
+
+    fn = dynfix.compile(f, dynamic=dynamic)
+    for _ in range(3):
+        x = torch.randn(4, 5, requires_grad=True)
+        loss = fn(x)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        torch.testing.assert_close(x.grad, 2 * torch.autograd.grad(f(x), x)[0])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs_are_written_before_the_backward(backend):
     """Eager saves what is made of them."""

@@ -13,6 +13,7 @@ import dynfix
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import FOUR, Case, X, Y, one_graph, recordings, same, tensor
 
 A = torch.arange(6.0).view(2, 3)
@@ -380,3 +381,20 @@ def test_clipping_of_gradients_does_not_break():
         return step
 
     one_graph(same(make, *[(X,), (Y,)] * 3, tolerance=(1e-5, 1e-6)))
+
+
+ASKING = {
+    "ctc_loss": lambda x: F.ctc_loss((x @ x.mT).log_softmax(-1)[:, None], ONES, (3,), (2,)),
+    "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x * 2, x, x.exp()).sin(),
+    "cov": lambda x: torch.cov(x * 2) + 1,
+    "lstsq": lambda x: torch.linalg.lstsq(x @ x.mT + 3 * torch.eye(3), x * 2).solution.cos(),
+}
+ONES = torch.ones(1, 2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_asks_for_its_data_runs_between_two_graphs(name):
+    torch.manual_seed(0)
+    steps = [(torch.randn(3, 3).requires_grad_(),) for _ in range(3)]
+    fn = same(lambda: ASKING[name], *steps, backend="native", tolerance=(1e-3, 1e-4))
+    assert sum(entry.hits for entry in fn._dynfix_entry._dispatcher.entries) == 2

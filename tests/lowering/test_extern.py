@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from .harness import CHECKED, assert_same, check, compiled
 
 LIBRARY = torch.library.Library("dynfix_extern_tests", "DEF")
-OPS = torch.ops.dynfix_extern_tests
+OPS, aten = torch.ops.dynfix_extern_tests, torch.ops.aten
 
 
 def define(schema, real, fake):
@@ -109,6 +109,19 @@ def test_results_that_nobody_reads_are_let_go():
     assert source.count(" = expect(") == 1
 
 
+def test_results_of_another_dtype_than_their_meta_function_says():
+    """Running statistics of a half-precision batch norm, on the CPU."""
+
+    def fn(x, scale, mean, var):
+        normed = aten._batch_norm_with_update_functional(x, scale, scale, mean, var, 0.5, 1e-5)
+        return normed[4] * 2, normed[5] + 1
+
+    args = [torch.randn(4, 3, 5), *(torch.rand(3) + 1 for _ in range(3))]
+    args = [arg.bfloat16() for arg in args]
+    for found, expected in zip(compiled(fn, *args)(*args), fn(*args), strict=True):
+        torch.testing.assert_close(found, expected, check_dtype=False, rtol=0.02, atol=0.02)
+
+
 def test_a_call_for_its_effect_alone_stays():
     def fn(x, y):
         x.copy_(y + 1)
@@ -145,15 +158,17 @@ def test_how_results_are_bound(results, text):
 
 def test_expect():
     t = torch.randn(3, 4)
-    assert expect(t, (3, 4), (4, 1)) is t
-    assert expect(t[:1], (1, 4), (99, 1)).stride() == (4, 1)
-    turned = expect(t.t(), (4, 3), (3, 1))
+    kind = t.dtype
+    assert expect(t, (3, 4), (4, 1), kind) is t
+    assert expect(t[:1], (1, 4), (99, 1), kind).stride() == (4, 1)
+    turned = expect(t.t(), (4, 3), (3, 1), kind)
     assert turned.stride() == (3, 1)
     assert torch.equal(turned, t.t())
+    assert torch.equal(expect(t, (3, 4), (4, 1), torch.float64), t.double())
     with pytest.raises(RuntimeError, match=r"shape \(3, 4\), \(4, 3\) was expected"):
-        expect(t, (4, 3), (3, 1))
+        expect(t, (4, 3), (3, 1), kind)
     with pytest.raises(RuntimeError, match="None"):
-        expect(None, (4, 3), (3, 1))
+        expect(None, (4, 3), (3, 1), kind)
 
 
 def source(fn, *args):

@@ -335,6 +335,17 @@ def test_symbolic_sizes_run_through_extern_calls():
         assert_same(call(x), (x.exp().sum(1), F.gelu(x) * rows), 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("shape", [(10,), (4, 10), (1, 10)])
+def test_a_margin_loss_of_a_vector_is_a_number(shape):
+    target = torch.randint(0, 9, shape)
+
+    def losses(x):
+        loss = F.multilabel_margin_loss
+        return loss(x, target, reduction="none"), loss(x, target)
+
+    check_gradients(losses, torch.randn(shape))
+
+
 def test_errors_name_the_operator_and_its_origin(monkeypatch):
     from dynfix.lowering import registry
     from dynfix.runtime.errors import LoweringError

@@ -92,7 +92,7 @@ def check(name, dtype=torch.float32, training=True, dynamic=None, most=None):
         texts, why = compare(made, sample.forward_input, True, dynamic)
         found += [f"sample {number} {sample.desc}: {text}" for text in texts]
         eager += [why] if why else []
-    return {"samples": len(given[:most]), "differences": found, "eager": eager}
+    return {"samples": len(given[:most]), "differences": found, "eager": sorted(set(eager))}
 
 
 def _made(info, sample, dtype):

@@ -16,8 +16,10 @@ _WHOLE = frozenset("nonzero argwhere unique unique_consecutive _unique _unique2 
 
 
 def settled(rec: Any, name: str, args: Any) -> bool:
-    """Whether the operator may stay as it is: packed sequences of constant lengths. AOTAutograd
-    does not take them."""
+    """Whether the operator may stay as it is: what has one shape for all data, as packed sequences
+    of constant lengths. AOTAutograd does not take them."""
+    if name in opsets.READING:
+        return open_shapes.may_stay(rec)
     stays = name in _PACKED and open_shapes.may_stay(rec)
     return stays and constant_values.are(rec, args[1], given=True)
 
