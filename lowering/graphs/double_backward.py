@@ -7,6 +7,7 @@ for which something was kept that has been written since. Every other backward i
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -279,18 +280,25 @@ def _backward(ctx: Any, *grads: Any) -> Any:
             ctx.dynfix_call = None
     if call is not None and again:
         return _through_eager(ctx, call, given)
-    with_zeros(ctx, given)
     kept = list(given)
+    with_zeros(ctx, given)
     try:
         found = cls.dynfix_plain_backward(ctx, *((given,) if boxed else given))
     except RuntimeError as error:
         if call is None or call.unfit() or _WRITTEN not in str(error):
             raise
-        return _through_eager(ctx, call, kept)  # a result was written that the graph had kept
+        return _through_eager(ctx, call, kept, _place_of(str(error)))  # a kept result was written
     return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
 
 
 _WRITTEN = "has been modified by an inplace operation"
+_PLACE = re.compile(r"which is output (\d+) of CompiledFunction")
+
+
+def _place_of(message: str) -> int | None:
+    """Which result of AOTAutograd's function autograd found written."""
+    found = _PLACE.search(message)
+    return int(found[1]) if found else None
 
 
 def _seen(owner: Differentiable) -> None:
@@ -298,9 +306,15 @@ def _seen(owner: Differentiable) -> None:
         owner.when_seen()
 
 
-def _through_eager(ctx: Any, call: Call, grads: Sequence[Any]) -> tuple[Any, ...]:
+def _through_eager(
+    ctx: Any, call: Call, grads: Sequence[Any], written: int | None = None
+) -> tuple[Any, ...]:
+    """The gradients by a second run in eager. `written`: the result that was written since; where
+    eager had kept it, too, autograd raises as it does there."""
     inputs, (fed, results) = call.again()
     targets = _targets(ctx._forward_cls.metadata, fed, _outputs(results))
+    if written is not None and written < len(targets):
+        torch.autograd.graph.increment_version(targets[written])
     pairs = [
         (target, grad)
         for target, grad in zip(targets, grads, strict=False)
