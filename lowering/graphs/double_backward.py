@@ -7,6 +7,7 @@ for which something was kept that has been written since. Every other backward i
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -287,7 +288,7 @@ def _backward(ctx: Any, *grads: Any) -> Any:
         return _unusual(ctx, call, given, missing, grads)
     if call is not None and not _keeps_graph():
         ctx.dynfix_call = None
-    return _usual(ctx, call, given, grads)
+    return _usual(ctx, call, given, grads, given)
 
 
 def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: Any) -> Any:
@@ -304,26 +305,35 @@ def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: A
             ctx.dynfix_call = None
     if again:
         return _through_eager(ctx, call, given)
+    kept = list(given)
     if missing:
         with_zeros(ctx, given, missing)
-    found = _usual(ctx, call, given, grads)
+    found = _usual(ctx, call, given, grads, kept)
     return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
 
 
-def _usual(ctx: Any, call: Any, given: list[Any], grads: Any) -> Any:
-    """AOTAutograd's backward, which empties a list that it is given once it has what was saved."""
+def _usual(ctx: Any, call: Any, given: list[Any], grads: Any, kept: list[Any]) -> Any:
+    """AOTAutograd's backward, which empties a list that it is given once it has what was saved.
+    `kept`: the gradients as autograd gave them."""
     count, arguments = len(given), ((given,) if grads[0] is given else given)
     try:
         return ctx._forward_cls.dynfix_plain_backward(ctx, *arguments)
     except RuntimeError as error:
         if call is None or len(given) < count or call.unfit() or _WRITTEN not in str(error):
             raise
-        return _through_eager(ctx, call, given)  # a result was written that the graph had kept
+        return _through_eager(ctx, call, kept, _place_of(str(error)))  # a kept result was written
 
 
 _WRITTEN = "has been modified by an inplace operation"
 _is_batched: Any = torch._C._dispatch_tls_is_dispatch_key_included
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
+_PLACE = re.compile(r"which is output (\d+) of CompiledFunction")
+
+
+def _place_of(message: str) -> int | None:
+    """Which result of AOTAutograd's function autograd found written."""
+    found = _PLACE.search(message)
+    return int(found[1]) if found else None
 
 
 def _seen(owner: Differentiable) -> None:
@@ -331,9 +341,15 @@ def _seen(owner: Differentiable) -> None:
         owner.when_seen()
 
 
-def _through_eager(ctx: Any, call: Call, grads: Sequence[Any]) -> tuple[Any, ...]:
+def _through_eager(
+    ctx: Any, call: Call, grads: Sequence[Any], written: int | None = None
+) -> tuple[Any, ...]:
+    """The gradients by a second run in eager. `written`: the result that was written since; where
+    eager had kept it, too, autograd raises as it does there."""
     inputs, (fed, results) = call.again()
     targets = _targets(ctx._forward_cls.metadata, fed, _outputs(results))
+    if written is not None and written < len(targets):
+        torch.autograd.graph.increment_version(targets[written])
     pairs = [
         (target, grad)
         for target, grad in zip(targets, grads, strict=False)

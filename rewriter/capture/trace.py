@@ -18,7 +18,7 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import current, opsets
+from . import current, library_flags, opsets
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -45,6 +45,8 @@ class Recorder(ReadRecorder):
         self.effects: list[Any] = []
         self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()
+        self.flags_before: dict[library_flags.Question, Any] | None = None  # once one is set
+        self.flags_read: set[library_flags.Question] = set()
         self.index_mode: Any = None  # how vmap wants tensors to be indexed
         self.name_holders: dict[int, Any] = {}
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
@@ -185,6 +187,8 @@ class Recorder(ReadRecorder):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
             self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
+        if self.flags_before is not None and library_flags.counts_now(self.flags_before):
+            self.stop_here(catalogue.UNSUPPORTED, f"{name} under a flag that the call has set")
         if name == "lstm" and self.options.backend != "eager" and _trains_in_autocast(args):
             self.stop_here(catalogue.UNSUPPORTED, "an LSTM that trains under autocast on the CPU")
         call = self._prepared(func, name, args, kwargs, given or {})

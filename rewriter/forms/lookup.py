@@ -105,7 +105,6 @@ DIRECT = (
     "torch.special",
     "torch.fft",
     "torch.linalg",
-    "torch.backends",
     "torch.random",
     "torch._utils",
     "torch.serialization",

@@ -287,3 +287,15 @@ def test_a_result_is_written_after_the_call(backend):
         )
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_written_result_that_eager_keeps_too_is_an_error_as_in_eager(backend):
+    w = tensor(1, 2, 3, grad=True)
+    compiled = dynfix.compile(lambda x: (x * w).exp(), backend=backend)
+    for step in range(3):
+        y = compiled(torch.randn(3))
+        with torch.no_grad():
+            y.mul_(step + 2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()

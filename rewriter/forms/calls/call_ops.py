@@ -29,6 +29,7 @@ from ..lookup import (
 )
 from ..texts import show
 from . import (
+    backend_flags,
     builtin_calls,
     callable_objects,
     callbacks,
@@ -432,6 +433,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (contextmanagers.takes, contextmanagers.make),
     (host_calls.takes, _host),
     (lambda f: isinstance(f, types.MethodType), _method),
+    (backend_flags.takes, backend_flags.call),
     (process_calls.takes, process_calls.call),
     (process_calls.is_collective, process_calls.call_collective),
     (_is_torch, _torch),
