@@ -1,5 +1,5 @@
 """Whole models on a GPU beside eager and torch.compile, in every mode: milliseconds with the host,
-medians of interleaved rounds, peak memory, the first call's seconds.
+medians of interleaved rounds, peak memory above what stood before the call, the first call's seconds.
 
     python -m benchmarks.gpu_models --out DIR [--only bert,gpt2] [--kinds infer,train] [--jobs N]
 
@@ -245,7 +245,8 @@ def line(row: dict) -> str:
     kind = "train" if row["train"] else "infer"
     times = " ".join(ms(which) for which in SYSTEMS)
     first = " ".join(f"{row.get(f'{which} first_s', float('nan')):6.1f}" for which in SYSTEMS)
-    peak = " ".join(f"{row.get(f'{which} peak_gb', float('nan')):6.2f}" for which in SYSTEMS)
+    peaks = {w: row.get(f"{w} peak_gb", math.nan) - row.get(f"{w} before_gb", 0) for w in SYSTEMS}
+    peak = " ".join(f"{peaks[which]:6.2f}" for which in SYSTEMS)
     error = " ".join(f"{row.get(f'{which} error', float('nan')):8.1e}" for which in SYSTEMS)
     return f"{row['model']:<13}{kind:<6} ms {times} | first s {first} | GB {peak} | error {error}"
 

@@ -16,6 +16,7 @@ from ..runtime.report import log
 from . import legality
 from .collection import uncollected
 from .graphs.constant_folding import fold_constants
+from .graphs.epilogues import join_activations
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Unknown
@@ -23,6 +24,7 @@ from .program_steps import Launch, Target, emit
 from .stages import storage
 from .stages.batches import batch
 from .stages.columns import split_columns, split_columns_of_many_rows
+from .stages.early import early
 from .stages.in_place import in_place
 from .stages.inline import inline
 from .stages.schedule import schedule, schedule_unfused
@@ -31,7 +33,7 @@ from .stages.sink import sink
 from .stages.storage import given_buffers, touched, written
 from .stored_graphs import watchers
 from .targets.cpp_build import CppTarget
-from .targets.extern import placeable
+from .targets.extern import LIBRARY, placeable
 from .targets.triton_build import TritonTarget
 from .unit import ExternCall, Item, Ref, Unit, leaves
 
@@ -57,6 +59,7 @@ STAGES = (
     Stage("in_place", in_place),
     Stage("columns", split_columns, fusion=True, ordered=True),
     Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
+    Stage("early", early, fusion=True, ordered=False),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
     Stage("batch", batch, fusion=True),
 )
@@ -72,7 +75,7 @@ def compile_unit(
     """The program of a functional core-ATen graph; its first `returned` outputs are different
     tensor objects. Raises LoweringError or BuildError."""
     ordered = options.target != "triton" and not _on_gpu(graph)
-    graph = fold_constants(graph, returned)
+    graph = join_activations(fold_constants(graph, returned))
     try:
         return _compile(graph, name, options, returned, ordered=ordered)
     except Unknown as question:
@@ -114,7 +117,7 @@ def _on_gpu(graph: GraphModule) -> bool:
 
 def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedProgram:
     """Storage, kernels, program."""
-    planned = storage.plan(unit, target.arena, placeable(unit))
+    planned = storage.plan(unit, target.arena, placeable(unit), LIBRARY)
     if options.verify_ir and (found := storage.overlaps(unit, planned)):
         raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]

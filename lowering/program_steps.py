@@ -74,6 +74,7 @@ class _Emitter:
         self.kept = set(storage.reuse.values())
         self.exact = exact_layouts(unit)
         self.made: list[Step] = []
+        self.taken: dict[Buffer | None, Buffer] = {}
         self.placed: dict[ArenaView, str] = {}
 
     def steps(self) -> list[Step]:
@@ -142,6 +143,7 @@ class _Emitter:
             self._allocate(buffer)
         launch, buffers = self.launches[item]
         origins = tuple(dict.fromkeys(origin for nest in item.nests for origin in nest.origins))
+        self.taken = {self.storage.reuse.get(buffer): buffer for buffer in written(item)}
         arguments = [
             *map(self._argument, buffers),
             *(number(variable(var)) for var in group_variables(item)),
@@ -161,6 +163,7 @@ class _Emitter:
 
     def _argument(self, buffer: Buffer) -> Name | InArena:
         offset = self.storage.arena.get(buffer)
+        buffer = self.taken.get(buffer, buffer)  # what is stored in its place
         return Name(buffer.name) if offset is None else InArena(number(offset))
 
 

@@ -45,7 +45,7 @@ def inline(unit: Unit) -> Unit:
         store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores
     )
     kept = pinned | {buffer for buffer, count in writers.items() if count > 1}
-    readers = _final_readers(unit, kept)
+    readers, narrowed = _final_readers(unit, kept), _narrowed(unit)
     available: dict[Buffer, Nest] = {}
     items: list[Item] = []
     for item in unit.items:
@@ -54,7 +54,8 @@ def inline(unit: Unit) -> Unit:
             continue
         nest = _inline_into(item, available, items)
         buffer = nest.stores[0].buffer
-        if buffer not in kept and _inlinable(nest, readers.get(buffer, ())):
+        moves = buffer in narrowed and _is_value(nest)
+        if buffer not in kept and (moves or _inlinable(nest, readers.get(buffer, ()))):
             available[buffer] = nest
         else:
             items.append(nest)
@@ -74,6 +75,26 @@ def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, dict[Nes
         for load in nest_loads(item):
             readers.setdefault(load.buffer, {})[final] = None
     return readers
+
+
+def _narrowed(unit: Unit) -> set[Buffer]:
+    """Buffers that one nest alone reads, element by element, to store no more bytes: whatever reads
+    them often, as a window does, had better read what that makes of them."""
+    nests = [item for item in unit.items if isinstance(item, Nest)]
+    direct = Counter(buffer for nest in nests for buffer in nest.reads)
+    found = set[Buffer]()
+    for nest in nests:
+        if _is_value(nest):
+            (store,) = nest.stores
+            found |= {
+                load.buffer
+                for load in nest.loads
+                if direct[load.buffer] == 1
+                and load.index is store.index
+                and load.buffer.size == store.buffer.size
+                and load.dtype.itemsize >= store.buffer.dtype.itemsize
+            }
+    return found
 
 
 def _is_value(nest: Nest) -> bool:

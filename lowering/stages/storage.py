@@ -7,11 +7,12 @@ lifetimes do not meet. A result never shares its memory with anything: it outliv
 
 import dataclasses
 from bisect import bisect_left, insort
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import merge
-from itertools import chain
+from itertools import chain, pairwise
+from typing import Any
 
-from ..ir import Buffer, Nest, accesses
+from ..ir import Buffer, Group, Nest, accesses, holds_positions, part_height, walk
 from ..poly import Size, Var, at_least, divided, hint, is_known, variable
 from ..unit import ExternCall, Item, Ref, Unit, leaves
 
@@ -48,7 +49,13 @@ def written(item: Item) -> set[Buffer]:
     }
 
 
-def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Storage:
+def plan(
+    unit: Unit,
+    use_arena: bool,
+    placeable: Container[Buffer] = (),
+    library: Container[Callable[..., Any]] = (),
+) -> Storage:
+    """library: extern calls whose results are memory of their own."""
     first, last = lifetimes(unit)
     given = given_buffers(unit)
     outputs, externs = unit.outputs_buffers(), unit.extern_buffers()
@@ -62,13 +69,7 @@ def plan(unit: Unit, use_arena: bool, placeable: Container[Buffer] = ()) -> Stor
     ]
     arena, size = pack([entry for entry in wanted if is_known(entry[2])])
     more, size, variables = pack_slots([entry for entry in wanted if not is_known(entry[2])], size)
-    from_calls = {b for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
-    reuse = reused(
-        unit,
-        [b for b in own if b not in shared and b not in outputs and b not in from_calls],
-        first,
-        last,
-    )
+    reuse = taken_over(unit, own - shared - outputs, first, last, library, not use_arena)
     ends: list[list[Buffer]] = [[] for _ in unit.items]
     for buffer, place in last.items():
         kept = buffer in shared or buffer in outputs or buffer in unit.constants
@@ -202,24 +203,57 @@ def _aligned(size: Size, variables: list[Var]) -> Size:
     return variable(known) * ALIGNMENT
 
 
-def reused(
-    unit: Unit, tensors: list[Buffer], first: dict[Buffer, int], last: dict[Buffer, int]
+def taken_over(
+    unit: Unit,
+    tensors: set[Buffer],
+    first: dict[Buffer, int],
+    last: dict[Buffer, int],
+    library: Container[Callable[..., Any]],
+    in_place: bool,
 ) -> dict[Buffer, Buffer]:
-    """For a tensor, one of the same dtype, size and device that died before it: the newest, whose
-    memory is likeliest in cache."""
-    free: dict[tuple[object, ...], list[Buffer]] = {}
+    """For a tensor that a kernel makes, one of the same dtype, size and device whose memory it
+    takes: one that the kernel reads for the last time, each element where it stores it, or one that
+    died when nothing else has been allocated since. To hold memory for longer would keep it from
+    what comes in between."""
+    makers = {b: item for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
+    ready = {b for b in tensors if b not in makers or makers[b].target in library}
+    places = sorted(set(first.values()))
+    ending: dict[int, list[Buffer]] = {}
+    for buffer in sorted(ready, key=lambda b: b.name):
+        ending.setdefault(last[buffer], []).append(buffer)
     chosen: dict[Buffer, Buffer] = {}
-    ending = sorted(tensors, key=lambda b: (last[b], b.name))
-    waiting = iter(ending)
-    pending = next(waiting, None)
-    for buffer in sorted(tensors, key=lambda b: (first[b], b.name)):
-        while pending is not None and last[pending] < first[buffer]:
-            free.setdefault(_kind(unit, pending), []).append(pending)
-            pending = next(waiting, None)
-        pool = free.get(_kind(unit, buffer))
-        if pool:
-            chosen[buffer] = pool.pop()
+    gone = set[Buffer]()
+    for before, place in pairwise((-1, *places)):
+        free = [b for k in range(before, place) for b in ending.get(k, ())]
+        item = unit.items[place]
+        made = (b for b in tensors if first[b] == place and b not in makers)
+        for buffer in sorted(made, key=lambda b: b.name):
+            known = [b for b in free if _kind(unit, b) == _kind(unit, buffer)]
+            read = (b for b in ending.get(place, ()) if _kind(unit, b) == _kind(unit, buffer))
+            known += (b for b in read if in_place and overwritable(item, b, buffer))
+            found = next((b for b in reversed(known) if b not in gone), None)
+            if found is not None:
+                chosen[buffer] = found
+                gone.add(found)
     return chosen
+
+
+def overwritable(item: Item, old: Buffer, new: Buffer) -> bool:
+    """Whether a kernel may store `new` where `old` is: one loop touches them, which makes each
+    element of the one from the element of the other."""
+    if not isinstance(item, Group) or part_height(item.nests) is not None:
+        return False
+    nests = [n for n in item.nests if old in n.reads | n.writes or new in n.reads | n.writes]
+    if len(nests) != 1 or nests[0].is_reduction or nests[0].scatters or old in nests[0].writes:
+        return False
+    (nest,) = nests
+    stores = [store for store in nest.stores if store.buffer is new]
+    loads = [load for load in nest.loads if load.buffer is old]
+    if len(stores) != 1 or len(loads) != 1 or stores[0].combine is not None or new in nest.reads:
+        return False
+    (store,), (load,) = stores, loads
+    same = load.index is store.index and load.mask is None and not holds_positions((load.index,))
+    return same and load in set(walk(store.value))
 
 
 def _kind(unit: Unit, buffer: Buffer) -> tuple[object, ...]:

@@ -22,6 +22,7 @@ PRODUCTS: dict[Any, Callable[..., Any]] = {
     aten.mm.default: torch.mm,
     aten.bmm.default: torch.bmm,
     aten.addmm.default: torch.addmm,
+    aten._addmm_activation.default: torch._addmm_activation,
     aten.baddbmm.default: torch.baddbmm,
 }
 
