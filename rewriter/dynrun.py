@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
         script = launch.standalone(arguments.nproc_per_node, script)
     if launch.is_launcher(script):
         launch.let_workers_use(own)
+        atexit.unregister(session.print_report)  # the workers have something to tell
+        atexit.unregister(session.print_summary)
     if arguments.emit_source:
         emit_source.install(arguments.emit_source)
     if not arguments.disable:

@@ -65,8 +65,12 @@ class Account:
 
     def allows(self, seconds: float = 0.0) -> bool:
         """Whether `seconds` more may be lost now."""
-        length = max(self.elapsed(), self.expected)
-        return self.lost + seconds <= self.share * length + self.gained / 2
+        return self.missing(seconds) <= 0
+
+    def missing(self, seconds: float = 0.0) -> float:
+        """By how many seconds the run is too short for `seconds` more to be lost."""
+        needed = (self.lost + seconds - self.gained / 2) / self.share
+        return needed - max(self.elapsed(), self.expected)
 
 
 class Pace:
@@ -191,6 +195,10 @@ class Worker:
         for hooks in self.late_hooks:
             os.register_at_fork(**hooks)
         self.late_hooks.clear()
+
+    def ident(self) -> int | None:
+        """Of its thread, once it runs."""
+        return None if self._thread is None else self._thread.ident
 
     def is_current(self) -> bool:
         """Whether the calling thread is this worker."""

@@ -14,8 +14,11 @@ AWAKE, ASLEEP = 1.0, 8.0  # seconds of each turn
 class Watch:
     """Asleep until half of what compiling costs is affordable, and then in turns.
 
-    cost: gives the seconds of compiling something. call: the code whose frames are calls.
+    cost: gives the seconds of compiling something. call: the code whose frames are calls. `away` is
+    told for how many seconds nobody has to ask.
     """
+
+    away: Callable[[float], None] | None = None
 
     def __init__(self, account: Account, cost: Callable[[], float], call: CodeType) -> None:
         self.always = False  # once something is compiled its calls are routed
@@ -41,10 +44,12 @@ class Watch:
             self.asleep, self._awake = True, self._awake + now - self._woke
             self._until = now + ASLEEP * min(1.0, SHARE / self._account.share)
         elif not self._account.allows(self._cost() / 2):
-            self._until = now + 0.1
+            self._until = now + max(0.1, min(5.0, self._account.missing(self._cost() / 2)))
         elif not self._is_inside():
             self.asleep, self._until, self._woke = False, now + AWAKE, now
             self._first = self._first or now
+        if self.asleep and self.away is not None:
+            self.away(self._until - now)
         return self.asleep
 
     def _is_inside(self) -> bool:

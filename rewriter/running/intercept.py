@@ -7,6 +7,7 @@ modules, and with None while anything is being captured. This module loads no to
 given torch by the import.
 """
 
+import atexit
 import functools
 import importlib
 import importlib.abc
@@ -24,11 +25,13 @@ from ...runtime import backends, report
 from ...runtime.options import list_mode_options
 from ...runtime.watching import Watch
 from ..capture import current
+from .dozing import Doze
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
 LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
+_HOOK = "_compiled_call_impl"
 WRAPPERS = (
     "torch.nn.parallel.",
     "torch.distributed.",
@@ -70,6 +73,8 @@ class Hooks:
 
     def __exit__(self, *error: object) -> None:
         torch: Any = sys.modules["torch"]
+        if self._calls is not None:
+            self._calls.stay()
         torch.compile, torch.nn.Module._compiled_call_impl = self._before
 
 
@@ -141,8 +146,16 @@ class ModuleCalls:
         self._thread = threading.local()
         background, call = session.background, torch.nn.Module._wrapped_call_impl.__code__
         self._watch: Watch | None = None
+        self._doze: Doze | None = None
         if background is not None:
             self._watch = Watch(background.account, background.cost, call)
+            self._doze = Doze(
+                functools.partial(setattr, torch.nn.Module, _HOOK, None),
+                functools.partial(setattr, torch.nn.Module, _HOOK, self),
+                background.worker.ident,
+            )
+            self._watch.away = self._doze.rest
+            atexit.register(self._doze.end)
 
     def __get__(self, module: Any, owner: Any = None) -> Any:
         thread = self._thread
@@ -155,6 +168,11 @@ class ModuleCalls:
         else:
             thread.given = id(module)
         return functools.partial(self._call, module)
+
+    def stay(self) -> None:
+        """The descriptor is neither taken away nor put back by itself any more."""
+        if self._doze is not None:
+            self._doze.end()
 
     def exclude(self, module: Any) -> None:
         """Its own calls are compiled elsewhere, by an explicit `torch.compile`."""
