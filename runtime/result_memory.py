@@ -51,6 +51,11 @@ def empty_large(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
     return made
 
 
+def kept_at_most() -> int:
+    """Bytes of large results that were let go of."""
+    return min(MOST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16)
+
+
 @functools.cache
 def start() -> threading.Thread:
     """Begin to load the native part, or to build it, beside what goes on."""
@@ -70,5 +75,5 @@ def load() -> None:
     except (BuildError, ImportError, OSError) as error:
         log.info("results are allocated by torch: %s", error)
         return
-    native.keep_at_most(min(MOST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16))
+    native.keep_at_most(kept_at_most())
     _Engine.native = native
