@@ -1,5 +1,6 @@
 """Whole models on a GPU beside eager and torch.compile, in every mode: milliseconds with the host,
-medians of interleaved rounds, peak memory above what stood before the call, the first call's seconds.
+medians of interleaved rounds, peak memory above what stood before the call, seconds of the first
+call.
 
     python -m benchmarks.gpu_models --out DIR [--only bert,gpt2] [--kinds infer,train] [--jobs N]
 

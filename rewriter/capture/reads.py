@@ -295,9 +295,16 @@ class ReadRecorder(StoppableMode):
             self._feed(number)
 
     def _feed(self, number: Any) -> None:
-        if number.form is None and not number.recipe.graph:
-            number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
-            self.fed.append(number.recipe)
+        """Made before the segment runs: what an earlier part of it gives cuts it there."""
+        if number.form is not None:
+            return
+        if number.recipe.graph and number.recipe.after > self.segment.index:
+            if self.bodies:
+                return
+            self.breaks(catalogue.HOST_READ, "a number that Python computes of a tensor")
+            self.cut()
+        number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
+        self.fed.append(number.recipe)
 
     def settled(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Traced scalars become plain ones, their outcomes recorded; those that follow from sizes

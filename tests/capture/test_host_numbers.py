@@ -1,5 +1,6 @@
 """Numbers of the host that are drawn or read anew at every call: random generators, clocks, floats that move."""
 
+import math
 import random
 import time
 
@@ -112,3 +113,37 @@ def test_a_float_that_moves_enters_the_graph():
             compiled(X, 1.0 + number), X * case.rate / (1.0 + number), rtol=0, atol=0
         )
     assert len(recordings(compiled)) <= 3
+
+
+def test_math_of_a_number_that_moves_is_done_at_each_call():
+    """The count of a schedule, a size; other values that raise are eager's."""
+    case = Case(step=2)
+
+    def f(x, scale):
+        case.step += 1
+        rate = 0.5 * (1 + math.cos(math.pi * case.step / 10))
+        return x * rate / math.sqrt(scale) + math.log(x.size(0))
+
+    compiled = dynfix.compile(f, backend="eager", fullgraph=True)
+    for number in range(8):
+        x, scale, case.step = torch.rand(2 + number), 1.5 + number, 2 + number
+        found = compiled(x, scale)
+        case.step -= 1
+        torch.testing.assert_close(found, f(x, scale), rtol=0, atol=0)
+    assert len(recordings(compiled)) <= 4
+    with pytest.raises(ValueError):
+        compiled(x, -1.0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_math_of_a_tensors_value_is_one_recording(backend):
+    def f(x):
+        return x * math.exp(x.sum().item()) + 1
+
+    compiled = dynfix.compile(f, backend=backend)
+    for _ in range(5):
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert len(recordings(compiled)) == 1
+    with pytest.raises(dynfix.GraphBreakError):
+        dynfix.compile(f, backend="eager", fullgraph=True)(x)

@@ -1,11 +1,15 @@
 """Steps of torch's optimizers inside a captured function."""
 
+import math
+
 import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
 from differentiated import BACKENDS, batch, check, net, state_of
+from helpers import recordings
 from torch import nn
+from torch.optim import lr_scheduler as schedules
 
 
 def step_with(optimizer, **settings):
@@ -176,6 +180,41 @@ def test_a_learning_rate_that_changes_is_an_input(make):
     for n in range(5):
         optimizer.param_groups[0]["lr"] = 0.1 / (n + 1)
         compiled(*batch(n))
+
+
+SCHEDULES = {
+    "lambda": lambda optimizer: schedules.LambdaLR(
+        optimizer, lambda k: k / 3 if k < 3 else 0.5 * (1 + math.cos(math.pi * (k - 3) / 20))
+    ),
+    "cosine": lambda optimizer: schedules.CosineAnnealingLR(optimizer, 20),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_scheduler_steps_inside(name):
+    """What it computes of its own counts is computed at each call, not recorded."""
+
+    def told(backend):
+        torch.manual_seed(0)
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = SCHEDULES[name](optimizer)
+
+        def step(x, y):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            return loss.detach()
+
+        fn = dynfix.compile(step, backend=backend, fullgraph=True) if backend else step
+        found = [(float(fn(*batch(n))), schedule.get_last_lr()) for n in range(10)]
+        return found, fn
+
+    (found, compiled), (wanted, _) = told("eager"), told(None)
+    assert found == wanted
+    assert len(recordings(compiled)) <= 6
 
 
 def test_an_optimizer_that_is_replaced_gets_nothing_of_the_old_one():

@@ -81,6 +81,13 @@ def apply(function: Any, *args: Any) -> Any:
     return traced(result, recipe, recorder.form_of_call(function, args))
 
 
+def stay_traced(args: tuple[Any, ...]) -> bool:
+    """Whether a function of numbers can be applied anew at each call: one is traced, all are
+    numbers."""
+    numbers = all(isinstance(arg, int | float) for arg in args)
+    return numbers and any(map(is_live, args))
+
+
 _DIVISIONS = frozenset(
     {operator.truediv, operator.floordiv, operator.mod, divmod, operator.lshift, operator.rshift}
 )
@@ -92,7 +99,7 @@ def _may_raise(function: Any, args: tuple[Any, ...]) -> bool:
         return True
     if function is operator.pow:
         return args[1] not in (0, 1, 2, 3) or isinstance(args[0], float)
-    if function in (int, round):
+    if function in (int, round) or function.__module__ == "math":
         return True
     to_float = function in (float, operator.truediv) or any(isinstance(arg, float) for arg in args)
     return to_float and any(isinstance(arg, TracedInt) and not _is_bounded(arg) for arg in args)

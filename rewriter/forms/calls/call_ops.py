@@ -14,6 +14,7 @@ import torch
 from ....runtime.guard import Is, Obj
 from ... import catalogue
 from ...capture.nested import plain_in, settle_in, tensors_in
+from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
 from ...capture.provenance import Unguardable, is_constant
 from ...capture.trace import Recorder
@@ -209,6 +210,8 @@ def _is_torch(function: Any) -> bool:
 
 
 def _is_torch_type(cls: type) -> bool:
+    if cls.__module__ == "torch.optim.lr_scheduler":
+        return False  # Python as any other, which looks at the counts of the schedule
     return cls.__module__.partition(".")[0] == "torch" and not issubclass(
         cls, torch.nn.Module | torch.autograd.Function
     )
@@ -261,6 +264,8 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A listed pure function: it, its object and its arguments are guarded, its result needs no
     path."""
     owner = owner_of(function)
+    if getattr(owner, "__name__", "") == "math" and scalars.stay_traced(args) and not kwargs:
+        return scalars.apply(function, *args)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
     if getattr(function, "__module__", None) in _COMPUTING:
         c_calls.check(rec, _DUNDERS, *args)
