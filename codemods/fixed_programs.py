@@ -16,8 +16,9 @@ Method = Callable[..., Any]
 def read_ahead(read: Method) -> Callable[[Method], Method]:
     """Have `read` compute, before the captured call and on the host, what the method takes as
     `host_values`. Where `read` raises, or the call is part of another graph, the method reads for
-    itself; so it does in eager, and where hooks of all modules may change what it is given."""
+    itself; so it does in eager, and where hooks of all modules are set."""
 
+    modules = torch.nn.modules.module
     # what compiles frames on this thread; a torch that does not tell is taken for eager
     callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
 
@@ -27,7 +28,8 @@ def read_ahead(read: Method) -> Callable[[Method], Method]:
             # asked here and in no function of its own, which Dynamo would compile
             within = torch.compiler.is_compiling() or VALUES in kwargs
             eager = "_dynamo" not in torch.__dict__ or callback is None or callback() is None
-            if within or eager or torch.nn.modules.module._global_forward_pre_hooks:
+            hooked = modules._global_forward_pre_hooks or modules._global_forward_hooks
+            if within or eager or hooked:
                 return method(self, *args, **kwargs)
             try:
                 values = torch.compiler.disable(read)(self, *args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.captured_walk import VALUES
@@ -43,6 +44,7 @@ def text_of(companion: Companion, indent: str, unit: str) -> str:
         )
         body.insert(2, f"{unit}return {{}}  # of another class")
     body[1:1] = _same_methods(companion, unit)
+    body[-1:] = [*_plain_lookups(companion, unit), body[-1]]
     checked = kwargs in companion.slice.needed if kwargs else False
     body += [f"given = dict({kwargs})"] if checked else []
     of = ", ".join(f'"{name}": {name}' for name in companion.of)
@@ -65,6 +67,21 @@ def _same_methods(companion: Companion, unit: str) -> list[Any]:
         for n, full in sorted(companion.slice.methods.items())
     ]
     return [f"if {' or '.join(tests)}:", f"{unit}return {{}}  # of another class"] if tests else []
+
+
+def _plain_lookups(companion: Companion, unit: str) -> Iterator[str]:
+    """Nothing is computed where an embedding that is called does more than to look rows up."""
+    me, names = companion.file.self_name(companion.function), companion.file.names
+    for name in sorted(companion.slice.lookups):
+        module = f"{me}.{name}"
+        yield "if ("
+        yield f"{unit}type({module}) is not {names.torch()}.nn.Embedding"
+        yield f"{unit}or {module}.max_norm is not None"
+        yield f"{unit}or {module}._forward_hooks"
+        yield f"{unit}or {module}._forward_pre_hooks"
+        yield f'{unit}or "forward" in vars({module})'
+        yield "):"
+        yield f"{unit}return {{}}  # it does more than to look rows up"
 
 
 def _head(companion: Companion, indent: int, unit: str) -> list[str]:

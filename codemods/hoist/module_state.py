@@ -163,7 +163,7 @@ def _attribute(node: Any) -> Any:
 
 def is_fixed_global(file: File, name: str) -> bool:
     """Whether a name of the module stands for the same at every call: an import, a function, a
-    class, a literal."""
+    class, a literal, a logger."""
     tree = file.source.tree
     if any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(tree)):
         return False
@@ -176,7 +176,8 @@ def is_fixed_global(file: File, name: str) -> bool:
     ]
     if not bound:
         return True
-    return len(bound) == 1 and isinstance(bound[0], ast.Assign) and _is_literal(bound[0].value)
+    value = bound[0].value if len(bound) == 1 and isinstance(bound[0], ast.Assign) else None
+    return value is not None and bool(_is_literal(value) or _is_logger(value))
 
 
 def _blocks(tree: Any) -> Any:
@@ -186,6 +187,10 @@ def _blocks(tree: Any) -> Any:
 def _binds(statement: Any, name: str) -> bool:
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     return any(isinstance(n, ast.Name) and n.id == name for t in targets for n in ast.walk(t))
+
+
+def _is_logger(node: Any) -> bool:
+    return isinstance(node, ast.Call) and _last(node.func) in ("getLogger", "get_logger")
 
 
 def _is_literal(node: Any) -> Any:

@@ -1,6 +1,7 @@
 """What may be computed ahead of its place: it changes nothing that others see, draws no random
-numbers, and reads no parameter. Calls are followed into the project's functions by what the traced
-run saw."""
+numbers, and reads no parameter but by looking rows up in an embedding, of whose result a read of
+inputs alone takes the shape or dtype. Calls are followed into the project's functions by what the
+traced run saw."""
 
 from __future__ import annotations
 
@@ -63,18 +64,28 @@ class Purity:
         function: ast.FunctionDef,
         node: ast.AST,
         later: Callable[..., Any] = lambda statement: False,
-    ) -> None:
-        """`later(statement)`: whether a statement of the function comes after what is looked at."""
+    ) -> set[str]:
+        """The embeddings that it looks rows up in, as the text has them. `later(statement)`:
+        whether a statement of the function comes after what is looked at."""
         look = _Look(self, file, function, later)
         look.at(node)
         if look.changes:
             raise Impure(f"it changes `{min(look.changes)}`")
+        return look.lookups
 
     def changes(self, file: Any, function: Any) -> Any:
         """The parameters whose objects the function changes; Impure where it does more."""
+        changed, lookups = self.follow(file, function)
+        if lookups:
+            raise Impure(f"`{function.name}` calls the module `{min(lookups)}`")
+        return changed
+
+    def follow(self, file: Any, function: Any) -> Any:
+        """(the parameters whose objects the function changes, the embeddings of its object that it
+        looks rows up in); Impure where it does more."""
         key = file.path, function
         if key not in self.known:
-            self.known[key] = frozenset()  # of itself, while it is looked at
+            self.known[key] = frozenset(), frozenset()  # of itself, while it is looked at
             try:
                 self.known[key] = self._body(file, function)
             except Impure as why:
@@ -89,12 +100,12 @@ class Purity:
         look = _Look(self, file, function, None)
         for statement in function.body:
             look.at(statement)
-        return frozenset(look.changes)
+        return frozenset(look.changes), frozenset(look.lookups)
 
 
 class _Look:
-    """One look at code of `function`: `changes` collects the parameters whose objects it
-    changes."""
+    """One look at code of `function`: `changes` collects the parameters whose objects it changes,
+    `lookups` the embeddings that it calls."""
 
     def __init__(
         self, purity: Purity, file: File, function: ast.FunctionDef, later: Callable[..., Any]
@@ -109,6 +120,7 @@ class _Look:
             if isinstance(a, ast.arg)
         }
         self.owned, self.later = Owned(file, function, self.parameters), later
+        self.lookups: set[str] = set()
 
     def at(self, node: ast.AST) -> None:
         for part in ast.walk(node):
@@ -197,7 +209,7 @@ class _Look:
     def _called(self, call: ast.Call) -> bool:
         fact, names = self.fact(call.func), self.file.names
         if fact is not None and fact.what == "module":
-            raise Impure(f"`{ast.unparse(call.func)}` is a module")
+            return self._looked_up(call.func, fact)
         name = names.resolve(call.func) or ""
         if root(call.func) not in self.local | self.parameters:
             if name.startswith("torch."):
@@ -211,21 +223,49 @@ class _Look:
         named = self.file.functions.get(name)
         if named is not None and isinstance(call.func, ast.Name) and call.func.id not in self.local:
             return self._calls(call, self.file, named, False)
+        method = self.file.sibling(self.function, call.func)
+        if fact is None and method is not None:
+            return self._calls(call, self.file, method, self.file.is_method(method))
         return isinstance(call.func, ast.Attribute) and (
             self._method(call.func) or self._any_of(call)
         )
 
+    def _looked_up(self, module: ast.expr, fact: Any) -> bool:
+        """An embedding of the object itself; the companion looks whether it is a plain one."""
+        if (
+            fact.cls != "torch.nn.Embedding"
+            or not self.file.is_own(self.function, module)
+            or any(map(self.purity.state.changing, (module.attr, "weight", "data")))
+        ):
+            raise Impure(f"`{ast.unparse(module)}` is a module")
+        self.lookups.add(module.attr)
+        return True
+
     def _seen(self, call: Any, fact: Any) -> Any:
         """The function that the run saw: one of the project, or a method of torch's own objects."""
         found = self.project.definition(fact.cls)
+        if found is not None and self._tells_once(call, *found):
+            return True
         if found is not None:
             return self._calls(call, *found, fact.what == "method")
         if "/torch/" not in fact.cls or not isinstance(call.func, ast.Attribute):
             return False
         return call.func.attr in _OF_MODULES or self._method(call.func)
 
+    def _tells_once(self, call: Any, file: Any, function: Any) -> bool:
+        """Whether a logger's method tells each message at its first call alone."""
+        of = self.fact(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        kept = (getattr(d, "func", d) for d in function.decorator_list)
+        return (of is not None and of.what == "object Logger") and any(
+            file.names.resolve(d) in ("functools.lru_cache", "functools.cache") for d in kept
+        )
+
     def _calls(self, call: Any, file: Any, function: Any, is_bound: Any) -> bool:
-        for name in self.purity.changes(file, function):
+        changed, lookups = self.purity.follow(file, function)
+        if lookups and not self.file.is_own(self.function, call.func):
+            raise Impure(f"`{function.name}` calls the module `{min(lookups)}`")
+        self.lookups |= lookups
+        for name in changed:
             given = argument(function, call, name, is_bound)
             if isinstance(given, ast.Name) and self._changed(call, given.id):
                 continue
@@ -316,7 +356,8 @@ def handed(function: Any, call: Any, name: str, is_bound: Any) -> list[Any]:
     if args.vararg is not None and name == args.vararg.arg:
         return list(call.args)
     if args.kwarg is not None and name == args.kwarg.arg:
-        return [k.value for k in call.keywords]
+        named = {a.arg for a in [*args.args, *args.kwonlyargs]}
+        return [k.value for k in call.keywords if k.arg not in named]
     given = argument(function, call, name, is_bound)
     return [given] if given is not None else []
 

@@ -54,6 +54,18 @@ class File:
         args = [*function.args.posonlyargs, *function.args.args]
         return args[0].arg if args and self.is_method(function) else None
 
+    def is_own(self, function: ast.FunctionDef, node: ast.expr) -> bool:
+        """Whether a node is an attribute of the object whose method the function is."""
+        of = node.value if isinstance(node, ast.Attribute) else None
+        return isinstance(of, ast.Name) and of.id == self.self_name(function)
+
+    def sibling(self, function: ast.FunctionDef, node: Any) -> Any:
+        """The method of the function's own class that `node`, an attribute of its object, names;
+        None of another one."""
+        if not self.is_own(function, node):
+            return None
+        return self.functions.get(f"{self.names_of[function].rpartition('.')[0]}.{node.attr}")
+
     def cls(self, function: ast.FunctionDef) -> Any:
         owner = self.parents.get(function)
         return owner if isinstance(owner, ast.ClassDef) else None

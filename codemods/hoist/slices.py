@@ -43,6 +43,7 @@ class Slice:
         self.parameters = parameters(function)
         self.kept, self.flat, self.whole, self.needed = set(), set(), set(), set()
         self.methods = {}  # of the object, by name: the full names of those that the run saw
+        self.lookups: set[str] = set()  # the object's embeddings that are called
 
     def need(self, expressions: list[ast.Call], within: Any) -> ast.stmt | None:
         """Have the values of `expressions`, which stand in or around `within`: the statement before
@@ -69,7 +70,7 @@ class Slice:
         bound_here = {n for s in inside for n in (*_bound_by(s), *self.aliases.by_statement(s))} - {
             None
         }
-        self.purity.expression(self.file, self.function, loop, self._later_than(loop))
+        self._move(loop, loop)
         self._note_methods(loop)
         for statement in inside:
             read = [n for e in _read_by(statement) for n in loads(e)]
@@ -193,32 +194,30 @@ class Slice:
     # With which values
 
     def _evaluate(self, expression: ast.expr, anchor: Any) -> None:
-        self.purity.expression(self.file, self.function, expression, self._later_than(anchor))
+        self._move(expression, anchor)
         self._note_methods(expression)
         for name in loads(expression):
             if name == "super":
                 raise Impure("`super()` means something else there")
             self._name(name, anchor)
 
+    def _move(self, node: ast.AST, anchor: ast.stmt) -> None:
+        later = self._later_than(anchor)
+        lookups = self.purity.expression(self.file, self.function, node, later)
+        if lookups and self.file.names.torch() is None:
+            raise Impure("the file does not know torch by name")
+        self.lookups |= lookups
+
     def _note_methods(self, node: ast.AST) -> None:
         """Classes below may have methods of their own by these names."""
-        me = self.file.self_name(self.function)
-        for call in (
-            n
-            for n in ast.walk(node)
-            if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
-        ):
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            if not self.file.is_own(self.function, call.func):
+                continue
             fact = self.file.fact(self.function, call.func)
-            own = (
-                me is not None
-                and isinstance(call.func.value, ast.Name)
-                and call.func.value.id == me
-            )
-            found = (
-                self.purity.project.definition(fact.cls)
-                if own and fact and fact.what == "method"
-                else None
-            )
+            method = self.file.sibling(self.function, call.func) if fact is None else None
+            found = (self.file, method) if method is not None else None
+            if fact is not None and fact.what == "method":
+                found = self.purity.project.definition(fact.cls)
             if found is not None:
                 self.methods[call.func.attr] = found[0].names_of[found[1]]
 
@@ -267,7 +266,7 @@ class Slice:
                     f"line {statement.lineno} stands in a block other than an `if` or a `for`"
                 )
         if _adds_to_name(statement):
-            self.purity.expression(self.file, self.function, statement, self._later_than(anchor))
+            self._move(statement, anchor)
         for expression in _read_by(statement):
             self._evaluate(expression, statement)
 

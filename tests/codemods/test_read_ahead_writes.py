@@ -74,3 +74,34 @@ def test_an_input_that_the_first_operator_writes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     support.command("--unsafe-fixes", "--trace", "run.py", "--select", "DYN110", ".")
     assert "read_ahead" not in (tmp_path / "model.py").read_text()
+
+
+NAMED = """import torch
+from torch import nn
+
+
+class Inner(nn.Module):
+    def forward(self, x, sizes=None, **options):
+        scale = options.pop("scale", 1)
+        return x * scale, sizes
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x, sizes, **options):
+        x, _ = self.inner(x, sizes=sizes, **options)
+        return torch.split(x, sizes.tolist())
+"""
+
+
+def test_a_function_that_changes_its_own_options_changes_no_named_argument(tmp_path, monkeypatch):
+    (tmp_path / "model.py").write_text(NAMED)
+    script = "import torch\nfrom model import Model\nModel()(torch.ones(3), torch.tensor([1, 2]))\n"
+    (tmp_path / "run.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    flags = ("--unsafe-fixes", "--no-verify", "--trace", "run.py", "--select", "DYN110")
+    support.command(*flags, ".")
+    assert 'host_values["sizes_tolist"]' in (tmp_path / "model.py").read_text()
