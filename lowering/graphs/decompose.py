@@ -53,6 +53,7 @@ _EXTRA = (
 # eager's users see.
 _KEEP = (
     aten._scaled_dot_product_flash_attention_for_cpu,
+    aten.binary_cross_entropy,  # whose kernel checks what it is given
     aten.embedding_dense_backward,
     aten.linear_backward,
     aten.index_add,

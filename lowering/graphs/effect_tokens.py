@@ -1,5 +1,6 @@
-"""Operators whose effect torch keeps in order by tokens (`_linalg_check_errors`, which raises): as
-plain calls, which a program makes in the order of the graph."""
+"""Operators that are called for their effect alone. Those that torch keeps in order by tokens
+(`_linalg_check_errors`, which raises) become plain calls, which a program makes in the order of the
+graph."""
 
 import contextlib
 import operator
@@ -9,7 +10,11 @@ import torch
 from torch._functorch import config as functorch_config
 from torch._higher_order_ops.effects import with_effects
 from torch.fx import GraphModule, Node
+from torch.fx.node import has_side_effect
 
+# What torch does not keep by itself, or not in every version.
+for _check in ("_assert_async", "_linalg_check_errors"):
+    has_side_effect(getattr(torch.ops.aten, _check).default)
 _TOKENS = ("prims::_make_token", "prims::_sink_tokens")
 
 

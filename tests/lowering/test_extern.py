@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from .harness import CHECKED, assert_same, check, compiled
 
 LIBRARY = torch.library.Library("dynfix_extern_tests", "DEF")
+F = torch.nn.functional
 OPS, aten = torch.ops.dynfix_extern_tests, torch.ops.aten
 
 
@@ -251,3 +252,25 @@ def test_what_cannot_be_solved_is_an_error_of_the_program(name, grad):
     if name != "eigenvalues":
         with pytest.raises(torch.linalg.LinAlgError):
             call(torch.zeros(4, 4, requires_grad=grad))
+
+
+def checked(x):
+    torch._assert_async((x < 1).all())
+    return x * 2
+
+
+CHECKS = {
+    "assert": checked,
+    "cross entropy": lambda x: F.binary_cross_entropy(x, torch.ones_like(x)) + 1,
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", CHECKS)
+def test_values_out_of_range_are_an_error_of_the_program(name, grad):
+    x = torch.tensor([0.25, 0.5])
+    call = compiled(CHECKS[name], x.clone().requires_grad_(grad))
+    for _ in range(2):
+        torch.testing.assert_close(call(x.clone().requires_grad_(grad)), CHECKS[name](x))
+        with pytest.raises(RuntimeError):
+            call((x + 2).requires_grad_(grad))
