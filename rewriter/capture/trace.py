@@ -276,13 +276,14 @@ class Recorder(ReadRecorder):
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks)
-        if opsets.draws(name):
+        self._bind(result, node)
+        written = [tensor for tensor in tensors_in(given) if self.tracker.restamp(tensor)]
+        # a dropout that is off gives back what it was given
+        if opsets.draws(name) and (written or all(result is not t for t in tensors_in(given))):
             self.segment.random = True
             node.meta["draws"] = "tensor" if isinstance(result, torch.Tensor) else "tensors"
-        self._bind(result, node)
-        for tensor in tensors_in(given):
-            if self.tracker.restamp(tensor):
-                self._written(tensor)
+        for tensor in written:
+            self._written(tensor)
         for tensor in opsets.written_unversioned(name, given[0]):
             self._written(tensor)
 

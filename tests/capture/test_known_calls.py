@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from dynfix.rewriter import segment_programs
 from helpers import FOUR, Case, X, Y, one_graph, recordings, same, tensor
 
 A = torch.arange(6.0).view(2, 3)
@@ -398,3 +399,20 @@ def test_what_asks_for_its_data_runs_between_two_graphs(name):
     steps = [(torch.randn(3, 3).requires_grad_(),) for _ in range(3)]
     fn = same(lambda: ASKING[name], *steps, backend="native", tolerance=(1e-3, 1e-4))
     assert sum(entry.hits for entry in fn._dynfix_entry._dispatcher.entries) == 2
+
+
+def test_a_dropout_that_is_off_draws_nothing(monkeypatch):
+    """Nor is what it was given kept as a result of the graph, for the generator's sake."""
+    seen = []
+    monkeypatch.setattr(segment_programs, "observers", [lambda s, p, _: seen.append(s) or p])
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.GELU())
+    call, x = dynfix.compile(model), torch.randn(2, 4)
+    for train in (False, True):
+        model.train(train)
+        torch.manual_seed(0)
+        found = [call(x) for _ in range(2)]
+        torch.manual_seed(0)
+        torch.testing.assert_close(found, [model(x) for _ in range(2)])
+    marks = [["draws" in node.meta for node in segment.module.graph.nodes] for segment in seen]
+    assert [segment.random for segment in seen] == [False, True]
+    assert [any(each) for each in marks] == [False, True]
