@@ -6,8 +6,8 @@ DIR]`
 
 FOLDER holds the modules; LIST.json the cases, `{"file": …, "idx": …, "plain_breaks": …}` each;
 LOADER.py offers `prepare()`, `load(path) -> (module with TESTCASES, …)`, `build(case)`,
-`inputs(case)` and `seed(n)`. Every file is copied and fixed three times: safe fixes; all fixes;
-and, for files with a case that breaks, all fixes after its cases ran once under the tracer. A case
+`inputs(case)` and `seed(n)`. Every file is copied and fixed four times: safe fixes; all fixes; and,
+for files with a case that breaks, either after its cases ran once under the tracer. A case
 is equal when outputs, inputs afterwards and buffers are those of the original in eager, for the
 given inputs and for other values, exceptions included. Breaks are the larger of
 `torch._dynamo.explain`'s count and `counters["graph_break"]`, in eval mode without gradients; a
@@ -27,7 +27,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-VARIANTS = ("safe", "unsafe", "traced")
+VARIANTS = ("safe", "safe traced", "unsafe", "traced")
 
 
 def loader(path):
@@ -194,8 +194,8 @@ def fix(arguments, scratch, variant, wanted):
     applied = collections.Counter()
     for name, indices in wanted.items():
         path = scratch / variant / name
-        settings = Settings(unsafe_fixes=variant != "safe")
-        if variant == "traced":
+        settings = Settings(unsafe_fixes=not variant.startswith("safe"))
+        if variant.endswith("traced"):
             facts = learnt(arguments, scratch, name, indices, path)
             settings = replace(settings, facts=planned(facts, settings))
         source = SourceFile.from_bytes(path.read_bytes(), str(path))
@@ -206,11 +206,12 @@ def fix(arguments, scratch, variant, wanted):
 
 
 def learnt(arguments, scratch, name, indices, path):
-    """What the tracer saw of a file with a breaking case; kept between measurements."""
+    """What the tracer saw of a file with a breaking case, told of the copy at `path`; kept between
+    measurements."""
     from dynfix.codemods.trace import trace_facts
 
     breaking = [i for i, breaks in indices.items() if breaks]
-    kept = scratch / "facts" / f"{name}.json"
+    kept, original = scratch / "observed" / f"{name}.json", scratch / "before" / name
     if breaking and not kept.exists():
         kept.parent.mkdir(exist_ok=True)
         here = [
@@ -218,13 +219,13 @@ def learnt(arguments, scratch, name, indices, path):
             "",
             str(arguments.loader),
             "--path",
-            str(path),
+            str(original),
             "--indices",
             json.dumps(breaking),
             "--breaking",
             "[]",
         ]
-        (kept.parent / "paths.json").write_text(json.dumps([os.path.realpath(path)]))
+        (kept.parent / "paths.json").write_text(json.dumps([os.path.realpath(original)]))
         command = [
             sys.executable,
             "-m",
@@ -237,7 +238,10 @@ def learnt(arguments, scratch, name, indices, path):
             capture_output=True,
             timeout=arguments.seconds,
         )
-    return trace_facts.load(json.loads(kept.read_text())) if kept.exists() else {}
+    if not kept.exists():
+        return {}
+    shown = [json.dumps(os.path.realpath(p))[1:-1] for p in (original, path)]
+    return trace_facts.load(json.loads(kept.read_text().replace(*shown)))
 
 
 class Runs:

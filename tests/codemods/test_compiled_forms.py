@@ -86,3 +86,31 @@ def test_checks_are_made_on_the_device(lengths):
                 with pytest.raises((RuntimeError, AssertionError)):
                     call(*given)
     torch._dynamo.reset()
+
+
+_NUMBERS = """import numpy as np
+import torch
+
+
+@torch.compile
+def step(x: torch.Tensor, n):
+    y = x * (np.sqrt(0.5) * n) - np.log(x.size(0))
+    return y / (n * np.log(2)) + np.exp(1)
+"""
+
+
+def test_numpys_numbers_are_pythons_when_compiled():
+    """One graph; where there is no logarithm, and where an array is given, NumPy's as before."""
+    made, plain = {}, {}
+    text = support.fixed(_NUMBERS, scope="all").source.text.replace("@torch.compile", "")
+    exec(text, made)
+    exec(_NUMBERS.replace("@torch.compile", ""), plain)
+    whole, broken = (torch.compile(made["step"], backend="eager", fullgraph=f) for f in (1, 0))
+    with torch.no_grad():
+        for rows, n in ((3, 2), (4, 5), (1, 0.5)):
+            x = torch.rand(rows, 2)
+            torch.testing.assert_close(whole(x, n), plain["step"](x, n), rtol=1e-6, atol=0)
+            assert torch.equal(made["step"](x, n), plain["step"](x, n))
+        for x in (torch.ones(0, 2), torch.ones(0)):
+            assert torch.equal(broken(x, 2), plain["step"](x, 2))
+    torch._dynamo.reset()

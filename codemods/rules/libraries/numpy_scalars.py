@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety, hidden
+from ....rewriter.edits.spans import Fix, Safety, hidden
+from ....rewriter.patterns.compiled import compiled_math
 from ....rewriter.patterns.import_names import dotted
+from ...analysis.captured_walk import compiling
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -40,7 +42,8 @@ class NumpyScalar(Rule):
     the result of `np.sqrt(2)`. Where it is then used as a number (`if`, `float()`, a size), the
     graph breaks. A Python number is a constant. `.item()` where the value is made outside the
     captured code, `math` inside; unsafe, for the type changes, and `math` raises where NumPy gives
-    nan.
+    nan. Of a literal or a size, where the result only goes into arithmetic with tensors, compiled
+    code alone calls `math`: safe.
     """
 
     code = "DYN602"
@@ -122,6 +125,11 @@ class Model(nn.Module):
             if imports is None:
                 yield context.finding(self, call, fix=hidden("math"))
                 continue
+            if wanted not in (*_OF_TWO, "prod"):
+                fix = compiled_math.made(call, wanted, context, imports)
+                if isinstance(fix, Fix):
+                    yield context.finding(self, call, fix=fix)
+                    continue
             edit = context.replacement(
                 call, f"math.{wanted}({', '.join(context.shown(a) for a in call.args)})"
             )
@@ -196,8 +204,16 @@ def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
         for a in n.args
     }
     for call in calls:
-        if context.kind(call).what == "numpy scalar" and call not in converted:
+        made = context.kind(call).what == "numpy scalar" and call not in converted
+        if made and not _has_form(call, context):
             yield call
+
+
+def _has_form(call: ast.Call, context: FileContext) -> bool:
+    """Whether it stands in the `else` of a choice of what compiled code computes instead."""
+    parent = context.parent(call)
+    choice = isinstance(parent, ast.IfExp) and parent.orelse is call
+    return choice and compiling(parent.test, context.names) is True
 
 
 class NumpyLimits(Rule):
