@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", choices=["LSTM", "Transformer"], default="LSTM")
-parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--epochs", type=int, default=4)
 args = parser.parse_args()
 torch.manual_seed(1111)
 ntoken, width, bptt, batch_size, clip = 2200, 64, 20, 16, 0.25

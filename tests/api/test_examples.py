@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+NEEDED = {"accelerated": ["accelerate"], "lora": ["peft", "transformers"]}
 DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
 
@@ -40,6 +42,20 @@ def test_training_script_under_dynrun_follows_python(tmp_path):
         losses[name] = json.loads(out.read_text())["losses"]
     torch.testing.assert_close(losses["dynrun"], losses["python"], rtol=0, atol=1e-4)
     assert "training step (train_text.py:107-110): 1 recorded, 1 graphs, 0 breaks" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (EXAMPLES / "training").glob("*.py")))
+def test_a_training_example_prints_under_dynrun_what_it_prints_under_python(name):
+    for package in NEEDED.get(name, ()):
+        pytest.importorskip(package)
+    script = EXAMPLES / "training" / f"{name}.py"
+    wanted = run(script).stdout
+    got = run("-c", DYNRUN, "--eager-calls", "1", script).stdout
+    number = re.compile(r"-?\d+\.\d+")
+    assert number.sub("", got) == number.sub("", wanted)
+    ours, pythons = ([float(n) for n in number.findall(out)] for out in (got, wanted))
+    torch.testing.assert_close(torch.tensor(ours), torch.tensor(pythons), rtol=1e-3, atol=2e-4)
 
 
 def test_every_public_name_loads():
