@@ -27,6 +27,7 @@ from .graphs.lean_calls import lean
 from .graphs.lone_draws import with_lone_draws
 from .graphs.plain_calls import Around
 from .graphs.random_numbers import with_seeds
+from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
 from .graphs.wrappers import keep_saved
@@ -69,7 +70,13 @@ class _Warnings(types.ModuleType):
 graph_capture_wrappers.warnings = _Warnings("warnings")
 
 # What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
-REWRITES = (keep_rnns, drop_constant_masks, keep_strides, prefer_channels_last)
+REWRITES = (
+    keep_rnns,
+    drop_constant_masks,
+    keep_strides,
+    prefer_channels_last,
+    keep_result_strides,
+)
 _EXPECTED = (
     "fw_compiler",
     "bw_compiler",

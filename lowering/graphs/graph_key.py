@@ -11,6 +11,7 @@ from ...runtime import cache
 from ...runtime.options import Options
 from ...runtime.stored.named_functions import Unnamed, text_of
 from ...runtime.stored.surroundings import of_call, of_process
+from .result_strides import NOTED
 
 _PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OPTIONS = ("target", "fusion", "verify_ir", "cudagraphs", "max_autotune", "fallback_random")
@@ -67,7 +68,8 @@ def _lines(gm: GraphModule) -> Iterator[str]:
         target = text_of(node.target) if callable(node.target) else str(node.target)
         target = "" if node.op in ("placeholder", "output") else target
         arguments = f"{_text(node.args, places)} {_text(node.kwargs, places)}"
-        yield f"{node.op} {target} {arguments}{_region(node, regions)}"
+        noted = node.meta.get(NOTED, "")
+        yield f"{node.op} {target} {arguments}{_region(node, regions)}{noted}"
 
 
 def _region(node: Node, regions: dict[object, int]) -> str:

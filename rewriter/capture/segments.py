@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ...lowering.graphs.result_strides import NOTED
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .values import Meta, Number, Value
 
@@ -118,6 +119,9 @@ class SegmentBuilder:
 
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
+        for value in self.outputs:
+            if isinstance(value.meta, Meta) and value not in self.written:
+                value.node.meta[NOTED] = value.meta.stride
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = torch.fx.GraphModule({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)

@@ -1,0 +1,57 @@
+"""Results in the order of memory that eager gave them.
+
+Meta functions and decompositions say of some operators (`one_hot` and `max_pool1d` of a transposed
+tensor, `copysign` with a number) that they give another one. A recorder notes the strides of what
+leaves a graph; where a traced result has others, the graph copies it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+NOTED = "strides"  # of a node: those of its result, a tuple of integers, where they are known
+
+
+def keep_result_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
+    """The graph with its outputs in the strides that are noted of them; itself where none is."""
+    noted = [node for node in gm.graph.output_node().all_input_nodes if NOTED in node.meta]
+    if not noted:
+        return gm
+    copies = dict[Node, Node]()
+    graph = Graph()
+    results = graph.graph_copy(gm.graph, copies)
+    changed = {
+        copies[node]: graph.call_function(as_recorded, (copies[node], node.meta[NOTED]))
+        for node in noted
+    }
+    for node, laid_out in changed.items():
+        laid_out.meta.update(node.meta)
+    graph.output(map_arg(results, lambda node: changed.get(node, node)))
+    return GraphModule(gm, graph)
+
+
+def as_recorded(result: Any, strides: tuple[int, ...]) -> Any:
+    """The result itself, or a copy in these strides; runs while the graph is traced."""
+    if not isinstance(result, torch.Tensor) or result._has_symbolic_sizes_strides:
+        return result
+    axes = zip(result.shape, result.stride(), strides, strict=True)
+    if all(size == 1 or is_ == noted for size, is_, noted in axes):
+        return result
+    if result.numel() == 0 or not _is_dense(result.shape, strides):
+        return result
+    made = result.new_empty_strided(result.shape, strides)
+    return made.copy_(result)
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether each element has a place of its own, and no place is left out."""
+    expected = 1
+    for step, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1:
+            if step != expected:
+                return False
+            expected *= size
+    return True
