@@ -92,7 +92,7 @@ def test_a_view_without_a_gradient_of_a_result_has_none():
         lambda x: torch.nn.functional.max_pool1d(x.mT, 2),
         lambda x: torch.nn.functional.one_hot(x[0].mT.long().abs() % 5, 5),
         lambda x: torch.copysign(x[0].mT, x.sum()),
-        lambda x: (torch.copysign(x[0].mT * 2, x.sum()).exp(), x.mT, x.mT.view(-1, 5, 3)),
+        lambda x: (torch.copysign(x[0].mT * 2, x.sum()).exp(), x.mT, x.mT[None]),
     ],
     ids=["max_pool1d", "one_hot", "copysign", "several"],
 )
@@ -100,7 +100,7 @@ def test_a_view_without_a_gradient_of_a_result_has_none():
 def test_results_lie_as_eagers_where_a_meta_function_says_otherwise(fn, grad):
     compiled = dynfix.compile(fn)
     for step in range(3):
-        x = torch.randn(5, 3, 5, generator=torch.Generator().manual_seed(step))
+        x = torch.randn(5, 7, 5, generator=torch.Generator().manual_seed(step))
         x.requires_grad_(grad)
         for one, two in zip(tensors(compiled(x)), tensors(fn(x)), strict=True):
             assert one.stride() == two.stride()
