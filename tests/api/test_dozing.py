@@ -43,6 +43,12 @@ def doze():
     made.end()
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """As if no test before had left a thread."""
+    monkeypatch.setattr(sys, "_current_frames", lambda: {threading.get_ident(): None})
+
+
 def wait_for(doze, told):
     end = time.monotonic() + 10
     while doze.told != told and time.monotonic() < end:
@@ -50,7 +56,7 @@ def wait_for(doze, told):
     assert doze.told == told
 
 
-def test_the_hook_comes_back(doze):
+def test_the_hook_comes_back(doze, alone):
     doze.rest(0.05)
     assert doze.told == ["taken"]
     wait_for(doze, ["taken", "put"])
@@ -59,7 +65,7 @@ def test_the_hook_comes_back(doze):
     wait_for(doze, ["taken", "put"] * 2)
 
 
-def test_the_end_of_a_rest_is_not_waited_for(doze):
+def test_the_end_of_a_rest_is_not_waited_for(doze, alone):
     doze.rest(5.0)
     doze.rest(5.0)
     doze.end()
