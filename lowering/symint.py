@@ -139,6 +139,9 @@ class Symbols:
             return self._known[expr]
         if expr.is_Integer:
             return int(expr)
+        if _is_one(expr, env):
+            self._known[expr] = 1
+            return 1
         if isinstance(expr, sympy.Add | sympy.Mul):
             parts = [self._size(arg, env) for arg in expr.args]
             return sum(parts) if isinstance(expr, sympy.Add) else math.prod(parts)
@@ -189,6 +192,12 @@ def _sources(inputs: Iterable[tuple[str, Any]]) -> Iterator[_Source]:
         for n, text in found
         if isinstance(n, torch.SymInt) and n.node.hint is not None
     )
+
+
+def _is_one(expr: sympy.Expr, env: Any) -> bool:
+    """Whether tracing relied on the number to be one, as of a size that was stretched: then the
+    graph's guards hold it. Asking adds none."""
+    return bool(env._maybe_evaluate_static(sympy.Eq(expr, 1)) == sympy.true)
 
 
 def _no_empty(expr: sympy.Expr) -> sympy.Expr:

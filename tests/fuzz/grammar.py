@@ -7,12 +7,12 @@ number, n float or integer, r anything real, a anything. {d} is a dimension, {k}
 
 KINDS = {
     "f": "fhd2",
-    "i": "ilu",
+    "i": "iluws",
     "b": "b",
     "c": "c",
-    "n": "fhd2ilu",
-    "r": "fhd2ilub",
-    "a": "fhd2ilubc",
+    "n": "fhd2iluws",
+    "r": "fhd2iluwsb",
+    "a": "fhd2iluwsbc",
     "l": "l",
 }
 TYPES = {
@@ -23,6 +23,8 @@ TYPES = {
     "l": "torch.int64",
     "i": "torch.int32",
     "u": "torch.uint8",
+    "w": "torch.int8",
+    "s": "torch.int16",
     "b": "torch.bool",
     "c": "torch.complex64",
 }
@@ -56,6 +58,15 @@ n torch.diag_embed({x}) ; n {x}.repeat(2, *[1] * ({x}.dim() - 1)) ; l {x}.float(
 n torch.slice_scatter({x}, torch.zeros_like({x}[:1]), 0, 0, 1) ; n torch.select_scatter({x}, {x}.select({d}, 0), {d}, -1)
 f torch.cummax({x}, {d}).values ; f torch.sqrt(torch.abs({x})) ; n torch.unflatten({x}, -1, (1, -1))
 f torch.frac({x} * 2.0) ; nn torch.lerp({x}, {y}, 0.5)
+ii torch.gcd({x}, {y}) ; n torch.rot90({x}) ; n torch.tile({x}, (2, 1)) ; n torch.diff({x}, dim={d}) ; ii {x} ** ({y} % 3)
+n {x}.to(torch.int8) ; n {x}.to(torch.int16) ; i {x} * {k} ; i -{x} ; i torch.prod({x}, {d}) ; i torch.cumprod({x} % 3, {d})
+nl {x}[-1 - {y}.flatten() % {x}.size(0)] ; nl {x}[:, {y}.flatten() % {x}.size(1)] ; n F.pad({x}, (1, 1), mode="circular")
+n torch.amax({x}, (0, -1)) ; n torch.trace({x}) ; n torch.hstack([{x}, {x}]) ; n torch.atleast_3d({x}) ; rr torch.logical_xor({x}, {y})
+nn torch.block_diag({x}, {y}) ; n torch.dstack([{x}, {x}]) ; f F.adaptive_max_pool1d({x}, 2) ; f F.max_pool2d({x}[None], 2, padding=1)
+f F.threshold({x}, 0.1, 2.0) ; f F.hardshrink({x}) ; f F.relu6({x}) ; f torch.nan_to_num({x}, 1.0, 2.0) ; n torch.tril({x}, -1)
+nl torch.index_put({x}, ({y} % {x}.size(0),), {x}.new_ones(()), accumulate=True) ; nl torch.index_fill({x}, {d}, {y}.flatten() % {x}.size({d}), {k})
+n torch.cummin({x}, {d}).values ; n torch.unfold_copy({x}, {d}, 2, 1) ; n F.pixel_unshuffle({x}[None, None, :2, :2], 2) ; f F.unfold({x}[None, None], 2)
+nl torch.scatter_reduce({x}, {d}, {y} % {x}.size({d}), {x}, "amax") ; n torch.msort({x}) ; f torch.copysign({x}, -1.0)
 """
 # The same of exact operands alone: a last bit may decide.
 STEP = """
@@ -68,6 +79,9 @@ f torch.div({x}, {s}, rounding_mode="floor") ; nn torch.div({x}, {y}, rounding_m
 ii {x} % {y} ; ff torch.remainder({x}, {y}) ; f torch.heaviside({x}.detach(), {x}.detach()) ; f torch.signbit({x})
 f {x}.int() ; fi {x}.type_as({y}) ; f {x}.to(torch.uint8) ; ff torch.isclose({x}, {y}) ; f torch.bucketize({x}, torch.arange(4.0))
 f torch.cummax({x}, {d}).indices ; f torch.searchsorted(torch.arange(4.0), {x})
+n torch.sort({x}, {d}, stable=True).indices ; n torch.sort({x}, {d}, True).values ; f torch.median({x}, {d}).values ; f {x}.to(torch.int8)
+n torch.kthvalue({x}, 1, {d}).values ; f torch.median({x}) ; n torch.argsort({x}, {d}, stable=True) ; n torch.isin({x}, {x}.flatten()[:2])
+n torch.aminmax({x}).max ; n torch.argmin({x}) ; f torch.nextafter({x}, {x} + 1) ; f torch.sgn({x}) ; nn torch.eq({x}, {y}).all()
 """
 # Library functions and sums: to the last bits alone.
 SMOOTH = """
@@ -87,6 +101,14 @@ fl torch.scatter_add({x}, {d}, {y} % {x}.size({d}), torch.ones_like({x})) ; f F.
 fl torch.index_put({x}, ({y} % {x}.size(0),), {x}[0], accumulate=True) ; f torch.einsum("...i,...j->...ij", {x}, {x})
 c torch.abs({x}) ; c torch.view_as_real({x}) ; c {x} * {x} ; c torch.sum({x}) ; f torch.complex({x}, {x}) ; f torch.trapezoid({x})
 f torch.cdist({x}, {x}) ; f torch.diff({x}) ; f F.glu({x}, {d}) ; fl F.cross_entropy({x}, {y} % {x}.size(1)) ; f torch.logcumsumexp({x}, {d})
+f F.instance_norm({x}) ; f F.batch_norm({x}, None, None, training=True) ; f F.local_response_norm({x}, 2) ; ff F.huber_loss({x}, {y})
+ff F.kl_div({x}, {y}) ; ff F.cosine_similarity({x}, {y}) ; ff F.pairwise_distance({x}, {y}) ; f F.softmin({x}, {d}) ; f F.selu({x})
+f F.celu({x}) ; f torch.std_mean({x}, {d})[1] ; f torch.var_mean({x})[0] ; f torch.nanmean({x}, {d}) ; f torch.lgamma({x}.abs() + 1)
+f torch.digamma({x}.abs() + 1) ; f torch.sinc({x}) ; f torch.exp2({x}) ; f torch.log(torch.abs({x}) + 1) ; f torch.asinh({x}) ; f torch.erfc({x})
+f torch.tan({x} / 4) ; f torch.logit(torch.sigmoid({x})) ; f torch.special.i0e({x}) ; f torch.renorm({x}, 2, 0, 1.0) ; f F.softsign({x})
+ff torch.cross({x}[..., :3], {y}[..., :3], dim=-1) ; ff torch.tensordot({x}, {y}, 1) ; f torch.linalg.det({x} @ {x}.mT + 1) ; f torch.fft.rfft({x}).abs()
+f F.avg_pool2d({x}[None], 2) ; f F.adaptive_avg_pool1d({x}, 3) ; f F.interpolate({x}[None], 5, mode="linear") ; f torch.cov({x}) ; f torch.quantile({x}, 0.3)
+ff F.binary_cross_entropy_with_logits({x}, {y}.sigmoid()) ; ff F.gaussian_nll_loss({x}, {y}, {y}.exp()) ; f torch.xlogy({x}, {x}.abs() + 1)
 f F.interpolate({x}, scale_factor=2.0) ; f F.dropout({x}, 0.5) ; f torch.rand_like({x}) + {x} ; f torch.kron({x}, {x})
 """
 VIEW = """
@@ -106,7 +128,8 @@ nn {x}[..., :1] = {y} ; br {y}[{x}] = {k} ; br {y}.masked_fill_({x}, {k}) ; nl {
 nl {x}.index_add_(0, {y}.flatten() % {x}.size(0), {x}.new_ones({y}.numel(), *{x}.shape[1:])) ; nn {x}.sub_({y}, alpha=2)
 nl {x}[{y}.flatten() % {x}.size(0)] = {k} ; nn {x}.addcmul_({y}, {y}) ; n {x}.t().mul_({k}) ; n {x}[..., ::2].add_({k}) ; n {x}.neg_()
 nn torch.add({x}, {y}, out={x}) ; n {x}.diagonal().fill_({k}) ; n {x}.view(-1)[1:].add_({k}) ; nl {x}.scatter_(0, {y} % {x}.size(0), {k})
-n {x}[1:].copy_({x}[:-1].clone()) ; ff {x}.lerp_({y}, 0.5) ; b {x}.logical_not_() ; bb {x} &= {y}
+n {x}[1:].copy_({x}[:-1].clone()) ; ff {x}.lerp_({y}, 0.5) ; n {x}.tril_() ; n {x}.clamp_(min={k}) ; i {x}.bitwise_xor_({k}) ; n {x}[:, 0] = {x}[0, :1] ; nn {x}[1:] += {y}[:1]
+nl {x}.scatter_add_(0, {y} % {x}.size(0), {x}.clone()) ; nl {x}[:, {y}.flatten() % {x}.size(1)] = {k} ; nn {x}.masked_fill_({y} > {k}, 0) ; b {x}.logical_not_() ; bb {x} &= {y}
 n {x}.unsqueeze_(0) ; n {x}.t_() ; n {x}.transpose_(0, -1) ; n {x}.squeeze_() ; f {x}.cumsum_(0)
 nl {x}.index_copy_(0, {y}.flatten()[:1] % {x}.size(0), {x}[:1] * 2) ; c {x}.mul_(2) ; c {x}.real.add_(1)
 """

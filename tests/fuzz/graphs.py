@@ -61,7 +61,7 @@ class Maker:
         dtype = eval(TYPES[code])
         if code == "b":
             return torch.rand(shape, generator=self.generator) > 0.5
-        if code in "liu":
+        if code in "liuws":
             return torch.randint(0, 9, shape, generator=self.generator).to(dtype)
         value = torch.randn(shape, generator=self.generator, dtype=torch.float64)
         if code == "c":
@@ -107,7 +107,7 @@ class _Grower:
         rng, whole = self.rng, self.dims()
         for number in range(rng.randint(2, 5)):
             code = rng.choice([self.floats] * 7 + ["f", "l", "l", "b", "i", "c"])
-            code = rng.choice("fu") if rng.random() < 0.03 else code
+            code = rng.choice("fuws") if rng.random() < 0.06 else code
             shape = whole[rng.randint(0, len(whole) - 1) :] if rng.random() < 0.3 else list(whole)
             shape = ["1" if rng.random() < 0.1 else d for d in shape]
             self.inputs.append((f"a{number}", self._layout(code, shape)))

@@ -74,7 +74,7 @@ def make(code, *shape):
     dtype = {{{types}}}[code]
     if code == "b":
         return torch.rand(shape) > 0.5
-    if code in "liu":
+    if code in "liuws":
         return torch.randint(0, 9, shape).to(dtype)
     return torch.randn(shape, dtype=torch.float64).to(dtype)
 

@@ -276,6 +276,23 @@ def test_as_many_kernels_as_with_known_sizes():
     assert Symbolic(*loops, static=(1, (0, 2))).kernels == Symbolic(*loops, static=(0, 1)).kernels
 
 
+STRETCHED = {
+    "sum": lambda x: x[:, : x.shape[1] // 2] + torch.arange(4.0),
+    "pooled": lambda x: F.avg_pool1d(x, 2) * x,
+    "chosen": lambda x: torch.where(F.avg_pool1d(x, 2) > 0, torch.arange(4.0), -1.0),
+    "scan": lambda x: torch.cumsum(F.avg_pool1d(x, 2), -1),
+}
+
+
+@pytest.mark.parametrize("name", STRETCHED)
+def test_a_computed_size_that_is_one_is_stretched(name):
+    call = Symbolic(STRETCHED[name], (torch.randn(7, 3),))
+    for rows in (7, 2, 31):
+        x = torch.randn(rows, 3)
+        assert_same(call(x), STRETCHED[name](x))
+    assert not call.serves(torch.randn(7, 8))
+
+
 def test_known_sizes_leave_no_trace():
     x = torch.randn(3, 4)
     assert Symbolic(lambda x: x.softmax(1) + 1, (x,), static=(0,)).units[0].variables == ()

@@ -53,6 +53,18 @@ LIBRARY = {
     "upsample_bilinear2d.vec": "the library's kernel is the better one",
     "upsample_nearest2d.vec": "decomposed by torch before the table is asked, into `index`",
 }
+# Beside the core: torch's functions that are no part of a compiled graph, by the sweep.
+BETWEEN = {
+    "ctc_loss, gaussian_nll_loss, cov, corrcoef, linalg.lstsq": "ask for their data",
+    "nonzero, unique, masked_select, bincount, x[mask]": "the result's shape depends on data",
+    "to_sparse, sparse.*, sparse tensors": "other layouts than strided",
+    "functions that are given a module (triplet_margin_with_distance_loss)": "Python inside",
+}
+EAGER = {
+    "index_put, x[mask] = v: values that need a gradient": "it has a shape that data decides",
+    "index_fill: a tensor that needs a gradient": "its backward reads positions on the host",
+    "take of a tensor without axes": "reads its position on the host",
+}
 # What a lowering leaves to the library.
 PARTLY = {
     "cumsum": "on GPUs except of fewer than 64 rows that are longer than 4,096",
@@ -192,6 +204,16 @@ def text():
         "| overload | state | |",
         "|---|---|---|",
         *(f"| `{name}` | {kind} | {note} |" for name, kind, note in rows),
+        "",
+        "## Beside the core",
+        "",
+        "What `python -m tests.operators.sweep` finds not to be in a compiled graph on the CPU.",
+        "*between*: it runs as it is, between two graphs; *eager*: so does the whole call.",
+        "",
+        "| functions | state | |",
+        "|---|---|---|",
+        *(f"| {names} | between | {why} |" for names, why in BETWEEN.items()),
+        *(f"| {names} | eager | {why} |" for names, why in EAGER.items()),
     ]
     return "\n".join(lines) + "\n"
 
