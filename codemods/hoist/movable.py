@@ -213,7 +213,7 @@ class _Look:
         name = names.resolve(call.func) or ""
         if root(call.func) not in self.local | self.parameters:
             if name.startswith("torch."):
-                return allows(MAY_READ, of_function(call, name))
+                return function_reads(call, name)
             if name.startswith(_MODULES) and not name.startswith("numpy.random."):
                 return True
             if _is_builtin(call.func, names):
@@ -284,7 +284,7 @@ class _Look:
             return True
         fact = self.fact(func.value)
         tensor = fact is None or fact.what in ("tensor", "tensors", "object Size", "none")
-        return tensor and func.attr in METHOD and allows(MAY_READ, of_method(func.attr))
+        return tensor and method_reads(func.attr)
 
     def _any_of(self, call: ast.Call) -> bool:
         """A method that the run did not reach: every one of its name in the project changes
@@ -293,6 +293,16 @@ class _Look:
             return False
         found = self.project.methods(call.func.attr)
         return bool(found) and not any(self.purity.changes(*f) for f in found)
+
+
+def function_reads(call: ast.Call, name: str) -> bool:
+    """Whether a function of torch's computes, and reads what it is given at most."""
+    return allows(MAY_READ, of_function(call, name))
+
+
+def method_reads(name: str) -> bool:
+    """The same of a tensor's method."""
+    return name in METHOD and allows(MAY_READ, of_method(name))
 
 
 def _is_builtin(func: Any, names: Names) -> bool:
