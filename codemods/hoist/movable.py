@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.call_effects import (
@@ -52,6 +53,16 @@ class Impure(Exception):
     """Why something cannot be computed ahead."""
 
 
+@dataclass(frozen=True)
+class Done:
+    """What code does beside computing: the parameters whose objects it changes, the embeddings of
+    its object that it looks rows up in, the loggers' methods that it tells a message by, once."""
+
+    changes: frozenset[str] = frozenset()
+    lookups: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()
+
+
 class Purity:
     """`expression(file, function, node)` raises Impure where the node cannot be computed ahead."""
 
@@ -64,28 +75,27 @@ class Purity:
         function: ast.FunctionDef,
         node: ast.AST,
         later: Callable[..., Any] = lambda statement: False,
-    ) -> set[str]:
-        """The embeddings that it looks rows up in, as the text has them. `later(statement)`:
-        whether a statement of the function comes after what is looked at."""
+    ) -> Done:
+        """What it does. `later(statement)`: whether a statement of the function comes after what is
+        looked at."""
         look = _Look(self, file, function, later)
         look.at(node)
         if look.changes:
             raise Impure(f"it changes `{min(look.changes)}`")
-        return look.lookups
+        return look.done()
 
     def changes(self, file: Any, function: Any) -> Any:
         """The parameters whose objects the function changes; Impure where it does more."""
-        changed, lookups = self.follow(file, function)
-        if lookups:
-            raise Impure(f"`{function.name}` calls the module `{min(lookups)}`")
-        return changed
+        done = self.follow(file, function)
+        if done.lookups or done.told:
+            raise Impure(f"`{function.name}` calls `{min(done.lookups | done.told)}`")
+        return done.changes
 
-    def follow(self, file: Any, function: Any) -> Any:
-        """(the parameters whose objects the function changes, the embeddings of its object that it
-        looks rows up in); Impure where it does more."""
+    def follow(self, file: Any, function: Any) -> Done:
+        """What the function does; Impure where it does more."""
         key = file.path, function
         if key not in self.known:
-            self.known[key] = frozenset(), frozenset()  # of itself, while it is looked at
+            self.known[key] = Done()  # of itself, while it is looked at
             try:
                 self.known[key] = self._body(file, function)
             except Impure as why:
@@ -100,12 +110,11 @@ class Purity:
         look = _Look(self, file, function, None)
         for statement in function.body:
             look.at(statement)
-        return frozenset(look.changes), frozenset(look.lookups)
+        return look.done()
 
 
 class _Look:
-    """One look at code of `function`: `changes` collects the parameters whose objects it changes,
-    `lookups` the embeddings that it calls."""
+    """One look at code of `function`, which collects what it does (see Done)."""
 
     def __init__(
         self, purity: Purity, file: File, function: ast.FunctionDef, later: Callable[..., Any]
@@ -121,6 +130,10 @@ class _Look:
         }
         self.owned, self.later = Owned(file, function, self.parameters), later
         self.lookups: set[str] = set()
+        self.told: set[str] = set()
+
+    def done(self) -> Done:
+        return Done(frozenset(self.changes), frozenset(self.lookups), frozenset(self.told))
 
     def at(self, node: ast.AST) -> None:
         for part in ast.walk(node):
@@ -213,7 +226,7 @@ class _Look:
         name = names.resolve(call.func) or ""
         if root(call.func) not in self.local | self.parameters:
             if name.startswith("torch."):
-                return allows(MAY_READ, of_function(call, name))
+                return function_reads(call, name)
             if name.startswith(_MODULES) and not name.startswith("numpy.random."):
                 return True
             if _is_builtin(call.func, names):
@@ -245,6 +258,7 @@ class _Look:
         """The function that the run saw: one of the project, or a method of torch's own objects."""
         found = self.project.definition(fact.cls)
         if found is not None and self._tells_once(call, *found):
+            self.told.add(call.func.attr)
             return True
         if found is not None:
             return self._calls(call, *found, fact.what == "method")
@@ -261,11 +275,12 @@ class _Look:
         )
 
     def _calls(self, call: Any, file: Any, function: Any, is_bound: Any) -> bool:
-        changed, lookups = self.purity.follow(file, function)
-        if lookups and not self.file.is_own(self.function, call.func):
-            raise Impure(f"`{function.name}` calls the module `{min(lookups)}`")
-        self.lookups |= lookups
-        for name in changed:
+        done = self.purity.follow(file, function)
+        if done.lookups and not self.file.is_own(self.function, call.func):
+            raise Impure(f"`{function.name}` calls the module `{min(done.lookups)}`")
+        self.lookups |= done.lookups
+        self.told |= done.told
+        for name in done.changes:
             given = argument(function, call, name, is_bound)
             if isinstance(given, ast.Name) and self._changed(call, given.id):
                 continue
@@ -284,7 +299,7 @@ class _Look:
             return True
         fact = self.fact(func.value)
         tensor = fact is None or fact.what in ("tensor", "tensors", "object Size", "none")
-        return tensor and func.attr in METHOD and allows(MAY_READ, of_method(func.attr))
+        return tensor and method_reads(func.attr)
 
     def _any_of(self, call: ast.Call) -> bool:
         """A method that the run did not reach: every one of its name in the project changes
@@ -293,6 +308,16 @@ class _Look:
             return False
         found = self.project.methods(call.func.attr)
         return bool(found) and not any(self.purity.changes(*f) for f in found)
+
+
+def function_reads(call: ast.Call, name: str) -> bool:
+    """Whether a function of torch's computes, and reads what it is given at most."""
+    return allows(MAY_READ, of_function(call, name))
+
+
+def method_reads(name: str) -> bool:
+    """The same of a tensor's method."""
+    return name in METHOD and allows(MAY_READ, of_method(name))
 
 
 def _is_builtin(func: Any, names: Names) -> bool:

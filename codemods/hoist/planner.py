@@ -116,6 +116,9 @@ class Planner:
             raise Impure("two companions would have one name")
         for companion in self.companions.values():
             check_defaults(companion)
+            told, slices = companion.slice.told, [c.slice for c in _around(companion)]
+            if told and any(s.flat or s.left for s in slices):
+                raise Impure(f"`{min(told)}` may tell what is not told there")
             if companion.is_root and companion.callers:
                 raise Impure("an outermost module is called within another")
             for unit in companion.units.values():
@@ -259,9 +262,20 @@ class Planner:
             callee.is_method = True
 
 
+def _around(companion: Companion) -> list[Companion]:
+    """It, and the companions that call it."""
+    found = [companion]
+    for known in found:
+        found += [c.caller for c in known.callers if c.caller not in found]
+    return found
+
+
+_GROWING = ("kept", "flat", "whole", "needed", "lookups", "told", "left")
+
+
 def _state(companion: Companion) -> Any:
     part = companion.slice
-    sets = set(part.kept), set(part.flat), set(part.whole), set(part.needed)
+    sets = [set(getattr(part, name)) for name in _GROWING]
     dicts = (
         dict(companion.units),
         dict(companion.calls),
@@ -281,6 +295,5 @@ def _restore(companion: Companion, state: Any) -> None:
     ) = state
     companion.from_kwargs = set(from_kwargs)
     companion.units, companion.calls, companion.anchors, companion.callers = map(copy.copy, dicts)
-    companion.slice.kept, companion.slice.flat, companion.slice.whole, companion.slice.needed = map(
-        set, part
-    )
+    for name, kept in zip(_GROWING, part, strict=True):
+        setattr(companion.slice, name, set(kept))

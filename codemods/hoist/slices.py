@@ -4,7 +4,6 @@ an expression ahead."""
 from __future__ import annotations
 
 import ast
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +43,8 @@ class Slice:
         self.kept, self.flat, self.whole, self.needed = set(), set(), set(), set()
         self.methods = {}  # of the object, by name: the full names of those that the run saw
         self.lookups: set[str] = set()  # the object's embeddings that are called
+        self.told: set[str] = set()  # by which a message is told
+        self.left: set[ast.stmt] = set()  # exits before which it may be computed in vain
 
     def need(self, expressions: list[ast.Call], within: Any) -> ast.stmt | None:
         """Have the values of `expressions`, which stand in or around `within`: the statement before
@@ -141,8 +142,10 @@ class Slice:
         for outer in self._around(anchor):
             self._condition(outer)
         for exit_ in self._exits(anchor):
-            with contextlib.suppress(Impure):  # computed in vain then, or not at all
+            try:
                 self._keep_exit(exit_)
+            except Impure:
+                self.left.add(exit_)
 
     def _condition(self, outer: Any) -> None:
         """Keep an `if` around what is computed; where its test cannot be, what is under it is
@@ -203,10 +206,11 @@ class Slice:
 
     def _move(self, node: ast.AST, anchor: ast.stmt) -> None:
         later = self._later_than(anchor)
-        lookups = self.purity.expression(self.file, self.function, node, later)
-        if lookups and self.file.names.torch() is None:
+        done = self.purity.expression(self.file, self.function, node, later)
+        if done.lookups and self.file.names.torch() is None:
             raise Impure("the file does not know torch by name")
-        self.lookups |= lookups
+        self.lookups |= done.lookups
+        self.told |= done.told
 
     def _note_methods(self, node: ast.AST) -> None:
         """Classes below may have methods of their own by these names."""

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...rewriter.patterns.call_effects import (
-    AHEAD_BUILTINS,
-    MAY_READ,
-    allows,
-    of_function,
-    of_method,
-)
-from ...rewriter.patterns.torch_facts import FUNCTION, FUNCTIONAL_, METHOD
+from ...rewriter.patterns.call_effects import AHEAD_BUILTINS
+from ...rewriter.patterns.torch_facts import FUNCTION, FUNCTIONAL_
 from .aliases import own
 from .module_state import CHANGES, base
-from .movable import QUERIES
+from .movable import QUERIES, function_reads, method_reads
 
 if TYPE_CHECKING:
     from .companion import Companion
@@ -101,7 +95,7 @@ class Untouched:
             known = name.rpartition(".")[2] in FUNCTION.keys() | FUNCTIONAL_.keys()
             flags = any(isinstance(a, ast.Constant) and a.value is True for a in call.args)
             inplace = name.startswith("torch.nn.functional.") and flags
-            return known and not inplace and allows(MAY_READ, of_function(call, name))
+            return known and not inplace and function_reads(call, name)
         if isinstance(func, ast.Name):
             return name == func.id and func.id in AHEAD_BUILTINS - _CALLING
         if not isinstance(func, ast.Attribute):
@@ -110,7 +104,4 @@ class Untouched:
         tensor = fact is not None and fact.what == "tensor"
         if func.attr in QUERIES or (func.attr in CHANGES and not tensor):
             return func.attr in QUERIES
-        return self._of_tensor(func) and allows(MAY_READ, of_method(func.attr))
-
-    def _of_tensor(self, func: Any) -> bool:
-        return func.attr in METHOD and self.aliases._of_tensor(func)
+        return method_reads(func.attr) and self.aliases._of_tensor(func)

@@ -137,3 +137,25 @@ def test_a_lookup_that_writes_stays(fixed):
     model.table.max_norm = 0.5
     for ids in ([[1, 2, 3]], [[7, 8, 9]]):
         assert not fixed.Model._forward_host_values(model, torch.tensor(ids))
+
+
+IN_VAIN = """
+    def forward(self, ids, mask, flag=None):
+        rows = self.table(ids)
+        BEFORE
+        rows, mask = self.padded(ids, rows, mask)
+        return rows[mask.sum().item() :]
+"""
+
+
+@pytest.mark.parametrize("before", ["", "if torch.rand(1) > 2:\n            return rows"])
+def test_no_message_is_told_in_vain(tmp_path, monkeypatch, before):
+    """Where it is not known ahead whether a message is told, the read stays."""
+    head = MODEL[: MODEL.index("    def chosen")]
+    (tmp_path / "model.py").write_text(head + IN_VAIN.replace("BEFORE", before))
+    call = "Model()(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))"
+    (tmp_path / "run.py").write_text(f"import torch\nfrom model import Model\n{call}\n")
+    monkeypatch.chdir(tmp_path)
+    flags = ("--unsafe-fixes", "--no-verify", "--trace", "run.py", "--select", "DYN110")
+    support.command(*flags, ".")
+    assert ("read_ahead" in (tmp_path / "model.py").read_text()) == (not before)
