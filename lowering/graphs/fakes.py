@@ -5,6 +5,7 @@ import contextlib
 import warnings
 from typing import Any
 
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...runtime.pacing import checkpoint, in_background
@@ -13,8 +14,13 @@ from ...runtime.pacing import checkpoint, in_background
 class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's, with a checkpoint before each operator."""
 
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         checkpoint()
+        if isinstance(func, HigherOrderOperator):  # their rules are found by a mode's exact class
+            rule = func.python_key_table.get(FakeTensorMode)
+            return NotImplemented if rule is None else rule(self, *args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
