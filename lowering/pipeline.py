@@ -16,6 +16,7 @@ from ..runtime.report import log
 from . import legality
 from .collection import uncollected
 from .graphs.constant_folding import fold_constants
+from .graphs.control_flow import compile_bodies, is_choice
 from .graphs.epilogues import join_activations
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
@@ -76,6 +77,8 @@ def compile_unit(
     tensor objects. Raises LoweringError or BuildError."""
     ordered = options.target != "triton" and not _on_gpu(graph)
     graph = join_activations(fold_constants(graph, returned))
+    within = dataclasses.replace(options, cudagraphs=False)
+    compile_bodies(graph, lambda body: compile_unit(body, f"{name}_body", within))
     try:
         return _compile(graph, name, options, returned, ordered=ordered)
     except Unknown as question:
@@ -125,7 +128,8 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     for watch in watchers:
         launches = watch(unit, launches)
     program = emit(unit, planned, launches)
-    device = _graph_device(unit) if options.cudagraphs else None
+    chooses = any(isinstance(item, ExternCall) and is_choice(item.target) for item in unit.items)
+    device = _graph_device(unit) if options.cudagraphs and not chooses else None
     if device is None:
         return program
     changed = {buffer for item in unit.items for buffer in written(item)}

@@ -8,6 +8,7 @@ import torch
 
 from ..lowering import stored_graphs
 from ..lowering.graphs import graph_key
+from ..lowering.graphs.control_flow import Repeated
 from ..lowering.graphs.double_backward import Differentiable
 from ..lowering.graphs.fakes import PacedFakeMode
 from ..lowering.graphs.tensor_numbers import write_out_numbers
@@ -71,7 +72,8 @@ def _compiled(
     kept: stored_graphs.Kept | None,
 ) -> Callable[..., Any]:
     if example_inputs is None:
-        env = _shapes() if segment.open else None
+        repeats = any(isinstance(node.target, Repeated) for node in module.graph.nodes)
+        env = _shapes() if segment.open or repeats else None
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
             example_inputs = [meta.fake() for meta in segment.metas]
     if kept is not None:

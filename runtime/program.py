@@ -408,7 +408,7 @@ class _Writer:
             )
         if value is None or type(value) in (bool, int, str):
             return repr(value)
-        return self.constant(value, type(value).__name__ + "_constant")
+        return self.constant(value, _identifier(type(value)) + "_constant")
 
 
 def _may_be_large(step: Alloc) -> bool:

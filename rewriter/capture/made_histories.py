@@ -43,6 +43,10 @@ class _Unreachable(torch.autograd.Function):
 def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
     """The recipe of a tensor that the call made, where its history needs one; None elsewhere. The
     same for each place where it stands. Raises CannotRebuild for a leaf."""
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        if value not in recorder.remade:
+            recorder.remade[value] = Apply(_for_inference, (recorder.value_recipe(value),))
+        return recorder.remade[value]  # type: ignore[no-any-return]
     if not recorder.differentiates or not tensor.requires_grad:
         return None
     if value not in recorder.remade:
@@ -60,6 +64,12 @@ def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
     if any(id(leaf) in given for leaf in leaves if leaf is not None):
         return None
     return Apply(_of(_Unreachable), (_detached(recorder, tensor, value),))
+
+
+def _for_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """An inference tensor on the same memory."""
+    with torch.inference_mode():
+        return tensor.new_empty(0).set_(tensor.detach())  # type: ignore[call-overload,no-any-return,unused-ignore]
 
 
 def _of(function: Any) -> Any:

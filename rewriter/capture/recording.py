@@ -19,7 +19,7 @@ from .numbers.symbolic import Symbols, make_static
 from .provenance import BY_IDENTITY, is_constant
 from .segments import Segment
 from .trace import Recorder
-from .values import Meta, storage_of
+from .values import Meta, Value, storage_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -155,10 +155,18 @@ def _last_checks(recorder: Recorder) -> None:
         recorder.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
+    elif any(_is_used(recorder, value) for value in recorder.made_parameters):
+        recorder.stop(catalogue.UNSUPPORTED, "a Parameter made in the call is used there")
     elif _overlaps(recorder):
         recorder.stop(
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
+
+
+def _is_used(recorder: Recorder, value: Value) -> bool:
+    """Whether an operator takes the value, or a later segment does."""
+    taken = (each for segment in recorder.segments for each, _ in segment.taken())
+    return bool(value.node.users) or value in taken
 
 
 def _overlaps(recorder: Recorder) -> bool:
@@ -292,8 +300,10 @@ def _method(recorder: Recorder, obj: Any) -> Recipe | None:
 def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     tracked = recorder.tracker.get(tensor)
     made = tracked is not None and tracked.value.home >= 0
-    if made and isinstance(tensor, torch.nn.Parameter):
-        raise CannotRebuild("a Parameter made in the call is returned or kept")
+    if tracked is not None and made and isinstance(tensor, torch.nn.Parameter):
+        if type(tensor) is not torch.nn.Parameter or _is_used(recorder, tracked.value):
+            raise CannotRebuild("a Parameter made in the call is used there")
+        return _parameter(recorder, tensor, tracked.value)
     if tracked is not None:
         special = made_histories.recipe(recorder, tensor, tracked.value) if made else None
         return special or recorder.value_recipe(tracked.value)
@@ -301,3 +311,12 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     if path is None:
         raise CannotRebuild("a tensor of unknown origin is returned or kept")
     return Input(recorder.input_index(path))
+
+
+def _parameter(recorder: Recorder, tensor: torch.Tensor, value: Value) -> Recipe:
+    """The recipe of a Parameter that the call made: the same for each place where it stands."""
+    if value not in recorder.remade:
+        learns = Const(tensor.requires_grad)
+        parts = (recorder.value_recipe(value), learns)
+        recorder.remade[value] = Apply(torch.nn.Parameter, parts)
+    return recorder.remade[value]  # type: ignore[no-any-return]

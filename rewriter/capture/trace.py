@@ -48,6 +48,8 @@ class Recorder(ReadRecorder):
         self.flags_before: dict[library_flags.Question, Any] | None = None  # once one is set
         self.flags_read: set[library_flags.Question] = set()
         self.index_mode: Any = None  # how vmap wants tensors to be indexed
+        self.versions: dict[Value, Any] = {}  # of inputs that Python asked for
+        self.made_parameters: list[Value] = []
         self.name_holders: dict[int, Any] = {}
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
         self.differentiates = False  # gradients are taken, or leaves made, inside

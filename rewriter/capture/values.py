@@ -124,6 +124,11 @@ class Tracker:
     def get(self, tensor: torch.Tensor) -> Tracked | None:
         return self._tracked.get(tensor)
 
+    def tensor(self, value: Value) -> torch.Tensor | None:
+        """The live tensor that the value stands for, if there is one."""
+        pairs = list(self._tracked.items())
+        return next((tensor for tensor, tracked in pairs if tracked.value is value), None)
+
     def add(self, tensor: torch.Tensor, value: Value, readonly: bool = False) -> Tracked:
         tracked = Tracked(value, writes_of(tensor), grad_of(tensor), storage_of(tensor), readonly)
         self._tracked[tensor] = tracked

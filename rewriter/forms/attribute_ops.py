@@ -28,7 +28,7 @@ from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
 from ..capture.values import Meta, storage_of
 from . import items
-from .calls import gradients, log_calls
+from .calls import gradients, host_calls, log_calls
 from .lookup import MISSING, can_change, is_stable, is_torch_internal, on_class, python_method
 
 _C_DESCRIPTORS = (
@@ -114,6 +114,8 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     path = rec.known.path_of(obj)
     if name in gradients.ATTRIBUTES:
         return gradients.load(rec, obj, name)
+    if name == "_version":
+        return host_calls.version(rec, obj)
     if name == "volatile" and name not in attributes:
         log_calls.call(rec, warnings.warn, (_VOLATILE,), {})
         return False

@@ -20,6 +20,8 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return manager
     if isinstance(manager, torch.autocast):
         return _Autocast(rec, manager)
+    if isinstance(manager, torch.inference_mode) and manager.mode:
+        return _Inference(rec, manager)
     if isinstance(manager, contextlib.nullcontext):
         return manager
     if isinstance(manager, _LABELS):
@@ -65,6 +67,29 @@ class _Autocast:
             )
             self._rec.open_contexts -= 1
         return result
+
+
+class _Inference:
+    """Inference mode; to the graph, grad mode off. What is made inside and leaves the call is made
+    an inference tensor by its recipe."""
+
+    def __init__(self, rec: Recorder, manager: torch.inference_mode) -> None:
+        self._rec, self._manager = rec, manager
+
+    def __enter__(self) -> None:
+        self._before = torch.is_grad_enabled()
+        self._manager.__enter__()
+        self._note(False)
+
+    def __exit__(self, *error: Any) -> None:
+        self._manager.__exit__(*error)
+        self._note(self._before)
+
+    def _note(self, enabled: bool) -> None:
+        rec = self._rec
+        if rec.active:
+            target = torch._C._set_grad_enabled
+            rec.segment.call("call_function", target, (enabled,), {}, rec.origin())
 
 
 class _Indexing:

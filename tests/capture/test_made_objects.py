@@ -253,3 +253,45 @@ def test_a_module_without_parameters_is_made_anew():
         return Case(fn=program, watch=lambda: (net, len(set(map(id, net)))))
 
     one_graph(same(make, (X,), (Y,), (X,), backend="eager"))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_parameter_made_in_the_call(backend):
+    """A leaf on the memory of what it was made of; a call that uses it is cut there."""
+
+    def kept(x):
+        y = x * 2
+        made = torch.nn.Parameter(y)
+        return {"made": made, "again": made}, y
+
+    def used(x):
+        return (torch.nn.Parameter(x) * x).sum()
+
+    compiled = dynfix.compile(kept, backend=backend, fullgraph=True)
+    in_use = dynfix.compile(used, backend=backend)
+    for step in range(3):
+        x = torch.full((2,), 1.0 + step)
+        found, y = compiled(x)
+        made = found["made"]
+        assert found["again"] is made and type(made) is torch.nn.Parameter
+        assert made.is_leaf and made.requires_grad and not y.requires_grad
+        assert made.data_ptr() == y.data_ptr() and torch.equal(made, x * 2)
+        (made * 3).sum().backward()
+        assert torch.equal(made.grad, torch.full((2,), 3.0))
+        assert in_use(x).requires_grad
+
+
+def test_versions_of_inputs_and_of_what_the_call_makes():
+    def program(x):
+        before, made = x._version, x + 1
+        x.add_(1)
+        made.mul_(2)
+        return x._version - before, before, made._version, made
+
+    compiled = dynfix.compile(program, backend="eager", fullgraph=True)
+    x, y = torch.ones(2), torch.ones(2)
+    for _ in range(3):
+        for found, wanted in zip(compiled(x), program(y), strict=True):
+            assert torch.equal(found, wanted) if torch.is_tensor(found) else found == wanted
+        x.add_(1)
+        y.add_(1)

@@ -442,3 +442,30 @@ def test_draws_that_nothing_needs_advance_the_generator(backend):
 
     steps = ((X,), (tensor(1, 2, 3, grad=True),), (X,), (tensor(3, 2, 3, grad=True),))
     one_graph(same(lambda: program, *steps, backend=backend, tolerance=(1e-6, 1e-6)))
+
+
+@torch.inference_mode()
+def _without_tracking(x):
+    return x.t() * 2, x[0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_inference_mode_inside(backend):
+    """What is made there are inference tensors, with their aliases; views of others are not."""
+
+    def program(x):
+        made, view = _without_tracking(x)
+        after = made + 1
+        with torch.inference_mode():
+            again = made.add_(1)
+            row = again[0]
+        return made, view, after, again, row, x * 2
+
+    compiled = dynfix.compile(program, backend=backend, fullgraph=True)
+    for grad in (False, True, False, True):
+        x = torch.randn(2, 3, requires_grad=grad)
+        found = compiled(x)
+        for a, b in zip(found, program(x), strict=True):
+            assert a.is_inference() == b.is_inference() and a.requires_grad == b.requires_grad
+            assert a.stride() == b.stride() and torch.equal(a, b)
+        assert found[0] is found[3] and found[4].data_ptr() == found[0].data_ptr()

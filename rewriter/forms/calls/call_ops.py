@@ -38,6 +38,7 @@ from . import (
     contextmanagers,
     custom_functions,
     gradients,
+    higher_order,
     host_calls,
     legacy_tensors,
     log_calls,
@@ -411,6 +412,7 @@ def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
 
 HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
     (transforms.takes, transforms.call),
+    (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
     (keeps_eager, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),

@@ -3,10 +3,12 @@ computed again in the backward."""
 
 from typing import Any
 
+import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from ... import catalogue
 from ...capture import current
+from ...capture.nested import tensors_in
 from ...capture.trace import Recorder
 
 
@@ -15,10 +17,13 @@ def takes(function: Any) -> bool:
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The recorded call is checkpointed for real; its function runs rewritten. The reentrant kind
-    has gradients of its own and ends the recording."""
+    """The recorded call is checkpointed for real; its function runs rewritten. Where the reentrant
+    kind gives the same gradients as the other, it is taken for that."""
+    reentrant = kwargs.get("use_reentrant") is True and set(kwargs) <= _PLAIN
+    if reentrant and torch.is_grad_enabled() and any(map(_learns, args)):
+        kwargs = {**kwargs, "use_reentrant": False}
     if kwargs.get("use_reentrant") is not False or "context_fn" in kwargs or "debug" in kwargs:
-        rec.stop(catalogue.UNSUPPORTED, "checkpoint() with use_reentrant=True, context_fn or debug")
+        rec.stop(catalogue.UNSUPPORTED, "checkpoint() of this kind: context_fn, debug, reentrant")
         return function(*args, **kwargs)
     if rec.marks:
         rec.stop(catalogue.UNSUPPORTED, "a checkpoint() inside another")
@@ -32,7 +37,27 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         )
 
     with _Region(rec):
-        return function(watched, *inputs, **kwargs)
+        result = function(watched, *inputs, **kwargs)
+    return _checked(rec, inputs, result) if reentrant else result
+
+
+_PLAIN = {"use_reentrant", "preserve_rng_state"}
+
+
+def _learns(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _checked(rec: Recorder, inputs: list[Any], result: Any) -> Any:
+    """The reentrant kind gives views of inputs that it hands through, and a history to every
+    result."""
+    with rec.paused():
+        results = tensors_in(result)
+        own = all(each.grad_fn is not None or not each.is_floating_point() for each in results)
+        given = any(each is other for each in results for other in tensors_in(inputs))
+    if given or not own:
+        rec.stop(catalogue.UNSUPPORTED, "a reentrant checkpoint() that hands an input through")
+    return result
 
 
 class _Region:

@@ -11,8 +11,11 @@ import time
 import types
 from typing import Any
 
+import torch
+
 from ....runtime.replay.host_generators import GENERATORS
-from ....runtime.replay.recipes import HostCall
+from ....runtime.replay.recipes import HostCall, Input
+from ....runtime.replay.undo import version_of
 from ... import catalogue
 from ...capture.numbers import scalars
 from ...capture.provenance import is_constant
@@ -73,3 +76,22 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         )
         return result
     return rec.host_call(HostCall(function, recipes, keywords), result)
+
+
+def version(rec: Recorder, tensor: torch.Tensor) -> Any:
+    """`t._version`: of an input it is asked at each call, before the call writes it; writes of the
+    call's own add to it what they added here."""
+    with rec.paused():
+        value, now = rec.value(tensor), tensor._version
+        inputs = [each for each in rec.tracker.sharing(tensor) if rec.tracker.is_input(each)]
+        written = any(value in segment.written for segment in rec.segments)
+    if not inputs:
+        return now
+    if value not in rec.versions:
+        if written or len(inputs) > 1 or inputs[0] is not tensor:
+            rec.stop(catalogue.UNSUPPORTED, "the version of an input, or its view, once written")
+            return now
+        asked = HostCall(version_of, (Input(value.index),), {})
+        rec.versions[value] = rec.host_call(asked, now), now
+    number, then = rec.versions[value]
+    return number + (now - then) if now != then else number

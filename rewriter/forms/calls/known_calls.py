@@ -130,7 +130,6 @@ STOPS: dict[Any, catalogue.Reason] = {
     torch.set_default_device: catalogue.UNSUPPORTED,
     torch.use_deterministic_algorithms: catalogue.UNSUPPORTED,
     torch.set_num_threads: catalogue.UNSUPPORTED,
-    torch.cond: catalogue.UNSUPPORTED,
     torch.save: catalogue.UNSUPPORTED,
     torch.load: catalogue.UNSUPPORTED,
 }

@@ -70,15 +70,18 @@ def _variable(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def _parameter(rec: Recorder, data: Any = None, requires_grad: Any = True) -> Any:
-    """`Parameter(t, requires_grad=False)`: to operators, the same data without history. One that is
-    returned or kept ends the recording, as one that learns does: it is a leaf."""
-    if requires_grad is not False or type(data) not in (torch.Tensor, torch.nn.Parameter):
+    """To operators, the same data without history. One that learns is a leaf: it may be returned or
+    kept, but not be used here."""
+    if type(requires_grad) is not bool or type(data) not in (torch.Tensor, torch.nn.Parameter):
         return _unknown(rec, torch.nn.Parameter, (data, requires_grad), {})
     with rec.paused():
-        result = torch.nn.Parameter(data, requires_grad=False)
+        result = torch.nn.Parameter(data, requires_grad)
         origin = rec.origin_text()
         node = rec.segment.call("call_method", "detach", (rec.node(data),), {}, origin)
-        rec.tracker.add(result, Value(rec.segment.index, node, -1, Meta.of(result)))
+        value = Value(rec.segment.index, node, -1, Meta.of(result))
+        rec.tracker.add(result, value)
+        if requires_grad:
+            rec.made_parameters.append(value)
     return result
 
 

@@ -65,7 +65,7 @@ def _inner(rec: Recorder, function: Any) -> Any:
 
 def _transformed(rec: Recorder, transform: Any, inner: Any, args: Args, kwargs: Kwargs) -> Any:
     leaves, given = pytree.tree_flatten((args, kwargs))
-    body = _Body(rec, inner)
+    body = Body(rec, inner)
     try:
         nodes = tuple(_node(rec, leaf) for leaf in leaves)
     except Stopped:
@@ -78,7 +78,7 @@ def _transformed(rec: Recorder, transform: Any, inner: Any, args: Args, kwargs: 
         if target.is_forward_mode() and any(map(_has_history, results_in(result))):
             # AOTAutograd ends the process where zeros without memory are differentiated
             rec.stop_here(catalogue.UNSUPPORTED, "a gradient of forward-mode derivatives")
-        _bind(rec, target, (captured, *nodes), result)
+        bind(rec, target, (captured, *nodes), result)
     return result
 
 
@@ -95,7 +95,7 @@ def _node(rec: Recorder, leaf: Any) -> Any:
     return leaf if leaf is None or type(leaf) in CONSTANTS else None
 
 
-def _bind(rec: Recorder, target: Any, arguments: Args, result: Any) -> None:
+def bind(rec: Recorder, target: Any, arguments: Args, result: Any) -> None:
     """Record the node, and its results as values. Raises Stopped."""
     node = rec.segment.call("call_function", target, arguments, {}, rec.origin_text())
     for index, each in enumerate(results_in(result)):
@@ -110,7 +110,7 @@ def _bind(rec: Recorder, target: Any, arguments: Args, result: Any) -> None:
 _NO_TENSOR: Any = None
 
 
-class _Body:
+class Body:
     """The function that is transformed, while it is called. Each call makes a graph (vmap in chunks
     calls several times); they have to be equal."""
 
@@ -180,6 +180,14 @@ class _Body:
     def graph_module(self) -> torch.fx.GraphModule:
         return torch.fx.GraphModule({}, self._made[0][1])
 
+    def taken(self) -> list[torch.Tensor]:
+        """The tensors that the body takes from around it. Raises Stopped."""
+        found = [self._rec.tracker.tensor(value) for value, _ in self._made[0][0].taken()]
+        tensors = [tensor for tensor in found if tensor is not None]
+        if len(tensors) < len(found):
+            self._rec.stop_here(catalogue.UNSUPPORTED, "a function that takes a number from around")
+        return tensors
+
     def close(self) -> list[Any]:
         """The nodes of what the body takes from around it. Raises Stopped."""
         rec = self._rec
@@ -209,5 +217,5 @@ def _pulled_back(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> An
         result = function(*args, **kwargs)
         with contextlib.suppress(Stopped):
             source = rec.segment.node(known[1], _NO_TENSOR)
-            _bind(rec, PulledBack(given), (source, *nodes), result)
+            bind(rec, PulledBack(given), (source, *nodes), result)
     return result

@@ -1,0 +1,129 @@
+"""Nodes of a torch-level graph that choose or repeat a graph of their own: `torch.cond`,
+`torch.while_loop`."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from ...runtime.program import expect
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Bodies:
+    """Two graphs; each takes `captured` tensors of its own, then the operands, and gives a list of
+    tensors."""
+
+    first: GraphModule
+    second: GraphModule
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._codes() == other._codes()
+
+    def __hash__(self) -> int:
+        return hash(self._codes())
+
+    def _codes(self) -> tuple[str, str]:
+        return self.first.code, self.second.code
+
+    def _functions(self, captured: int, own: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Both as functions of (operands, what the first captures, what the second does)."""
+        first, second, end = self.first, self.second, own + captured
+
+        def one(*given: Any) -> Any:
+            return first(*given[own:end], *given[:own])
+
+        def two(*given: Any) -> Any:
+            return second(*given[end:], *given[:own])
+
+        return one, two
+
+
+class Chosen(_Bodies):
+    """`torch.cond`: gives what the first graph gives where `test` holds, else the second's."""
+
+    __name__ = "cond"
+
+    def __call__(
+        self, test: torch.Tensor, first: Sequence[Any], second: Sequence[Any], *operands: Any
+    ) -> tuple[Any, ...]:
+        one, two = self._functions(len(first), len(operands))
+        given = (*operands, *first, *second)
+        return tuple(
+            torch.ops.higher_order.cond(
+                test, lambda *a: tuple(one(*a)), lambda *a: tuple(two(*a)), given
+            )
+        )
+
+
+class Repeated(_Bodies):
+    """`torch.while_loop`: the operands, replaced by what the second graph gives as long as the
+    first gives a true one."""
+
+    __name__ = "while_loop"
+
+    def __call__(
+        self, first: Sequence[Any], second: Sequence[Any], *operands: Any
+    ) -> tuple[Any, ...]:
+        if not _is_traced():
+            while self.first(*first, *operands)[0]:
+                operands = tuple(self.second(*second, *operands))
+            return tuple(map(torch.clone, operands))
+        one, two = self._functions(len(first), len(operands))
+        return tuple(
+            torch.ops.higher_order.while_loop(
+                lambda *a: one(*a)[0], lambda *a: tuple(two(*a)), operands, (*first, *second)
+            )
+        )
+
+
+def _is_traced() -> bool:
+    """Whether this runs for a tracer or on fake tensors, which have no values."""
+    return bool(_get_current_dispatch_mode_stack())
+
+
+def is_choice(target: Any) -> bool:
+    """Whether a call of a core-ATen graph runs graphs of its own, as its data decide."""
+    known = torch.ops.higher_order
+    return target is known.cond or target is known.while_loop
+
+
+class CompiledBody(torch.nn.Module):
+    """A graph of `cond` or `while_loop`, compiled. `layouts`: sizes and strides of the tensors that
+    it was compiled for; others are copied."""
+
+    def __init__(self, program: Callable[[list[Any]], list[Any]], layouts: list[Any]) -> None:
+        super().__init__()
+        self.program, self.layouts = program, layouts
+
+    def forward(self, *given: Any) -> tuple[Any, ...]:
+        pairs = zip(given, self.layouts, strict=True)
+        return tuple(self.program([expect(each, *layout) for each, layout in pairs]))
+
+
+def compile_bodies(gm: GraphModule, compiled: Callable[[GraphModule], Any]) -> None:
+    """Replace the graphs that choices in `gm` run by compiled ones, where all of their sizes are
+    known."""
+    for node in gm.graph.nodes:
+        if not is_choice(node.target):
+            continue
+        for source in node.all_input_nodes:
+            body: Any = getattr(gm, str(source.target), None) if source.op == "get_attr" else None
+            layouts = _layouts(body) if isinstance(body, GraphModule) else None
+            if layouts is not None:
+                setattr(gm, str(source.target), CompiledBody(compiled(body), layouts))
+
+
+def _layouts(body: GraphModule) -> list[Any] | None:
+    """Sizes and strides of what the graph takes, if they are known and it gives several tensors."""
+    places = [node for node in body.graph.nodes if node.op == "placeholder"]
+    values = [node.meta.get("val") for node in places]
+    known = all(isinstance(v, torch.Tensor) and not v._has_symbolic_sizes_strides for v in values)
+    if not known or not isinstance(body.graph.output_node().args[0], tuple | list):
+        return None
+    if any(isinstance(node, Node) and "val" not in node.meta for node in body.graph.nodes):
+        return None
+    return [(tuple(value.shape), value.stride()) for value in values]

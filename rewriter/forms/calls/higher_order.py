@@ -1,0 +1,146 @@
+"""`torch.cond` and `torch.while_loop` while recording: what they are given runs rewritten, into
+graphs of their own, and the call becomes a node that chooses or repeats them.
+
+The recorded call makes these graphs of copies of the operands, then runs what eager would run.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ....lowering.graphs.control_flow import Chosen, Repeated
+from ... import catalogue
+from ...capture.nested import plain_in
+from ...capture.stops import Stopped
+from ...capture.trace import Recorder
+from ...capture.values import Meta, storage_of
+from .. import items
+from .transforms import Body, bind
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+_COND_NAMES = ("pred", "true_fn", "false_fn", "operands")
+_LOOP_NAMES = ("cond_fn", "body_fn", "carried_inputs")
+
+
+def takes(function: Any) -> bool:
+    return function is torch.cond or function is torch.while_loop
+
+
+def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    items.guard_arguments(rec, args, kwargs)
+    names = _COND_NAMES if function is torch.cond else _LOOP_NAMES
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    try:
+        if set(given) - {"operands"} != set(names) - {"operands"}:
+            rec.stop_here(catalogue.UNSUPPORTED, f"these arguments of {function.__name__}()")
+        if function is torch.cond:
+            return _chosen(rec, *(given.get(name, ()) for name in names))
+        return _repeated(rec, *(given[name] for name in names))
+    except Stopped:
+        return function(*plain_in(args), **plain_in(kwargs))
+
+
+def _chosen(rec: Recorder, test: Any, one: Any, two: Any, operands: Any) -> Any:
+    if not isinstance(test, torch.Tensor):
+        return rec.call(one if test else two, tuple(operands), {})
+    _check(rec, operands)
+    sides = [_Side(rec, side, operands) for side in (one, two)]
+    if sides[0].gives != sides[1].gives:
+        rec.stop_here(catalogue.UNSUPPORTED, "the branches of cond() give different tensors")
+    with rec.paused():
+        test_node, target = rec.node(test), Chosen(*(side.graph() for side in sides))
+        captured = [side.body.taken() for side in sides]
+        result = target(test, *captured, *operands)
+        _bind(rec, target, [test_node], sides, operands, result)
+    return result if sides[0].several else result[0]
+
+
+def _repeated(rec: Recorder, test: Any, body: Any, carried: Any) -> Any:
+    _check(rec, carried)
+    if any(each.requires_grad for each in carried) and torch.is_grad_enabled():
+        rec.stop_here(catalogue.UNSUPPORTED, "gradients through while_loop()")
+    sides = [_Side(rec, side, carried) for side in (test, body)]
+    with rec.paused():
+        if sides[1].learns or sides[1].gives != [
+            Meta.of(each.detach().contiguous()) for each in carried
+        ]:
+            rec.stop_here(catalogue.UNSUPPORTED, "a while_loop() whose tensors change their kind")
+        result = tuple(each.clone() for each in carried)
+        while test(*result):
+            result = tuple(body(*result))
+        _bind(rec, Repeated(*(side.graph() for side in sides)), [], sides, carried, result)
+    return result
+
+
+def _check(rec: Recorder, operands: Any) -> None:
+    flat = type(operands) in (tuple, list)
+    if not flat or not all(isinstance(each, torch.Tensor) for each in operands):
+        rec.stop_here(catalogue.UNSUPPORTED, "operands of cond() or while_loop() beside tensors")
+
+
+def _bind(
+    rec: Recorder, target: Any, ahead: list[Any], sides: Any, operands: Any, result: Any
+) -> None:
+    captured = [side.body.close() for side in sides]
+    nodes = tuple(rec.node(each) for each in operands)
+    bind(rec, target, (*ahead, *captured, *nodes), result)
+
+
+class _Side:
+    """A function recorded as a graph of its own. Raises Stopped."""
+
+    def __init__(self, rec: Recorder, function: Callable[..., Any], operands: Any) -> None:
+        self.body = Body(rec, function)
+        with rec.paused():
+            copies = [each.detach().clone() for each in operands]
+            for copy, each in zip(copies, operands, strict=True):
+                copy.requires_grad_(each.requires_grad)
+        self.gives: list[Meta] | None = None
+        effects, outcomes, cut = len(rec.effects), len(rec.outcomes), len(rec.segments)
+        with _generators_kept(rec):
+            self._run(rec, copies)
+        if not rec.active or self.gives is None:
+            rec.stop_here(catalogue.UNSUPPORTED, "cond() or while_loop() of what gives no tensors")
+        if (effects, outcomes, cut) != (len(rec.effects), len(rec.outcomes), len(rec.segments)):
+            rec.stop_here(catalogue.UNSUPPORTED, "a branch that reads values, or has effects")
+
+    def _run(self, rec: Recorder, copies: list[torch.Tensor]) -> None:
+        with contextlib.suppress(Exception), self.body.watched() as watched:
+            result = watched(*copies)
+            results, self.several = pytree.tree_leaves(result), isinstance(result, tuple | list)
+            shared = {storage_of(copy) for copy in copies}
+            self._own = [storage_of(each) not in shared for each in results]
+            self.gives = [Meta.of(each.detach()) for each in results]
+            self.learns = any(each.requires_grad for each in results)
+
+    def graph(self) -> torch.fx.GraphModule:
+        """The graph, with copies of what it would give of its operands."""
+        module = self.body.graph_module()
+        output = module.graph.output_node()
+        results: Any = output.args[0]
+        with module.graph.inserting_before(output):
+            given = [
+                node if own else module.graph.call_method("clone", (node,))
+                for node, own in zip(results, self._own, strict=True)
+            ]
+        output.args = (given,)
+        module.recompile()
+        return module
+
+
+@contextlib.contextmanager
+def _generators_kept(rec: Recorder) -> Iterator[None]:
+    """Random numbers that are drawn to make a graph are drawn again."""
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    kept = torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ())
+    with rec.paused():
+        kept.__enter__()
+    try:
+        yield
+    finally:
+        with rec.paused():
+            kept.__exit__(None, None, None)

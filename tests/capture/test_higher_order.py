@@ -1,0 +1,96 @@
+"""`torch.cond` and `torch.while_loop`: nodes of one graph, equal to eager's."""
+
+import dynfix
+import pytest
+import torch
+from helpers import one_graph
+
+linear = torch.nn.Linear(3, 3)
+scale = torch.tensor([1.0, 2.0, 3.0])
+
+
+def chosen(x, y):
+    h = torch.cond(x.sum() > 0, lambda x, y: linear(x) + y, lambda x, y: x * y - scale, (x, y))
+    return h.relu() + 1
+
+
+def nested(x, y):
+    def inner(x):
+        return torch.cond(x.max() > 1, lambda x: x * 3, lambda x: (x * 4).clone(), (x,))
+
+    return torch.cond(y.sum() > 0, inner, lambda x: x - scale, (x,)) * 2
+
+
+def run(fn, signs):
+    """Results and gradients where the first, then the other branch is taken."""
+    found = []
+    torch.manual_seed(0)
+    for sign in signs:
+        x, y = (sign * torch.rand(2, 3) for _ in range(2))
+        x.requires_grad_()
+        result = fn(x, y)
+        given = torch.autograd.grad(result.sum(), (x, *linear.parameters()), allow_unused=True)
+        found += [result, *given]
+    return found
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [chosen, nested])
+def test_a_choice_is_part_of_the_graph(program, backend):
+    signs = (1, -1, 1, -1)
+    compiled = dynfix.compile(program, backend=backend, fullgraph=True)
+    for a, b in zip(run(compiled, signs), run(program, signs), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b)
+    one_graph(compiled, 1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_loop_is_part_of_the_graph(backend):
+    def program(x):
+        def more(n, x):
+            return x.sum() < 10
+
+        def body(n, x):
+            return n + 1, x * 0.5 + scale.relu() * 4
+
+        n, y = torch.while_loop(more, body, (torch.tensor(0), x))
+        return n * 2, y - 1
+
+    compiled = dynfix.compile(program, backend=backend, fullgraph=True)
+    for start in (0.0, 3.0, -40.0, 100.0):
+        x = torch.full((3,), start)
+        n, y = torch.tensor(0), x
+        while y.sum() < 10:
+            n, y = n + 1, y * 0.5 + scale * 4
+        for a, b in zip(compiled(x), (n * 2, y - 1), strict=True):
+            torch.testing.assert_close(a, b)
+        assert torch.equal(x, torch.full((3,), start))
+    one_graph(compiled, 1)
+
+
+def test_draws_of_the_branch_that_is_taken_alone():
+    def program(x):
+        y = torch.cond(x.sum() > 0, lambda x: x + torch.rand(3), lambda x: x - 1, (x,))
+        return y + torch.rand(3)
+
+    def plainly(x):
+        y = x + torch.rand(3) if x.sum() > 0 else x - 1
+        return y + torch.rand(3)
+
+    compiled = dynfix.compile(program, backend="eager")
+    found = []
+    for fn in (compiled, plainly):
+        torch.manual_seed(0)
+        found.append([fn(torch.full((3,), sign)) for sign in (1.0, -1.0, 1.0)])
+    assert all(map(torch.equal, *found))
+
+
+def test_what_is_no_tensor_is_left_to_torch():
+    def program(x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x.sum(0), (x,))
+
+    x = torch.ones(2, 3)
+    with pytest.raises(dynfix.GraphBreakError, match="branches"):
+        dynfix.compile(program, backend="eager", fullgraph=True)(x)
