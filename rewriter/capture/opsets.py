@@ -128,6 +128,8 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Whether the call's output shape depends on tensor data, or it asks what the data is."""
     if name in DATA_SHAPES or name in READING:
         return True
+    if name in ("linalg_pinv", "pinverse"):  # loses a conjugation where AOTAutograd calls it
+        return bool(args) and args[0].is_complex()
     if name == "where":
         return len(args) + len(kwargs) == 1
     if name == "one_hot":

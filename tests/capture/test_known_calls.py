@@ -388,6 +388,7 @@ ASKING = {
     "ctc_loss": lambda x: F.ctc_loss((x @ x.mT).log_softmax(-1)[:, None], ONES, (3,), (2,)),
     "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x * 2, x, x.exp()).sin(),
     "cov": lambda x: torch.cov(x * 2) + 1,
+    "complex pinv": lambda x: torch.linalg.pinv(torch.complex(x, x.T)).abs() + x,
     "lstsq": lambda x: torch.linalg.lstsq(x @ x.mT + 3 * torch.eye(3), x * 2).solution.cos(),
 }
 ONES = torch.ones(1, 2, dtype=torch.int64)
