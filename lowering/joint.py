@@ -17,20 +17,20 @@ from torch.fx import Graph, GraphModule, Node
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.pacing import in_background
+from .autograd.aot_calls import watched
+from .autograd.gradient_paths import GradientPaths
+from .autograd.lean_calls import lean
+from .autograd.plain_calls import Around
+from .autograd.wrappers import keep_saved
 from .graphs import effect_tokens
-from .graphs.aot_calls import watched
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
-from .graphs.gradient_paths import GradientPaths
-from .graphs.lean_calls import lean
 from .graphs.lone_draws import with_lone_draws
-from .graphs.plain_calls import Around
 from .graphs.random_numbers import with_seeds
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
-from .graphs.wrappers import keep_saved
 from .pipeline import compile_unit
 from .stored_graphs import Kept
 

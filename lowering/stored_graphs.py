@@ -14,8 +14,8 @@ from ..runtime.report import log
 from ..runtime.stored import entries, program_data
 from ..runtime.stored.named_functions import Unnamed
 from ..runtime.stored.plain_data import Unstorable
+from .autograd.plain_calls import Around, plain_call
 from .graphs import graph_key
-from .graphs.plain_calls import Around, plain_call
 
 BACKWARD = "backward"
 watchers: list[Any] = []  # of kernels while they are made (`pipeline`): then all are made
@@ -100,4 +100,4 @@ class Kept:
 
 def _wrappers() -> ModuleType:
     """AOTAutograd's, which take a second to load where nothing else has: plain calls do without."""
-    return importlib.import_module(".graphs.wrappers", __package__)
+    return importlib.import_module(".autograd.wrappers", __package__)

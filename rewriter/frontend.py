@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..lowering.graphs.double_backward import Differentiable
+from ..lowering.autograd.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError

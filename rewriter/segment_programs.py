@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from ..lowering import stored_graphs
+from ..lowering.autograd.double_backward import Differentiable
 from ..lowering.graphs import graph_key
 from ..lowering.graphs.control_flow import Repeated
-from ..lowering.graphs.double_backward import Differentiable
 from ..lowering.graphs.fakes import PacedFakeMode
 from ..lowering.graphs.tensor_numbers import write_out_numbers
 from ..runtime import backends, report

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ...lowering.graphs.double_backward import Differentiable
+from ...lowering.autograd.double_backward import Differentiable
 from ...lowering.graphs.fakes import PacedFakeMode
 from ...lowering.graphs.tensor_numbers import write_out_numbers
 from ...runtime import backends

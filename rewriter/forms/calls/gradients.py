@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ....lowering.graphs.differentiation import leaf_gradients
+from ....lowering.autograd.differentiation import leaf_gradients
 from ....runtime.guard import Attr
 from ....runtime.replay.recipes import Apply, Input
 from ....runtime.replay.steps import CALL_INPUT

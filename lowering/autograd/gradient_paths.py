@@ -7,11 +7,11 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
+from ..graphs.effect_tokens import inputs_of, is_made
+from ..graphs.equal_nodes import partition
+from ..graphs.needed_nodes import needed
+from ..graphs.random_numbers import with_seeds
 from .differentiation import differentiates
-from .effect_tokens import inputs_of, is_made
-from .equal_nodes import partition
-from .needed_nodes import needed
-from .random_numbers import with_seeds
 from .saved_inputs import keep_results
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..graphs.random_numbers import redrawn
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
-from .random_numbers import redrawn
 
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 

@@ -12,8 +12,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from .effect_tokens import inputs_of
-from .needed_nodes import needed
+from ..graphs.effect_tokens import inputs_of
+from ..graphs.needed_nodes import needed
 
 _CAST = torch.ops.aten._to_copy.default
 

@@ -14,8 +14,8 @@ import torch
 
 from ...runtime.report import log
 from ...runtime.stored.entries import forget, read, write
-from .fakes import PacedFakeMode
-from .rnn import keep_rnns
+from ..graphs.fakes import PacedFakeMode
+from ..graphs.rnn import keep_rnns
 
 _PART = ".leads"
 
