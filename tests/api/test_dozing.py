@@ -23,6 +23,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), net(x).shape)
 
 
 def test_a_short_run_has_no_hook(tmp_path):
+    pytest.importorskip("torch")
     (tmp_path / "script.py").write_text(SCRIPT)
     runs = [
         subprocess.run(
