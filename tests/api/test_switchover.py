@@ -359,7 +359,8 @@ def test_switching_changes_no_result_and_no_random_number(tmp_path):
     (tmp_path / "script.py").write_text(text)
     show = "import logging; logging.basicConfig(); logging.getLogger('dynfix').setLevel('DEBUG'); "
     wanted = python(["script.py"], tmp_path)
-    got = python(["-c", show + MAIN, "--overhead", "1000", "script.py"], tmp_path)
+    own = ["--overhead", "1000", "--compile", "modules"]
+    got = python(["-c", show + MAIN, *own, "script.py"], tmp_path)
     assert (got.returncode, got.stdout) == (0, wanted.stdout), got.stderr
     assert "Sequential: eager" in got.stderr, got.stderr
     assert "Traceback" not in got.stderr

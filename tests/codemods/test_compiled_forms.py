@@ -26,7 +26,19 @@ def _computes(case, source, call):
     taken = plain.replace(f"not {_ASKED}", "not False").replace(_ASKED, "(not False)")
     with contextlib.redirect_stdout(io.StringIO()):
         found = _called(case, taken, *call)
-    return {k: v for k, v in found.items() if k in _COMPUTED}
+    return {k: _without_strides(v) for k, v in found.items() if k in _COMPUTED}
+
+
+def _without_strides(shown):
+    """What `written_programs` shows of values, but for their order in memory: as compiled code's,
+    that of such a form may be another (rows rolled by indices, sides in two orders)."""
+    if isinstance(shown, dict):
+        return {k: _without_strides(v) for k, v in shown.items()}
+    if not isinstance(shown, list | tuple):
+        return shown
+    of_tensor = len(shown) > 2 and str(shown[0]).startswith("torch.")
+    parts = (*shown[:2], *shown[3:]) if of_tensor else shown
+    return [_without_strides(part) for part in parts]
 
 
 def _same(case):

@@ -15,6 +15,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy
 import torch
 
 from .random_programs import one_value
@@ -157,3 +158,4 @@ def _plain(name, value):
 def _seed(number):
     torch.manual_seed(number)
     random.seed(number)
+    numpy.random.seed(number)
