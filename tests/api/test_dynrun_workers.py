@@ -8,7 +8,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
@@ -16,7 +16,9 @@ x = torch.full((3, 4), float(dist.get_rank() + 1))
 for _ in range(3):
     net.zero_grad()
     net(x).sin().sum().backward()
-print(f"rank {dist.get_rank()}: {net.module.weight.grad.sum().item():.5f}", flush=True)
+found = net.module.weight.grad.sum().item()
+os.write(1, f"rank {dist.get_rank()}: {found:.5f}\\n".encode())  # at once: ranks share the pipe
+dist.barrier()
 dist.destroy_process_group()
 """
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
