@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ...runtime.program import expect
@@ -92,8 +92,8 @@ def is_choice(target: Any) -> bool:
 
 
 class CompiledBody(torch.nn.Module):
-    """A graph of `cond` or `while_loop`, compiled. `layouts`: sizes and strides of the tensors that
-    it was compiled for; others are copied."""
+    """A graph of `cond` or `while_loop`, compiled. `layouts`: sizes, strides and dtypes of the
+    tensors that it was compiled for; others are copied."""
 
     def __init__(self, program: Callable[[list[Any]], list[Any]], layouts: list[Any]) -> None:
         super().__init__()
@@ -124,6 +124,7 @@ def _layouts(body: GraphModule) -> list[Any] | None:
     known = all(isinstance(v, torch.Tensor) and not v._has_symbolic_sizes_strides for v in values)
     if not known or not isinstance(body.graph.output_node().args[0], tuple | list):
         return None
-    if any(isinstance(node, Node) and "val" not in node.meta for node in body.graph.nodes):
+    made = (node for node in body.graph.nodes if node.op not in ("output", "get_attr"))
+    if any("val" not in node.meta for node in made):
         return None
-    return [(tuple(value.shape), value.stride()) for value in values]
+    return [(tuple(value.shape), value.stride(), value.dtype) for value in values]

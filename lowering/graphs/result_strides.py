@@ -5,6 +5,8 @@ tensor, `copysign` with a number) that they give another one. A recorder notes t
 leaves a graph; where a traced result has others, the graph copies it.
 """
 
+import operator
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,22 +22,37 @@ def keep_result_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule
     noted = [node for node in gm.graph.output_node().all_input_nodes if NOTED in node.meta]
     if not noted:
         return gm
-    copies = dict[Node, Node]()
-    graph = Graph()
+    graph, copies = Graph(), dict[Node, Node]()
     results = graph.graph_copy(gm.graph, copies)
-    changed = {
-        copies[node]: graph.call_function(as_recorded, (copies[node], node.meta[NOTED]))
-        for node in noted
-    }
-    for node, laid_out in changed.items():
-        laid_out.meta.update(node.meta)
-    graph.output(map_arg(results, lambda node: changed.get(node, node)))
+    outputs = [copies[node] for node in gm.graph.output_node().all_input_nodes]
+    strides = [node.meta.get(NOTED) for node in outputs]
+    laid_out = graph.call_function(all_as_recorded, (outputs, strides))
+    changed = dict[Node, Node]()
+    for place, node in enumerate(outputs):
+        changed[node] = graph.call_function(operator.getitem, (laid_out, place))
+        changed[node].meta.update(node.meta)
+    graph.output(map_arg(results, lambda node: changed[node]))
     return GraphModule(gm, graph)
 
 
-def as_recorded(result: Any, strides: tuple[int, ...]) -> Any:
-    """The result itself, or a copy in these strides; runs while the graph is traced."""
-    if not isinstance(result, torch.Tensor) or result._has_symbolic_sizes_strides:
+def all_as_recorded(results: Sequence[Any], strides: Sequence[tuple[int, ...] | None]) -> list[Any]:
+    """The results, those whose memory is no other's in their strides; runs while the graph is
+    traced."""
+    tensors = [each for each in results if isinstance(each, torch.Tensor)]
+    places = Counter(each.untyped_storage()._cdata for each in tensors)
+    return [
+        as_recorded(each, noted)
+        if noted is not None
+        and isinstance(each, torch.Tensor)
+        and places[each.untyped_storage()._cdata] == 1
+        else each
+        for each, noted in zip(results, strides, strict=True)
+    ]
+
+
+def as_recorded(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The result itself, or a copy in these strides."""
+    if result._has_symbolic_sizes_strides:
         return result
     axes = zip(result.shape, result.stride(), strides, strict=True)
     if all(size == 1 or is_ == noted for size, is_, noted in axes):

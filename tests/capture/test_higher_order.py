@@ -3,6 +3,7 @@
 import dynfix
 import pytest
 import torch
+from dynfix.lowering.graphs.control_flow import CompiledBody
 from helpers import one_graph
 
 linear = torch.nn.Linear(3, 3)
@@ -94,3 +95,15 @@ def test_what_is_no_tensor_is_left_to_torch():
     x = torch.ones(2, 3)
     with pytest.raises(dynfix.GraphBreakError, match="branches"):
         dynfix.compile(program, backend="eager", fullgraph=True)(x)
+
+
+def test_branches_of_known_sizes_are_compiled(monkeypatch):
+    ran, forward = [], CompiledBody.forward
+    monkeypatch.setattr(
+        CompiledBody, "forward", lambda self, *given: ran.append(self) or forward(self, *given)
+    )
+    compiled = dynfix.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+    for sign in (1.0, -1.0, 1.0, -1.0):
+        x = torch.full((3,), sign)
+        torch.testing.assert_close(compiled(x), x.sin() if sign > 0 else x.cos())
+    assert len(ran) >= 3 and len(set(map(id, ran))) == 2

@@ -109,3 +109,15 @@ def test_results_lie_as_eagers_where_a_meta_function_says_otherwise(fn, grad):
 
 def tensors(result):
     return result if isinstance(result, tuple) else (result,)
+
+
+def test_results_that_share_memory_go_on_sharing_it():
+    def fn(x):
+        y = torch.copysign(x.mT, x.sum())
+        return y, y.detach(), y[0]
+
+    compiled = dynfix.compile(fn)
+    for _ in range(3):
+        one, two, row = compiled(torch.randn(5, 7))
+        one.zero_()
+        assert not two.any() and not row.any()
