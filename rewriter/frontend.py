@@ -65,7 +65,7 @@ class CompiledFunction:
         self.background: Background | None = None  # who builds, if not the call itself
         self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
         self.switchovers: list[Switchover] = []
-        self._stays_eager = self._called = False
+        self._stays_eager = self._called = self._in_one = False
         self._failures = 0
         self._limit_told = False
         self.moving = Moving()
@@ -235,6 +235,8 @@ class CompiledFunction:
         rewriter = Rewriter if changed is None else changed.rewriter(Rewriter)
         recorder = kind(self.options, rewriter, self.moving)
         recorder.home = places.definition_of(self.fn, args)
+        if self._in_one:
+            recorder.bucket = None
         if changed is not None:
             recorder.rewritings = changed.looks(recorder)
         return recorder
@@ -327,6 +329,9 @@ class CompiledFunction:
 
     def _failed(self, recorder: Recorder) -> None:
         """This call ran in eager. After a few, the function is cut where the recording ended."""
+        if recorder.parted and not self._in_one:
+            self._in_one = True  # it may be that alone which ended the recording
+            return
         self._failures += 1
         sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
         self.recordings.append(Failed(sites))

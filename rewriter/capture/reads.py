@@ -21,7 +21,7 @@ from ...runtime.replay.recipes import (
 )
 from ...runtime.replay.steps import CALL_INPUT, HOST
 from .. import catalogue
-from . import current, opsets
+from . import current, gradient_buckets, opsets
 from .moving import Moving
 from .nested import settle_but_sizes, tensors_in
 from .numbers import (
@@ -65,6 +65,8 @@ class ReadRecorder(StoppableMode):
         self.pinned: dict[Value, Any] = {}
         self.constants: set[Value] = set()
         self.open_contexts = 0
+        self.bucket = gradient_buckets.capacity()
+        self.bucket_full = self.parted = False
         self.grad_mode = torch.is_grad_enabled()
 
     def has_symbols(self) -> bool:
@@ -110,6 +112,18 @@ class ReadRecorder(StoppableMode):
                 {},
                 self.origin(),
             )
+
+    def module_done(self) -> None:
+        """The next operator begins a new segment, if gradients of this one fill a bucket."""
+        if self.bucket is not None and not self.open_contexts and not self.bodies:
+            self.bucket_full = gradient_buckets.held(self.segment) >= self.bucket
+
+    def part(self) -> None:
+        """Cut where a bucket is full."""
+        self.bucket_full = False
+        if not self.open_contexts and not self.bodies:
+            self.parted = True
+            self.cut()
 
     def outcome(
         self, recipe: Recipe, value: Any, reason: catalogue.Reason = catalogue.HOST_READ

@@ -167,6 +167,8 @@ class Recorder(ReadRecorder):
     ) -> Any:
         """Run an operator for real and record it as a node of the current segment; `given` are
         nodes that stand for some arguments, by place or name."""
+        if self.bucket_full:
+            self.part()
         shaped = opsets.has_data_shape(name, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None

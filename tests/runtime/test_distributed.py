@@ -87,6 +87,35 @@ def trained(wrapped, compiled):
     return losses, [p.detach() for p in whole]
 
 
+def overlapped():
+    # graphs end where a bucket of gradients is full, and the last are differentiated first
+    graphs = []
+
+    def counting(module, inputs):
+        graphs.append(module)
+        return module.forward
+
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(16, 64), nn.ReLU(True), nn.Linear(64, 16)) for _ in range(4)]
+    model = DistributedDataParallel(nn.Sequential(*blocks), bucket_cap_mb=8192 / 2**20)
+    compiled = dynfix.compile(model, backend=counting)
+    order = []
+    for number, parameter in enumerate(model.parameters()):
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: order.append(number))
+    for turn in range(3):
+        torch.manual_seed(turn + rank)
+        x = torch.randn(8, 16)
+        model(x).square().mean().backward()
+        wanted = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        order.clear()
+        compiled(x).square().mean().backward()
+        torch.testing.assert_close([p.grad for p in model.parameters()], wanted)
+        model.zero_grad()
+    assert len(graphs) == 4, len(graphs)
+    assert [number // 4 for number in order] == sorted((n // 4 for n in order), reverse=True)
+
+
 BACKEND = sys.argv[1]
 for body in (reduced, later, gathered, ranked):
     checked(body)
@@ -94,6 +123,7 @@ assert len(checked(functional_sum)._dynfix_entry.recordings) == 1
 for wrapped in ("ddp", "fsdp"):
     for one, other in zip(trained(wrapped, False), trained(wrapped, True)):
         torch.testing.assert_close(one, other)
+overlapped()
 dist.barrier()
 print(f"rank {rank} is done")
 dist.destroy_process_group()

@@ -73,6 +73,12 @@ def _own_call(cls: type) -> Any:
 
 
 def _protocol(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    result = _called(rec, module, args, kwargs)
+    rec.module_done()
+    return result
+
+
+def _called(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     hooks = _guard_hooks(rec, module)
     if not hooks:
         return rec.call(attribute_ops.load(rec, module, "forward"), args, kwargs)
