@@ -103,11 +103,13 @@ def timed(step: Step) -> float:
     return spent.item()
 
 
-def overlap(step: Step) -> tuple[float, float]:
-    """Milliseconds of collectives' kernels, and of those beside other kernels."""
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
-        step()
-        torch.cuda.synchronize()
+def overlap(step: Step) -> tuple[float, float, float]:
+    """Milliseconds of collectives' kernels, of those beside other kernels, and of these others."""
+    for _ in range(2):  # the first one waits for the profiler
+        dist.barrier()
+        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+            step()
+            torch.cuda.synchronize()
     on_gpu = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
     spans = [(e.time_range.start, e.time_range.end, "nccl" in e.name) for e in on_gpu]
     spans = [span for span in spans if span[1] > span[0]]
@@ -117,7 +119,8 @@ def overlap(step: Step) -> tuple[float, float]:
         if collective:
             total += end - start
             beside += covered(start, end, others)
-    return total / 1000, beside / 1000
+    busy = covered(0, float("inf"), others)
+    return total / 1000, beside / 1000, busy / 1000
 
 
 def covered(start: float, end: float, spans: list[tuple[float, float]]) -> float:
@@ -151,12 +154,12 @@ def main() -> None:
             for name, step in steps.items():
                 times[name].append(timed(step))
         for name, step in steps.items():
-            total, beside = overlap(step)
+            total, beside, busy = overlap(step)
             if dist.get_rank() == 0:
                 print(
                     f"{kind} {name}: {statistics.median(times[name]):.2f} ms a step, sixth loss"
                     f" {losses[name][-1]:.4f}, collectives {total:.2f} ms, {beside:.2f} of them"
-                    " beside other kernels",
+                    f" beside other kernels, which took {busy:.2f} ms",
                     flush=True,
                 )
     dist.destroy_process_group()

@@ -2,7 +2,8 @@
 
 DistributedDataParallel reduces the gradients of a bucket as soon as all of them are there, beside
 what is left of the backward. One graph gives all of its gradients at its end; so below such a
-wrapper a graph ends behind the module with which its parameters fill a bucket.
+wrapper a graph ends behind the module with which its parameters fill a bucket, or an eighth of
+all where buckets are smaller: each graph costs the host some time.
 """
 
 import math
@@ -14,6 +15,8 @@ from ...runtime.replay.steps import CALL_INPUT
 from .segments import SegmentBuilder
 from .values import Meta
 
+_PARTS = 8
+
 
 def capacity() -> int | None:
     """Bytes of the parameters whose gradients are reduced together, where the call at hand is of a
@@ -21,7 +24,11 @@ def capacity() -> int | None:
     wrapper = DistributedDataParallel._get_active_ddp_module()
     if wrapper is None or not torch.is_grad_enabled():
         return None
-    return getattr(wrapper, "bucket_bytes_cap", None)
+    cap = getattr(wrapper, "bucket_bytes_cap", None)
+    if cap is None:
+        return None
+    given = sum(p.numel() * p.element_size() for p in wrapper.parameters() if p.requires_grad)
+    return max(cap, given // _PARTS)
 
 
 def held(segment: SegmentBuilder) -> int:
