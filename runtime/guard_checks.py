@@ -253,10 +253,14 @@ class Missing(Check):
     __slots__ = ()
 
     def passes(self, value: Any) -> bool:
-        return self.arg not in getattr(value, "__dict__", ())
+        try:
+            return self.arg not in object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return True
 
     def difference(self, value: Any) -> str:
-        return f"had no {self.arg!r} of its own, has {_short(value.__dict__[self.arg])}"
+        held = object.__getattribute__(value, "__dict__")[self.arg]
+        return f"had no {self.arg!r} of its own, has {_short(held)}"
 
 
 class ClassAttr(Check):

@@ -171,7 +171,8 @@ class Attr(Path):
 
 
 class InstDict(Path):
-    """`base.__dict__`, the dict object itself."""
+    """`object.__getattribute__(base, "__dict__")`, the dict object itself, whatever the class says
+    of it."""
 
     __slots__ = ()
 
@@ -183,7 +184,7 @@ class InstDict(Path):
         return f"{self.base.source}.__dict__"  # type: ignore[union-attr]
 
     def fetch(self, base: Any) -> Any:
-        return base.__dict__
+        return object.__getattribute__(base, "__dict__")
 
 
 def _spelled(key: Any) -> str:

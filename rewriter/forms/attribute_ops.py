@@ -303,7 +303,10 @@ def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | Non
         or getattr(value, "__self__", MISSING) is obj
     ):
         return value
-    return value if value is found and _frozen(value) else rec.known.loaded(value, Attr(path, name))
+    if value is found:  # the guard on the class says which object it is
+        fixed = Obj(value, f"{path.source}.{name}")
+        return value if _frozen(value) else rec.known.loaded(value, fixed)
+    return rec.known.loaded(value, Attr(path, name))
 
 
 def _holds(obj: Any, name: str) -> bool:

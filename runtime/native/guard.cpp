@@ -1,6 +1,6 @@
 // The extension module: makes Guards from the tuples that runtime/guard_native.py lays out, and says what it reads of a tensor and of the global
 // state, so that Python can check it before relying on it.
-#include "guard_walk.h"
+#include "guard_match.h"
 
 namespace dynfix {
 namespace {
@@ -67,7 +67,7 @@ Check make_check(Guards* self, PyObject* spec) {
 // (kind, base, arg, index, text, python path, checks)
 Step make_step(Guards* self, PyObject* spec, Py_ssize_t number) {
   Step step{(int)integer(item(spec, 0)), integer(item(spec, 1)), own(self, item(spec, 2)), integer(item(spec, 3)),
-            own(self, item(spec, 4)), own(self, item(spec, 5)), (Py_ssize_t)self->checks.size(), 0, {}};
+            own(self, item(spec, 4)), own(self, item(spec, 5)), (Py_ssize_t)self->checks.size(), 0, false, 0, {}};
   if (step.base >= number || (step.base < 0) != (step.kind <= OBJ)) throw std::invalid_argument("a step stands before its base");
   PyObject* checks = item(spec, 6);
   for (Py_ssize_t i = 0; i < size(checks); i++) self->checks.push_back(make_check(self, item(checks, i)));
@@ -90,6 +90,7 @@ void fill(Guards* self, PyObject* steps, PyObject* inputs, PyObject* distinct, P
     self->steps.push_back(make_step(self, item(steps, i), i));
     if (self->steps.back().kind == ARG && (self->steps.back().index < 0 || self->steps.back().index >= self->nargs))
       throw std::invalid_argument("there is no such argument");
+    if (self->steps.back().base >= 0) self->steps[self->steps.back().base].is_base = true;
   }
   for (int64_t place : integers(inputs)) {
     if (place < 0 || place >= (int64_t)self->steps.size()) throw std::invalid_argument("an input names no step");
@@ -105,6 +106,8 @@ int clear(PyObject* object) {
   Py_CLEAR(self->plan);
   Py_CLEAR(self->state);
   Py_CLEAR(self->kwnames);
+  std::shared_ptr<Seal> seal;
+  seal.swap(self->seal);
   std::vector<PyObject*> owned;
   owned.swap(self->owned);
   for (PyObject* one : owned) Py_DECREF(one);
@@ -117,6 +120,8 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->state);
   Py_VISIT(self->kwnames);
   for (PyObject* one : self->owned) Py_VISIT(one);
+  if (self->seal && self->seal.use_count() == 1)  // else a match that is under way owns it too
+    for (PyObject* one : self->seal->owned) Py_VISIT(one);
   return 0;
 }
 
@@ -131,6 +136,7 @@ void dealloc(PyObject* object) {
   std::destroy_at(&self->distinct);
   std::destroy_at(&self->disjoint);
   std::destroy_at(&self->twins);
+  std::destroy_at(&self->seal);
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -144,6 +150,8 @@ Guards* allocate(PyTypeObject* type) {
   new (&self->distinct) std::vector<char>();
   new (&self->disjoint) std::vector<char>();
   new (&self->twins) std::vector<char>();
+  new (&self->seal) std::shared_ptr<Seal>();
+  self->credit = 2 * kSealCost;
   return self;
 }
 
@@ -169,8 +177,21 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   return (PyObject*)self;
 }
 
+// live(): the steps that a match reads, or checks, one by one; None while there is no seal.
+PyObject* live(PyObject* object, PyObject*) {
+  Guards* self = (Guards*)object;
+  if (!self->seal) Py_RETURN_NONE;
+  Ref out(PyList_New(0));
+  for (const Live& one : self->seal->live) {
+    Ref number(PyLong_FromSsize_t(one.step));
+    if (!number.p || PyList_Append(out.p, number.p) < 0) return nullptr;
+  }
+  return out.release();
+}
+
 PyMethodDef guards_methods[] = {
     {"match", (PyCFunction)(void (*)(void))match, METH_FASTCALL, "match(args: tuple, kwargs: dict) -> list | None"},
+    {"live", live, METH_NOARGS, "live() -> list[int] | None: the steps that no seal decides"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -101,17 +101,20 @@ struct TypeMemo {
   }
 };
 
-// Whether `obj.__dict__` is CPython's own instance dict: a type may define `__dict__` itself, and a class has a proxy there.
-inline int has_plain_dict(PyTypeObject* type) {
-  if (PyType_IsSubtype(type, &PyType_Type) || !looks_up_plainly(type)) return 0;
+// Whether `__dict__` is CPython's own instance dict, below `__getattribute__`: a type may define `__dict__` itself, and a class has a proxy there.
+inline int has_own_dict(PyTypeObject* type) {
+  if (PyType_IsSubtype(type, &PyType_Type)) return 0;
   PyObject* descriptor = _PyType_Lookup(type, names.dict);
   return descriptor && Py_IS_TYPE(descriptor, &PyGetSetDescr_Type);
 }
 
-// `obj.__dict__`, owned.
+// Whether that is also what `obj.__dict__` gives.
+inline int has_plain_dict(PyTypeObject* type) { return looks_up_plainly(type) && has_own_dict(type); }
+
+// `object.__getattribute__(obj, "__dict__")`, owned.
 inline PyObject* instance_dict(PyObject* obj, TypeMemo& memo) {
-  if (memo.of(Py_TYPE(obj), has_plain_dict)) return PyObject_GenericGetDict(obj, nullptr);
-  return PyObject_GetAttr(obj, names.dict);
+  if (memo.of(Py_TYPE(obj), has_own_dict)) return PyObject_GenericGetDict(obj, nullptr);
+  return PyObject_GenericGetAttr(obj, names.dict);
 }
 
 // How instances of one type find one name.

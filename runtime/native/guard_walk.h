@@ -32,8 +32,12 @@ struct Step {
   PyObject* text;    // ITEM with an int key: its decimal spelling
   PyObject* python;  // the Python path
   Py_ssize_t first, last;  // its checks
+  bool is_base;            // of another step
+  mutable int restless;    // how often it gave another object than a seal held
   mutable StepMemo memo;
 };
+
+struct Seal;
 
 struct Guards {
   PyObject_HEAD
@@ -48,6 +52,8 @@ struct Guards {
   std::vector<char> distinct, disjoint, twins;  // a flag for each input; empty if none is set
   bool accepts, rejects;                 // whether `accepted` and `rejected` hold a state
   State accepted, rejected;
+  std::shared_ptr<Seal> seal;            // of guard_seal.h
+  int credit;                            // matches since the last seals were made, less what those cost
 };
 
 struct {
@@ -80,8 +86,8 @@ int truth(PyObject* owned) {
 
 int ask(PyObject* object, PyObject* method, PyObject* value) { return truth(PyObject_CallMethodOneArg(object, method, value)); }
 
-PyObject* read(const Step& step, PyObject* const* call, const Values& values) {
-  PyObject* base = step.base >= 0 ? values[step.base] : nullptr;
+// What the step gives, owned. `base`: what the step that it reads from gave.
+PyObject* read(const Step& step, PyObject* const* call, PyObject* base) {
   PyObject* found = nullptr;
   switch (step.kind) {
     case ARG: return Py_NewRef(PyTuple_GET_ITEM(call[0], step.index));
@@ -112,7 +118,7 @@ int equals(const Check& check, PyObject* value) {
 }
 
 Py_ssize_t length(PyObject* value) {
-  if (PyDict_CheckExact(value)) return PyDict_GET_SIZE(value);
+  if (PyDict_CheckExact(value) || PyODict_CheckExact(value)) return PyDict_GET_SIZE(value);
   if (PyList_CheckExact(value)) return PyList_GET_SIZE(value);
   if (PyTuple_CheckExact(value)) return PyTuple_GET_SIZE(value);
   return PyObject_Size(value);
@@ -162,127 +168,6 @@ int passes(const Check& check, PyObject* value) {
     case TENSOR: return (PyObject*)Py_TYPE(value) == check.arg && check.tensor->match(impl_of(value));
   }
   return ask(check.python, known.passes, value);
-}
-
-int same_stack(PyObject* modes, Py_ssize_t n, PyObject* read_at) {
-  if (!modes || !PyTuple_CheckExact(modes) || PyTuple_GET_SIZE(modes) != n) return 0;
-  for (Py_ssize_t i = 0; i < n; i++) {
-    Ref index(PyLong_FromSsize_t(i));
-    Ref mode(PyObject_CallOneArg(read_at, index.p));
-    if (!mode.p) return -1;
-    if (mode.p != PyTuple_GET_ITEM(modes, i)) return 0;
-  }
-  return 1;
-}
-
-// Whether the modes on the stacks are those of the snapshot: by identity here, else (device contexts) by Python's judgement.
-int modes_hold(Guards* self, const State& now) {
-  Ref functions(PyObject_GetAttr(self->state, known.function_modes)), dispatchers(PyObject_GetAttr(self->state, known.dispatch_modes));
-  int same = same_stack(functions.p, now.function_modes, known.function_stack_at);
-  if (same == 1) same = same_stack(dispatchers.p, now.dispatch_modes, known.dispatch_stack_at);
-  if (same == 1 || PyErr_Occurred()) return PyErr_Occurred() ? -1 : 1;
-  return truth(PyObject_CallMethodNoArgs(self->state, known.same_modes));
-}
-
-// The global state is compared as bytes with one that GuardState accepted (or rejected) before: the bytes decide all that it looks at.
-int state_holds(Guards* self) {
-  PyObject* level = PyDict_GetItemWithError(known.forward_ad, known.level_name);
-  long long number = level ? PyLong_AsLongLong(level) : -1;
-  if (PyErr_Occurred()) return -1;
-  State now = read_state(number);
-  bool modes = now.function_modes || now.dispatch_modes;
-  if (self->accepts && now == self->accepted) return modes ? modes_hold(self, now) : 1;
-  if (self->rejects && now == self->rejected && !modes) return 0;
-  int held = truth(PyObject_CallMethodNoArgs(self->state, known.holds));
-  if (held < 0) return held;
-  (held ? self->accepted : self->rejected) = now;
-  (held ? self->accepts : self->rejects) = true;
-  return held;
-}
-
-bool call_fits(Guards* self, PyObject* args, PyObject* kwargs) {
-  Py_ssize_t n = PyTuple_GET_SIZE(self->kwnames);
-  if (PyTuple_GET_SIZE(args) != self->nargs || PyDict_GET_SIZE(kwargs) != n) return false;
-  PyObject *key, *item;
-  Py_ssize_t at = 0;
-  for (Py_ssize_t i = 0; PyDict_Next(kwargs, &at, &key, &item); i++) {
-    PyObject* expected = PyTuple_GET_ITEM(self->kwnames, i);
-    if (key != expected && (!PyUnicode_Check(key) || PyUnicode_Compare(key, expected) != 0)) return false;
-  }
-  return true;
-}
-
-// Whether an input that must be an object of its own is there twice. Open addressing; the table is at most half full.
-bool is_shared(Guards* self, PyObject* inputs) {
-  size_t n = self->distinct.size(), slots = 16;
-  while (slots < 2 * n) slots *= 2;
-  std::vector<std::pair<PyObject*, char>> table(slots);
-  for (size_t i = 0; i < n; i++) {
-    PyObject* value = PyList_GET_ITEM(inputs, i);
-    size_t at = ((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (slots - 1);
-    while (table[at].first && table[at].first != value) at = (at + 1) & (slots - 1);
-    if (table[at].first && (table[at].second || self->distinct[i])) return true;
-    table[at] = {value, (char)(table[at].second | self->distinct[i])};
-  }
-  return false;
-}
-
-// 1 if a written input overlaps another tensor input.
-int is_overlapped(Guards* self, PyObject* inputs) {
-  std::vector<Span> spans;
-  spans.reserve(self->disjoint.size());
-  for (size_t i = 0; i < self->disjoint.size(); i++) {
-    if (!self->twins.empty() && self->twins[i]) continue;
-    PyObject* value = PyList_GET_ITEM(inputs, i);
-    if (!PyObject_TypeCheck(value, (PyTypeObject*)known.tensor_base)) {
-      if (!self->disjoint[i]) continue;
-    } else if (span_of(impl_of(value), self->disjoint[i], spans)) {
-      continue;
-    }
-    Ref clash(PyObject_CallMethodOneArg(self->plan, known.clashes, inputs));
-    return clash.p ? clash.p != Py_None : -1;
-  }
-  return any_overlap(spans);
-}
-
-// The list of inputs, or null: without an error set for a non-match.
-PyObject* walk(Guards* self, PyObject* const* call) {
-  Values values(self->steps.size());
-  for (const Step& step : self->steps) {
-    PyObject* value = read(step, call, values);
-    if (!value) return nullptr;
-    values.add(value);
-    for (Py_ssize_t i = step.first; i < step.last; i++)
-      if (passes(self->checks[i], value) != 1) return nullptr;
-  }
-  Ref inputs(PyList_New(self->inputs.size()));
-  if (!inputs.p) return nullptr;
-  for (size_t i = 0; i < self->inputs.size(); i++) PyList_SET_ITEM(inputs.p, i, Py_NewRef(values[self->inputs[i]]));
-  if (!self->distinct.empty() && is_shared(self, inputs.p)) return nullptr;
-  if (!self->disjoint.empty() && is_overlapped(self, inputs.p) != 0) return nullptr;
-  return inputs.release();
-}
-
-PyObject* match(PyObject* object, PyObject* const* call, Py_ssize_t n) {
-  Guards* self = (Guards*)object;
-  if (n != 2 || !PyTuple_Check(call[0]) || !PyDict_Check(call[1])) {
-    PyErr_SetString(PyExc_TypeError, "match(args: tuple, kwargs: dict)");
-    return nullptr;
-  }
-  if (!self->plan) Py_RETURN_NONE;  // cleared by the collector
-  Ref alive = Ref::copy(object);    // a property that is read below may drop the last other reference
-  PyObject* found = nullptr;
-  try {
-    if (call_fits(self, call[0], call[1]) && state_holds(self) == 1) found = walk(self, call);
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  if (found) return found;
-  if (PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
-    PyErr_Clear();
-  }
-  Py_RETURN_NONE;
 }
 
 }  // namespace
