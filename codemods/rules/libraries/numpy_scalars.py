@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Fix, Safety, hidden
 from ....rewriter.patterns.compiled import compiled_math
 from ....rewriter.patterns.import_names import dotted
-from ...analysis.captured_walk import compiling
+from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -205,15 +205,8 @@ def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
     }
     for call in calls:
         made = context.kind(call).what == "numpy scalar" and call not in converted
-        if made and not _has_form(call, context):
+        if made and not has_compiled_form(call, context):
             yield call
-
-
-def _has_form(call: ast.Call, context: FileContext) -> bool:
-    """Whether it stands in the `else` of a choice of what compiled code computes instead."""
-    parent = context.parent(call)
-    choice = isinstance(parent, ast.IfExp) and parent.orelse is call
-    return choice and compiling(parent.test, context.names) is True
 
 
 class NumpyLimits(Rule):
