@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Safety, hidden
@@ -256,11 +257,12 @@ def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
 class NumpyLimits(Rule):
     """
     `numpy.finfo(t.numpy().dtype).min` asks NumPy for what `torch.finfo(t.dtype).min` says without
-    leaving torch. NumPy has no bfloat16, for which the original raises: unsafe.
+    leaving torch. NumPy has no bfloat16, for which the original raises, and numbers of its own type:
+    unsafe, but where `float()` is around it and compiled code asks for the dtype.
     """
 
     code = "DYN603"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     nodes = (ast.Attribute,)
     before = """
 import numpy
@@ -279,7 +281,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    low = torch.finfo(x.dtype).min
+    low = (torch.finfo(x.dtype).min if torch.compiler.is_compiling() and x.dtype in (torch.float16, torch.float32, torch.float64) else float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min))
     return x.masked_fill(x < 0, low)
 """
 
@@ -301,9 +303,18 @@ def step(x: torch.Tensor):
             and context.resolve(parent.func) == "float"
             and parent.args == [node]
         )
-        edit = context.replacement(
-            parent if whole else node, f"{found[0]}.finfo({dtype}).{node.attr}"
-        )
+        if whole and has_compiled_form(parent, context):
+            return
+        text = f"{found[0]}.finfo({dtype}).{node.attr}"
+        if whole and "(" not in dtype and "\n" not in context.segment(parent):
+            known = ", ".join(f"{found[0]}.float{bits}" for bits in (16, 32, 64))
+            test = f"{found[0]}.compiler.is_compiling() and {dtype} in ({known})"
+            form = f"({text} if {test} else {context.segment(parent)})"
+            title, edit = "use torch.finfo when compiled", context.replacement(parent, form)
+            fix = replace(context.fix(title, edit, imports=found[1]), asked=True)
+            yield context.finding(self, node, fix=fix)
+            return
+        edit = context.replacement(parent if whole else node, text)
         why = "NumPy has no bfloat16, for which the original raises" + (
             "" if whole else "; the number's type changes"
         )
