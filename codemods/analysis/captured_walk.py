@@ -54,6 +54,13 @@ def _exact(test: Any, names: Names) -> bool:
     return isinstance(test, ast.Call) and (names.resolve(test.func) or "") not in _SCRIPTING
 
 
+def has_compiled_form(node: ast.expr, context: FileContext) -> bool:
+    """Whether it stands in the `else` of a choice of what compiled code computes instead."""
+    parent = context.parent(node)
+    choice = isinstance(parent, ast.IfExp) and parent.orelse is node
+    return choice and compiling(parent.test, context.names) is True
+
+
 def read_ahead(test: ast.expr) -> bool:
     """Whether a choice asks for what was computed ahead of the captured call: `values and "key" in
     values`. Its other side runs in eager alone."""

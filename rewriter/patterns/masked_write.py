@@ -2,6 +2,7 @@
 y)`."""
 
 import ast
+from dataclasses import replace
 
 from ..edits.spans import Fix, Refusal, Safety
 from .mask_expressions import OPERATORS, Masked, simple, still
@@ -100,9 +101,40 @@ class _Write:
             value = f"{own} {operator} {value if simple_value else f'({value})'}"
         chosen = f"{found[0]}.where({mask}, {value}, {into})"
         why = context.overwritten(self.into, chosen) if context.exact else self._doubt()
+        if why and not context.exact and not self.before and self._counts():
+            return self._when_compiled(f"{into}[...] = {chosen}", found)
         edit = context.replacement(self.node, f"{self.before}{into}[...] = {chosen}")
         safety = Safety.UNSAFE if why else Safety.SAFE
         return context.fix("use torch.where", edit, safety=safety, why=why, imports=found[1])
+
+    def _counts(self):
+        """Whether a Python int is added, in a statement that has its lines for itself."""
+        node, source = self.node, self.context.source
+        added = isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub))
+        number = added and isinstance(node.value, ast.Constant) and type(node.value.value) is int
+        kind, tokens = self.context.kind(self.into), self.context.inference.tokens
+        number = number and tokens.category(kind.dtype) == "int"
+        if not number or source.white_before(node) is None or node.lineno != node.end_lineno:
+            return False
+        behind = source.line(node.lineno)[source.column(node.lineno, node.end_col_offset) - 1 :]
+        return behind.strip()[:1] in ("", "#")
+
+    def _when_compiled(self, text, torch):
+        """The Fix for compiled code alone, where the tensor holds integers and the mask has its
+        shape: nothing is cast, broadcast or differentiated then."""
+        context, source = self.context, self.context.source
+        into, mask = context.segment(self.into), f"({context.segment(self.mask)})"
+        asked = f"{into}.dtype == {torch[0]}.int64 and {mask}.shape == {into}.shape"
+        indent, unit = source.white_before(self.node), source.indent_unit()
+        lines = [
+            f"if {torch[0]}.compiler.is_compiling() and {asked}:",
+            f"{indent}{unit}{text}",
+            f"{indent}else:",
+            f"{indent}{unit}{context.segment(self.node)}",
+        ]
+        edit = context.replacement(self.node, source.newline.join(lines))
+        fix = context.fix("use torch.where when compiled", edit, imports=torch[1])
+        return replace(fix, asked=True) if isinstance(fix, Fix) else fix
 
     def _lift(self):
         """Whether the mask, given a size of one for the axes of the tensor that it lacks, can have

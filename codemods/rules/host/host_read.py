@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
@@ -11,6 +12,7 @@ from ....rewriter.patterns.compiled.compiled_scalars import made_of_reads
 from ....rewriter.patterns.condition import condition, host_read
 from ....rewriter.patterns.deferred_read import deferred
 from ....rewriter.patterns.telling_calls import is_log, is_print
+from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -255,6 +257,7 @@ def step(x: torch.Tensor):
             or not isinstance(node.func, ast.Name)
             or in_test(node, context)
             or told(node, context)
+            or has_compiled_form(node, context)
         ):
             return
         found = deferred(node, context) or kept_when_compiled(node, context)
@@ -284,9 +287,39 @@ def _quotient(node: ast.Call, inner: ast.expr, context: FileContext) -> Fix | No
     if node.func.id != "int" or not divides or not all(_plain_int(a, context) for a in inner.args):
         return None
     left, right = map(context.operand, inner.args)
+    torch, number = context.torch(node), f"int({left} / {right})"
+    if torch is not None and _positive(inner.args[1]) and _repeats(inner.args[0], context):
+        exact = f"{torch[0]}.get_default_dtype() == {torch[0]}.float32 and 0 <= {left} < 2**23"
+        return _when_compiled(node, f"{left} // {right}", exact, "divide in Python when compiled", context)
     why = "torch divides in its default precision, Python in double"
-    edit = context.replacement(node, f"int({left} / {right})")
+    edit = context.replacement(node, number)
     return context.fix("divide in Python", edit, safety=Safety.UNSAFE, why=why)
+
+
+def _when_compiled(
+    node: ast.Call, text: str, asked: str, title: str, context: FileContext
+) -> Fix | Refusal:
+    """The Fix that has compiled code evaluate `text` where `asked`, a fact of numbers, holds."""
+    torch = context.torch(node)
+    if torch is None:
+        return hidden()
+    test = f"{torch[0]}.compiler.is_compiling() and {asked}"
+    edit = context.replacement(node, f"({text} if {test} else {context.segment(node)})")
+    return replace(context.fix(title, edit, imports=torch[1]), asked=True)
+
+
+def _positive(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value > 0
+
+
+def _repeats(node: ast.expr, context: FileContext) -> bool:
+    """Whether an expression may be evaluated once more: names, constants, sizes and operators."""
+    parts = list(ast.walk(node))
+    calls = [n for n in parts if isinstance(n, ast.Call)]
+    known = all(
+        context.resolve(c.func) == "len" or getattr(c.func, "attr", "") == "size" for c in calls
+    )
+    return known and not any(isinstance(n, ast.NamedExpr) for n in parts)
 
 
 def _plain_int(node: ast.expr, context: FileContext) -> bool:
@@ -299,7 +332,8 @@ class ToList(Rule):
     `.tolist()` reads every element on the host and makes Python numbers of them; loops and indices
     over such a list depend on data. There is no general rewriting: index with the tensor, or read
     the list before the compiled code and pass it in. `torch.arange(a, b).tolist()` of Python
-    numbers becomes `list(range(a, b))`: unsafe, for `arange` raises where `b` is less than `a`.
+    numbers becomes `list(range(a, b))` in compiled code, where `b` is not less than `a`, of which
+    `arange` raises.
     """
 
     code = "DYN103"
@@ -320,7 +354,7 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
             and func.attr == "tolist"
             and context.kind(func.value).is_tensor
         )
-        if reads and not told(node, context):
+        if reads and not told(node, context) and not has_compiled_form(node, context):
             yield context.finding(self, node, fix=self._range(node, context))
 
     def _range(self, node: ast.Call, context: FileContext) -> Fix | None:
@@ -334,6 +368,11 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
         if not made or node.args or not all(_plain_int(a, context) for a in call.args):
             return None
         shown = ", ".join(context.segment(a) for a in call.args)
+        repeats = all(_repeats(a, context) for a in call.args) and "\n" not in shown
+        if repeats and len(call.args) < 3:
+            first, last = ["0", *(context.operand(a) for a in call.args)][-2:]
+            title, asked = "use range when compiled", f"{first} <= {last}"
+            return _when_compiled(node, f"list(range({shown}))", asked, title, context)
         why = "where the bounds are out of order, torch.arange raises and range is empty"
         edit = context.replacement(node, f"list(range({shown}))")
         return context.fix("use range", edit, safety=Safety.UNSAFE, why=why)

@@ -45,8 +45,9 @@ class ConstantHelper(Rule):
     """
     A function that makes a tensor with NumPy from Python numbers alone (a Gaussian window, anchors,
     a filter) gives the same at every call with the same numbers.
-    `torch.compiler.assume_constant_result` has Dynamo call it while tracing and keep the tensor.
-    Unsafe: compiled calls then share one tensor, so that a write into it would stay.
+    `torch.compiler.assume_constant_result` has Dynamo call it while tracing and keep the tensor, of
+    which compiled code takes a copy. Unsafe where it is not sure to give one tensor: compiled calls
+    would share what it gives, and a write into that would stay.
     """
 
     code = "DYN604"
@@ -80,7 +81,7 @@ def window(size):
 
 @torch.compile
 def step(x: torch.Tensor):
-    return x * window(4)
+    return x * (window(4).clone() if torch.compiler.is_compiling() else window(4))
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
@@ -114,12 +115,32 @@ def step(x: torch.Tensor):
             return
         decorator = f"@{found[0]}.compiler.assume_constant_result"
         edit = insert_before(context.source, function.node, decorator)
+        title = "take its result for constant"
+        if used.detached and _apart(calls, context):
+            form = f"({{}}.clone() if {found[0]}.compiler.is_compiling() else {{}})"
+            edits = [edit, *(_own_copy(call, form, context) for call in calls)]
+            yield context.finding(
+                self, calls[0], fix=context.fix(title, *edits, imports=found[1])
+            )
+            return
         why = "compiled calls share one tensor: a write into it would stay"
-        edits = edit, *(e for call in calls for e in _at_call(call, context))
-        fix = context.fix(
-            "take its result for constant", *edits, safety=Safety.UNSAFE, why=why, imports=found[1]
-        )
+        edits = [edit, *(e for call in calls for e in _at_call(call, context))]
+        fix = context.fix(title, *edits, safety=Safety.UNSAFE, why=why, imports=found[1])
         yield context.finding(self, calls[0], fix=fix)
+
+
+def _apart(calls: list[ast.Call], context: FileContext) -> bool:
+    """Whether each call surely gives one tensor, and none stands in another."""
+    kinds = [context.kind(c) for c in calls]
+    inner = {n for c in calls for n in ast.walk(c) if n is not c}
+    plain = not inner.intersection(calls) and all("\n" not in context.segment(c) for c in calls)
+    return plain and all(k.is_tensor and not k.optional for k in kinds)
+
+
+def _own_copy(call: ast.Call, form: str, context: FileContext) -> Edit:
+    """Compiled code gets a copy of the one tensor; eager makes its own, as before."""
+    made = context.source.substituted(call, _plain_sizes(call, context))
+    return context.replacement(call, form.format(made, context.segment(call)))
 
 
 def _not_fixed(calls: list[ast.Call], context: FileContext) -> str:
@@ -166,14 +187,20 @@ def _is_cuda(node: ast.expr, context: FileContext) -> bool:
 def _at_call(call: ast.Call, context: FileContext) -> Iterator[Edit]:
     """The edits of a call: sizes become plain ints, since a size that changes from call to call is
     no constant to Dynamo; what an attribute keeps becomes a tensor of its own."""
+    plain = _plain_sizes(call, context)
+    if _kept_in_attribute(call, context):
+        plain = {call: f"{context.source.substituted(call, plain)}.clone()"}
+    yield from (context.replacement(value, text) for value, text in plain.items())
+
+
+def _plain_sizes(call: ast.Call, context: FileContext) -> dict[ast.expr, str]:
+    """{argument that is a size: its source as a plain int}."""
     plain = {}
     for value in [*call.args, *(k.value for k in call.keywords)]:
         kind = context.kind(value)
         if (kind.what == "size" and kind.cls != "shape") or _one_size(value, context):
             plain[value] = f"range({context.segment(value)}).stop"
-    if _kept_in_attribute(call, context):
-        plain = {call: f"{context.source.substituted(call, plain)}.clone()"}
-    yield from (context.replacement(value, text) for value, text in plain.items())
+    return plain
 
 
 def _kept_in_attribute(call: ast.Call, context: FileContext) -> bool:
@@ -194,11 +221,12 @@ def _kept_in_attribute(call: ast.Call, context: FileContext) -> bool:
 
 
 class Body:
-    """Whether a function is one of its arguments alone; whether it uses NumPy, and makes a
-    tensor."""
+    """Whether a function is one of its arguments alone; whether it uses NumPy, makes a tensor, and
+    asks for no gradients of it."""
 
     def __init__(self, context: FileContext) -> None:
         self.context, self.numpy, self.makes, self.seen = context, False, False, set()
+        self.detached = True
 
     def constant(self, function: Function, above: tuple[ast.FunctionDef, ...]) -> bool:
         node = function.node
@@ -247,5 +275,8 @@ class Body:
             known = name.startswith(("torch.", "numpy."))
             if known and not allows(MAY_WRITE, of_function(call, name)):
                 return False
+            asks = (k.value for k in call.keywords if k.arg in (None, "requires_grad"))
+            off = all(isinstance(v, ast.Constant) and v.value is False for v in asks)
+            self.detached = self.detached and off and last not in ("Parameter", "requires_grad_")
             self.makes = self.makes or (name.startswith("torch.") and last in _MAKERS)
         return True

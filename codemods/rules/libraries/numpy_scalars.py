@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Fix, Safety, hidden
 from ....rewriter.patterns.compiled import compiled_math
 from ....rewriter.patterns.import_names import dotted
-from ...analysis.captured_walk import compiling
+from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class NumpyScalar(Rule):
     the result of `np.sqrt(2)`. Where it is then used as a number (`if`, `float()`, a size), the
     graph breaks. A Python number is a constant. `.item()` where the value is made outside the
     captured code, `math` inside; unsafe, for the type changes, and `math` raises where NumPy gives
-    nan. Of a literal or a size, where the result only goes into arithmetic with tensors, compiled
+    nan. An attribute that the file only asks whether it is true may change its type: safe. Of a literal or a size, where the result only goes into arithmetic with tensors, compiled
     code alone calls `math`: safe.
     """
 
@@ -92,6 +93,9 @@ class Model(nn.Module):
         loaded = {n.id for n in nodes if isinstance(n, ast.Name)}
         for call in self._made_outside(node, context, used, loaded):
             edit = context.replacement(call, f"{context.atom(call)}.item()")
+            if _only_decides(call, context):
+                yield context.finding(self, call, fix=context.fix("use .item()", edit))
+                continue
             yield self._told(call, edit, "use .item()", "the number's type changes", (), context)
         for function in captured:
             yield from self._inside(function, context)
@@ -192,6 +196,47 @@ def _stored(node: ast.expr, context: FileContext) -> list[ast.Call]:
     ]
 
 
+def _only_decides(call: ast.Call, context: FileContext) -> bool:
+    """Whether what is stored of a call is an attribute that this file stores once, and reads to
+    decide branches alone: its type is seen by nobody here."""
+    parents = context.whole_parents()
+    value = parents[call]
+    compared = isinstance(value, ast.Compare) and all(
+        isinstance(n, ast.Constant) for n in (value.left, *value.comparators) if n is not call
+    )
+    statement = parents[value] if compared else value
+    stored = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(stored, ast.Attribute) or len(statement.targets) > 1:
+        return False
+    init = next(f for f in context.program.functions if statement in ast.walk(f.node))
+    own = isinstance(stored.value, ast.Name) and stored.value.id == init.self_name
+    if not own or init.cls is None or context.program.stores.elsewhere(init.cls, stored.attr):
+        return False
+    named = [n for n in context.index.get(ast.Attribute, ()) if n.attr == stored.attr]
+    texts = [n.value for n in ast.walk(context.source.tree) if isinstance(n, ast.Constant)]
+    by_name = any(
+        (context.resolve(c.func) or "").rpartition(".")[2] in _BY_NAME
+        for c in context.index.get(ast.Call, ())
+    )
+    return (
+        not by_name
+        and stored.attr not in texts
+        and len([n for n in named if not isinstance(n.ctx, ast.Load)]) == 1
+        and all(_decides(n, parents) for n in named if n is not stored)
+    )
+
+
+_BY_NAME = ("getattr", "attrgetter", "__getattribute__", "vars", "asdict")
+
+
+def _decides(node: Any, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Whether an expression is no more than the test of a branch, or a part of one."""
+    parent = parents[node]
+    while isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not):
+        node, parent = parent, parents[parent]
+    return isinstance(parent, (ast.If, ast.While, ast.IfExp, ast.Assert)) and parent.test is node
+
+
 def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
     """The calls in `node` that surely give a NumPy scalar, and are not made a number already."""
     calls = [n for n in context.program.nodes(node) if isinstance(n, ast.Call)]
@@ -205,25 +250,19 @@ def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
     }
     for call in calls:
         made = context.kind(call).what == "numpy scalar" and call not in converted
-        if made and not _has_form(call, context):
+        if made and not has_compiled_form(call, context):
             yield call
-
-
-def _has_form(call: ast.Call, context: FileContext) -> bool:
-    """Whether it stands in the `else` of a choice of what compiled code computes instead."""
-    parent = context.parent(call)
-    choice = isinstance(parent, ast.IfExp) and parent.orelse is call
-    return choice and compiling(parent.test, context.names) is True
 
 
 class NumpyLimits(Rule):
     """
     `numpy.finfo(t.numpy().dtype).min` asks NumPy for what `torch.finfo(t.dtype).min` says without
-    leaving torch. NumPy has no bfloat16, for which the original raises: unsafe.
+    leaving torch. NumPy has no bfloat16, for which the original raises, and numbers of its own type:
+    unsafe, but where `float()` is around it and compiled code asks for the dtype.
     """
 
     code = "DYN603"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     nodes = (ast.Attribute,)
     before = """
 import numpy
@@ -242,7 +281,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    low = torch.finfo(x.dtype).min
+    low = (torch.finfo(x.dtype).min if torch.compiler.is_compiling() and x.dtype in (torch.float16, torch.float32, torch.float64) else float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min))
     return x.masked_fill(x < 0, low)
 """
 
@@ -264,9 +303,18 @@ def step(x: torch.Tensor):
             and context.resolve(parent.func) == "float"
             and parent.args == [node]
         )
-        edit = context.replacement(
-            parent if whole else node, f"{found[0]}.finfo({dtype}).{node.attr}"
-        )
+        if whole and has_compiled_form(parent, context):
+            return
+        text = f"{found[0]}.finfo({dtype}).{node.attr}"
+        if whole and "(" not in dtype and "\n" not in context.segment(parent):
+            known = ", ".join(f"{found[0]}.float{bits}" for bits in (16, 32, 64))
+            test = f"{found[0]}.compiler.is_compiling() and {dtype} in ({known})"
+            form = f"({text} if {test} else {context.segment(parent)})"
+            title, edit = "use torch.finfo when compiled", context.replacement(parent, form)
+            fix = replace(context.fix(title, edit, imports=found[1]), asked=True)
+            yield context.finding(self, node, fix=fix)
+            return
+        edit = context.replacement(parent if whole else node, text)
         why = "NumPy has no bfloat16, for which the original raises" + (
             "" if whole else "; the number's type changes"
         )
