@@ -13,6 +13,7 @@ import re
 import types
 import typing
 import uuid
+import weakref
 import zoneinfo
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
@@ -112,6 +113,8 @@ MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 HASHING = (dict, set, frozenset)
 _BY_IDENTITY = (object.__hash__, torch.Tensor.__hash__)
 CONTENT_LIMIT = 20_000
+_APART_LIMIT = 64
+_NOWHERE = Obj(None, "nowhere")
 
 
 class Unguardable(Exception):
@@ -144,6 +147,13 @@ _HEAP_TYPE = 1 << 9
 
 def _slots(cls: type) -> list[str]:
     return [name for name in copyreg._slotnames(cls) if isinstance(name, str)]  # type: ignore[attr-defined]
+
+
+def _parts_of_key(key: Any) -> list[Any]:
+    """What a dict compares when it looks for `key`: of a weak reference, what it leads to."""
+    if type(key) is tuple:
+        return [part for each in key for part in _parts_of_key(each)]
+    return [key() if type(key) is weakref.ref else key]
 
 
 def item_path(obj: Any, path: Path, key: Any) -> Path:
@@ -227,7 +237,9 @@ class Provenance:
             self.register(value, path)
             if isinstance(value, torch.nn.Module):
                 self.register_tree(value, path)
-        elif known is not path and not isinstance(known, Obj):
+        elif isinstance(known, Obj):
+            self.guard(path, Is(value))
+        elif known is not path:
             self.aliases[known, path] = None
 
     def register_tree(self, module: torch.nn.Module, path: Path) -> None:
@@ -270,6 +282,7 @@ class Provenance:
         elif isinstance(held, MAPPINGS):
             self._mapping(obj, held, path)
         elif isinstance(held, set | frozenset):
+            self._pinned(held, path)
             self.guard(path, Members(tuple(held)))
         elif isinstance(held, BY_VALUE):
             self.guard(path, Is(held))
@@ -347,7 +360,23 @@ class Provenance:
         keys = tuple(held)
         if len(keys) > CONTENT_LIMIT:
             raise Unguardable(f"{path.source} has {len(keys)} keys")
+        self._pinned(keys, path)
         self.guard(path, Keys(keys))
+
+    def _pinned(self, keys: Iterable[Any], path: Path) -> None:
+        """Objects that are guarded as the keys of what lies at `path`: where they were reached by
+        another way, too, they have to be found there."""
+        for key in keys:
+            if type(key) in CONSTANTS or type(key).__hash__ not in _BY_IDENTITY:
+                continue
+            known = self._paths.get(id(key))
+            if known is None:
+                known = Obj(key, f"a key of {path.source}")
+                self.register(key, known)
+                if isinstance(key, torch.nn.Module):
+                    self.register_tree(key, known)
+            elif not isinstance(known, Obj):
+                self.guard(known, Is(key))
 
     def lacks(self, obj: Any) -> bool:
         """A key was not found in a mapping from outside, or is asked for: guard the keys. False if
@@ -386,8 +415,33 @@ class Provenance:
         """What a dict or set of the call's own holds is looked at, or `asked` for: objects from
         outside that it tells by what they are, not by what they equal, were different ones."""
         if id(container) not in self._paths:
-            keys = (key for key in (*container, *asked) if type(key).__hash__ in _BY_IDENTITY)
-            self.told_apart(*{id(key): key for key in keys}.values())
+            keys = (part for key in (*container, *asked) for part in _parts_of_key(key))
+            known = {id(key): key for key in keys if type(key).__hash__ in _BY_IDENTITY}
+            self.told_apart(*known.values())
+        else:
+            for key in asked:
+                self._asked(container, key)
+
+    def _asked(self, container: Any, key: Any) -> None:
+        """A dict or set from outside was asked for `key`: where it tells such keys by what they
+        are, later calls have to ask for the same one, or for none of those that it holds."""
+        parts = [part for part in _parts_of_key(key) if self._may_be_another(part)]
+        if not parts or self.is_own(container, key):
+            return
+        others = [each for each in container if type(each) is type(key) and each is not key]
+        if parts == [key] and len(others) <= _APART_LIMIT and key not in container:
+            paths = (self.path_of(each) or Obj(each, "a key") for each in others)
+            self.distinct[(self._paths[id(key)], *paths)] = None
+            return
+        self.told_apart(key, *others[:_APART_LIMIT])
+        for part in parts:
+            self.guard(self._paths[id(part)], Is(part))
+
+    def _may_be_another(self, part: Any) -> bool:
+        """Whether what comes from outside is told by what it is, and unguarded so far."""
+        return type(part).__hash__ in _BY_IDENTITY and not isinstance(
+            self._paths.get(id(part), _NOWHERE), Obj
+        )
 
     def written_through(self, obj: Any) -> None:
         """`obj` was changed: what else was read here, and might be the same object in another call,

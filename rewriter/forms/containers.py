@@ -44,6 +44,7 @@ _ASKING = {
     "pop": ("__eq__", "__hash__"),
     "sort": ("__lt__",),
 }
+_BY_KEY = frozenset("get setdefault pop __contains__ __getitem__ remove discard".split())
 
 
 def takes(function: Any) -> bool:
@@ -63,6 +64,8 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
         kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
     if rec.known.touch(owner) is None:
         return _internal(rec, function, args, kwargs)
+    if isinstance(owner, HASHING) and name in _BY_KEY:
+        rec.known.keys_apart(owner, *args[:1])
     if (
         name in ("get", "__contains__", "__getitem__")
         and isinstance(owner, MAPPINGS)

@@ -30,7 +30,7 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
         c_calls.check(rec, ("__eq__", "__hash__", "__index__"), key)
         guard_content(rec, key)
     path = rec.known.touch(obj)
-    if path is None and isinstance(obj, dict):
+    if isinstance(obj, dict):
         rec.known.keys_apart(obj, key)
     if isinstance(obj, MAPPINGS) and not isinstance(key, slice) and key not in obj:
         return mapped(rec, obj, key)

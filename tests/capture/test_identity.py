@@ -2,6 +2,7 @@
 break; tensors that can be swapped."""
 
 import types
+import weakref
 
 import dynfix
 import pytest
@@ -179,3 +180,45 @@ def test_what_is_a_key_is_told_apart(program, make):
     compiled = dynfix.compile(program, backend="eager")
     for a, b in steps:
         assert torch.equal(compiled(a, b, X), program(a, b, X))
+
+
+def found_by_an_object(keys, at, table, x):
+    return x + table.get(keys[at], 7.0)
+
+
+def asked_of_a_set(keys, at, table, x):
+    return x + (1.0 if (keys[at], 1) in {(each, 1): 0 for each in table} else 5.0)
+
+
+def held_weakly(keys, at, table, x):
+    return x + (1.0 if keys[at] in WEAK else 5.0)
+
+
+def found_on_the_way(keys, at, table, x):
+    for each in table:
+        if each is keys[at]:
+            return x * 2
+    return x - 1
+
+
+def subscripted(keys, at, table, x):
+    return x * table[keys[at]] if keys[at] in table else -x
+
+
+WEAK = weakref.WeakSet()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [found_by_an_object, found_on_the_way, asked_of_a_set, held_weakly, subscripted],
+    ids=lambda p: p.__name__,
+)
+def test_which_key_is_asked_of_a_table(program):
+    keys = [Holder(1.0), Holder(2.0), Holder(3.0)]
+    table = {keys[0]: 1.0, keys[1]: 2.0}
+    WEAK.update(keys[:2])
+    compiled = dynfix.compile(program, backend="eager")
+    for first, second in ((0, 1), (0, 1), (1, 0), (2, 0), (2, 2), (0, 0), (1, 2)):
+        for at in (0, 1):
+            given = ([keys[first], keys[second]], at, table, X)
+            assert torch.equal(compiled(*given), program(*given))
