@@ -76,6 +76,8 @@ BY_IDENTITY = (
     torch._ops.OpOverloadPacket,
     torch._C.Generator,
 )
+BOUND_IN_C = (types.BuiltinMethodType, types.MethodWrapperType)
+NO_OWNERS = (type, types.ModuleType, type(None))  # of functions
 _NUMPY = () if np is None else (np.generic,)
 # Immutable: guarded by identity.
 BY_VALUE = (
@@ -217,15 +219,26 @@ class Provenance:
             self.guard(path, Equals(value))
         elif kind in SINGLETONS:
             self.guard(path, Is(value))
+        elif kind is types.MethodType:
+            self._bound(value, path)
         elif isinstance(value, BY_IDENTITY):
             self.guard(path, Is(value))
             self.register(value, Obj(value, path.source))
+            if isinstance(value, BOUND_IN_C) and not isinstance(value.__self__, NO_OWNERS):
+                self._fixed(value.__self__, Attr(path, "__self__"))
         else:
             self.guard(path, TypeIs(kind))
             self._reached(value, path)
             if kind is slice:  # nobody writes to one, and an index takes its ends unseen
                 self._parts(value)
         return value
+
+    def _bound(self, method: types.MethodType, path: Path) -> None:
+        """A bound method: another one of the same function and object will do."""
+        self.guard(path, TypeIs(types.MethodType))
+        self.register(method, path)
+        self._fixed(method.__func__, Attr(path, "__func__"))
+        self._fixed(method.__self__, Attr(path, "__self__"))
 
     def fixed(self, value: Any, path: Path) -> None:
         """`value` was read at `path` by code that keeps it as it is."""

@@ -132,18 +132,13 @@ def _place(rec: Recorder, function: types.FunctionType) -> None:
             rec.known.guard(attribute_ops.Attr(base, name), Is(getattr(function, name)))
     for index, value in enumerate(function.__defaults__ or ()):
         if not is_constant(value):
-            rec.known.register(
+            rec.known.loaded(
                 value, attribute_ops.Item(attribute_ops.Attr(base, "__defaults__"), index)
             )
     for name, value in (function.__kwdefaults__ or {}).items():
-        if is_constant(value):
-            rec.known.loaded(
-                value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
-            )
-        else:
-            rec.known.register(
-                value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
-            )
+        rec.known.loaded(
+            value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
+        )
 
 
 def _unseen(rec: Recorder, function: Any, args: Args, kwargs: Kwargs, why: str) -> Any:

@@ -1,0 +1,116 @@
+"""Methods kept somewhere by themselves: what their objects hold is guarded and written as ever."""
+
+import functools
+
+import dynfix
+import pytest
+import torch
+
+
+class Counter:
+    def __init__(self):
+        self.state, self.calls, self.seen = {}, 0, []
+
+    def count(self, x):
+        if not self.state:
+            self.state["first"] = 1
+            return x * 2
+        self.calls += 1
+        return x * 3 + self.calls
+
+
+def by_closure(counter):
+    count = counter.count
+    return lambda x: count(x)
+
+
+def by_attribute(counter):
+    holder = type("Holder", (), {})()
+    holder.count = counter.count
+    return lambda x: holder.count(x)
+
+
+def by_list(counter):
+    counts = [counter.count]
+    return lambda x: counts[0](x)
+
+
+def by_partial(counter):
+    count = functools.partial(counter.count)
+    return lambda x: count(x)
+
+
+def by_default(counter):
+    return lambda x, count=counter.count: count(x)
+
+
+def by_keyword_default(counter):
+    return lambda x, *, count=counter.count: count(x)
+
+
+def of_a_list(counter):
+    append, length = counter.seen.append, counter.seen.__len__
+
+    def called(x):
+        append(1)
+        return x + length()
+
+    return called
+
+
+KEPT = (
+    by_closure,
+    by_attribute,
+    by_list,
+    by_partial,
+    by_default,
+    by_keyword_default,
+    of_a_list,
+)
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.__name__)
+def test_state_behind_a_kept_method(kept):
+    plain, other = Counter(), Counter()
+    eager, compiled = kept(plain), dynfix.compile(kept(other), backend="eager")
+    for step in range(6):
+        x = torch.full((2,), float(step))
+        assert torch.equal(compiled(x), eager(x)), step
+        assert vars(plain) == vars(other)
+        if step == 3:
+            for counter in (plain, other):
+                counter.state.clear()
+                counter.calls = 10
+
+
+def test_another_object_behind_the_method():
+    first, second = Counter(), Counter()
+    holder = Counter()
+    holder.method = first.count
+    compiled = dynfix.compile(lambda x: holder.method(x), backend="eager")
+    x = torch.ones(2)
+    assert [compiled(x)[0].item() for _ in range(3)] == [2, 4, 5]
+    second.state, second.calls = {"first": 1}, 100
+    holder.method = second.count
+    assert compiled(x)[0].item() == 104
+    holder.method = first.count
+    assert compiled(x)[0].item() == 6
+
+
+def test_an_update_kept_as_a_method():
+    results = []
+    for compiles in (False, True):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.AdamW([parameter], lr=0.1)
+        update = optimizer.step
+
+        def step(x, parameter=parameter, update=update, optimizer=optimizer):
+            (parameter * x).sum().backward()
+            update()
+            optimizer.zero_grad()
+
+        called = dynfix.compile(step, backend="eager") if compiles else step
+        for number in range(5):
+            called(torch.arange(3.0) + number**2)
+        results.append((parameter.detach(), optimizer.state[parameter]["step"]))
+    torch.testing.assert_close(*results)
