@@ -39,13 +39,17 @@ class GraphedProgram:
 
     Calls that cannot be captured (a tensor of the host among the inputs, a stream that captures
     already, an operator that waits for the device) run as they are; the reason is logged once.
-    writes: the inputs that the program writes to.
+    writes: the inputs that the program writes to; returned: how many results, the first ones, go
+    to a caller who may keep them at every call.
     """
 
     _boxed_call = True
 
-    def __init__(self, program: Program, device: torch.device, writes: frozenset[int]) -> None:
+    def __init__(
+        self, program: Program, device: torch.device, writes: frozenset[int], returned: int
+    ) -> None:
         self.program, self.device, self.writes = program, device, writes
+        self.returned = returned
         self.name, self.source = program.name, program.source
         self._lock = threading.Lock()
         self._variants: dict[tuple[Any, ...], _Variant] = {}
@@ -78,7 +82,7 @@ class GraphedProgram:
         if found is None and len(self._variants) < _SIZES:
             tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
             if all(tensor.device == self.device for tensor in tensors):
-                self._variants[key] = _Variant(self.program, self.device, args, self.writes)
+                self._variants[key] = _Variant(self, args)
         return found
 
 
@@ -93,14 +97,9 @@ def _addresses(args: Sequence[Any]) -> list[int]:
 class _Variant:
     """The lanes for one set of sizes."""
 
-    def __init__(
-        self,
-        program: Program,
-        device: torch.device,
-        args: Sequence[Any],
-        writes: frozenset[int],
-    ) -> None:
-        self.program, self.device, self.writes = program, device, writes
+    def __init__(self, whole: GraphedProgram, args: Sequence[Any]) -> None:
+        self.program, self.device, self.writes = whole.program, whole.device, whole.writes
+        self.returned = whole.returned
         self.lanes: list[_Lane] = []
         self.copied_results: set[int] = set()
         self.captures = 0
@@ -138,9 +137,9 @@ class _Variant:
         self.captures += 1
         if self.captures > _CAPTURES:
             raise _NotCapturable("its inputs are elsewhere at every call")
-        last = len(self.lanes) == _LANES - 1
+        copies = None if len(self.lanes) == _LANES - 1 else self.returned
         copied = frozenset(k for k, arg in enumerate(args) if self._moves(k, arg))
-        lane = _Lane(self.program, self.device, args, copied, copies=last)
+        lane = _Lane(self.program, self.device, args, copied, copies)
         self.lanes.append(lane)
         return lane
 
@@ -155,8 +154,8 @@ Maker = Callable[[Sequence[Any]], Any]
 
 
 class _Lane:
-    """One captured graph. copied: the inputs that have memory here; copies: every result is handed
-    out as a copy."""
+    """One captured graph. copied: the inputs that have memory here; copies: how many results, the
+    first ones, are handed out as copies if they are tiny; None: every result is."""
 
     def __init__(
         self,
@@ -164,11 +163,11 @@ class _Lane:
         device: torch.device,
         args: Sequence[Any],
         copied: frozenset[int],
-        copies: bool,
+        copies: int | None,
     ) -> None:
         self.copied = sorted(copied)
         self.inputs = {k: _like(args[k]) for k in self.copied}
-        self.into = [(k, _dense(made)) for k, made in self.inputs.items()]
+        self.into = _by_type([(k, _dense(made)) for k, made in self.inputs.items()])
         given = [self.inputs.get(k, arg) for k, arg in enumerate(args)]
         places = [
             k for k, arg in enumerate(args) if isinstance(arg, torch.Tensor) and k not in copied
@@ -183,8 +182,9 @@ class _Lane:
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
         del results, given, known
         self.counts = {k: _uses(storage) for k, storage in self.storages.items()}
-        tiny = {k for k, storage in self.storages.items() if storage.nbytes() <= _TINY}
-        self.copied_results = set(self.own) if copies else tiny
+        self.copied_results = set(self.own)
+        if copies is not None:
+            self.copied_results = {k for k in self.own if k < copies and self.size_of(k) <= _TINY}
 
     def _maker(
         self,
@@ -222,8 +222,8 @@ class _Lane:
         self, args: list[Any], copied_results: set[int], writes: frozenset[int]
     ) -> list[Any]:
         with torch.no_grad():
-            for k, into in self.into:
-                into.copy_(_dense(args[k]))
+            for places, into in self.into:
+                _copy(into, [_dense(args[k]) for k in places])
             self.graph.replay()
             for k in writes.intersection(self.copied):
                 _dense(args[k]).copy_(_dense(self.inputs[k]))
@@ -236,16 +236,28 @@ class _Lane:
 
     def _copies(self, chosen: set[int]) -> dict[int, torch.Tensor]:
         """These results in memory of their own, those of a type by one call."""
-        kinds: dict[torch.dtype, list[int]] = {}
-        for k in chosen:
-            kinds.setdefault(self.own[k].dtype, []).append(k)
         copies = {k: torch.empty_like(self.own[k]) for k in chosen}
-        for numbers in kinds.values():
-            if len(numbers) == 1:
-                copies[numbers[0]].copy_(self.own[numbers[0]])
-            else:
-                torch._foreach_copy_([copies[k] for k in numbers], [self.own[k] for k in numbers])
+        for places, made in _by_type([*copies.items()]):
+            _copy(made, [self.own[k] for k in places])
         return copies
+
+
+def _by_type(tensors: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[list[int], list[Any]]]:
+    """The numbers and the tensors, those of a type together."""
+    kinds: dict[torch.dtype, tuple[list[int], list[Any]]] = {}
+    for k, tensor in tensors:
+        numbers, found = kinds.setdefault(tensor.dtype, ([], []))
+        numbers.append(k)
+        found.append(tensor)
+    return [*kinds.values()]
+
+
+def _copy(into: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+    """Tensors of a type by one call."""
+    if len(into) == 1:
+        into[0].copy_(given[0])
+    else:
+        torch._foreach_copy_(into, given)  # type: ignore[arg-type]
 
 
 def _view_of(
