@@ -120,8 +120,9 @@ def _biased(node: Any) -> tuple[Node, Node] | None:
         return None
     value: Any = made.meta["val"]
     wide = (value.shape[1], *(1,) * (value.dim() - 2))
-    fits = bias.meta["val"].dtype is value.dtype and tuple(shaped.meta["val"].shape) == wide
-    return (made, bias) if fits else None
+    vector: Any = bias.meta["val"]
+    fits = vector.dtype is value.dtype and vector.stride() == (1,)
+    return (made, bias) if fits and tuple(shaped.meta["val"].shape) == wide else None
 
 
 def _vector(node: Node) -> Node | None:
@@ -144,8 +145,8 @@ def _is_known(node: Node) -> bool:
         return False
     if node.args[6] or node.args[8] != 1 or not torch.backends.cudnn.enabled:  # transposed, groups
         return False
-    counts = (weight.shape[0], weight.shape[1])
-    even = all(isinstance(count, int) and count % _EIGHT == 0 for count in counts)
+    known = all(isinstance(size, int) for size in (*made.shape, *weight.shape))
+    even = known and weight.shape[0] % _EIGHT == weight.shape[1] % _EIGHT == 0
     return even and made.is_contiguous(memory_format=torch.channels_last)
 
 

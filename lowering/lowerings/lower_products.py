@@ -24,7 +24,7 @@ aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
 _PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
 _BYTES = 16
-_PART = 1 << 26  # bytes of a wide result that may stand beside its copy
+_PART = 1 << 25  # bytes of a wide result that may stand beside its copy
 _TILE = 512  # rows from which the library's kernels lose little by it
 _WORTH = 256  # the product's third size from which a copy of a matrix costs less than it gains
 

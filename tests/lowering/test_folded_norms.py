@@ -132,3 +132,21 @@ def test_an_input_that_is_written_in_between(calls):
         x = torch.randn(4, 16, 9, 9).to(torch.bfloat16)
         with torch.no_grad():
             torch.testing.assert_close(call(x), fn(x), rtol=3e-2, atol=3e-2)
+
+
+def test_biases_that_the_library_is_not_given(calls):
+    """One whose elements lie apart, and one along another axis."""
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(16, 16, 1, bias=False).bfloat16()
+    apart, rows = torch.randn(32).bfloat16(), torch.randn(16).bfloat16()
+
+    def fn(x):
+        one = torch.relu(convolution(x) + apart[::2].view(-1, 1, 1))
+        return one, torch.relu(convolution(x) + rows)
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x = torch.randn(4, 16, 16, 16).to(torch.bfloat16)
+        with torch.no_grad():
+            torch.testing.assert_close(call(x), fn(x), rtol=3e-2, atol=3e-2)
+    assert RELU not in calls
