@@ -26,6 +26,7 @@ from .graphs import effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
+from .graphs.folded_norms import fold_norms
 from .graphs.lone_draws import with_lone_draws
 from .graphs.random_numbers import with_seeds
 from .graphs.result_strides import keep_result_strides
@@ -75,6 +76,7 @@ REWRITES = (
     drop_constant_masks,
     keep_strides,
     prefer_channels_last,
+    fold_norms,
     keep_result_strides,
 )
 _EXPECTED = (

@@ -136,7 +136,7 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     places = [
         k for k, ref in enumerate(unit.inputs) if isinstance(ref, Ref) and ref.buffer in changed
     ]
-    return GraphedProgram(program, device, frozenset(places))
+    return GraphedProgram(program, device, frozenset(places), unit.returned)
 
 
 def _graph_device(unit: Unit) -> torch.device | None:

@@ -24,6 +24,8 @@ aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
 _PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
 _BYTES = 16
+_PART = 1 << 25  # bytes of a wide result that may stand beside its copy
+_TILE = 512  # rows from which the library's kernels lose little by it
 _WORTH = 256  # the product's third size from which a copy of a matrix costs less than it gains
 
 
@@ -50,13 +52,64 @@ def aligned_product(ctx: Context, node: Node, operands: Sequence[Ref]) -> Ref:
     *bias, a, b = operands
     shape: Any = (*a.shape, b.shape[1])
     m, k, n = _aligned(shape, a.strides, b.strides, a.dtype.itemsize)
+    value = ctx.value_of(node)
+    rows = max(_PART // (n * value.itemsize) // _TILE * _TILE, _TILE)
+    if (m, k) == shape[:2] and n != shape[2] and rows < m and _leaves(node):
+        return _in_parts(ctx, node, operands, n, rows)
     given = [*(_padded(ctx, each, (n,)) for each in bias)]
     given += [_padded(ctx, a, (m, k)), _padded(ctx, b, (k, n))]
+    made = _product(ctx, node, given, (m, n))
+    return made if made.shape == tuple(value.shape) else ctx.pointwise(node, made.load)
+
+
+def _product(ctx: Context, node: Node, given: Sequence[Ref], shape: tuple[int, int]) -> Ref:
     value = ctx.value_of(node)
-    layout = Layout((m, n), (n, 1), value.device)
+    layout = Layout(shape, (shape[1], 1), value.device)
     made = Ref(ctx.buffer("ext", value.dtype, layout), layout.shape, layout.strides)
     ctx.items.append(ExternCall(node.target, tuple(given), {}, made, ctx.origin))  # type: ignore[arg-type]
-    return made if made.shape == tuple(value.shape) else ctx.pointwise(node, made.load)
+    return made
+
+
+def _leaves(node: Node) -> bool:
+    """Whether the graph gives the node's result away, and nothing else reads it: it then has to be
+    copied out of what was made wider."""
+    for user in node.users:
+        target = user.target
+        view = isinstance(target, torch._ops.OpOverload) and target.is_view
+        unsafe = target is aten._unsafe_view.default
+        if user.op != "output" and not ((view or unsafe) and _leaves(user)):
+            return False
+    return bool(node.users)
+
+
+def _in_parts(ctx: Context, node: Node, operands: Sequence[Ref], n: int, rows: int) -> Ref:
+    """Some rows at a time, so that the wide result and the copy do not stand side by side. Where
+    the second operand lies by columns, those that are too many are left to a call of their own, and
+    nothing is made wider."""
+    *bias, a, b = operands
+    (m, k), size = a.shape, b.shape[1]
+    whole = ctx.result(ctx.value_of(node))
+    elements = _BYTES // b.dtype.itemsize
+    if b.strides[0] == 1 and size > elements:
+        n = size // elements * elements
+        last = (*(_cut(each, 0, n, size) for each in bias), a, _cut(b, 1, n, size))
+        made = _product(ctx, node, last, (m, size - n))
+        ctx.fill(_cut(whole, 1, n, size), made.load)
+        whole_rows = _cut(whole, 1, 0, n)
+        bias, b = [_cut(each, 0, 0, n) for each in bias], _cut(b, 1, 0, n)
+    else:
+        whole_rows = whole
+        bias, b = [_padded(ctx, each, (n,)) for each in bias], _padded(ctx, b, (k, n))
+    for start in range(0, m, rows):
+        stop = min(start + rows, m)
+        some = _product(ctx, node, (*bias, _cut(a, 0, start, stop), b), (stop - start, n))
+        ctx.fill(_cut(whole_rows, 0, start, stop), some.load)
+    return whole
+
+
+def _cut(ref: Ref, axis: int, start: int, stop: int) -> Ref:
+    shape = (*ref.shape[:axis], stop - start, *ref.shape[axis + 1 :])
+    return dataclasses.replace(ref, shape=shape, offset=ref.offset + start * ref.strides[axis])
 
 
 def _aligned(

@@ -33,6 +33,8 @@ LIBRARY = frozenset(
         *PRODUCTS,
         aten.convolution.default,
         aten.convolution_backward.default,
+        aten.cudnn_convolution_relu.default,
+        aten.cudnn_convolution_add_relu.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
         aten.embedding_dense_backward.default,

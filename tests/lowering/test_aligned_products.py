@@ -67,3 +67,25 @@ def test_gradients():
         expected = torch.autograd.grad((x @ w.t()).float().square().sum(), (x, w))
         for one, two in zip(found, expected, strict=True):
             torch.testing.assert_close(one, two, rtol=3e-2, atol=0.5)
+
+
+@pytest.mark.parametrize("order", ["r", "c"])
+def test_a_result_of_the_graph_is_made_some_rows_at_a_time(calls, monkeypatch, order):
+    """The wide product and the copy that the caller gets do not stand side by side."""
+    monkeypatch.setattr(lower_products, "_PART", 3 * 16 * 2)
+    monkeypatch.setattr(lower_products, "_TILE", 3)
+    x, w, bias = half(8, 16), half(16, 13) if order == "r" else half(13, 16).t(), half(13)
+
+    def fn(x, w, bias):
+        return torch.addmm(bias, x, w).view(2, 4, 13)
+
+    check(fn, x, w, bias)
+    last, width = ([], 16) if order == "r" else ([(8, 5)], 8)
+    assert [each[-1] for each in calls] == [*last, (3, width), (3, width), (2, width)]
+
+
+def test_what_the_graph_reads_itself_is_made_at_once(calls, monkeypatch):
+    monkeypatch.setattr(lower_products, "_PART", 3 * 16 * 2)
+    monkeypatch.setattr(lower_products, "_TILE", 3)
+    check(lambda x, w: (lambda y: (y, y.float().sum()))(x @ w.t()), half(8, 16), half(13, 16))
+    assert [each[-1] for each in calls] == [(8, 16)]

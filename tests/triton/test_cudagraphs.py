@@ -5,6 +5,7 @@ import threading
 import dynfix
 import pytest
 import torch
+from dynfix.lowering import pipeline, stored_graphs
 from torch import nn
 
 pytestmark = pytest.mark.gpu
@@ -195,3 +196,32 @@ def test_inputs_that_are_written():
         x = torch.randn(4, 1, 8, device="cuda")
         same(compiled(cache, at, x), fn(other, at, x))
         same(cache, other)
+
+
+def test_what_a_forward_saves_is_read_where_it_is(monkeypatch):
+    """Small as it is: neither forward nor backward copies it."""
+    programs = []
+
+    class Watched(pipeline.GraphedProgram):
+        def __init__(self, *args):
+            super().__init__(*args)
+            programs.append(self)
+
+    monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
+    monkeypatch.setattr(stored_graphs, "watchers", [lambda unit, launches: launches])
+    ours, theirs = network(), network()
+    compiled = dynfix.compile(ours, mode=MODE)
+    x = torch.randn(16, 64, device="cuda")
+    for turn in range(12):
+        x.normal_()
+        for model, net in ((compiled, ours), (theirs, theirs)):
+            net.zero_grad(set_to_none=turn < 9)  # later they are added up, in memory of the graph
+            model(x).square().mean().backward()
+        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+            same(one.grad, two.grad)
+    (forward,) = [p for p in programs if p.name == "forward"]
+    (backward,) = [p for p in programs if p.name == "backward"]
+    lanes = [lane for variant in backward._variants.values() for lane in variant.lanes]
+    assert lanes and all(len(lane.copied) <= 1 for lane in lanes)  # the result's gradient
+    lanes = [lane for variant in forward._variants.values() for lane in variant.lanes]
+    assert lanes and all(lane.copied_results <= {0} for lane in lanes)
