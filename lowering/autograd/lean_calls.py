@@ -35,7 +35,6 @@ _UNUSUAL = (
     "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
 )
 _interpreters: Any = torch._C._functorch.peek_interpreter_stack
-_keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 def lean(
@@ -131,20 +130,17 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
     constant = [k for k, info in enumerate(facts.output_info) if not info.requires_grad]
     gradients = _gradients(facts)
     autocast: Any = torch._C._DisableAutocast if without_autocast else nullcontext
-    lend = getattr(forward, "lend", None)  # of a CUDA graph
 
     class CompiledFunction(torchs):  # type: ignore[misc]
         taken = tuple(k for k, _ in gradients)  # outputs whose gradients the backward takes
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            # users' hooks, which could keep what is saved, are not met here: guards saw to that
-            call = forward if lend is None else partial(_lent, lend, ctx)
             if without_autocast:
                 with autocast():
-                    made = call(list(inputs))
+                    made = forward(list(inputs))
             else:
-                made = call(list(inputs))
+                made = forward(list(inputs))
             ctx.save_for_backward(*map(_kept, made[checked]))
             ctx._tensors_no_vc_check = [*map(_kept, made[unchecked])]
             ctx.symints, ctx.opaque_objects = made[numbers], ()
@@ -171,21 +167,10 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
             ctx.maybe_clear_saved_tensors()
             if without_autocast:
                 with autocast():
-                    found = tuple(program(args))
-            else:
-                found = tuple(program(args))
-            if lend is not None and not _keeps_graph():
-                ctx.dynfix_loan = None
-            return found
+                    return tuple(program(args))
+            return tuple(program(args))
 
     return CompiledFunction
-
-
-def _lent(lend: Callable[..., Any], ctx: Any, inputs: list[Any]) -> list[Any]:
-    """The program's results; what is saved of them is lent to the context."""
-    made: list[Any]
-    made, ctx.dynfix_loan = lend(inputs)
-    return made
 
 
 def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
