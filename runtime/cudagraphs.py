@@ -179,6 +179,7 @@ class _Lane:
         known = [*enumerate(given)]
         constants = [v for v in program.namespace.values() if isinstance(v, torch.Tensor)]
         self.makers = [self._maker(k, made, known, constants) for k, made in enumerate(results)]
+        self.same = _repeated(results)
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
         del results, given, known
         self.counts = {k: _uses(storage) for k, storage in self.storages.items()}
@@ -231,6 +232,8 @@ class _Lane:
             made = [
                 copies[k] if k in copies else maker(args) for k, maker in enumerate(self.makers)
             ]
+            for k, earlier in self.same.items():  # writing one shows in the other's version
+                made[k] = made[earlier]
         args.clear()
         return made
 
@@ -240,6 +243,17 @@ class _Lane:
         for places, made in _by_type([*copies.items()]):
             _copy(made, [self.own[k] for k in places])
         return copies
+
+
+def _repeated(results: Sequence[Any]) -> dict[int, int]:
+    """The results that are the same tensor as an earlier one."""
+    first: dict[int, int] = {}
+    places = {k: first.setdefault(id(r), k) for k, r in enumerate(results) if _is_tensor(r)}
+    return {k: earlier for k, earlier in places.items() if k != earlier}
+
+
+def _is_tensor(result: Any) -> bool:
+    return isinstance(result, torch.Tensor)
 
 
 def _by_type(tensors: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[list[int], list[Any]]]:

@@ -1,0 +1,123 @@
+"""The memory of CUDA graphs, with graphs that a CPU stands for: a replay runs the program again on
+the memory of the capture."""
+
+import contextlib
+
+import dynfix
+import pytest
+import torch
+from dynfix.lowering import pipeline, stored_graphs
+from dynfix.runtime import cudagraphs
+from torch import nn
+
+
+class Graph:
+    def __init__(self, program, given, results):
+        self.program, self.given, self.results = program, given, results
+
+    def replay(self):
+        for result, made in zip(self.results, self.program(list(self.given)), strict=True):
+            if isinstance(result, torch.Tensor) and result is not made:
+                result.data.copy_(made)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The programs that are made."""
+    found = []
+
+    class Watched(cudagraphs.GraphedProgram):
+        def __init__(self, *args):
+            super().__init__(*args)
+            found.append(self)
+
+        def _may_replay(self):
+            return True
+
+    def captured(program, device, given):
+        with contextlib.suppress(AttributeError):
+            results = program(list(given))
+        return Graph(program, given, results), results
+
+    monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
+    monkeypatch.setattr(pipeline, "_graph_device", lambda unit: torch.device("cpu"))
+    monkeypatch.setattr(cudagraphs, "_captured", captured)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    for module in (pipeline, stored_graphs):  # nothing is taken from earlier runs
+        monkeypatch.setattr(module, "watchers", [lambda unit, launches: launches])
+    return found
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return torch.tanh(self.second(torch.tanh(self.first(x)) * x.sum()))
+
+
+def compiled(model):
+    return dynfix.compile(model, mode="reduce-overhead")
+
+
+def lanes(programs, name):
+    found = [p for p in programs if p.name == name]
+    assert found
+    return [lane for p in found for v in p._variants.values() for lane in v.lanes]
+
+
+def same(ours, theirs):
+    for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad)
+
+
+def test_steps_read_what_was_saved_where_it_is(programs):
+    ours, theirs = Net(), Net()
+    call, x = compiled(ours), torch.randn(5, 6)
+    for turn in range(12):
+        x.normal_()
+        for model, net in ((call, ours), (theirs, theirs)):
+            net.zero_grad(set_to_none=turn < 8)  # later they are added up
+            model(x).square().sum().backward()
+        same(ours, theirs)
+    assert all(lane.copied_results == {0} for lane in lanes(programs, "forward"))
+
+
+def test_forwards_before_their_backwards(programs):
+    """What is saved for one is not overwritten by the next, nor if it is kept for a second time."""
+    ours, theirs = Net(), Net()
+    call = compiled(ours)
+    for turn in range(8):
+        inputs = [torch.randn(5, 6) for _ in range(3)]
+        for model, net in ((call, ours), (theirs, theirs)):
+            net.zero_grad(set_to_none=True)
+            losses = [model(x).square().sum() for x in inputs]
+            losses[0].backward(retain_graph=True)
+            kept = model(inputs[1])
+            losses[2].backward()
+            losses[0].backward(retain_graph=turn % 2 == 0)
+            losses[1].backward()
+            kept.sum().backward()
+        same(ours, theirs)
+        del losses, kept
+
+
+def test_a_result_that_is_written_before_the_backward(programs):
+    """As eager: the backward needs what was there."""
+    call = compiled(nn.Tanh())
+    for rows in (3, 2000):  # small ones are handed out as copies
+        x = torch.randn(rows, 6, requires_grad=True)
+        for _ in range(5):
+            call(x).sum().backward()
+        out = call(x)
+        with torch.no_grad():
+            out.add_(1)
+        x.grad = None
+        try:
+            out.sum().backward()
+        except RuntimeError as error:
+            assert "inplace" in str(error)
+        else:
+            torch.testing.assert_close(x.grad, 1 - torch.tanh(x.detach()) ** 2)
