@@ -8,7 +8,7 @@ variable. Returns nonzero if an indirect load was out of range.
 
 import dataclasses
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -60,12 +60,14 @@ class Kernel:
     big: bool
 
 
-def print_kernel(group: Group) -> Kernel:
-    return GroupPrinter(with_positions(without_divisions(group)), group_variables(group)).print()
+def print_kernel(group: Group, may_meet: Container[Buffer] = ()) -> Kernel:
+    """may_meet: buffers that may lie where others of the kernel do."""
+    simple = with_positions(without_divisions(group))
+    return GroupPrinter(simple, group_variables(group), may_meet).print()
 
 
-def printed(loops: Group | Batch) -> Kernel:
-    return print_batch(loops) if isinstance(loops, Batch) else print_kernel(loops)
+def printed(loops: Group | Batch, may_meet: Container[Buffer] = ()) -> Kernel:
+    return print_batch(loops) if isinstance(loops, Batch) else print_kernel(loops, may_meet)
 
 
 def print_batch(batch: Batch) -> Kernel:
@@ -164,8 +166,10 @@ def _extremum_reductions(name: str, dtype: torch.dtype) -> str:
 
 
 class GroupPrinter:
-    def __init__(self, group: Group, variables: tuple[Var, ...]) -> None:
-        self.group = group
+    def __init__(
+        self, group: Group, variables: tuple[Var, ...], may_meet: Container[Buffer] = ()
+    ) -> None:
+        self.group, self.may_meet = group, may_meet
         self.variables = variables
         self.lines = Lines()
         self.rows = kept_rows(group.nests)
@@ -184,7 +188,8 @@ class GroupPrinter:
         for number, buffer in enumerate(self.buffers):
             constness = "" if buffer in self.written else "const "
             kind = constness + element_type(buffer)
-            lines.add(f"{kind} *__restrict__ {buffer.name} = ({kind} *)p[{number}];")
+            alone = "" if buffer in self.may_meet else "__restrict__ "
+            lines.add(f"{kind} *{alone}{buffer.name} = ({kind} *)p[{number}];")
         for number, var in enumerate(self.variables, len(self.buffers)):
             lines.add(f"const int64_t {var.name} = (int64_t)p[{number}];")
         lines.add("int64_t bad = 0;")

@@ -18,9 +18,9 @@ def sources(monkeypatch):
     made = []
     real = pipeline.CppTarget.build
 
-    def build(self, unit, groups):
+    def build(self, unit, groups, *more):
         made.extend(print_kernel(group).source for group in groups)
-        return real(self, unit, groups)
+        return real(self, unit, groups, *more)
 
     monkeypatch.setattr(pipeline.CppTarget, "build", build)
     return made
