@@ -38,7 +38,7 @@ from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, element_type, library_calls
 from .cpp_positions import with_positions
-from .cpp_rows import kept_rows, uses_rows
+from .cpp_rows import kept_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import TilePrinter, find_tiles
@@ -112,11 +112,17 @@ def library_source(
     kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]
 ) -> str:
     """The source of one library."""
-    folds = [_template("rows.h")] if any(uses_rows(group.nests) for group in groups) else []
-    kernels = list(kernels)
-    tiles = [_template("tiles.h")] if any("op_transpose" in k.source for k in kernels) else []
-    parts = [_template("prelude.h"), *folds, *tiles, *_declarations(groups, vector_math)]
-    return "\n\n".join([*parts, *(kernel.source for kernel in kernels)]) + "\n"
+    texts = [kernel.source for kernel in kernels]
+    parts = [
+        _template(f"{name}.h")
+        for name, words in _TEMPLATES.items()
+        if any(word in text for text in texts for word in words)
+    ]
+    parts = [_template("prelude.h"), *parts, *_declarations(groups, vector_math)]
+    return "\n\n".join([*parts, *texts]) + "\n"
+
+
+_TEMPLATES = {"rows": ("op_row_", "Kept<"), "tiles": ("op_transpose",)}
 
 
 @cache
