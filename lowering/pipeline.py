@@ -32,7 +32,7 @@ from .stages.schedule import schedule, schedule_unfused
 from .stages.simplify import simplify
 from .stages.sink import sink
 from .stages.storage import given_buffers, touched, written
-from .stored_graphs import watchers
+from .stored_graphs import BACKWARD, watchers
 from .targets.cpp_build import CppTarget
 from .targets.extern import LIBRARY, placeable
 from .targets.triton_build import TritonTarget
@@ -100,7 +100,8 @@ def _compile(
     ordered: bool,
 ) -> Program | GraphedProgram:
     with uncollected():
-        unit = lower_graph(graph, name, symbolic_loops, ordered).replace(returned=returned)
+        unit = lower_graph(graph, name, symbolic_loops, ordered)
+        unit = unit.replace(returned=returned, consumes=name == BACKWARD)
         _check(unit, "lower", options)
         for stage in STAGES:
             checkpoint()
@@ -124,7 +125,7 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     if options.verify_ir and (found := storage.overlaps(unit, planned)):
         raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]
-    launches = target.build(unit, groups)
+    launches = target.build(unit, groups, planned.may_meet())
     for watch in watchers:
         launches = watch(unit, launches)
     program = emit(unit, planned, launches)

@@ -1,7 +1,7 @@
 """From scheduled, stored groups to a program."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, Protocol
 
 from ..runtime.arena import ArenaView
@@ -45,8 +45,11 @@ class Target(Protocol):
 
     arena: bool
 
-    def build(self, unit: Unit, groups: list[Group | Batch]) -> dict[Group | Batch, Launch]:
-        """For each group a function and the buffers that it takes, in order."""
+    def build(
+        self, unit: Unit, groups: list[Group | Batch], may_meet: Container[Buffer]
+    ) -> dict[Group | Batch, Launch]:
+        """For each group a function and the buffers that it takes, in order. may_meet: buffers of
+        which one may be stored where another lies that the kernel reads."""
 
 
 def emit(unit: Unit, storage: Storage, launches: dict[Group | Batch, Launch]) -> Program:
@@ -133,7 +136,11 @@ class _Emitter:
 
     def _item(self, item: Item) -> None:
         if isinstance(item, ExternCall):
-            self.made.append(extern_step(item, self.variable, self.exact, self.storage.arena))
+            ahead = [b for b in item.writes() if b in self.storage.ahead]
+            for buffer in ahead:
+                self._allocate(buffer)
+            placed = [*ahead, *(b for b in item.writes() if b in self.storage.arena)]
+            self.made.append(extern_step(item, self.variable, self.exact, placed))
             self.ready.update(item.writes())
             return
         assert isinstance(item, Group | Batch)
@@ -152,11 +159,18 @@ class _Emitter:
 
     def _allocate(self, buffer: Buffer) -> None:
         layout = self.unit.layouts[buffer]
-        old = self.storage.reuse.get(buffer)
+        old = self.storage.reuse.get(buffer) or self.storage.asks.get(buffer)
+        asks = buffer in self.storage.asks
         shape, strides = numbers(layout.shape), numbers(layout.strides)
         self.made.append(
             Alloc(
-                buffer.name, shape, strides, buffer.dtype, layout.device, old.name if old else None
+                buffer.name,
+                shape,
+                strides,
+                buffer.dtype,
+                layout.device,
+                old.name if old else None,
+                asks,
             )
         )
         self.ready.add(buffer)

@@ -99,7 +99,8 @@ class Layout:
 class Unit:
     """One graph. `items` are in an order that respects data flow. `inputs`: Ref, Symbol, or None
     for an unused input. `variables`: of its sizes, in an order in which each can be computed.
-    `returned`: how many of the outputs, the first ones, the caller tells apart as objects."""
+    `returned`: how many of the outputs, the first ones, the caller tells apart as objects.
+    `consumes`: inputs may be held by the program alone."""
 
     name: str
     inputs: tuple[Any, ...]
@@ -109,6 +110,7 @@ class Unit:
     constants: dict[Buffer, torch.Tensor]
     variables: tuple[Given | Var, ...] = ()
     returned: int = 0
+    consumes: bool = False
 
     def replace(self, **changes: Any) -> "Unit":
         return dataclasses.replace(self, **changes)

@@ -65,7 +65,8 @@ class Define:
 
 @dataclasses.dataclass(frozen=True)
 class Alloc:
-    """`name` = a new tensor, or the memory of the dead tensor `reuses`."""
+    """`name` = a new tensor, or the memory of the dead tensor `reuses`; `asks`: of an input that
+    dies, if nothing else holds it."""
 
     name: str
     shape: Shape
@@ -73,6 +74,7 @@ class Alloc:
     dtype: torch.dtype
     device: torch.device
     reuses: str | None = None
+    asks: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,17 +155,14 @@ def _steps_as(tensor: torch.Tensor, strides: Ints) -> bool:
     return all(n == 1 or a == b for n, a, b in zip(tensor.shape, found, strides, strict=True))
 
 
-def _alias(tensor: torch.Tensor, shape: Ints, strides: Ints, offset: int) -> torch.Tensor:
-    return torch.as_strided(tensor, shape, strides, tensor.storage_offset() + offset)
-
-
 # Without the dispatcher, in half the time. An alias has a version counter of its own: it must not
 # be written or returned.
 _fast = torch._C._dynamo.guards
 FAST: dict[str, Callable[..., Any]] = {
-    "alias": getattr(_fast, "_reinterpret_tensor", _alias),
+    "alias": result_memory.reinterpreted,
     "empty_cpu": result_memory.empty_cpu,
     "empty_large": result_memory.empty_large,
+    "take_over": result_memory.take_over,
 }
 
 
@@ -228,12 +227,12 @@ class Program:
         exec(compile(self.source, file, "exec"), self.namespace)
         self._run: Callable[[list[Any]], list[Any]] = self.namespace["call"]
         self._file = file
+        self._calls_library = any(isinstance(step, Extern) for step in steps)
         self._watched: Callable[[list[Any]], list[Any]] | None = None
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        if _profiler_enabled():
-            return self._named_run()(args)
-        return self._run(args)
+        run = self._named_run() if _profiler_enabled() else self._run
+        return result_memory.serving(run, args) if self._calls_library else run(args)
 
     def _named_run(self) -> Callable[[list[Any]], list[Any]]:
         """The same code with a name around each kernel, for torch's profiler: `dynfix::` with the
@@ -299,6 +298,11 @@ class _Writer:
     def write_Alloc(self, step: Alloc) -> None:
         if step.reuses is None:
             self.add(f"{step.name} = {self.allocation(step)}")
+        elif step.asks:
+            dtype = self.constant(step.dtype, str(step.dtype).split(".")[-1])
+            self.add(
+                f"{step.name} = take_over({step.reuses}, {step.shape}, {step.strides}, {dtype})"
+            )
         elif self.layouts.get(step.reuses) == (step.shape, step.strides):
             self.add(f"{step.name} = {step.reuses}; del {step.reuses}")
         else:

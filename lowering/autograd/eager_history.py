@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...runtime import result_memory
 from ...runtime.report import log
 from ...runtime.stored.entries import forget, read, write
 from ..graphs.fakes import PacedFakeMode
@@ -158,4 +159,5 @@ def with_zeros(node: Any, given: list[Any], missing: Sequence[int]) -> None:
     """Gradients of None as zeros, in place, as autograd itself makes them."""
     metas = node._input_metadata
     for k in missing:
-        given[k] = torch.zeros(metas[k].shape, dtype=metas[k].dtype, device=metas[k].device)
+        shape, dtype, device = tuple(metas[k].shape), metas[k].dtype, metas[k].device
+        given[k] = result_memory.zeros(shape, dtype, device)

@@ -128,6 +128,15 @@ def _row_losses(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     return losses
 
 
+def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, with the result contiguous where eager's kernel makes it so."""
+
+    def forward(x: torch.Tensor) -> Any:
+        return decomposed(x.contiguous() if x.device.type == "cpu" else x)
+
+    return forward
+
+
 _MARGINS: Any = aten.multilabel_margin_loss_forward.default
 _MARGINS.py_kernels.update({key: _row_losses(fn) for key, fn in _MARGINS.py_kernels.items()})
 
@@ -144,6 +153,8 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
     chosen.update(random_decompositions(drawing) if drawing else {})
     chosen[_MARGINS] = _row_losses(chosen[_MARGINS])
+    log_sigmoid = aten.log_sigmoid_forward.default
+    chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward

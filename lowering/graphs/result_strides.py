@@ -51,9 +51,9 @@ def all_as_recorded(results: Sequence[Any], strides: Sequence[tuple[int, ...] | 
 
 
 def as_recorded(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The result itself, or a copy in these strides."""
+    """The result itself, or a copy in these strides; where sizes are symbols, in their order."""
     if result._has_symbolic_sizes_strides:
-        return result
+        return _in_order(result, strides)
     axes = zip(result.shape, result.stride(), strides, strict=True)
     if all(size == 1 or is_ == noted for size, is_, noted in axes):
         return result
@@ -61,6 +61,23 @@ def as_recorded(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
         return result
     made = result.new_empty_strided(result.shape, strides)
     return made.copy_(result)
+
+
+def _in_order(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The result itself, or a dense copy with its axes in the order of these strides, if they are
+    those of a dense tensor of the recorded sizes."""
+    hints = [size.node.hint if isinstance(size, torch.SymInt) else size for size in result.shape]
+    if None in hints or 0 in hints or not _is_dense(hints, strides):
+        return result
+    wanted: dict[int, Any] = {}
+    step: Any = 1
+    for axis in sorted(range(len(hints)), key=lambda axis: (strides[axis], hints[axis])):
+        wanted[axis], step = step, step * result.shape[axis]
+    placed = [wanted[axis] for axis in range(len(hints))]
+    axes = zip(hints, result.stride(), placed, strict=True)
+    if all(size == 1 or str(is_) == str(step) for size, is_, step in axes):
+        return result
+    return result.new_empty_strided(result.shape, placed).copy_(result)
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

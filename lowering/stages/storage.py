@@ -1,8 +1,9 @@
 """Where buffers live: which are tensors of their own, which share one arena, and when each dies.
 
 Results and whatever an extern call touches are tensors, but for what library calls read and write
-wherever it is (`placeable`). Everything else is a byte range of one arena, shared by buffers whose
-lifetimes do not meet. A result never shares its memory with anything: it outlives the call.
+wherever it is (`placeable`), and large buffers, for which memory serves that others let go of.
+Everything else is a byte range of one arena, shared by buffers whose lifetimes do not meet. A
+result never shares its memory with anything that lives: it outlives the call.
 """
 
 import dataclasses
@@ -17,19 +18,27 @@ from ..poly import Size, Var, at_least, divided, hint, is_known, variable
 from ..unit import ExternCall, Item, Ref, Unit, leaves
 
 ALIGNMENT = 64
+LARGE = 1 << 20  # bytes from which a buffer is a tensor of its own
 
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
     """`arena` gives byte offsets; `arena_size` its bytes; `reuse` maps a tensor to the dead one
-    whose memory it takes over; `dies` lists, for each item, the tensors that are not needed after
-    it."""
+    whose memory it takes over, `asks` to an input that dies, whose memory it takes if nothing else
+    holds that; `dies` lists, for each item, the tensors that are not needed after it; `ahead`:
+    those that have memory before the library call that fills them."""
 
     arena: dict[Buffer, Size]
     arena_size: Size
     reuse: dict[Buffer, Buffer]
     dies: tuple[tuple[Buffer, ...], ...]
     variables: tuple[Var, ...] = ()  # of the arena's offsets
+    asks: dict[Buffer, Buffer] = dataclasses.field(default_factory=dict)
+    ahead: frozenset[Buffer] = frozenset()
+
+    def may_meet(self) -> set[Buffer]:
+        """Buffers that a kernel may read and another that it writes there."""
+        return {b for pair in (*self.reuse.items(), *self.asks.items()) for b in pair}
 
 
 def touched(item: Item) -> set[Buffer]:
@@ -60,23 +69,28 @@ def plan(
     given = given_buffers(unit)
     outputs, externs = unit.outputs_buffers(), unit.extern_buffers()
     own = {b for b in first if b not in given}
-    shared = {
-        b for b in own if use_arena and b not in outputs and (b not in externs or b in placeable)
-    }
+    alone = {b for b in own if b in outputs or hint(bytes_of(b)) >= LARGE or not use_arena}
+    shared = {b for b in own - alone if b not in externs or b in placeable}
     wanted = [
         (first[b], last[b], bytes_of(b), b)
         for b in sorted(shared, key=lambda b: (first[b], b.name))
     ]
     arena, size = pack([entry for entry in wanted if is_known(entry[2])])
     more, size, variables = pack_slots([entry for entry in wanted if not is_known(entry[2])], size)
-    reuse = taken_over(unit, own - shared - outputs, first, last, library, not use_arena)
+    owned = own - shared
+    reuse = taken_over(
+        unit, owned if use_arena else owned - outputs, first, last, library, use_arena
+    )
+    asks = _inputs_taken_over(unit, owned - set(reuse), last) if use_arena else {}
+    made_there = {b for b in owned & externs if b in placeable and hint(bytes_of(b)) >= LARGE}
+    ahead = frozenset(b for b in made_there if use_arena)
     ends: list[list[Buffer]] = [[] for _ in unit.items]
     for buffer, place in last.items():
         kept = buffer in shared or buffer in outputs or buffer in unit.constants
         if place < len(ends) and not kept:
             ends[place].append(buffer)
     dies = tuple(tuple(sorted(names, key=lambda b: b.name)) for names in ends)
-    return Storage(arena | more, size, reuse, dies, variables)
+    return Storage(arena | more, size, reuse, dies, variables, asks, ahead)
 
 
 def given_buffers(unit: Unit) -> set[Buffer]:
@@ -209,17 +223,18 @@ def taken_over(
     first: dict[Buffer, int],
     last: dict[Buffer, int],
     library: Container[Callable[..., Any]],
-    in_place: bool,
+    in_turn: bool,
 ) -> dict[Buffer, Buffer]:
     """For a tensor that a kernel makes, one of the same dtype, size and device whose memory it
     takes: one that the kernel reads for the last time, each element where it stores it, or one that
     died when nothing else has been allocated since. To hold memory for longer would keep it from
-    what comes in between."""
+    what comes in between. in_turn: kernels run their loops one after the other for each row."""
     makers = {b: item for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
+    outputs = unit.outputs_buffers()
     ready = {b for b in tensors if b not in makers or makers[b].target in library}
     places = sorted(set(first.values()))
     ending: dict[int, list[Buffer]] = {}
-    for buffer in sorted(ready, key=lambda b: b.name):
+    for buffer in sorted(ready - outputs, key=lambda b: b.name):
         ending.setdefault(last[buffer], []).append(buffer)
     chosen: dict[Buffer, Buffer] = {}
     gone = set[Buffer]()
@@ -230,7 +245,7 @@ def taken_over(
         for buffer in sorted(made, key=lambda b: b.name):
             known = [b for b in free if _kind(unit, b) == _kind(unit, buffer)]
             read = (b for b in ending.get(place, ()) if _kind(unit, b) == _kind(unit, buffer))
-            known += (b for b in read if in_place and overwritable(item, b, buffer))
+            known += (b for b in read if overwritable(item, b, buffer, in_turn))
             found = next((b for b in reversed(known) if b not in gone), None)
             if found is not None:
                 chosen[buffer] = found
@@ -238,22 +253,53 @@ def taken_over(
     return chosen
 
 
-def overwritable(item: Item, old: Buffer, new: Buffer) -> bool:
-    """Whether a kernel may store `new` where `old` is: one loop touches them, which makes each
-    element of the one from the element of the other."""
+def _inputs_taken_over(
+    unit: Unit, tensors: set[Buffer], last: dict[Buffer, int]
+) -> dict[Buffer, Buffer]:
+    """For a large tensor that a kernel of a backward makes an input, saved for it, that the kernel
+    reads for the last time, each element where it stores it."""
+    if not unit.consumes:
+        return {}
+    given = {ref.buffer for ref in unit.inputs if isinstance(ref, Ref)} - unit.outputs_buffers()
+    chosen: dict[Buffer, Buffer] = {}
+    for place, item in enumerate(unit.items):
+        if not isinstance(item, Group):
+            continue
+        ending = {b for b in given if last.get(b) == place} & touched(item)
+        for buffer in sorted(written(item) & tensors, key=lambda b: b.name):
+            fit = (b for b in ending if _kind(unit, b) == _kind(unit, buffer))
+            fit = (b for b in fit if hint(bytes_of(b)) >= LARGE)
+            known = sorted(
+                (b for b in fit if overwritable(item, b, buffer, True)), key=lambda b: b.name
+            )
+            if known:
+                chosen[buffer] = known[0]
+                given.discard(known[0])
+                ending.discard(known[0])
+    return chosen
+
+
+def overwritable(item: Item, old: Buffer, new: Buffer, in_turn: bool) -> bool:
+    """Whether a kernel may store `new` where `old` is: one loop stores it, each element made from
+    the element of the other, and loops before that, in turn for each row, read no others."""
     if not isinstance(item, Group) or part_height(item.nests) is not None:
         return False
     nests = [n for n in item.nests if old in n.reads | n.writes or new in n.reads | n.writes]
-    if len(nests) != 1 or nests[0].is_reduction or nests[0].scatters or old in nests[0].writes:
+    *readers, nest = nests
+    if any(old in n.writes or new in n.reads for n in nests) or nest.is_reduction or nest.scatters:
         return False
-    (nest,) = nests
+    in_turn &= len({n.space for n in nests}) == 1
+    if any(new in n.writes for n in readers) or (readers and not in_turn):
+        return False
     stores = [store for store in nest.stores if store.buffer is new]
-    loads = [load for load in nest.loads if load.buffer is old]
-    if len(stores) != 1 or len(loads) != 1 or stores[0].combine is not None or new in nest.reads:
+    loads = [load for one in nests for load in one.loads if load.buffer is old]
+    if len(stores) != 1 or stores[0].combine is not None:
         return False
-    (store,), (load,) = stores, loads
-    same = load.index is store.index and load.mask is None and not holds_positions((load.index,))
-    return same and load in set(walk(store.value))
+    (store,) = stores
+    same = all(load.index is store.index and load.mask is None for load in loads)
+    last = next((load for load in nest.loads if load.buffer is old), None)
+    fixed = not holds_positions((store.index,))
+    return same and fixed and last is not None and last in set(walk(store.value))
 
 
 def _kind(unit: Unit, buffer: Buffer) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ variable. Returns nonzero if an indirect load was out of range.
 
 import dataclasses
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, element_type, library_calls
 from .cpp_positions import with_positions
-from .cpp_rows import kept_rows, uses_rows
+from .cpp_rows import kept_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import TilePrinter, find_tiles
@@ -60,12 +60,14 @@ class Kernel:
     big: bool
 
 
-def print_kernel(group: Group) -> Kernel:
-    return GroupPrinter(with_positions(without_divisions(group)), group_variables(group)).print()
+def print_kernel(group: Group, may_meet: Container[Buffer] = ()) -> Kernel:
+    """may_meet: buffers that may lie where others of the kernel do."""
+    simple = with_positions(without_divisions(group))
+    return GroupPrinter(simple, group_variables(group), may_meet).print()
 
 
-def printed(loops: Group | Batch) -> Kernel:
-    return print_batch(loops) if isinstance(loops, Batch) else print_kernel(loops)
+def printed(loops: Group | Batch, may_meet: Container[Buffer] = ()) -> Kernel:
+    return print_batch(loops) if isinstance(loops, Batch) else print_kernel(loops, may_meet)
 
 
 def print_batch(batch: Batch) -> Kernel:
@@ -110,11 +112,17 @@ def library_source(
     kernels: Iterable[Kernel], groups: Sequence[Group], vector_math: frozenset[str]
 ) -> str:
     """The source of one library."""
-    folds = [_template("rows.h")] if any(uses_rows(group.nests) for group in groups) else []
-    kernels = list(kernels)
-    tiles = [_template("tiles.h")] if any("op_transpose" in k.source for k in kernels) else []
-    parts = [_template("prelude.h"), *folds, *tiles, *_declarations(groups, vector_math)]
-    return "\n\n".join([*parts, *(kernel.source for kernel in kernels)]) + "\n"
+    texts = [kernel.source for kernel in kernels]
+    parts = [
+        _template(f"{name}.h")
+        for name, words in _TEMPLATES.items()
+        if any(word in text for text in texts for word in words)
+    ]
+    parts = [_template("prelude.h"), *parts, *_declarations(groups, vector_math)]
+    return "\n\n".join([*parts, *texts]) + "\n"
+
+
+_TEMPLATES = {"rows": ("op_row_", "Kept<"), "tiles": ("op_transpose",)}
 
 
 @cache
@@ -164,8 +172,10 @@ def _extremum_reductions(name: str, dtype: torch.dtype) -> str:
 
 
 class GroupPrinter:
-    def __init__(self, group: Group, variables: tuple[Var, ...]) -> None:
-        self.group = group
+    def __init__(
+        self, group: Group, variables: tuple[Var, ...], may_meet: Container[Buffer] = ()
+    ) -> None:
+        self.group, self.may_meet = group, may_meet
         self.variables = variables
         self.lines = Lines()
         self.rows = kept_rows(group.nests)
@@ -184,7 +194,8 @@ class GroupPrinter:
         for number, buffer in enumerate(self.buffers):
             constness = "" if buffer in self.written else "const "
             kind = constness + element_type(buffer)
-            lines.add(f"{kind} *__restrict__ {buffer.name} = ({kind} *)p[{number}];")
+            alone = "" if buffer in self.may_meet else "__restrict__ "
+            lines.add(f"{kind} *{alone}{buffer.name} = ({kind} *)p[{number}];")
         for number, var in enumerate(self.variables, len(self.buffers)):
             lines.add(f"const int64_t {var.name} = (int64_t)p[{number}];")
         lines.add("int64_t bad = 0;")

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from ...runtime.build import build_shared, build_shared_later, probe_flags
 from ...runtime.errors import BuildError
 from ...runtime.launch import Library
 from ..collection import uncollected
-from ..ir import Batch, Group, accesses, group_variables
+from ..ir import Batch, Buffer, Group, accesses, group_variables
 from ..program_steps import Launch
 from ..unit import Unit
 from .cpp import FLAGS, Kernel, library_source, printed
@@ -25,11 +25,13 @@ class CppTarget:
 
     arena = True
 
-    def build(self, unit: Unit, groups: list[Loops]) -> dict[Loops, Launch]:
+    def build(
+        self, unit: Unit, groups: list[Loops], may_meet: Container[Buffer] = ()
+    ) -> dict[Loops, Launch]:
         if not groups:
             return {}
         with uncollected():
-            kernels = {loops: printed(loops) for loops in groups}
+            kernels = {loops: printed(loops, may_meet) for loops in groups}
         texts = {group: general_text(group, kernel) for group, kernel in kernels.items()}
         first = dict(zip(reversed(texts.values()), reversed(texts), strict=True))
         names = {

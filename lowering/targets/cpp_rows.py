@@ -44,15 +44,6 @@ def finds_in_row(reduced: Reduced, last: Axis) -> bool:
     return position and reduced.value.dtype in (torch.float32, torch.float64) and _long(last)
 
 
-def uses_rows(nests: Sequence[Nest]) -> bool:
-    return any(
-        folds_row(r, nest.axes[-1]) or finds_in_row(r, nest.axes[-1])
-        for nest in nests
-        if nest.inner
-        for r in _reductions(nest)
-    )
-
-
 def _reductions(nest: Nest) -> Iterator[Reduced]:
     return (value for value in store_values(nest) if isinstance(value, Reduced))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,9 @@ class TritonTarget:
     def __init__(self, tune: bool = False, interpret: bool = False) -> None:
         self.tune, self.interpret = tune, interpret
 
-    def build(self, unit: Unit, groups: list[Group | Batch]) -> dict[Group | Batch, Launch]:
+    def build(
+        self, unit: Unit, groups: list[Group | Batch], may_meet: Container[Buffer] = ()
+    ) -> dict[Group | Batch, Launch]:
         """Raises LoweringError for what Triton cannot express, BuildError for what it rejects."""
         placed: dict[torch.device, list[Group | Batch]] = {}
         for group in groups:
@@ -40,7 +42,7 @@ class TritonTarget:
         built: dict[Group | Batch, Launch] = {}
         for device, own in placed.items():
             if device.type == "cpu" and not self.interpret:
-                built |= CppTarget().build(unit, own)
+                built |= CppTarget().build(unit, own, may_meet)
             else:
                 built |= self._build(unit, own, device)
         return built

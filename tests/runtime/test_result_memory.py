@@ -54,6 +54,72 @@ def test_what_is_kept_is_bounded(native):
         native.keep_at_most(1 << 28)
 
 
+def test_small_results_that_died_beside_each_other_serve_a_large_one(native):
+    native.keep_at_most(0)
+    native.keep_at_most(1 << 28)
+    whole = made((6 * SHAPE[0], SHAPE[1]))
+    del whole
+    small = [made() for _ in range(6)]
+    del small
+    before = native.kept()
+    large = made((5 * SHAPE[0], SHAPE[1]))
+    assert before - native.kept() >= large.nbytes
+
+
+def test_zeros_are_zeros_and_may_be_written():
+    zeros = result_memory.zeros(SHAPE, torch.float32, torch.device("cpu"))
+    assert zeros.shape == SHAPE and zeros.is_contiguous() and not bool(zeros.any())
+    zeros.add_(1)
+    again = result_memory.zeros(SHAPE, torch.float32, torch.device("cpu"))
+    assert bool((zeros == 1).all()) and not bool(again.any())
+
+
+def kept_elsewhere(tensor):
+    return {
+        "a variable": lambda: tensor,
+        "a view": lambda: tensor[1:],
+        "numpy": lambda: tensor.numpy(),
+        "its storage": lambda: tensor.untyped_storage(),
+        "another tensor": lambda: tensor.detach(),
+    }
+
+
+def overwritten(args):
+    (arg,) = args
+    args.clear()
+    made = result_memory.take_over(arg, SHAPE, (SHAPE[1], 1), torch.float32)
+    there = made.data_ptr() == arg.data_ptr()
+    del arg
+    return there
+
+
+def test_memory_that_nothing_else_holds_is_taken_over():
+    assert overwritten([made()])
+    assert not overwritten([torch.empty(SHAPE)])  # of unknown origin
+
+
+@pytest.mark.parametrize("how", kept_elsewhere(torch.empty(1)))
+def test_memory_that_something_else_holds_is_left_alone(how):
+    tensor = made()
+    other = kept_elsewhere(tensor)[how]()
+    args = [tensor]
+    del tensor
+    assert not overwritten(args) and other is not None
+
+
+def test_large_results_of_library_calls_lie_there(native):
+    x = torch.randn(4, 8, 64, 64)
+    weight = torch.randn(8, 8, 3, 3)
+    call = compile_graph(
+        symbolic_trace(lambda x, w: torch.conv2d(x, w, padding=1)), [x, weight], Options()
+    )
+    address = call(x, weight).data_ptr()
+    assert call(x, weight).data_ptr() == address
+    torch.testing.assert_close(call(x, weight), torch.conv2d(x, weight, padding=1))
+    before = native.kept()
+    assert torch.conv2d(x, weight, padding=1) is not None and native.kept() == before
+
+
 def test_threads_never_share():
     wrong = []
 
