@@ -137,7 +137,7 @@ def _place(rec: Recorder, function: types.FunctionType) -> None:
             )
     for name, value in (function.__kwdefaults__ or {}).items():
         if is_constant(value):
-            rec.known.loaded(
+            rec.known.fixed(
                 value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
             )
         else:
