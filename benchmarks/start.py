@@ -1,7 +1,9 @@
-"""Cold and warm starts of a 4-layer Llama: processor seconds of a fresh process from the made model
-to the end of its second call, dynfix.compile and torch.compile.
+"""Cold and warm starts of small models (Llama of 4 layers, BERT, T5): processor seconds of a fresh
+process from the made model to the end of its second call, dynfix.compile and torch.compile.
 
-    python benchmarks/start.py [--rounds N] [--what forward training]
+    python benchmarks/start.py [--rounds N] [--what forward training] [--models llama bert t5]
+
+`--backend aot_eager`: capture and AOTAutograd alone, without kernels.
 
 Cold: with an empty cache folder. Warm: the same program once more. Seconds are the process's and
 its compilers' (user and system), without importing torch and transformers and making the model;
@@ -29,13 +31,9 @@ def processor() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def started(compiler: str, what: str) -> dict[str, float]:
-    """In the process that is measured: seconds of loading the compiler, and of two calls."""
-    import torch
+def llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=1024,
         hidden_size=256,
@@ -46,45 +44,94 @@ def started(compiler: str, what: str) -> dict[str, float]:
         max_position_embeddings=512,
         use_cache=False,
     )
-    model = LlamaForCausalLM(config)
+    return LlamaForCausalLM(config), {}
+
+
+def bert():
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=1024,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        max_position_embeddings=512,
+    )
+    return BertForMaskedLM(config), {}
+
+
+def t5():
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=1024,
+        d_model=256,
+        d_kv=32,
+        d_ff=1024,
+        num_layers=4,
+        num_heads=8,
+        use_cache=False,
+    )
+    return T5ForConditionalGeneration(config), {
+        "decoder_input_ids": torch.randint(1024, (4, 32)),
+    }
+
+
+MODELS = {"llama": llama, "bert": bert, "t5": t5}
+
+
+def started(compiler: str, what: str, name: str, backend: str | None) -> dict[str, float]:
+    """In the process that is measured: seconds of loading the compiler, and of two calls."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model, given = MODELS[name]()
+    model.train(what == "training")
     tokens = torch.randint(1024, (4, 64))
+    given = {"input_ids": tokens, **given}
+    if what == "training":
+        given["labels"] = given.get("decoder_input_ids", tokens)
+    options = {} if backend is None else {"backend": backend}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3) if what == "training" else None
     marks = [(processor(), time.perf_counter())]
     if compiler == "dynfix":
         import dynfix
 
-        compiled = dynfix.compile(model)
+        compiled = dynfix.compile(model, **options)
     else:
-        compiled = torch.compile(model)
+        compiled = torch.compile(model, **options)
     marks.append((processor(), time.perf_counter()))
     for _ in range(2):
-        _step(compiled, tokens, optimizer)
+        _step(compiled, given, optimizer)
         marks.append((processor(), time.perf_counter()))
     names = ("load", "first", "second")
     found = {n: b[0] - a[0] for n, a, b in zip(names, marks, marks[1:], strict=False)}
     return found | {"all": marks[-1][0] - marks[0][0], "clock": marks[-1][1] - marks[0][1]}
 
 
-def _step(compiled, tokens, optimizer) -> None:
+def _step(compiled, given, optimizer) -> None:
     import torch
 
     if optimizer is None:
         with torch.no_grad():
-            compiled(input_ids=tokens)
+            compiled(**given)
         return
     optimizer.zero_grad()
-    compiled(input_ids=tokens, labels=tokens).loss.backward()
+    compiled(**given).loss.backward()
     optimizer.step()
 
 
-def process(compiler: str, what: str, folder: str) -> dict[str, float]:
+def process(compiler: str, folder: str, options: list[str]) -> dict[str, float]:
     environment = {
         **os.environ,
         "DYNFIX_CACHE_DIR": os.path.join(folder, "dynfix"),
         "TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
-    command = [sys.executable, __file__, "--one", compiler, "--what", what]
+    command = [sys.executable, __file__, "--one", compiler, *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stderr)
@@ -96,31 +143,40 @@ def main() -> None:
     parser.add_argument("--what", nargs="*", default=["forward", "training"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compilers", nargs="*", default=list(COMPILERS))
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=["llama"])
+    parser.add_argument("--backend")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(started(arguments.one, arguments.what[0])))
+        print(json.dumps(_one(arguments)))
         return
     # as an installed package is; a checkout's modules would be compiled by each process
     package = Path(importlib.util.find_spec("dynfix").origin).parent
     for part in ("rewriter", "lowering", "runtime"):
         compileall.compile_dir(package / part, quiet=2)
-    for what in arguments.what:
-        print_rows(what, arguments.compilers, arguments.rounds)
+    for model in arguments.models:
+        for what in arguments.what:
+            options = ["--models", model, "--what", what]
+            options += ["--backend", arguments.backend] if arguments.backend else []
+            print_rows(f"{model} {what}", arguments.compilers, arguments.rounds, options)
 
 
-def print_rows(what: str, compilers: list[str], rounds: int) -> None:
+def _one(arguments: argparse.Namespace) -> dict[str, float]:
+    return started(arguments.one, arguments.what[0], arguments.models[0], arguments.backend)
+
+
+def print_rows(title: str, compilers: list[str], rounds: int, options: list[str]) -> None:
     seconds: dict[tuple[str, str], list[dict[str, float]]] = {}
     for _ in range(rounds):
         for compiler in compilers:
             with tempfile.TemporaryDirectory() as folder:
                 for state in ("cold", "warm"):
-                    found = process(compiler, what, folder)
+                    found = process(compiler, folder, options)
                     seconds.setdefault((state, compiler), []).append(found)
     for (state, compiler), runs in sorted(seconds.items()):
         middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
         parts = ", ".join(f"{name} {value:.2f}" for name, value in middle.items())
-        print(f"{what}, {state}, {compiler}: {parts}", flush=True)
+        print(f"{title}, {state}, {compiler}: {parts}", flush=True)
 
 
 if __name__ == "__main__":

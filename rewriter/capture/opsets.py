@@ -275,3 +275,11 @@ def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bo
 def draws(name: str) -> bool:
     """Whether the call may advance a random generator; errs on the side of yes."""
     return any(part in name for part in _DRAWING)
+
+
+def attends_without_dropout(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether the call, as the graph has it, is attention that drops nothing at any later call."""
+    if name != "scaled_dot_product_attention":
+        return False
+    dropped = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+    return type(dropped) in (int, float) and dropped == 0

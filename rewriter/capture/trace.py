@@ -283,7 +283,9 @@ class Recorder(ReadRecorder):
         self._bind(result, node)
         written = [tensor for tensor in tensors_in(given) if self.tracker.restamp(tensor)]
         # a dropout that is off gives back what it was given
-        if opsets.draws(name) and (written or all(result is not t for t in tensors_in(given))):
+        off = opsets.attends_without_dropout(name, node_args, node_kwargs)
+        kept = not written and any(result is t for t in tensors_in(given))
+        if opsets.draws(name) and not kept and not off:
             self.segment.random = True
             node.meta["draws"] = "tensor" if isinstance(result, torch.Tensor) else "tensors"
         for tensor in written:

@@ -2,14 +2,16 @@
 made."""
 
 import dataclasses
+import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..dispatch import MISS
 from ..guard import GuardSet
+from . import printed
 from .recipes import Env, Recipe
 from .steps import CALL_INPUT, HOST, Feed, Redo, Step
 from .undo import Undo
@@ -35,6 +37,9 @@ class Plan:
     devices: tuple[torch.device, ...]
 
 
+PRINTED = 1  # calls after which what one does in Python is worth a function of its own
+
+
 class Entry:
     """A plan and the guards under which it stands for a call. `eager` is the user's own
     function."""
@@ -53,18 +58,23 @@ class Entry:
             or any(after for after, _, _ in plan.outcomes)
             or any(getattr(step.program, "may_write_first", False) for step in plan.steps)
         )
-        self._fed_by = self._only_inputs()
+        self._same_objects = printed.same_objects(plan.aliases, plan.distinct)
+        self._fed = self._only_inputs()
+        self._program = _direct(plan.steps[0].program) if plan.steps else None
+        self._finish: printed.Finish = self._walked
 
-    def _only_inputs(self) -> tuple[int, ...] | None:
-        """The inputs of the plan's one program, if nothing else of a call could have to be
-        undone."""
+    def _only_inputs(self) -> Callable[[list[Any]], Sequence[Any]] | None:
+        """What picks the inputs of the plan's one program, if nothing else of a call could have to
+        be undone."""
         plan = self.plan
-        if len(plan.steps) != 1 or plan.outcomes or plan.random or self._keeps:
+        if len(plan.steps) != 1 or plan.outcomes or plan.random:
             return None
         (step,) = plan.steps
         if step.program is None or any(feed.segment != CALL_INPUT for feed in step.feeds):
             return None
-        return tuple(feed.index for feed in step.feeds)
+        if self._keeps and step.writes:
+            return None
+        return _picks([feed.index for feed in step.feeds])
 
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result, or MISS when an outcome is one that this recording has not seen;
@@ -72,10 +82,12 @@ class Entry:
         if self.stays_eager:
             return self.eager(*args, **kwargs)
         plan = self.plan
-        if not self._same_objects(inputs) or (plan.holds is not None and not plan.holds(inputs)):
+        if self._same_objects is not None and not self._same_objects(inputs):
             return MISS
-        if self._fed_by is not None:
-            return self._run_one(self._fed_by, inputs, args, kwargs)
+        if plan.holds is not None and not plan.holds(inputs):
+            return MISS
+        if self._fed is not None:
+            return self._run_one(self._fed(inputs), inputs, args, kwargs)
         undo = Undo(plan.random, plan.devices)
         env = Env(inputs, len(plan.steps), undo.keep_generator)
         try:
@@ -88,33 +100,31 @@ class Entry:
         if not finished:
             undo.back()
             return MISS
-        return self._epilogue(env)
+        result = self._epilogue(env)
+        self.hits += 1
+        return result
 
     def _run_one(
         self,
-        fed_by: tuple[int, ...],
+        fed: Sequence[Any],
         inputs: list[Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        program: Any = self.plan.steps[0].program
         try:
-            outputs = program(*[inputs[index] for index in fed_by])
+            outputs = self._program(*fed)  # type: ignore[misc]
         except Exception:
             return self.eager(*args, **kwargs)
-        env = Env(inputs, 1)
-        env.outputs[0] = outputs
-        return self._epilogue(env)
+        result = self._finish(inputs, (outputs,))
+        self.hits += 1
+        if self.hits == PRINTED:
+            self._finish = printed.finish(self.plan.output, self.plan.effects) or self._finish
+        return result
 
-    def _same_objects(self, inputs: list[Any]) -> bool:
-        """Whether what was one object is one, and what was told apart is not."""
-        for a, b in self.plan.aliases:
-            if inputs[a] is not inputs[b]:
-                return False
-        for group in self.plan.distinct:
-            if len({id(inputs[index]) for index in group}) < len(group):
-                return False
-        return True
+    def _walked(self, inputs: list[Any], outputs: Sequence[Any]) -> Any:
+        env = Env(inputs, 0)
+        env.outputs = list(outputs)
+        return self._epilogue(env)
 
     def _steps(self, env: Env, undo: Undo) -> bool:
         for index, step in enumerate(self.plan.steps):
@@ -130,13 +140,13 @@ class Entry:
         )
 
     def _step(self, step: Step, program: Callable[..., Any], env: Env, undo: Undo) -> Any:
-        tensors = [self._fed(feed, env) for feed in step.feeds]
+        tensors = [self._value(feed, env) for feed in step.feeds]
         if self._keeps:
             for position in step.writes:
                 undo.keep(tensors[position], position in step.histories)
         return program(*tensors)
 
-    def _fed(self, feed: Feed, env: Env) -> Any:
+    def _value(self, feed: Feed, env: Env) -> Any:
         if feed.segment == CALL_INPUT:
             return env.inputs[feed.index]
         if feed.segment == HOST:
@@ -149,8 +159,19 @@ class Entry:
         result = self.plan.output.make(env)
         for effect in self.plan.effects:
             effect.run(env)
-        self.hits += 1
         return result
+
+
+def _direct(program: Any) -> Any:
+    """What a program of another backend calls, without the frame between."""
+    return program.program if getattr(program, "may_write_first", False) else program
+
+
+def _picks(indices: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """What gives the items at `indices`."""
+    if len(indices) > 1:
+        return operator.itemgetter(*indices)
+    return lambda inputs: [inputs[index] for index in indices]
 
 
 def same(value: Any, expected: Any) -> bool:

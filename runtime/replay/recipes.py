@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from . import containers
-from .containers import FILLS, Fields
-from .containers import by_methods as _by_methods
+from .containers import FILLS, Fields, by_methods
 
 
 class CannotRebuild(Exception):
@@ -105,6 +104,14 @@ class Apply(Recipe):
         return made[id(self)]
 
 
+class Table(Apply):
+    """A dict of its own with these names, made of the values."""
+
+    def __init__(self, names: tuple[Any, ...], values: tuple[Recipe, ...]) -> None:
+        super().__init__(lambda *made: dict(zip(names, made, strict=True)), values)
+        self.names = names
+
+
 @dataclasses.dataclass(eq=False)
 class Works(Recipe):
     """A recipe that may raise, tried before anything of the call is done to the outside."""
@@ -157,13 +164,15 @@ class HostValue(Recipe):
 @dataclasses.dataclass(eq=False)
 class Build(Recipe):
     """An object made in the call: `create` with `arguments`, then state, items. The parts are
-    filled after creation, so cycles work."""
+    filled after creation, so cycles work. base: the class written in C that it is of, if `create`
+    makes it by that."""
 
     create: Callable[..., Any]
     arguments: tuple[Recipe, ...] = ()
     state: "Recipe | None" = None
     items: tuple[Recipe, ...] = ()
     pairs: tuple[tuple[Recipe, Recipe], ...] = ()
+    base: type | None = None
     graph = True
 
     def make(self, env: Env) -> Any:
@@ -176,17 +185,17 @@ class Build(Recipe):
         return result
 
     def _fill(self, result: Any, env: Env) -> None:
-        fill = next((way for kind, way in FILLS if isinstance(result, kind)), _by_methods)
+        fill = next((way for kind, way in FILLS if isinstance(result, kind)), by_methods)
         fill(
             result,
             [item.make(env) for item in self.items],
             [(key.make(env), value.make(env)) for key, value in self.pairs],
         )
         if self.state is not None:
-            _set_state(result, self.state.make(env))
+            set_state(result, self.state.make(env))
 
 
-def _set_state(result: Any, state: Any) -> None:
+def set_state(result: Any, state: Any) -> None:
     if isinstance(state, Fields):
         state.put(result)
     elif hasattr(result, "__setstate__"):
@@ -252,7 +261,7 @@ class RecipeMaker:
     def _made(self, obj: Any) -> Recipe:
         cls = type(obj)
         if cls in (list, set, dict):
-            return self._filled(obj, Build(cls))
+            return self._filled(obj, Build(cls, base=cls))
         if cls.__name__ in _NOT_REBUILT:
             raise CannotRebuild(f"a {cls.__name__} made in the call is returned or kept")
         if cls.__module__ == "torch.return_types":
@@ -264,7 +273,8 @@ class RecipeMaker:
             return self._immutable(obj, base)
         if base in containers.EXACT and containers.can_make(obj, base):
             create, arguments = containers.made_by(obj, base)
-            recipe = self._remember(obj, Build(create, tuple(map(self.recipe, arguments))))
+            parts = tuple(map(self.recipe, arguments))
+            recipe = self._remember(obj, Build(create, parts, base=base))
             return self._with_fields(obj, self._filled(obj, recipe))
         return self._reduced(obj)
 
@@ -299,12 +309,7 @@ class RecipeMaker:
         return recipe
 
     def _table(self, values: dict[str, Any]) -> Recipe:
-        """A dict of its own, made of the values."""
-        names = tuple(values)
-        return Apply(
-            lambda *made: dict(zip(names, made, strict=True)),
-            tuple(self.recipe(value) for value in values.values()),
-        )
+        return Table(tuple(values), tuple(self.recipe(value) for value in values.values()))
 
     def _reduced(self, obj: Any) -> Recipe:
         """By the pickle protocol, as copy.deepcopy does, with graph values at the leaves."""

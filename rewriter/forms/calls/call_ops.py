@@ -132,11 +132,11 @@ def _place(rec: Recorder, function: types.FunctionType) -> None:
             rec.known.guard(attribute_ops.Attr(base, name), Is(getattr(function, name)))
     for index, value in enumerate(function.__defaults__ or ()):
         if not is_constant(value):
-            rec.known.loaded(
+            rec.known.fixed(
                 value, attribute_ops.Item(attribute_ops.Attr(base, "__defaults__"), index)
             )
     for name, value in (function.__kwdefaults__ or {}).items():
-        rec.known.loaded(
+        rec.known.fixed(
             value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
         )
 

@@ -57,7 +57,7 @@ def _inner(rec: Recorder, function: Any) -> Any:
     cells = dict(zip(names, (cell.cell_contents for cell in function.__closure__), strict=True))
     if rec.known.path_of(function) is not None:
         for index, name in enumerate(names):
-            rec.known.loaded(cells[name], Attr(Item(closure, index), "cell_contents"))
+            rec.known.fixed(cells[name], Attr(Item(closure, index), "cell_contents"))
             if name != "func":
                 items.guard_content(rec, cells[name])
     return cells["func"]
