@@ -2,18 +2,19 @@
 `torch.while_loop`."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ...runtime.program import expect
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Bodies:
+class Bodies:
     """Two graphs; each takes `captured` tensors of its own, then the operands, and gives a list of
     tensors."""
 
@@ -29,6 +30,14 @@ class _Bodies:
     def _codes(self) -> tuple[str, str]:
         return self.first.code, self.second.code
 
+    @property
+    def graphs(self) -> tuple[GraphModule, GraphModule]:
+        return self.first, self.second
+
+    def through(self, change: Callable[[GraphModule], Any]) -> "Bodies":
+        """The same choice between what `change` makes of the graphs."""
+        return type(self)(change(self.first), change(self.second))
+
     def _functions(self, captured: int, own: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Both as functions of (operands, what the first captures, what the second does)."""
         first, second, end = self.first, self.second, own + captured
@@ -42,7 +51,48 @@ class _Bodies:
         return one, two
 
 
-class Chosen(_Bodies):
+def with_bodies(module: GraphModule) -> Iterator[GraphModule]:
+    """The graph, and those that choices in it run, inner ones first."""
+    for node in module.graph.nodes:
+        if isinstance(node.target, Bodies):
+            for body in node.target.graphs:
+                yield from with_bodies(body)
+    yield module
+
+
+def chosen_in_truth(call: Callable[..., Any], function: Any, *given: Any, **named: Any) -> Any:
+    """What `torch.cond` or `torch.while_loop` gives, by Python's `if` and `while`; `call` calls
+    what they are given."""
+    make = _looped if function is torch.while_loop else _taken
+    return make(call, *given, **named)
+
+
+def _taken(
+    call: Callable[..., Any], pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()
+) -> Any:
+    result = call(true_fn if pred else false_fn, *operands)
+    return _apart(result, operands)
+
+
+def _looped(call: Callable[..., Any], cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
+    result = tuple(carried_inputs)
+    while call(cond_fn, *result):
+        result = tuple(call(body_fn, *result))
+    return _apart(result, carried_inputs)
+
+
+def _apart(result: Any, operands: Any) -> Any:
+    """Copies of those results that are operands, or views of them."""
+    tensors = (each for each in pytree.tree_leaves(operands) if isinstance(each, torch.Tensor))
+    shared = {each.untyped_storage()._cdata for each in tensors}
+    return pytree.tree_map_only(
+        torch.Tensor,
+        lambda each: each.clone() if each.untyped_storage()._cdata in shared else each,
+        result,
+    )
+
+
+class Chosen(Bodies):
     """`torch.cond`: gives what the first graph gives where `test` holds, else the second's."""
 
     __name__ = "cond"
@@ -51,15 +101,26 @@ class Chosen(_Bodies):
         self, test: torch.Tensor, first: Sequence[Any], second: Sequence[Any], *operands: Any
     ) -> tuple[Any, ...]:
         one, two = self._functions(len(first), len(operands))
-        given = (*operands, *first, *second)
+        given, places = _each_once((*operands, *first, *second))
         return tuple(
             torch.ops.higher_order.cond(
-                test, lambda *a: tuple(one(*a)), lambda *a: tuple(two(*a)), given
+                test,
+                lambda *a: tuple(one(*(a[i] for i in places))),
+                lambda *a: tuple(two(*(a[i] for i in places))),
+                given,
             )
         )
 
 
-class Repeated(_Bodies):
+def _each_once(tensors: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int]]:
+    """The tensors that are different ones, and where each stands among them: torch's operator
+    refuses one that it is given twice."""
+    once = {id(each): each for each in tensors}
+    order = list(once)
+    return tuple(once.values()), [order.index(id(each)) for each in tensors]
+
+
+class Repeated(Bodies):
     """`torch.while_loop`: the operands, replaced by what the second graph gives as long as the
     first gives a true one."""
 

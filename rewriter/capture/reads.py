@@ -244,7 +244,7 @@ class ReadRecorder(StoppableMode):
         if self.open_shapes:
             open_shapes.settle(self, name, args, kwargs)
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
-        if self.has_symbols() and self.bodies:
+        if self.has_symbols() and not all(body.plain for body in self.bodies):
             self.sizes_inside |= name in opsets.SIZED
             return func(*args, **kwargs)
         if self.has_symbols():

@@ -47,6 +47,7 @@ class SegmentBuilder:
         self.ops = 0
         self.random = False
         self.open = False
+        self.plain = True  # no transform's tensors pass through it
         self.sizes: dict[Any, torch.fx.Node] = {}
         self._nodes: dict[Value, torch.fx.Node] = {}
         self._imports: list[tuple[Value, Meta | Number]] = []

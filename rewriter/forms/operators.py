@@ -79,7 +79,9 @@ def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if fn is type and len(args) == 1:
         args = (plain(args[0]),)
     opened = family()
-    return fn(*args, **kwargs) if opened is None else open_calls.call(opened, fn, args, kwargs)
+    if opened is None and not open_calls.is_choice(fn):
+        return fn(*args, **kwargs)
+    return open_calls.call(opened, fn, args, kwargs)
 
 
 class Target:

@@ -107,3 +107,59 @@ def test_branches_of_known_sizes_are_compiled(monkeypatch):
         x = torch.full((3,), sign)
         torch.testing.assert_close(compiled(x), x.sin() if sign > 0 else x.cos())
     assert len(ran) >= 3 and len(set(map(id, ran))) == 2
+
+
+def sized(x):
+    y = linear(x).relu()
+    n = y.shape[0]
+
+    def one(y):
+        return y @ linear.weight + y.shape[0]
+
+    return torch.cond(x.sum() > 0, one, lambda y: linear(y).view(y.size(0), 3) - n, (y,)) * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_sizes_inside_of_branches_are_symbols(backend):
+    compiled = dynfix.compile(sized, backend=backend, fullgraph=True)
+    for rows in (2, 3, 4, 5):
+        for sign in (1.0, -1.0):
+            x = torch.rand(rows, 3) * sign
+            x.requires_grad_()
+            found = [(y, *torch.autograd.grad(y.sum(), x)) for y in (compiled(x), sized(x))]
+            torch.testing.assert_close(*found)
+    one_graph(compiled, 2)
+
+
+def in_truth(x):
+    return x * 2 if x.shape[0] > 3 else x * 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_branch_on_a_size_inside_of_a_branch(backend):
+    compiled = dynfix.compile(
+        lambda x: torch.cond(x.sum() > 0, in_truth, torch.sin, (x,)), backend=backend
+    )
+    for rows in (2, 3, 5, 6, 2, 7):
+        x = torch.ones(rows)
+        assert torch.equal(compiled(x), in_truth(x))
+
+
+def cut(x):
+    y = x * 2
+    open(__file__).close()
+    z = torch.cond(y.sum() > 0, lambda y: y + x, lambda y: (y - x).relu(), (y,))
+    n, z = torch.while_loop(lambda n, z: n < 3, lambda n, z: (n + 1, z * 2), (torch.tensor(0), z))
+    return z + 1, n, torch.cond(z.sum() > 0, lambda t: t["a"] * 2, lambda t: t["a"], ({"a": z},))
+
+
+def test_between_graphs_a_choice_is_pythons(monkeypatch):
+    """torch's own would have Dynamo trace the branches."""
+    monkeypatch.setattr(torch, "compile", None)
+    compiled = dynfix.compile(cut, backend="eager")
+    for sign in (1.0, -1.0, 1.0, -1.0):
+        x = torch.full((3,), sign)
+        y = (x * 3 if sign > 0 else torch.zeros(3)) * 8
+        result = compiled(x)
+        assert torch.equal(result[0], y + 1) and result[1] == 3
+        assert torch.equal(result[2], y * 2 if sign > 0 else y)

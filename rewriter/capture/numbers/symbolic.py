@@ -5,7 +5,7 @@ backends compile, and, with what compiling asked of the sizes, the condition und
 recording stands for a call. torch's ShapeEnv keeps the expressions and the relations.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 
 from ....lowering.graphs import rnn
+from ....lowering.graphs.control_flow import Bodies, with_bodies
 from ....lowering.graphs.fakes import PacedFakeMode, without_warnings
 from ....runtime.guard import TensorMeta
 from ....runtime.replay.recipes import Recipe
@@ -218,6 +219,13 @@ class Symbols:
 class _Run(torch.fx.Interpreter):  # type: ignore[misc]
     """Runs a graph on fakes and notes what each form's node gave."""
 
+    @property
+    def code(self) -> str:
+        return str(self.module.code)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)
+
     def run_node(self, node: torch.fx.Node) -> Any:
         value = super().run_node(node)
         form = node.meta.get("size")
@@ -227,6 +235,8 @@ class _Run(torch.fx.Interpreter):  # type: ignore[misc]
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(target, Bodies):
+            target = target.through(_Run)
         return super().call_function(*rnn.as_operator(target, args, kwargs))
 
 
@@ -271,29 +281,34 @@ def _equal(value: Any, expected: Any) -> bool:
     return bool(value) is expected if isinstance(expected, bool) else bool(value == expected)
 
 
+def _modules(segments: Iterable[Segment]) -> Iterator[torch.fx.GraphModule]:
+    for segment in segments:
+        yield from with_bodies(segment.module)
+
+
 def forms_in(segments: Iterable[Segment]) -> list[Form]:
     """The forms that the graphs have nodes for."""
     return [
         node.meta["size"]
-        for segment in segments
-        for node in segment.module.graph.nodes
+        for module in _modules(segments)
+        for node in module.graph.nodes
         if "size" in node.meta
     ]
 
 
 def drop_unused(segments: Iterable[Segment]) -> None:
     """Remove the nodes of sizes that no operator takes."""
-    for segment in segments:
-        for node in reversed(segment.module.graph.nodes):
+    for module in _modules(segments):
+        for node in reversed(module.graph.nodes):
             if "size" in node.meta and not node.users and node.op != "placeholder":
-                segment.module.graph.erase_node(node)
-        segment.module.recompile()
+                module.graph.erase_node(node)
+        module.recompile()
 
 
 def make_static(segments: Iterable[Segment]) -> None:
     """Put the numbers of the recorded call in the place of the sizes' nodes."""
-    for segment in segments:
-        for node in list(segment.module.graph.nodes):
+    for module in _modules(segments):
+        for node in list(module.graph.nodes):
             node.args = torch.fx.map_arg(node.args, _constant)
             node.kwargs = torch.fx.map_arg(node.kwargs, _constant)
     for form in forms_in(segments):
@@ -311,9 +326,11 @@ def _always(value: Any) -> Callable[[list[Any]], Any]:
 
 def differ(old: tuple[Segment, ...], new: tuple[Segment, ...]) -> bool:
     """Whether two recordings of one function differ in operators or constants, sizes aside."""
-    pairs = [(_operators(a), _operators(b)) for a, b in zip(old, new, strict=False)]
-    if len(old) != len(new) or any(
-        [n.target for n in a] != [n.target for n in b] for a, b in pairs
+    pairs = [
+        (_operators(a), _operators(b)) for a, b in zip(_modules(old), _modules(new), strict=False)
+    ]
+    if len(list(_modules(old))) != len(list(_modules(new))) or any(
+        [_kind(n) for n in a] != [_kind(n) for n in b] for a, b in pairs
     ):
         return True
     return not all(
@@ -321,16 +338,22 @@ def differ(old: tuple[Segment, ...], new: tuple[Segment, ...]) -> bool:
     )
 
 
-def _operators(segment: Segment) -> list[torch.fx.Node]:
+def _kind(node: torch.fx.Node) -> Any:
+    return type(node.target) if isinstance(node.target, Bodies) else node.target
+
+
+def _operators(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [
         node
-        for node in segment.module.graph.nodes
+        for node in module.graph.nodes
         if node.op.startswith("call") and "size" not in node.meta
     ]
 
 
 def _same_constants(old: torch.fx.Node, new: torch.fx.Node) -> bool:
-    """Whether what stands as a constant in both nodes is the same."""
+    """Whether what stands as a constant in both nodes is the same; a choice takes tensors alone."""
+    if isinstance(old.target, Bodies):
+        return True
     leaves = [torch.utils._pytree.tree_leaves((node.args, node.kwargs)) for node in (old, new)]
     if len(leaves[0]) != len(leaves[1]):
         return False

@@ -17,6 +17,7 @@ import torch.fx
 from ....runtime.replay.recipes import Env, Recipe
 from ....runtime.replay.steps import CALL_INPUT
 from .. import opsets
+from ..stops import Stopped
 from ..values import Meta, Number, Value
 from .scalars import plain, size_form, traced
 
@@ -62,8 +63,11 @@ class Read(Form):
     ) -> None:
         super().__init__(seen)
         self.value, self.meta, self.method, self.arguments = value, meta, method, arguments
+        self.gone = False  # the tensor was inside of a function that is over
 
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
+        if self.gone:
+            raise Stopped
         tensor = segment.node(self.value, self.meta)
         return segment.call("call_method", self.method, (tensor, *self.arguments), {}, origin)
 
@@ -105,6 +109,13 @@ def node_of(form: Form, segment: Any, origin: str) -> torch.fx.Node:
         node.meta["size"] = form
         segment.ops = ops
     return segment.sizes[form]
+
+
+def leave(body: Any) -> None:
+    """A function that has a graph of its own is over, and with it the tensors that it made."""
+    for form in body.sizes:
+        if isinstance(form, Read) and form.value.home == body.index:
+            form.gone = True
 
 
 class SizeOf(Recipe):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ....lowering.graphs.control_flow import Chosen, Repeated
+from ....lowering.graphs.control_flow import Chosen, Repeated, chosen_in_truth
 from ... import catalogue
 from ...capture.nested import plain_in
 from ...capture.stops import Stopped
@@ -41,7 +41,8 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
             return _chosen(rec, *(given.get(name, ()) for name in names))
         return _repeated(rec, *(given[name] for name in names))
     except Stopped:
-        return function(*plain_in(args), **plain_in(kwargs))
+        args, kwargs = plain_in(args), plain_in(kwargs)
+        return chosen_in_truth(lambda inner, *own: inner(*own), function, *args, **kwargs)
 
 
 def _chosen(rec: Recorder, test: Any, one: Any, two: Any, operands: Any) -> Any:
@@ -94,7 +95,7 @@ class _Side:
     """A function recorded as a graph of its own. Raises Stopped."""
 
     def __init__(self, rec: Recorder, function: Callable[..., Any], operands: Any) -> None:
-        self.body = Body(rec, function)
+        self.body = Body(rec, function, plain=True)
         with rec.paused():
             copies = [each.detach().clone() for each in operands]
             for copy, each in zip(copies, operands, strict=True):
@@ -105,8 +106,12 @@ class _Side:
             self._run(rec, copies)
         if not rec.active or self.gives is None:
             rec.stop_here(catalogue.UNSUPPORTED, "cond() or while_loop() of what gives no tensors")
-        if (effects, outcomes, cut) != (len(rec.effects), len(rec.outcomes), len(rec.segments)):
-            rec.stop_here(catalogue.UNSUPPORTED, "a branch that reads values, or has effects")
+        if effects != len(rec.effects):
+            rec.stop(catalogue.UNSUPPORTED, "a branch that has effects")
+            raise RuntimeError("cond() and while_loop() take functions without side effects")
+        asked = [recipe for _, recipe, _ in rec.outcomes[outcomes:] if not recipe.sizes]
+        if asked or cut != len(rec.segments):
+            rec.stop_here(catalogue.UNSUPPORTED, "a branch that reads values")
 
     def _run(self, rec: Recorder, copies: list[torch.Tensor]) -> None:
         with contextlib.suppress(Exception), self.body.watched() as watched:

@@ -1,6 +1,7 @@
 """Calls that a function makes which runs in parts: where nothing is recorded, the functions and
 modules that it calls are compiled for themselves."""
 
+import functools
 import sys
 import types
 import warnings
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_module
 
+from ....lowering.graphs.control_flow import chosen_in_truth
 from ...live_source import NotRewritable
 from ..lookup import is_distributed, is_torch_internal, module_name
 from . import known_calls
@@ -26,7 +28,10 @@ def use(rewrite: Callable[[types.FunctionType], Callable[..., Any]]) -> None:
 
 def call(family: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """`fn(*args, **kwargs)`: a user's function or module by its compiled form, all else as it
-    is."""
+    is. Without a family, a choice alone."""
+    if is_choice(fn):
+        inner = _plainly if family is None else functools.partial(_inner, family)
+        return chosen_in_truth(inner, fn, *args, **kwargs)
     if isinstance(fn, torch.nn.Module):
         return _module(family, fn, args, kwargs)
     if type(fn) is types.MethodType and _is_followed(fn.__func__):
@@ -35,6 +40,19 @@ def call(family: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if _is_followed(fn):
         return _python(family, fn, None, args, kwargs)
     return fn(*args, **kwargs)
+
+
+def is_choice(fn: Any) -> bool:
+    """Whether torch would have Dynamo trace what it is given."""
+    return fn is torch.cond or fn is torch.while_loop
+
+
+def _plainly(fn: Any, *args: Any) -> Any:
+    return fn(*args)
+
+
+def _inner(family: Any, fn: Any, *args: Any) -> Any:
+    return call(family, fn, args, {})
 
 
 def _is_followed(fn: Any) -> bool:

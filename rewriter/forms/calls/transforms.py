@@ -23,6 +23,7 @@ from ... import catalogue
 from ...capture import current
 from ...capture.nested import plain_in, settle_in
 from ...capture.node_arguments import CONSTANTS
+from ...capture.numbers import traced_sizes
 from ...capture.segments import SegmentBuilder
 from ...capture.stops import Stopped
 from ...capture.trace import Recorder
@@ -114,8 +115,9 @@ class Body:
     """The function that is transformed, while it is called. Each call makes a graph (vmap in chunks
     calls several times); they have to be equal."""
 
-    def __init__(self, rec: Recorder, function: Any) -> None:
-        self._rec, self._function = rec, function
+    def __init__(self, rec: Recorder, function: Any, plain: bool = False) -> None:
+        """`plain`: whether it is called with tensors as they are, not with a transform's."""
+        self._rec, self._function, self._plain = rec, function, plain
         self._made: list[tuple[SegmentBuilder, torch.fx.Graph, pytree.TreeSpec]] = []
 
     @contextlib.contextmanager
@@ -138,6 +140,7 @@ class Body:
     def _called(self, args: Args, kwargs: Kwargs) -> Any:
         rec = self._rec
         builder = SegmentBuilder(rec.next_body())
+        builder.plain = self._plain
         rec.bodies.append(builder)
         before = current.install(rec)
         try:
@@ -151,6 +154,7 @@ class Body:
             current.install(before)
             rec.bodies.pop()
             rec.tracker.drop(builder.index)
+            traced_sizes.leave(builder)
 
     def _take(self, builder: SegmentBuilder, args: Args, kwargs: Kwargs) -> None:
         """The tensors that the transform hands in, but those that it hands through."""
