@@ -43,7 +43,8 @@ class NumpyScalar(Rule):
     the result of `np.sqrt(2)`. Where it is then used as a number (`if`, `float()`, a size), the
     graph breaks. A Python number is a constant. `.item()` where the value is made outside the
     captured code, `math` inside; unsafe, for the type changes, and `math` raises where NumPy gives
-    nan. An attribute that the file only asks whether it is true may change its type: safe. Of a literal or a size, where the result only goes into arithmetic with tensors, compiled
+    nan. An attribute that the file only asks whether it is true may change its type: safe. Of a
+    literal or a size, where the result only goes into arithmetic with tensors, compiled
     code alone calls `math`: safe.
     """
 
@@ -257,8 +258,8 @@ def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
 class NumpyLimits(Rule):
     """
     `numpy.finfo(t.numpy().dtype).min` asks NumPy for what `torch.finfo(t.dtype).min` says without
-    leaving torch. NumPy has no bfloat16, for which the original raises, and numbers of its own type:
-    unsafe, but where `float()` is around it and compiled code asks for the dtype.
+    leaving torch. NumPy has no bfloat16, for which the original raises, and numbers of its own
+    type: unsafe, but where `float()` is around it and compiled code asks for the dtype.
     """
 
     code = "DYN603"
@@ -274,16 +275,24 @@ def step(x: torch.Tensor):
     low = float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min)
     return x.masked_fill(x < 0, low)
 """
-    after = """
+    after = (
+        """
 import numpy
 import torch
 
 
 @torch.compile
 def step(x: torch.Tensor):
-    low = (torch.finfo(x.dtype).min if torch.compiler.is_compiling() and x.dtype in (torch.float16, torch.float32, torch.float64) else float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min))
+"""
+        + (
+            "    low = (torch.finfo(x.dtype).min if torch.compiler.is_compiling() and x.dtype in"
+            " (torch.float16, torch.float32, torch.float64)"
+            " else float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min))"
+        )
+        + """
     return x.masked_fill(x < 0, low)
 """
+    )
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         call = node.value
