@@ -9,7 +9,7 @@ if sys.version_info < (3, 11):
     pytest.skip("frames do not tell their place there", allow_module_level=True)
 
 from . import support
-from .test_read_ahead import STATEFUL
+from .test_read_ahead import STATEFUL, load
 
 FLAGGED = """import copy
 import torch
@@ -105,3 +105,95 @@ def test_a_function_that_changes_its_own_options_changes_no_named_argument(tmp_p
     flags = ("--unsafe-fixes", "--no-verify", "--trace", "run.py", "--select", "DYN110")
     support.command(*flags, ".")
     assert 'host_values["sizes_tolist"]' in (tmp_path / "model.py").read_text()
+
+
+MADE_NEW = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def parts(self, x, sizes):
+        return [x, sizes]
+
+    def forward(self, x, sizes, more=False):
+        given = self.parts(x, sizes)
+        if more:
+            for part in given:
+                joint = part.NEW
+                joint[:1] = part
+        MOVE
+        return torch.split(x, sizes.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("new", "move", "moved"),
+    [
+        ("new_zeros(2)", "pass", True),
+        ("view(-1)", "pass", False),
+        ("new_zeros(2)", "sizes.data = joint if more else sizes", False),
+    ],
+)
+def test_a_tensor_made_here_shares_no_memory_with_one_given(
+    new, move, moved, tmp_path, monkeypatch
+):
+    text = MADE_NEW.replace("NEW", new).replace("MOVE", move)
+    (tmp_path / "model.py").write_text(text)
+    script = "import torch\nfrom model import Model\nModel()(torch.ones(3), torch.tensor([1, 2]))\n"
+    (tmp_path / "run.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    flags = ("--unsafe-fixes", "--no-verify", "--trace", "run.py", "--select", "DYN110")
+    support.command(*flags, ".")
+    assert ("read_ahead" in (tmp_path / "model.py").read_text()) is moved
+
+
+LISTED = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def places(self, target):
+        found = []
+        for low in (0, 4):
+            mask = target.ge(low) & target.lt(low + 4)
+            if mask.any():
+                found.append(target[mask].add(-low))
+            else:
+                found.append(None)
+        return found
+
+    def forward(self, x, target):
+        x = self.fc(x)
+        parts = [x[p] for p in self.places(target) if p is not None]
+        return torch.cat(parts)
+"""
+
+
+def test_a_branch_that_fills_a_list_is_taken_ahead(tmp_path, monkeypatch):
+    (tmp_path / "model.py").write_text(LISTED)
+    script = (
+        "import torch\nfrom model import Model\nModel()(torch.randn(4, 4), torch.tensor([1, 2]))\n"
+    )
+    (tmp_path / "run.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "before.txt").write_text(LISTED)
+    flags = ("--unsafe-fixes", "--no-verify", "--trace", "run.py", "--select", "DYN110")
+    support.command(*flags, ".")
+    (tmp_path / "before.txt").rename(tmp_path / "before.py")
+    original = load(tmp_path, monkeypatch, "before").Model()
+    fixed = load(tmp_path, monkeypatch).Model()
+    fixed.load_state_dict(original.state_dict())
+    torch._dynamo.reset()
+    compiled = torch.compile(fixed, backend="eager", fullgraph=True)
+    for target in ([1, 2], [5, 6, 1], [4], [0, 7]):
+        x, target = torch.randn(4, 4), torch.tensor(target)
+        torch.testing.assert_close(compiled(x, target), original(x, target))
+        torch.testing.assert_close(fixed(x, target), original(x, target))
