@@ -177,23 +177,65 @@ class Model(nn.Module):
 """
 
 
-def test_a_branch_that_fills_a_list_is_taken_ahead(tmp_path, monkeypatch):
-    (tmp_path / "model.py").write_text(LISTED)
-    script = (
-        "import torch\nfrom model import Model\nModel()(torch.randn(4, 4), torch.tensor([1, 2]))\n"
-    )
-    (tmp_path / "run.py").write_text(script)
+def read_ahead_of(text, calls, tmp_path, monkeypatch):
+    """(fixed, original): the Models of a text after one traced run and before it, with the same
+    parameters; what is read moves."""
+    (tmp_path / "model.py").write_text(text)
+    (tmp_path / "parts.txt").write_text(text)
+    (tmp_path / "run.py").write_text(f"import torch\nfrom model import Model\n{calls}\n")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "before.txt").write_text(LISTED)
     flags = ("--unsafe-fixes", "--no-verify", "--trace", "run.py", "--select", "DYN110")
     support.command(*flags, ".")
-    (tmp_path / "before.txt").rename(tmp_path / "before.py")
-    original = load(tmp_path, monkeypatch, "before").Model()
+    assert "read_ahead" in (tmp_path / "model.py").read_text()
+    (tmp_path / "parts.txt").rename(tmp_path / "parts.py")
+    original = load(tmp_path, monkeypatch, "parts").Model()
     fixed = load(tmp_path, monkeypatch).Model()
     fixed.load_state_dict(original.state_dict())
     torch._dynamo.reset()
+    return fixed, original
+
+
+def test_a_branch_that_fills_a_list_is_taken_ahead(tmp_path, monkeypatch):
+    calls = "Model()(torch.randn(4, 4), torch.tensor([1, 2]))"
+    fixed, original = read_ahead_of(LISTED, calls, tmp_path, monkeypatch)
     compiled = torch.compile(fixed, backend="eager", fullgraph=True)
     for target in ([1, 2], [5, 6, 1], [4], [0, 7]):
         x, target = torch.randn(4, 4), torch.tensor(target)
         torch.testing.assert_close(compiled(x, target), original(x, target))
         torch.testing.assert_close(fixed(x, target), original(x, target))
+
+
+CARRIED = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, costs):
+        best = costs.new_zeros(costs.shape[0])
+        for t in range(1, costs.shape[0]):
+            least = best[t - 1] + costs[t]
+            if t > 2:
+                least = least - last
+            last = costs[t - 1] * 2
+            best[t] = least
+        chosen = []
+        t = 0
+        while t < costs.shape[0] - 1:
+            if best[t] < best[t + 1]:
+                chosen.append(t)
+            t += 1
+        return self.fc(x) * (1 + len(chosen))
+"""
+
+
+def test_what_an_earlier_turn_left_is_computed_ahead(tmp_path, monkeypatch):
+    calls = "Model()(torch.randn(4), torch.tensor([1.0, 2.0, 0.0, 3.0]))"
+    fixed, original = read_ahead_of(CARRIED, calls, tmp_path, monkeypatch)
+    compiled = torch.compile(fixed, backend="eager", fullgraph=True)
+    for costs in ([1.0, 2.0, 0.0, 3.0], [3.0, -1.0, 2.0, -4.0], [0.0, 1.0, 2.0, 3.0, 9.0]):
+        x, costs = torch.randn(4), torch.tensor(costs)
+        torch.testing.assert_close(compiled(x, costs), original(x, costs))
