@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...rewriter.patterns.call_effects import NEW_BUILTINS
 from ...rewriter.patterns.torch_facts import METHOD
 from .module_state import ALIASES, CHANGES, base, changes
-from .movable import handed, parameters
+from .movable import bound, handed, parameters
 
 if TYPE_CHECKING:
     from .project import File
@@ -28,6 +28,19 @@ _SHARED = (
     "object OrderedDict",
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NEW = ("new_zeros", "new_ones", "new_full", "new_empty")
+_MAKERS = (
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "cat",
+    "stack",
+)
+_MOVES = ("data", "set_", "swap", "grad")  # after which a tensor may have other memory
 _DEPTH = 4  # calls that are followed
 
 
@@ -48,11 +61,44 @@ class Aliases:
         """The names that may stand for what shares memory with it: tensors of another dtype do
         not."""
         dtype = self._dtype(name)
-        return {
+        found = {
             n
             for n in self.groups.get(name, {name})
             if dtype is None or self._dtype(n) in (None, dtype)
         }
+        return found - self._given_tensors if name in self._new_tensors else found
+
+    @cached_property
+    def _given_tensors(self) -> set[str]:
+        """Parameters that stand for the tensors which the caller gave, with their memory, all the
+        time: nothing that is made here shares it."""
+        nodes = list(ast.walk(self.function))
+        stores = {
+            base(n) if isinstance(n, ast.Attribute) else n.id
+            for n in nodes
+            if isinstance(n, (ast.Name, ast.Attribute)) and not isinstance(n.ctx, ast.Load)
+        }
+        moved = {base(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in _MOVES}
+        given = {a.arg for a in [*self.function.args.args, *self.function.args.kwonlyargs]}
+        return {n for n in given - stores - moved if self._is_tensor_name(n)}
+
+    @cached_property
+    def _new_tensors(self) -> set[str]:
+        """Names that are bound to tensors made at their binding alone."""
+        found = bound(self.function)
+        values = [(n, v) for part in ast.walk(self.function) for n, v in _given(part)]
+        other = {n for names, value in values if not self._makes(value) for n in names}
+        made = {n for names, value in values if len(names) == 1 for n in names}
+        return (found & made) - other - parameters(self.function)
+
+    def _makes(self, value: ast.expr) -> bool:
+        """Whether it is a call that gives a tensor with memory of its own."""
+        if not isinstance(value, ast.Call) or any(k.arg in (None, "out") for k in value.keywords):
+            return False
+        name = self.file.names.resolve(value.func) or ""
+        last = name.rpartition(".")[2]
+        of_torch = name.count(".") == 1 and name.startswith("torch.") and last in _MAKERS
+        return of_torch or (isinstance(value.func, ast.Attribute) and value.func.attr in _NEW)
 
     def around(self, name: str) -> set[str]:
         """The names of objects that hold it; what is done to items of an object changes no
@@ -232,7 +278,7 @@ class Aliases:
         return not named and (fact is None or fact.what == "tensor")
 
     def _by_call(self, call: ast.Call) -> Iterator[tuple[str, bool]]:
-        if isinstance(call.func, ast.Attribute) and changes(call.func.attr):
+        if isinstance(call.func, ast.Attribute) and self._changes(call.func):
             yield from ((n, call.func.attr not in CHANGES) for n in self._receivers(call.func))
         name = self.file.names.resolve(call.func) or ""
         last, plain = name.rpartition(".")[2], isinstance(call.func, ast.Name)
@@ -254,6 +300,11 @@ class Aliases:
             )
         if not name.startswith("torch.") and not (plain and hasattr(builtins, call.func.id)):
             yield from self._by_function(call)
+
+    def _changes(self, func: ast.Attribute) -> bool:
+        """Whether a method may change its object: `add` is no tensor's way to do so."""
+        is_pure = func.attr in CHANGES and self.file.is_tensor(self.function, func.value)
+        return changes(func.attr) and not is_pure
 
     def _receivers(self, func: ast.Attribute) -> set[Any]:
         """The names of what a method changes: of `torch.split(s, 1)[0].zero_()` also `s`."""

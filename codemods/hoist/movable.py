@@ -293,7 +293,7 @@ class _Look:
     def _method(self, func: ast.Attribute) -> bool:
         """A method of a tensor, or of a list, dict or string; one that changes its object only of a
         local one."""
-        if func.attr in CHANGES:
+        if func.attr in CHANGES and not self.file.is_tensor(self.function, func.value):
             return isinstance(func.value, ast.Name) and self._changed(func, func.value.id)
         if func.attr in QUERIES:
             return True

@@ -17,6 +17,7 @@ from .read_candidates import (
     candidates,
     changing_element,
     handed_as,
+    has_no_graph_form,
     is_heavy,
     is_repeated,
     of_all,
@@ -55,12 +56,14 @@ class Planner:
                 self._add(chain)
 
     def add_tests(self) -> None:
-        """The tests around what was placed: by itself a branch on a tensor has other forms, which
-        take both outcomes into one graph."""
+        """The tests around what was placed, and of branches that change lists and the like: another
+        branch on a tensor has other forms, which take both outcomes into one graph."""
         for chain in self.tests:
             last = chain[-1]
-            inside = set(ast.walk(last.file.tested_by(last.node)))
-            if any(f.function is last.function and n in inside for f, n in self.reads):
+            test = last.file.tested_by(last.node)
+            inside = set(ast.walk(test))
+            around = any(f.function is last.function and n in inside for f, n in self.reads)
+            if around or has_no_graph_form(test):
                 self._add(chain)
 
     def _add(self, chain: list[Frame]) -> None:

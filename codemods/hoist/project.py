@@ -42,6 +42,13 @@ class File:
     def fact(self, function: ast.FunctionDef, node: ast.expr) -> None:
         return self.facts.of(self.names_of.get(function, ""), node)
 
+    def is_tensor(self, function: ast.FunctionDef, node: ast.expr) -> bool:
+        """Whether the run saw a tensor there, or the elements of one are named, wherever that
+        stands."""
+        known = self.fact(function, node)
+        inner = isinstance(node, ast.Subscript) and known is None
+        return self.is_tensor(function, node.value) if inner else _is_tensor(known)
+
     def is_method(self, function: ast.FunctionDef) -> bool:
         static = any(
             isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod")
@@ -87,6 +94,10 @@ class File:
         """The statement or expression of which `node` is the test; None where it is none."""
         above = self.parents.get(node)
         return above if getattr(above, "test", None) is node else None
+
+
+def _is_tensor(fact: Any) -> bool:
+    return fact is not None and fact.what == "tensor"
 
 
 def _place(node: ast.expr | ast.If) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .companion import in_loop
 from .companion_source import ELEMENT, each_of, flat, one_of
+from .module_state import CHANGES
 from .numbers import as_python, numbers, source_of
 from .project import Frame
 
@@ -174,3 +175,10 @@ def wished_key(file: File, node: Any) -> str:
         return f"{node.func.value.id}_{node.func.attr}"
     names = [getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(node)]
     return next((n for n in names if n and not n.startswith("__")), "value").strip("_") or "value"
+
+
+def has_no_graph_form(test: ast.AST) -> bool:
+    """Whether a branch changes lists and the like, of which the graph knows nothing."""
+    sides = [*test.body, *test.orelse] if isinstance(test, ast.If) else []
+    calls = (s.value for s in sides if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call))
+    return any(isinstance(c.func, ast.Attribute) and c.func.attr in CHANGES for c in calls)

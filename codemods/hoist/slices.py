@@ -240,12 +240,19 @@ class Slice:
             s for s in found if self.order[s] < self.order[anchor] and not self._apart(s, anchor)
         ]
         loops = [s for s in self._around(anchor) if isinstance(s, _LOOPS)]
-        if any(loop in self._around(s) for s in found if s not in before for loop in loops):
-            raise Impure(f"`{name}` changes in a loop")
-        if not before and name not in self.parameters and found:
+        turns = [s for s in found if s not in before and set(loops) & set(self._around(s))]
+        if not before and not turns and name not in self.parameters and found:
             raise Impure(f"`{name}` is not there yet")
         for statement in before:
             self._keep(statement, anchor)
+        for statement in turns:
+            self._keep_turn(statement)
+
+    def _keep_turn(self, statement: ast.stmt) -> None:
+        """Keep what an earlier turn of a loop binds, or writes: under all of its conditions."""
+        self._keep(statement, self.function.body[0])
+        if self.flat.intersection(self._around(statement)):
+            raise Impure(f"line {statement.lineno} would run at turns at which it does not")
 
     def _keep(self, statement: ast.stmt, anchor: ast.stmt) -> None:
         """Keep what binds a name that is read at `anchor`, under its own conditions."""

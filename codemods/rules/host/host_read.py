@@ -290,7 +290,9 @@ def _quotient(node: ast.Call, inner: ast.expr, context: FileContext) -> Fix | No
     torch, number = context.torch(node), f"int({left} / {right})"
     if torch is not None and _positive(inner.args[1]) and _repeats(inner.args[0], context):
         exact = f"{torch[0]}.get_default_dtype() == {torch[0]}.float32 and 0 <= {left} < 2**23"
-        return _when_compiled(node, f"{left} // {right}", exact, "divide in Python when compiled", context)
+        return _when_compiled(
+            node, f"{left} // {right}", exact, "divide in Python when compiled", context
+        )
     why = "torch divides in its default precision, Python in double"
     edit = context.replacement(node, number)
     return context.fix("divide in Python", edit, safety=Safety.UNSAFE, why=why)

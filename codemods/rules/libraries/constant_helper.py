@@ -119,9 +119,7 @@ def step(x: torch.Tensor):
         if used.detached and _apart(calls, context):
             form = f"({{}}.clone() if {found[0]}.compiler.is_compiling() else {{}})"
             edits = [edit, *(_own_copy(call, form, context) for call in calls)]
-            yield context.finding(
-                self, calls[0], fix=context.fix(title, *edits, imports=found[1])
-            )
+            yield context.finding(self, calls[0], fix=context.fix(title, *edits, imports=found[1]))
             return
         why = "compiled calls share one tensor: a write into it would stay"
         edits = [edit, *(e for call in calls for e in _at_call(call, context))]

@@ -43,7 +43,8 @@ class NumpyScalar(Rule):
     the result of `np.sqrt(2)`. Where it is then used as a number (`if`, `float()`, a size), the
     graph breaks. A Python number is a constant. `.item()` where the value is made outside the
     captured code, `math` inside; unsafe, for the type changes, and `math` raises where NumPy gives
-    nan. An attribute that the file only asks whether it is true may change its type: safe. Of a literal or a size, where the result only goes into arithmetic with tensors, compiled
+    nan. An attribute that the file only asks whether it is true may change its type: safe. Of a
+    literal or a size, where the result only goes into arithmetic with tensors, compiled
     code alone calls `math`: safe.
     """
 
@@ -93,8 +94,10 @@ class Model(nn.Module):
         loaded = {n.id for n in nodes if isinstance(n, ast.Name)}
         for call in self._made_outside(node, context, used, loaded):
             edit = context.replacement(call, f"{context.atom(call)}.item()")
-            if _only_decides(call, context):
-                yield context.finding(self, call, fix=context.fix("use .item()", edit))
+            value = _deciding(call, context)
+            if value is not None:
+                fix = context.fix("store a Python number", _as_python(value, call, context))
+                yield context.finding(self, call, fix=fix)
                 continue
             yield self._told(call, edit, "use .item()", "the number's type changes", (), context)
         for function in captured:
@@ -196,15 +199,33 @@ def _stored(node: ast.expr, context: FileContext) -> list[ast.Call]:
     ]
 
 
-def _only_decides(call: ast.Call, context: FileContext) -> bool:
-    """Whether what is stored of a call is an attribute that this file stores once, and reads to
-    decide branches alone: its type is seen by nobody here."""
+def _as_python(value: ast.expr, call: ast.Call, context: FileContext) -> Edit:
+    """The edit that stores the number of a NumPy scalar, and whatever else it may be as it is."""
+    nodes = list(ast.walk(context.source.tree))
+    taken = {getattr(n, "id", getattr(n, "arg", "")) for n in nodes} | set(context.names.aliases)
+    name = next(w for i in range(len(nodes)) if (w := f"flag_{i}" if i else "flag") not in taken)
+    numpy = ast.unparse(call.func).split(".")[0]
+    made = f"isinstance({name} := {context.operand(value)}, {numpy}.generic)"
+    return context.replacement(value, f"({name}.item() if {made} else {name})")
+
+
+def _deciding(call: ast.Call, context: FileContext) -> ast.expr | None:
+    """What is stored of a call, where that becomes an attribute which this file stores once, and
+    reads to decide branches alone: its type is seen by nobody here."""
     parents = context.whole_parents()
     value = parents[call]
     compared = isinstance(value, ast.Compare) and all(
         isinstance(n, ast.Constant) for n in (value.left, *value.comparators) if n is not call
     )
-    statement = parents[value] if compared else value
+    stored = value if compared else call
+    is_numpy = context.names.aliases.get(ast.unparse(call.func).split(".")[0]) == "numpy"
+    is_unseen = is_numpy and _unseen(parents[stored], context)
+    return stored if is_unseen and "\n" not in context.segment(stored) else None
+
+
+def _unseen(statement: ast.AST, context: FileContext) -> bool:
+    """Whether a statement of an `__init__` stores an attribute that only decides branches."""
+    parents = context.whole_parents()
     stored = statement.targets[0] if isinstance(statement, ast.Assign) else None
     if not isinstance(stored, ast.Attribute) or len(statement.targets) > 1:
         return False
@@ -214,19 +235,22 @@ def _only_decides(call: ast.Call, context: FileContext) -> bool:
         return False
     named = [n for n in context.index.get(ast.Attribute, ()) if n.attr == stored.attr]
     texts = [n.value for n in ast.walk(context.source.tree) if isinstance(n, ast.Constant)]
+    looked_at = [n.attr for n in context.index.get(ast.Attribute, ()) if n.attr == "__dict__"]
+    looked_at += [f.name for f in context.program.functions if f.name == "__setattr__"]
+    looked_at += [n for n in ast.walk(context.source.tree) if isinstance(n, ast.MatchClass)]
     by_name = any(
         (context.resolve(c.func) or "").rpartition(".")[2] in _BY_NAME
         for c in context.index.get(ast.Call, ())
     )
     return (
-        not by_name
+        not (by_name or looked_at)
         and stored.attr not in texts
         and len([n for n in named if not isinstance(n.ctx, ast.Load)]) == 1
         and all(_decides(n, parents) for n in named if n is not stored)
     )
 
 
-_BY_NAME = ("getattr", "attrgetter", "__getattribute__", "vars", "asdict")
+_BY_NAME = ("getattr", "attrgetter", "__getattribute__", "vars", "asdict", "getmembers", "locals")
 
 
 def _decides(node: Any, parents: dict[ast.AST, ast.AST]) -> bool:
@@ -257,8 +281,8 @@ def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
 class NumpyLimits(Rule):
     """
     `numpy.finfo(t.numpy().dtype).min` asks NumPy for what `torch.finfo(t.dtype).min` says without
-    leaving torch. NumPy has no bfloat16, for which the original raises, and numbers of its own type:
-    unsafe, but where `float()` is around it and compiled code asks for the dtype.
+    leaving torch. NumPy has no bfloat16, for which the original raises, and numbers of its own
+    type: unsafe, but where `float()` is around it and compiled code asks for the dtype.
     """
 
     code = "DYN603"
@@ -274,16 +298,24 @@ def step(x: torch.Tensor):
     low = float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min)
     return x.masked_fill(x < 0, low)
 """
-    after = """
+    after = (
+        """
 import numpy
 import torch
 
 
 @torch.compile
 def step(x: torch.Tensor):
-    low = (torch.finfo(x.dtype).min if torch.compiler.is_compiling() and x.dtype in (torch.float16, torch.float32, torch.float64) else float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min))
+"""
+        + (
+            "    low = (torch.finfo(x.dtype).min if torch.compiler.is_compiling() and x.dtype in"
+            " (torch.float16, torch.float32, torch.float64)"
+            " else float(numpy.finfo(torch.tensor(0, dtype=x.dtype).numpy().dtype).min))"
+        )
+        + """
     return x.masked_fill(x < 0, low)
 """
+    )
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         call = node.value
