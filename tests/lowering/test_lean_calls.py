@@ -5,6 +5,7 @@ import sys
 import dynfix
 import pytest
 import torch
+from dynfix.runtime import guard_native
 
 from .harness import compiled
 
@@ -105,6 +106,8 @@ def test_a_later_training_call_runs_few_functions():
     call, x, grad = dynfix.compile(model), torch.randn(2, 8), torch.ones(2, 8)
     for _ in range(3):
         call(x).backward(grad)
+    if guard_native.wait() is None:
+        pytest.skip("guards are checked in Python here")
     ran = []
 
     def note(frame, event, arg):
