@@ -2,6 +2,7 @@
 its effects are printed. Each change is made to an eager twin, too."""
 
 import collections
+import copy
 import dataclasses
 import threading
 import types
@@ -369,7 +370,8 @@ def test_threads_that_change_what_they_alone_call():
     wrong, done, barrier = [], [], threading.Barrier(3)
 
     def work(number):
-        mine, twin = Model(), Model()
+        mine = Model()
+        twin = copy.deepcopy(mine)
         entry = dynfix.compile(mine, backend="eager", recompile_limit=64)
         barrier.wait()
         for turn in range(25):

@@ -136,9 +136,7 @@ def _place(rec: Recorder, function: types.FunctionType) -> None:
                 value, attribute_ops.Item(attribute_ops.Attr(base, "__defaults__"), index)
             )
     for name, value in (function.__kwdefaults__ or {}).items():
-        rec.known.fixed(
-            value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name)
-        )
+        rec.known.fixed(value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name))
 
 
 def _unseen(rec: Recorder, function: Any, args: Args, kwargs: Kwargs, why: str) -> Any:
