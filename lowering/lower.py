@@ -240,7 +240,7 @@ class GraphLowering:
     def _loops(self, node: Node) -> Any:
         """The node as loop nests, or None if it has no such form."""
         lowering = LOWERINGS.get(node.target)
-        if lowering is None or not self._one_device(node):
+        if lowering is None or not self._one_device(node) or self._is_complex(node):
             return None
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         if any(isinstance(leaf, Symbol) for leaf in leaves((args, kwargs))):
@@ -263,6 +263,11 @@ class GraphLowering:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         numbers = [n for t in tensors for n in (*self.symbols.shape(t), *self.symbols.strides(t))]
         return all(map(is_known, numbers)) and len(tensors) == len(values)
+
+    def _is_complex(self, node: Node) -> bool:
+        """Whether complex numbers, which kernels do not have, are taken or given."""
+        values = leaves(self._examples(node))
+        return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
 
     def _one_device(self, node: Node) -> bool:
         return (

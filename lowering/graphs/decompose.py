@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp.decompositions import upsample_compute_output_size
 
 from .foreach import foreach_decompositions
 from .random_numbers import random_decompositions
@@ -139,6 +140,25 @@ def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
 
 _MARGINS: Any = aten.multilabel_margin_loss_forward.default
 _MARGINS.py_kernels.update({key: _row_losses(fn) for key, fn in _MARGINS.py_kernels.items()})
+
+
+def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., Any]:
+    """torch's decomposition, but for images of bytes, whose sums eager's kernel rounds its own
+    way."""
+
+    def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
+        if x.dtype is not torch.uint8:
+            return decomposed(x, size, align_corners, scales)
+        made = upsample_compute_output_size(x.size(), size, scales)
+        with torch._C._AutoDispatchBelowAutograd():  # where the operator is decomposed, too
+            return whole(x, made, align_corners, *(scales or (None, None)))
+
+    return resized
+
+
+for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
+    _vec, _whole = _resize.vec, _resize.default
+    _vec.py_kernels.update({k: _bytes_whole(fn, _whole) for k, fn in _vec.py_kernels.items()})
 
 
 @cache

@@ -27,3 +27,10 @@ def test_channels_last_and_gradient():
 
 def test_float_ranges():
     check(lambda x: x + torch.arange(6, dtype=torch.float32), torch.randn(6))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("more", [{"size": (9, 8)}, {"scale_factor": (1.5, 0.7)}])
+def test_images_of_bytes_are_rounded_as_by_eager(mode, more):
+    x = torch.randint(0, 255, (2, 3, 16, 15), dtype=torch.uint8)
+    check(lambda x: interpolate(x, mode=mode, **more) // 2, x, rtol=0, atol=0)

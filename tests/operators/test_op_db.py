@@ -30,6 +30,13 @@ def test_samples_written_in_place(name):
     assert found["samples"] and not found["differences"], found
 
 
+@pytest.mark.parametrize("name", ["any", "var", "std", "double", "long", "softmax.with_dtype"])
+def test_samples_of_complex_numbers(name):
+    found = check(name, torch.complex64, 2, True)
+    assert found["samples"] and not found["differences"], found
+    assert not found["eager"], found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", operators())
 def test_every_sample(name):
