@@ -300,6 +300,7 @@ def world(request):
         pytest.skip("no native engine here")
     native.use_versions(request.param == "versions")
     yield World()
+    native.use_versions(True)
     native.use_versions(guard_native._counts_stores(native))
 
 
