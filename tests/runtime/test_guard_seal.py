@@ -300,6 +300,7 @@ def world(request):
         pytest.skip("no native engine here")
     native.use_versions(request.param == "versions")
     yield World()
+    native.use_versions(True)
     native.use_versions(guard_native._counts_stores(native))
 
 
@@ -420,3 +421,25 @@ def test_threads_see_their_own_changes(world):
         thread.join()
     assert not wrong
     assert world.both()[0] is not None
+
+
+def test_no_code_of_the_users_runs(engine):
+    reads = []
+
+    class Watched:
+        def __init__(self):
+            self.a = 1
+
+        def __getattribute__(self, name):
+            reads.append(name)
+            return object.__getattribute__(self, name)
+
+    watched = Watched()
+    reads.clear()
+    path = Obj(watched, "watched")
+    guards = [Guard(Item(InstDict(path), "a"), Equals(1)), Guard(path, Missing("b"))]
+    made = engine(guards, [Item(InstDict(path), "a")])
+    assert all(made.match((), {}) == [1] for _ in range(3))
+    assert not reads
+    watched.b = 2
+    assert not made.holds()
