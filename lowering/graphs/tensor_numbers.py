@@ -14,6 +14,7 @@ _LISTS: dict[Any, tuple[Any, Any]] = {  # how two elements are combined, and wha
     torch._foreach_addcdiv_: (torch._foreach_div, torch._foreach_add_),
     torch._foreach_addcmul_: (torch._foreach_mul, torch._foreach_add_),
 }
+_WEIGHTED = (torch._foreach_lerp, torch._foreach_lerp_)
 _ADDED = (torch._foreach_add, torch._foreach_add_)
 _NUMBERS = {
     **{"addcdiv": "value", "addcmul": "value"},
@@ -44,7 +45,9 @@ def _number_of(node: Node) -> Any:
     """The tensor that stands for a number, or for the numbers of a list; None if there is none."""
     if node.op not in ("call_method", "call_function"):
         return None
-    if node.target in _LISTS:
+    if node.target in _WEIGHTED:
+        number = node.args[2] if len(node.args) > 2 else None
+    elif node.target in _LISTS:
         number = node.args[3] if len(node.args) > 3 else node.kwargs.get("scalars")
     else:
         number = node.kwargs.get(_NUMBERS.get(_name(node).rstrip("_"), ""))
@@ -55,7 +58,10 @@ def _write_out(graph: Graph, node: Node, number: Node) -> None:
     name, call = _name(node), graph.call_function
     kind = name.rstrip("_")
     with graph.inserting_before(node):
-        if node.target in _LISTS:
+        if node.target in _WEIGHTED:
+            weights = [number] * len(node.args[0])  # type: ignore[arg-type]
+            written = call(node.target, (*node.args[:2], weights))
+        elif node.target in _LISTS:
             combined, added = _LISTS[node.target]
             parts = graph.call_method("unbind", (number,))  # one for each tensor of the lists
             change = call(torch._foreach_mul, (call(combined, node.args[1:3]), parts))

@@ -113,7 +113,7 @@ FROZEN = (
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 HASHING = (dict, set, frozenset)
-_BY_IDENTITY = (object.__hash__, torch.Tensor.__hash__)
+BY_WHAT_IT_IS = (object.__hash__, torch.Tensor.__hash__)
 CONTENT_LIMIT = 20_000
 _APART_LIMIT = 64
 _NOWHERE = Obj(None, "nowhere")
@@ -380,7 +380,7 @@ class Provenance:
         """Objects that are guarded as the keys of what lies at `path`: where they were reached by
         another way, too, they have to be found there."""
         for key in keys:
-            if type(key) in CONSTANTS or type(key).__hash__ not in _BY_IDENTITY:
+            if type(key) in CONSTANTS or type(key).__hash__ not in BY_WHAT_IT_IS:
                 continue
             known = self._paths.get(id(key))
             if known is None:
@@ -429,7 +429,7 @@ class Provenance:
         outside that it tells by what they are, not by what they equal, were different ones."""
         if id(container) not in self._paths:
             keys = (part for key in (*container, *asked) for part in _parts_of_key(key))
-            known = {id(key): key for key in keys if type(key).__hash__ in _BY_IDENTITY}
+            known = {id(key): key for key in keys if type(key).__hash__ in BY_WHAT_IT_IS}
             self.told_apart(*known.values())
         else:
             for key in asked:
@@ -452,7 +452,7 @@ class Provenance:
 
     def _may_be_another(self, part: Any) -> bool:
         """Whether what comes from outside is told by what it is, and unguarded so far."""
-        return type(part).__hash__ in _BY_IDENTITY and not isinstance(
+        return type(part).__hash__ in BY_WHAT_IT_IS and not isinstance(
             self._paths.get(id(part), _NOWHERE), Obj
         )
 

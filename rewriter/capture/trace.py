@@ -97,7 +97,7 @@ class Recorder(ReadRecorder):
         if self.index_mode is not None and name == "__getitem__" and not _has_mask(args[1]):
             func, name = Indexed(type(self.index_mode)), "indexed"
         place = scalar_forms.number_in(name, args, kwargs)
-        number = kwargs[place] if isinstance(place, str) else args[1] if len(args) == 2 else None
+        number = kwargs[place] if isinstance(place, str) else _operand(args)
         self.give_form(number)
         sizes = open_shapes.numbers(self, name, args)
         if sizes:
@@ -357,6 +357,11 @@ class Recorder(ReadRecorder):
             )
             return
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
+
+
+def _operand(args: tuple[Any, ...]) -> Any:
+    """The last of the few arguments of arithmetic."""
+    return args[-1] if len(args) in (2, 3) else None
 
 
 # It gives the tensor that it was given, whose data are there from now on.

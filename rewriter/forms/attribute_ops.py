@@ -24,12 +24,20 @@ from ...runtime.replay.recipes import Apply, Const, Input
 from .. import catalogue
 from ..capture.effects import Effect, constant
 from ..capture.numbers import scalars
-from ..capture.provenance import is_constant
+from ..capture.provenance import BY_IDENTITY, is_constant
 from ..capture.trace import Recorder
 from ..capture.values import Meta, storage_of
 from . import items
 from .calls import gradients, host_calls, log_calls
-from .lookup import MISSING, can_change, is_stable, is_torch_internal, on_class, python_method
+from .lookup import (
+    MISSING,
+    can_change,
+    guard_classes,
+    is_stable,
+    is_torch_internal,
+    on_class,
+    python_method,
+)
 
 _C_DESCRIPTORS = (
     property,
@@ -244,6 +252,8 @@ def plainly(rec: Recorder, obj: Any, name: str) -> Any:
 
 
 def _property(rec: Recorder, obj: Any, name: str, found: property, path: Path | None) -> Any:
+    if path is None or isinstance(path, Obj):
+        guard_classes(rec, type(obj), name)
     _guard_class(rec, path, name, found)
     if found.fget is None:
         return getattr(obj, name)
@@ -290,7 +300,7 @@ def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | Non
     if isinstance(obj, types.FunctionType) and path is not None and isinstance(found, _SLOTS):
         return value if is_stable(obj) else rec.known.loaded(value, Attr(path, name))
     if path is None or isinstance(path, Obj):
-        return value
+        return _of_made(rec, obj, name, value)
     if isinstance(found, _SLOTS):
         return value if name.startswith("__") else rec.known.loaded(value, Attr(path, name))
     if name.startswith("__") and name.endswith("__") and not is_constant(found):
@@ -307,6 +317,15 @@ def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | Non
         fixed = Obj(value, f"{path.source}.{name}")
         return value if _frozen(value) else rec.known.loaded(value, fixed)
     return rec.known.loaded(value, Attr(path, name))
+
+
+def _of_made(rec: Recorder, obj: Any, name: str, value: Any) -> Any:
+    """What the class of an object has that the call made."""
+    if isinstance(obj, BY_IDENTITY) or (name.startswith("__") and name.endswith("__")):
+        return value
+    path = guard_classes(rec, type(obj), name)
+    found = on_class(type(obj), name)
+    return value if path is None or value is not found else rec.known.loaded(value, path)
 
 
 def _holds(obj: Any, name: str) -> bool:

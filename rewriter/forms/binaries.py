@@ -104,6 +104,16 @@ def _contents(rec: Recorder, *values: Any) -> None:
             items.guard_arguments(rec, (value,), {})
     if len(values) == 2 and all(isinstance(value, HASHING) for value in values):
         rec.known.keys_apart(values[0], *values[1])
+    parts = (part for value in values if len(values) == 2 for part in _parts(value))
+    rec.known.told_apart(*{id(part): part for part in parts}.values())
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a comparison of containers tells by what it is."""
+    if isinstance(value, dict | list | tuple):
+        each = value.values() if isinstance(value, dict) else value
+        return [part for one in each for part in _parts(one)]
+    return [value] if type(value).__eq__ is object.__eq__ else []
 
 
 def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
@@ -176,7 +186,7 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
         return found if op == "in" else not found
     c_calls.check(rec, ("__eq__", "__hash__"), a, b)
     if isinstance(b, HASHING):
-        rec.known.keys_apart(b, a)
+        items.guard_key(rec, b, a)
     if not (isinstance(b, MAPPINGS) and items.lacks(rec, b)):
         _contents(rec, b)
     looked_in = b if type(b) is dict else settle_in(b)  # of a dict the keys alone, which are plain

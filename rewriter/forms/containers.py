@@ -64,8 +64,8 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
         kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
     if rec.known.touch(owner) is None:
         return _internal(rec, function, args, kwargs)
-    if isinstance(owner, HASHING) and name in _BY_KEY:
-        rec.known.keys_apart(owner, *args[:1])
+    if isinstance(owner, HASHING) and name in _BY_KEY and args:
+        items.guard_key(rec, owner, args[0])
     if (
         name in ("get", "__contains__", "__getitem__")
         and isinstance(owner, MAPPINGS)

@@ -10,7 +10,14 @@ from .. import catalogue
 from ..capture.effects import Effect
 from ..capture.nested import settle_in
 from ..capture.numbers import constant_values, scalars
-from ..capture.provenance import MAPPINGS, SEQUENCES, Unguardable, is_constant, item_path
+from ..capture.provenance import (
+    BY_WHAT_IT_IS,
+    MAPPINGS,
+    SEQUENCES,
+    Unguardable,
+    is_constant,
+    item_path,
+)
 from ..capture.trace import Recorder
 from . import c_calls
 from .lookup import python_method
@@ -68,6 +75,13 @@ def check_key(rec: Recorder, key: Any) -> None:
     """A dict or set is about to ask a key for its hash, and whether it equals another."""
     if not is_constant(key) and type(key) not in scalars.TRACED:
         c_calls.check(rec, ("__eq__", "__hash__"), key)
+        guard_arguments(rec, (key,), {})
+
+
+def guard_key(rec: Recorder, container: Any, key: Any) -> None:
+    """A dict or set is asked for the key: which one it is, or what it equals, is relied upon."""
+    rec.known.keys_apart(container, key)
+    if type(key).__hash__ not in BY_WHAT_IT_IS:
         guard_arguments(rec, (key,), {})
 
 

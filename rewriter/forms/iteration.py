@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...runtime.guard import Item, Length
 from .. import catalogue
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
@@ -32,8 +33,24 @@ def over(rec: Recorder, iterable: Any) -> Any:
         return _advanced(rec, made) if python_method(rec, made, "__next__") else over(rec, made)
     if isinstance(iterable, Iterator):
         return _iterator(rec, iterable)
+    moving = _moving_parts(rec, iterable) if type(iterable) is tuple else None
+    if moving is not None:
+        return moving
     items.guard_structure(rec, iterable)
     return iterable
+
+
+def _moving_parts(rec: Recorder, values: tuple[Any, ...]) -> Any:
+    """The parts of a tuple from outside, if some are numbers that earlier calls saw change (betas
+    that a scheduler moves)."""
+    path = rec.known.touch(values)
+    if path is None or not any(
+        type(value) is float and rec.moving.moves(Item(path, i), value)
+        for i, value in enumerate(values)
+    ):
+        return None
+    rec.known.guard(path, Length(len(values)))
+    return tuple(rec.known.loaded(value, Item(path, i)) for i, value in enumerate(values))
 
 
 def _advanced(rec: Recorder, iterator: Any) -> Any:

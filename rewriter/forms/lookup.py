@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import ABSENT, ClassAttr, Obj
+from ...runtime.guard import ABSENT, ClassAttr, InstDict, Is, Item, Missing, Obj, Path
 
 MISSING: Any = object()
 PLAIN_TYPES = frozenset(
@@ -80,7 +80,35 @@ def python_method(rec: Any, obj: Any, name: str) -> Any:
     )
     if path is not None and not isinstance(path, Obj):
         rec.known.guard(path, ClassAttr(name, ABSENT if found is MISSING else found))
+    elif rec is not None and isinstance(found, types.FunctionType):
+        guard_classes(rec, type(obj), name)
     return found if isinstance(found, types.FunctionType) and not is_torch_internal(found) else None
+
+
+def guard_classes(rec: Any, cls: type, name: str) -> Path | None:
+    """What `cls` has under `name` is relied upon where no object from outside has that class:
+    guarded on the classes themselves. Where the value lies, if somebody could rebind it there."""
+    for base in cls.__mro__:
+        path = Obj(base, base.__qualname__)
+        free = can_change(base) and not is_stable(base) and not _is_made(rec, base)
+        if name in base.__dict__:
+            value = base.__dict__[name]
+            if not free or rec.known.is_own(base, name):
+                return None
+            if isinstance(value, _DESCRIPTORS):
+                rec.known.guard(Item(InstDict(path), name), Is(value))
+            return Item(InstDict(path), name)
+        if free:
+            rec.known.guard(path, Missing(name))
+    return None
+
+
+_DESCRIPTORS = types.FunctionType | classmethod | staticmethod | property
+
+
+def _is_made(rec: Any, cls: type) -> bool:
+    """Whether the call made the class."""
+    return "<locals>" in cls.__qualname__ and rec.known.path_of(cls) is None
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

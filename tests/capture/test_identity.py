@@ -1,6 +1,7 @@
 """Objects that were distinct stay distinct where that was asked or written; aliases across a graph
 break; tensors that can be swapped."""
 
+import dataclasses
 import types
 import weakref
 
@@ -222,3 +223,26 @@ def test_which_key_is_asked_of_a_table(program):
         for at in (0, 1):
             given = ([keys[first], keys[second]], at, table, X)
             assert torch.equal(compiled(*given), program(*given))
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+
+
+def by_equal_key(at, one, other, table, x):
+    return x * table.get(at, -1.0) + (at in table)
+
+
+def containers_compared(at, one, other, table, x):
+    return x + ((one, 1) == (other, 1)) + 2 * ([one] == [other]) + 4 * ({1: one} == {1: other})
+
+
+@pytest.mark.parametrize("program", [by_equal_key, containers_compared])
+def test_what_containers_compare(program):
+    a, b = Holder(1.0), Holder(1.0)
+    table = {Point(1): 2.0, Point(2): 3.0}
+    compiled = dynfix.compile(program, backend="eager")
+    for at, one, other in ((3, a, b), (1, a, a), (2, b, b), (3, b, a), (1, a, b)):
+        given = Point(at), one, other, table, X
+        assert torch.equal(compiled(*given), program(*given))

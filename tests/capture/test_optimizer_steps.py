@@ -1,5 +1,6 @@
 """Steps of torch's optimizers inside a captured function."""
 
+import functools
 import math
 
 import dynfix
@@ -180,6 +181,40 @@ def test_a_learning_rate_that_changes_is_an_input(make):
     for n in range(5):
         optimizer.param_groups[0]["lr"] = 0.1 / (n + 1)
         compiled(*batch(n))
+
+
+def trained_in_one_cycle(make, wrap, foreach):
+    """The losses and the parameters of a model; what was compiled."""
+    torch.manual_seed(0)
+    model = net()
+    optimizer = make(model.parameters(), lr=0.1, foreach=foreach)
+    schedule = schedules.OneCycleLR(optimizer, 0.1, total_steps=20)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled, losses = wrap(step), []
+    for i in range(6):
+        losses.append(compiled(*batch(i)).detach())
+        schedule.step()
+    return [*losses, *model.parameters()], compiled
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize(
+    "make", [functools.partial(torch.optim.SGD, momentum=0.9), torch.optim.AdamW]
+)
+def test_a_momentum_that_changes_is_an_input(make, foreach, backend):
+    compiled = functools.partial(dynfix.compile, backend=backend, fullgraph=True)
+    found, step = trained_in_one_cycle(make, compiled, foreach)
+    assert len(recordings(step)) == 2
+    expected, _ = trained_in_one_cycle(make, lambda step: step, foreach)
+    torch.testing.assert_close(found, expected)
 
 
 SCHEDULES = {

@@ -4,6 +4,8 @@ import functools
 import operator
 import types
 
+import dynfix
+import pytest
 import torch
 from helpers import Case, X, Y, module_from, same
 
@@ -219,3 +221,51 @@ def test_config_object_inherited_values():
         lambda c: setattr(c.base, "flags", ()),
         (X,),
     )
+
+
+class Base:
+    scale = 1.0
+
+    def __init__(self, x):
+        self.x = x
+
+    def go(self):
+        return self.x * self.scale
+
+    @property
+    def next(self):
+        return self.x + 1
+
+    def __add__(self, other):
+        return self.x + other
+
+
+class Derived(Base):
+    pass
+
+
+def makes_an_instance(x):
+    made = Derived(x)
+    return made.go() + made.next + (made + 1)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "value"),
+    [
+        (Base, "scale", 3.0),
+        (Derived, "scale", 4.0),
+        (Base, "go", lambda self: self.x - 7),
+        (Derived, "go", lambda self: self.x * 50),
+        (Base, "next", property(lambda self: self.x * 9)),
+        (Base, "__add__", lambda self, other: self.x - other * 5),
+        (Base, "__init__", lambda self, x: setattr(self, "x", x * 3)),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(type(value).__name__)),
+)
+def test_classes_of_what_the_call_makes(monkeypatch, cls, name, value):
+    compiled = dynfix.compile(makes_an_instance, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(X), makes_an_instance(X))
+    monkeypatch.setattr(cls, name, value, raising=False)
+    for _ in range(2):
+        assert torch.equal(compiled(X), makes_an_instance(X))

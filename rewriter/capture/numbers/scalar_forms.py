@@ -31,14 +31,15 @@ _WIDE = {float: torch.float64, int: torch.int64}
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, abs}
 _EXTREMES = {max: operator.gt, min: operator.lt}
 _OPERATIONS = frozenset(
-    "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ gt lt ge le eq ne __eq__ __ne__"
-    " mul_ add_ sub_".split()
+    "add sub mul __radd__ __rsub__ __rmul__ __rpow__ __add__ __sub__ __mul__ gt lt ge le eq ne"
+    " __eq__ __ne__ mul_ add_ sub_".split()
 )
 _DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv __rdiv__ __rtruediv__".split())
 _NAMED = {  # the number that scales what is added; `lowering.graphs.tensor_numbers` writes it out
     **dict.fromkeys("add add_ sub sub_ _foreach_add _foreach_add_".split(), "alpha"),
     **dict.fromkeys("addcdiv addcdiv_ addcmul addcmul_".split(), "value"),
 }
+_WEIGHTED = frozenset("lerp lerp_ _foreach_lerp _foreach_lerp_".split())
 _OF_LISTS = frozenset("_foreach_mul _foreach_mul_".split())
 
 
@@ -91,7 +92,7 @@ def _extreme(beats: Any, parts: tuple[Any, ...], segment: SegmentBuilder, origin
 
 def number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None:
     """Where an operator on float32 or float64 takes a number that may be a tensor in the graph:
-    argument 1, or the name of a keyword; None elsewhere."""
+    argument 1 (2 of a weighted sum), or the name of a keyword; None elsewhere."""
     if dtype_of(args) not in (torch.float32, torch.float64):
         return None
     if kwargs:
@@ -99,6 +100,8 @@ def number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int |
         return named if list(kwargs) == [named] and isinstance(kwargs[named], float) else None
     on_list = not isinstance(args[0], torch.Tensor)
     known = _OF_LISTS if on_list else _OPERATIONS | _DIVISIONS
+    if len(args) == 3 and name in _WEIGHTED:
+        return 2
     return 1 if len(args) == 2 and name in known else None
 
 

@@ -20,6 +20,7 @@ from ...capture.provenance import Unguardable, is_constant
 from ...capture.trace import Recorder
 from .. import attribute_ops, c_calls, containers, items, iteration, name_ops
 from ..lookup import (
+    guard_classes,
     is_stable,
     is_torch_internal,
     keeps_eager,
@@ -219,6 +220,13 @@ def _is_ours(function: Any) -> bool:
     )
 
 
+def _is_tensor(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Asks for no value: a traced number stays one."""
+    for each in (*args, *kwargs.values()):
+        rec.known.touch(each)
+    return function(*args, **kwargs)
+
+
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's own code runs as it is; its tensor work passes by the recorder's mode. Python code
     that the mode does not see as one call gets plain numbers: C code below it would take traced
@@ -306,6 +314,8 @@ def _class(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
 def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """`type.__call__(cls, *args, **kwargs)`."""
     new, init = on_class(cls, "__new__"), on_class(cls, "__init__")
+    if isinstance(init, types.FunctionType):
+        guard_classes(rec, cls, "__init__")
     if not isinstance(init, types.FunctionType) or _is_generated(cls, init):
         items.guard_arguments(rec, args, kwargs)
         after = on_class(cls, "__post_init__")
@@ -426,6 +436,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (log_calls.takes, log_calls.call),
     (lambda f: _is_hashable_in(f, builtin_calls.HANDLERS), builtin_calls.call),
     (modules.is_entry, modules.call_entry),
+    (lambda f: f is torch.is_tensor, _is_tensor),
     (_is_ours, _torch),
     (custom_functions.is_apply, custom_functions.call),
     (script_functions.takes, script_functions.call),

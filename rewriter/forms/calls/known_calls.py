@@ -93,7 +93,6 @@ PURE: set[Any] = {
     inspect.ismethod,
     sys.intern,
     sys.getsizeof,
-    typing.cast,
     typing.get_origin,
     typing.get_args,
     types.SimpleNamespace,
