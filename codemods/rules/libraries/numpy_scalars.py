@@ -43,8 +43,7 @@ class NumpyScalar(Rule):
     the result of `np.sqrt(2)`. Where it is then used as a number (`if`, `float()`, a size), the
     graph breaks. A Python number is a constant. `.item()` where the value is made outside the
     captured code, `math` inside; unsafe, for the type changes, and `math` raises where NumPy gives
-    nan. An attribute that the file only asks whether it is true may change its type: safe. Of a
-    literal or a size, where the result only goes into arithmetic with tensors, compiled
+    nan. Of a literal or a size, where the result only goes into arithmetic with tensors, compiled
     code alone calls `math`: safe.
     """
 
@@ -94,11 +93,6 @@ class Model(nn.Module):
         loaded = {n.id for n in nodes if isinstance(n, ast.Name)}
         for call in self._made_outside(node, context, used, loaded):
             edit = context.replacement(call, f"{context.atom(call)}.item()")
-            value = _deciding(call, context)
-            if value is not None:
-                fix = context.fix("store a Python number", _as_python(value, call, context))
-                yield context.finding(self, call, fix=fix)
-                continue
             yield self._told(call, edit, "use .item()", "the number's type changes", (), context)
         for function in captured:
             yield from self._inside(function, context)
@@ -197,68 +191,6 @@ def _stored(node: ast.expr, context: FileContext) -> list[ast.Call]:
         for n in _parts(node, context)
         if isinstance(n, ast.Call) and context.kind(n).what == "numpy scalar"
     ]
-
-
-def _as_python(value: ast.expr, call: ast.Call, context: FileContext) -> Edit:
-    """The edit that stores the number of a NumPy scalar, and whatever else it may be as it is."""
-    nodes = list(ast.walk(context.source.tree))
-    taken = {getattr(n, "id", getattr(n, "arg", "")) for n in nodes} | set(context.names.aliases)
-    name = next(w for i in range(len(nodes)) if (w := f"flag_{i}" if i else "flag") not in taken)
-    numpy = ast.unparse(call.func).split(".")[0]
-    made = f"isinstance({name} := {context.operand(value)}, {numpy}.generic)"
-    return context.replacement(value, f"({name}.item() if {made} else {name})")
-
-
-def _deciding(call: ast.Call, context: FileContext) -> ast.expr | None:
-    """What is stored of a call, where that becomes an attribute which this file stores once, and
-    reads to decide branches alone: its type is seen by nobody here."""
-    parents = context.whole_parents()
-    value = parents[call]
-    compared = isinstance(value, ast.Compare) and all(
-        isinstance(n, ast.Constant) for n in (value.left, *value.comparators) if n is not call
-    )
-    stored = value if compared else call
-    is_numpy = context.names.aliases.get(ast.unparse(call.func).split(".")[0]) == "numpy"
-    is_unseen = is_numpy and _unseen(parents[stored], context)
-    return stored if is_unseen and "\n" not in context.segment(stored) else None
-
-
-def _unseen(statement: ast.AST, context: FileContext) -> bool:
-    """Whether a statement of an `__init__` stores an attribute that only decides branches."""
-    parents = context.whole_parents()
-    stored = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    if not isinstance(stored, ast.Attribute) or len(statement.targets) > 1:
-        return False
-    init = next(f for f in context.program.functions if statement in ast.walk(f.node))
-    own = isinstance(stored.value, ast.Name) and stored.value.id == init.self_name
-    if not own or init.cls is None or context.program.stores.elsewhere(init.cls, stored.attr):
-        return False
-    named = [n for n in context.index.get(ast.Attribute, ()) if n.attr == stored.attr]
-    texts = [n.value for n in ast.walk(context.source.tree) if isinstance(n, ast.Constant)]
-    looked_at = [n.attr for n in context.index.get(ast.Attribute, ()) if n.attr == "__dict__"]
-    looked_at += [f.name for f in context.program.functions if f.name == "__setattr__"]
-    looked_at += [n for n in ast.walk(context.source.tree) if isinstance(n, ast.MatchClass)]
-    by_name = any(
-        (context.resolve(c.func) or "").rpartition(".")[2] in _BY_NAME
-        for c in context.index.get(ast.Call, ())
-    )
-    return (
-        not (by_name or looked_at)
-        and stored.attr not in texts
-        and len([n for n in named if not isinstance(n.ctx, ast.Load)]) == 1
-        and all(_decides(n, parents) for n in named if n is not stored)
-    )
-
-
-_BY_NAME = ("getattr", "attrgetter", "__getattribute__", "vars", "asdict", "getmembers", "locals")
-
-
-def _decides(node: Any, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether an expression is no more than the test of a branch, or a part of one."""
-    parent = parents[node]
-    while isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not):
-        node, parent = parent, parents[parent]
-    return isinstance(parent, (ast.If, ast.While, ast.IfExp, ast.Assert)) and parent.test is node
 
 
 def _scalars(node: Any, context: FileContext) -> Iterator[ast.Call]:
