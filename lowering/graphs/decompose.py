@@ -149,7 +149,7 @@ def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., An
     def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
         if x.dtype is not torch.uint8:
             return decomposed(x, size, align_corners, scales)
-        made = upsample_compute_output_size(x.size(), size, scales)
+        made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
         with torch._C._AutoDispatchBelowAutograd():  # where the operator is decomposed, too
             return whole(x, made, align_corners, *(scales or (None, None)))
 
