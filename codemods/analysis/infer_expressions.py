@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 GRAD_MODE = "<grad mode>"
 OF_INPUT = "an item of an input"
-_NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset())
+_NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset(), {})
 
 
 class Expressions:

@@ -16,11 +16,13 @@ _BINDING = (ast.Name, ast.Import, ast.ImportFrom, *_NAMED, ast.ExceptHandler, *_
 @dataclass(frozen=True)
 class Rebindings:
     """`shared`: declared global or nonlocal here, or nonlocal in a function within: anything may
-    bind them at any time. `once`: bound at one place. `bound`: local names, parameters left out."""
+    bind them at any time. `once`: bound at one place. `bound`: local names, parameters left out.
+    `places`: how many bind each name that is not shared."""
 
     shared: frozenset
     once: frozenset
     bound: frozenset
+    places: dict
 
 
 @lru_cache(maxsize=512)
@@ -38,8 +40,9 @@ def rebindings(function):
     parameters = [a.arg for a in [*every, *filter(None, (args.vararg, args.kwarg))]]
     local = frozenset(stores) - shared
     stores.update(parameters)
-    once = frozenset(n for n, count in stores.items() if count == 1) - shared
-    return Rebindings(frozenset(shared), once, local)
+    places = {name: count for name, count in stores.items() if name not in shared}
+    once = frozenset(name for name, count in places.items() if count == 1)
+    return Rebindings(frozenset(shared), once, local, places)
 
 
 def _bound(node):

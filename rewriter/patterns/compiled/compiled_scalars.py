@@ -95,7 +95,7 @@ class Arithmetic:
 
     def _decides(self, other, kind):
         tokens, context = self.compiled.tokens, self.context
-        named = isinstance(other, ast.Name) and other.id in self.once and self._before(other)
+        named = isinstance(other, ast.Name) and self._stays(other) and self._before(other)
         floats = tokens.category(kind.dtype) == "float"
         if self.single and kind.dtype in map(tokens.of_name, _SINGLE):
             return ""
@@ -113,17 +113,35 @@ class Arithmetic:
         """A tensor of no axis on a GPU goes with no tensor on another device."""
         if all(self.context.kind(r).device == kind.device for r in self.compiled.reads):
             return ""
-        owner = next((n.id for r in self.compiled.reads for n in names_of(r)), "")
+        tensors = (n for r in self.compiled.reads for n in names_of(r))
+        owner = next((n.id for n in tensors if self.context.kind(n).is_tensor), "")
         if not named or not owner:
             return f"`{self.compiled.text(other)}` may lie on another device"
         if owner != other.id:
             self.compiled.asked.add(f"{other.id}.device == {owner}.device")
         return ""
 
+    def _stays(self, name):
+        """Whether a name is bound once, but for writes into its tensor, which keep dtype, axes and
+        device: `x /= y`."""
+        places = rebindings(self.function).places.get(name.id, 0)
+        return places - len(self._stores(name)) + len(self._bindings(name)) == 1
+
+    def _stores(self, name):
+        named = (n for n in ast.walk(self.function) if isinstance(n, ast.Name) and n.id == name.id)
+        return [n for n in named if not isinstance(n.ctx, ast.Load)]
+
+    def _bindings(self, name):
+        """The places that bind a name anew."""
+        return [n for n in self._stores(name) if not self._writes(n)]
+
+    def _writes(self, name):
+        augmented = isinstance(self.context.parent(name), ast.AugAssign)
+        return augmented and self.context.kind(name).is_tensor
+
     def _before(self, name):
         """Whether a name is bound where the form asks for it."""
-        stores = (n for n in ast.walk(self.function) if isinstance(n, ast.Name) and n.id == name.id)
-        stores = [n for n in stores if not isinstance(n.ctx, ast.Load)]
+        stores = self._bindings(name)
         start = self.context.statement(self.compiled.node)
         ends = [self.context.statement(n).end_lineno for n in stores]
         places = [self.context.parent(self.context.statement(n)) for n in stores]
@@ -205,15 +223,37 @@ class _Reads(Compiled):
                 return None
             self.reads.append(read)
             found[node] = f"{self.context.atom(read)}.detach().double()"
+        return self._with_extremes(found)
+
+    def _with_extremes(self, found):
+        """The same with `min(a, b)` and `max(a, b)` of two reads as one choice, which gives the
+        first where it is not beaten, as Python does. None where they may lie on two devices."""
+        for call in [n for n in ast.walk(self.statement) if isinstance(n, ast.Call)]:
+            beats = _BEATS.get(self.context.resolve(call.func))
+            reads = [a for a in call.args if a in found]
+            if not beats or call.keywords or len(reads) != 2 or len(call.args) != 2:
+                continue
+            owners = [next(self._owners(r), "") for r in reads]
+            if len(set(owners)) > 1 and not all(owners):
+                return None
+            if len(set(owners)) > 1:
+                self.asked.add(f"{owners[1]}.device == {owners[0]}.device")
+            one, other = (found.pop(r) for r in reads)
+            found[call] = f"{self.torch[0]}.where({other} {beats} {one}, {other}, {one})"
         return found
+
+    def _owners(self, node):
+        return (n.id for n in names_of(node) if self.context.kind(n).is_tensor)
 
     def _asks_float(self, read):
         """Asks that what is read of is floating-point: a reduction of a name keeps its dtype."""
         owner = read
         while isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
-            if owner.args or owner.keywords or owner.func.attr not in _KEEP:
+            by_name = self.context.resolve(owner.func) == f"torch.{owner.func.attr}"
+            given = len(owner.args) - by_name
+            if given or owner.keywords or owner.func.attr not in _KEEP:
                 return False
-            owner = owner.func.value
+            owner = owner.args[0] if by_name else owner.func.value
         if not isinstance(owner, ast.Name):
             return False
         self.asked.add(f"{owner.id}.is_floating_point()")
@@ -252,6 +292,7 @@ class _Reads(Compiled):
     title = "keep the tensor when compiled"
 
 
+_BEATS = {"min": "<", "max": ">"}
 _KEEP = ("abs", "max", "min", "sum", "mean", "median", "detach", "norm", "std", "neg")
 
 
