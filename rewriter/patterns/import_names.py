@@ -33,6 +33,9 @@ def _place(node):
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
+_NO_TENSORS = ("torch.optim.", "torch.utils.")
+
+
 class Names:
     """The file's imports (at any depth, later ones last) and the names that it binds at module
     level by other means."""
@@ -100,11 +103,15 @@ class Names:
         names = [n for n in names if n not in hidden and self.aliases.get(n) == "torch"]
         return "torch" if "torch" in names else next(iter(names), None)
 
-    @property
-    def torch_rebound(self):
-        """A name that stands for a part of torch and for something else as well, or ""."""
-        parts = (n for n, full in self.aliases.items() if full.split(".")[0] == "torch")
-        return next((n for n in parts if n in self.shadowed), "")
+    def torch_rebound(self, function):
+        """A name that stands for a part of torch and for something else as well, or ""; parts that
+        give no tensors count where the function names them."""
+        parts = {n: full for n, full in self.aliases.items() if full.split(".")[0] == "torch"}
+        found = [n for n in parts if n in self.shadowed]
+        if found and all(parts[n].startswith(_NO_TENSORS) for n in found):
+            named = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+            found = [n for n in found if n in named]
+        return next(iter(found), "")
 
     @property
     def loads_torch(self):

@@ -43,7 +43,7 @@ class Proofs:
     def doubt(self, sides, nodes, targets):
         """Why a choice between two sides may be felt; "" where that is proved not to be so. `nodes`
         are their expressions, `targets` the names that the statement binds to it."""
-        rebound = self.context.names.torch_rebound
+        rebound = self.context.names.torch_rebound(self.function)
         found = [
             rebound and f"`{rebound}` is bound to something else as well",
             *(s.doubt for s in sides),

@@ -125,7 +125,7 @@ class Compiled:
 
     def hidden(self):
         """Why torch has no name here; "" where it has."""
-        rebound = self.context.names.torch_rebound
+        rebound = self.context.names.torch_rebound(self.proofs.function)
         known = self.torch is not None and not rebound
         return "" if known else f"`{rebound or 'torch'}` is hidden by another name"
 
