@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ...runtime import report
+from ...runtime.errors import BuildError, LoweringError
 from ..graphs.random_numbers import redrawn
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
 
@@ -315,13 +317,26 @@ def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: A
 def _usual(ctx: Any, call: Any, given: list[Any], grads: Any, kept: list[Any]) -> Any:
     """AOTAutograd's backward, which empties a list that it is given once it has what was saved.
     `kept`: the gradients as autograd gave them."""
+    cls = ctx._forward_cls
+    if call is not None and getattr(cls, "dynfix_unbuilt", False):
+        return _through_eager(ctx, call, kept)
+    if not getattr(cls, "dynfix_built", False):  # AOTAutograd has it compiled now
+        kept = list(kept)
     count, arguments = len(given), ((given,) if grads[0] is given else given)
     try:
-        return ctx._forward_cls.dynfix_plain_backward(ctx, *arguments)
+        found = cls.dynfix_plain_backward(ctx, *arguments)
+    except (LoweringError, BuildError) as error:
+        if call is None:
+            raise
+        cls.dynfix_unbuilt = True
+        report.warn_once("backward", f"a backward runs in eager: {error}", str(error))
+        return _through_eager(ctx, call, kept)
     except RuntimeError as error:
         if call is None or len(given) < count or call.unfit() or _WRITTEN not in str(error):
             raise
         return _through_eager(ctx, call, kept, _place_of(str(error)))  # a kept result was written
+    cls.dynfix_built = True
+    return found
 
 
 _WRITTEN = "has been modified by an inplace operation"

@@ -1,6 +1,9 @@
+import dynfix
 import pytest
 import torch
+from dynfix.lowering import joint
 from dynfix.lowering.joint import compile_graph
+from dynfix.runtime.errors import BuildError
 from dynfix.runtime.options import Options
 from torch.fx import symbolic_trace
 
@@ -361,3 +364,21 @@ def test_errors_name_the_operator_and_its_origin(monkeypatch):
         )
     with pytest.raises(LoweringError, match=r"aten\.sin.*model\.py:41.*y = x\.sin\(\).*planted"):
         compile_graph(gm, [torch.randn(3)], Options())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_backward_that_cannot_be_built_leaves_calls_to_eager(monkeypatch):
+    made = joint.compile_unit
+
+    def compile_unit(graph, kind, *given):
+        if kind == "backward":
+            raise BuildError("the compiler gave up")
+        return made(graph, kind, *given)
+
+    monkeypatch.setattr(joint, "compile_unit", compile_unit)
+    compiled = dynfix.compile(lambda x: (x.sin() * x * 0.375).sum(0))
+    for size in (3, 3, 5, 7):
+        inputs = [torch.linspace(0, 1, size).requires_grad_() for _ in range(2)]
+        compiled(inputs[0]).backward()
+        (inputs[1].sin() * inputs[1] * 0.375).sum(0).backward()
+        torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
