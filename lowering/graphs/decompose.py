@@ -119,14 +119,25 @@ def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> to
     return grad * mask * scale
 
 
-def _row_losses(decomposed: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's decomposition, with the loss of a vector as a number, not as a row of one."""
-
-    def losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
-        found, is_target = decomposed(x, target, reduction)
-        return found if reduction else found.reshape(x.shape[:-1]), is_target
-
-    return losses
+def _margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
+    """`multilabel_margin_loss_forward`: (the loss, which elements are targets). torch's own
+    decomposition counts the labels behind the first -1, too, and has a row of losses for a
+    vector."""
+    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    count = rows.shape[1]
+    places = torch.arange(count, device=target.device)
+    end = torch.where(labels == -1, places, count).amin(-1, keepdim=True)
+    counts = places < end
+    chosen = rows.gather(-1, torch.where(counts, labels, 0))
+    is_target = (places == torch.where(counts, labels, -1).unsqueeze(-1)).any(1)
+    margins = (1.0 - chosen.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0) / count
+    margins = torch.where(is_target.unsqueeze(1) | ~counts.unsqueeze(-1), 0, margins)
+    losses = margins.sum((1, 2))
+    if reduction:
+        losses = losses.mean() if reduction == 1 else losses.sum()
+    else:
+        losses = losses.reshape(x.shape[:-1])
+    return losses, is_target.to(x.dtype).reshape(target.shape)
 
 
 def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +150,7 @@ def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _MARGINS: Any = aten.multilabel_margin_loss_forward.default
-_MARGINS.py_kernels.update({key: _row_losses(fn) for key, fn in _MARGINS.py_kernels.items()})
+_MARGINS.py_kernels.update(dict.fromkeys(_MARGINS.py_kernels, _margin_losses))
 
 
 def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., Any]:
@@ -172,7 +183,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     table.update(foreach_decompositions())
     chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
     chosen.update(random_decompositions(drawing) if drawing else {})
-    chosen[_MARGINS] = _row_losses(chosen[_MARGINS])
+    chosen[_MARGINS] = _margin_losses
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     chosen[aten.native_dropout_backward.default] = dropout_backward

@@ -382,3 +382,14 @@ def test_a_backward_that_cannot_be_built_leaves_calls_to_eager(monkeypatch):
         compiled(inputs[0]).backward()
         (inputs[1].sin() * inputs[1] * 0.375).sum(0).backward()
         torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_labels_behind_the_first_negative_one_do_not_count(reduction):
+    target = torch.tensor([[0, 1, -1, 2], [3, -1, 1, 0], [-1, 0, 1, 2], [1, 0, 3, 2]])
+
+    def fn(x):
+        return torch.nn.functional.multilabel_margin_loss(x, target, reduction=reduction)
+
+    for _ in range(3):
+        check_gradients(fn, torch.randn(4, 4))
