@@ -123,7 +123,10 @@ def _margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any
     """`multilabel_margin_loss_forward`: (the loss, which elements are targets). torch's own
     decomposition counts the labels behind the first -1, too, and has a row of losses for a
     vector."""
-    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    rows, labels = (
+        each.reshape(-1, each.shape[-1]) if each.dim() else each.reshape(1, 1)
+        for each in (x, target)
+    )
     count = rows.shape[1]
     places = torch.arange(count, device=target.device)
     end = torch.where(labels == -1, places, count).amin(-1, keepdim=True)
