@@ -152,7 +152,10 @@ def _slots(cls: type) -> list[str]:
 
 
 def _parts_of_key(key: Any) -> list[Any]:
-    """What a dict compares when it looks for `key`: of a weak reference, what it leads to."""
+    """What a dict compares when it looks for `key`: of a weak reference, what it leads to; of a
+    bound method, its object and function."""
+    if type(key) is types.MethodType:
+        return [key.__self__, key.__func__]
     if type(key) is tuple:
         return [part for each in key for part in _parts_of_key(each)]
     return [key() if type(key) is weakref.ref else key]
@@ -234,9 +237,13 @@ class Provenance:
         return value
 
     def _bound(self, method: types.MethodType, path: Path) -> None:
-        """A bound method: another one of the same function and object will do."""
+        """A bound method: another one of the same function and object will do, but where two names
+        had one."""
         self.guard(path, TypeIs(types.MethodType))
-        self.register(method, path)
+        known = self._paths.setdefault(id(method), path)
+        if known != path:
+            self.aliases[known, path] = None
+        self._keep.append(method)
         self._fixed(method.__func__, Attr(path, "__func__"))
         self._fixed(method.__self__, Attr(path, "__self__"))
 
@@ -379,7 +386,7 @@ class Provenance:
     def _pinned(self, keys: Iterable[Any], path: Path) -> None:
         """Objects that are guarded as the keys of what lies at `path`: where they were reached by
         another way, too, they have to be found there."""
-        for key in keys:
+        for key in (part for key in keys for part in _parts_of_key(key)):
             if type(key) in CONSTANTS or type(key).__hash__ not in BY_WHAT_IT_IS:
                 continue
             known = self._paths.get(id(key))

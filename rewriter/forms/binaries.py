@@ -2,6 +2,7 @@
 containers from outside are guarded."""
 
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,8 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, dict | list | tuple):
         each = value.values() if isinstance(value, dict) else value
         return [part for one in each for part in _parts(one)]
+    if type(value) is types.MethodType:
+        return [value.__self__, value.__func__]
     return [value] if type(value).__eq__ is object.__eq__ else []
 
 

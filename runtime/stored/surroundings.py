@@ -5,6 +5,7 @@ import functools
 import hashlib
 import platform
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from .named_functions import Unnamed
 
 FORMAT = "program-1"
 _SOURCES = ("lowering", "runtime")
+_LOADED = time.time()  # seconds
 _FLAGS = (
     *("_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled"),
     *("_get_cudnn_sdp_enabled", "_get_cudnn_enabled", "_get_cudnn_benchmark"),
@@ -28,7 +30,8 @@ _FLAGS = (
 
 @functools.cache
 def of_process() -> str:
-    """What stays as it is while the process runs."""
+    """What stays as it is while the process runs. Raises Unnamed where a file of this package was
+    written since it was loaded."""
     return repr(
         (
             *(FORMAT, __version__, _sources().hex(), torch.__version__, torch.version.git_version),
@@ -45,6 +48,8 @@ def _sources() -> bytes:
     for folder in _SOURCES:
         for path in sorted((package / folder).rglob("*")):
             if path.suffix in (".py", ".h", ".cpp"):
+                if path.stat().st_mtime > _LOADED:
+                    raise Unnamed(f"{path.name}, which was written since it was loaded")
                 data = path.read_bytes()
                 digest.update(f"{path.relative_to(package)}:{len(data)}:".encode() + data)
     return digest.digest()

@@ -114,3 +114,47 @@ def test_an_update_kept_as_a_method():
             called(torch.arange(3.0) + number**2)
         results.append((parameter.detach(), optimizer.state[parameter]["step"]))
     torch.testing.assert_close(*results)
+
+
+class Step:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def run(self, x):
+        return x * self.factor
+
+    def other(self, x):
+        return x
+
+
+def told_by_is(first, second, kept):
+    return lambda x: x + (1 if kept[0] is kept[1] else 2)
+
+
+def told_by_equality(first, second, kept):
+    return lambda x: x + (1 if kept[0] == kept[1] else 2)
+
+
+def told_by_a_dict(first, second, kept):
+    table = {first.run: 1, second.run: 2, second.other: 3}
+    return lambda x: x + table[kept[1]]
+
+
+def told_by_a_set(first, second, kept):
+    return lambda x: x + (kept[1] in {first.run}) + 2 * len({kept[0], kept[1]})
+
+
+@pytest.mark.parametrize(
+    "told",
+    (told_by_is, told_by_equality, told_by_a_dict, told_by_a_set),
+    ids=lambda told: told.__name__,
+)
+def test_which_method_it_is(told):
+    first, second = Step(1), Step(1)
+    kept = [first.run] * 2
+    function = told(first, second, kept)
+    compiled = dynfix.compile(function, backend="eager")
+    others = (kept[0], kept[0], first.run, second.run, first.run, second.other, kept[0])
+    for step, method in enumerate(others):
+        kept[1] = method
+        assert torch.equal(compiled(torch.ones(1)), function(torch.ones(1))), step

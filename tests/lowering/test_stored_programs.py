@@ -218,6 +218,16 @@ def test_another_installation_is_another_key(what, monkeypatch):
     assert changed != known == surroundings.of_process()
 
 
+def test_a_package_that_was_written_since_it_was_loaded_has_no_key(monkeypatch):
+    known = surroundings.of_process()
+    monkeypatch.setattr(surroundings, "_LOADED", 0.0)
+    surroundings.of_process.cache_clear()
+    with pytest.raises(Unnamed, match="written since it was loaded"):
+        surroundings.of_process()
+    monkeypatch.undo()
+    assert surroundings.of_process() == known
+
+
 @torch.fx.wrap
 def users_own(x):
     return x * 2
