@@ -1,30 +1,11 @@
 """Where objects come from: the access path of everything that the recorded call was given, and the
 guards on what it read there."""
 
-import copyreg
-import datetime
-import decimal
-import enum
-import functools
-import inspect
-import operator
-import pathlib
-import re
 import types
-import typing
-import uuid
-import weakref
-import zoneinfo
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-
-try:
-    import numpy as np
-except ImportError:
-    np = None  # type: ignore[assignment]
 
 from ...runtime.guard import (
     Attr,
@@ -43,77 +24,26 @@ from ...runtime.guard import (
     Stored,
     TypeIs,
 )
+from .guarded_kinds import (
+    BOUND_IN_C,
+    BY_IDENTITY,
+    BY_PARTS,
+    BY_VALUE,
+    BY_WHAT_IT_IS,
+    CONSTANTS,
+    FROZEN,
+    HASHING,
+    MAPPINGS,
+    NO_OWNERS,
+    SEQUENCES,
+    SINGLETONS,
+    has_structure,
+    is_followed,
+    parts_of_key,
+    slots,
+)
 from .numbers.scalars import TRACED, plain
 
-CONSTANTS = (
-    int,
-    float,
-    bool,
-    complex,
-    str,
-    bytes,
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    torch.layout,
-    torch.memory_format,
-    range,
-)
-SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
-BY_IDENTITY = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.GetSetDescriptorType,
-    types.GenericAlias,
-    enum.Enum,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._C.Generator,
-)
-BOUND_IN_C = (types.BuiltinMethodType, types.MethodWrapperType)
-NO_OWNERS = (type, types.ModuleType, type(None))  # of functions
-_NUMPY = () if np is None else (np.generic,)
-# Immutable: guarded by identity.
-BY_VALUE = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    re.Pattern,
-    decimal.Decimal,
-    operator.attrgetter,
-    operator.itemgetter,
-    operator.methodcaller,
-    datetime.date,
-    datetime.timedelta,
-    uuid.UUID,
-    pathlib.PurePath,
-    re.Match,
-    zoneinfo.ZoneInfo,
-    *_NUMPY,
-)
-BY_PARTS = (functools.partial, slice)
-# Nobody writes to these; what they hold is guarded with them.
-FROZEN = (
-    inspect.Signature,
-    inspect.Parameter,
-    types.UnionType,
-    type(typing.Optional[int]),  # noqa: UP045
-    type(typing.List[int]),  # noqa: UP006
-    typing.TypeVar,
-    typing.ForwardRef,
-)
-SEQUENCES = (list, tuple)
-MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
-HASHING = (dict, set, frozenset)
-BY_WHAT_IT_IS = (object.__hash__, torch.Tensor.__hash__)
 CONTENT_LIMIT = 20_000
 _APART_LIMIT = 64
 _NOWHERE = Obj(None, "nowhere")
@@ -121,44 +51,6 @@ _NOWHERE = Obj(None, "nowhere")
 
 class Unguardable(Exception):
     """A read whose later change no guard would see; the message names it."""
-
-
-def is_constant(value: Any) -> bool:
-    return type(value) in CONSTANTS or type(value) in SINGLETONS
-
-
-def _is_followed(obj: Any) -> bool:
-    """Whether reads of `obj` are seen elsewhere: tensors by the mode, modules and classes by their
-    attributes' loads."""
-    return isinstance(obj, (*BY_IDENTITY, torch.nn.Module, torch.Tensor))
-
-
-def _has_structure(obj: Any) -> bool:
-    """Whether the object holds state that C code keeps: a container, a value, or what only its
-    maker knows."""
-    if isinstance(obj, SEQUENCES + MAPPINGS + BY_VALUE + (set, frozenset)):
-        return True
-    base = next(cls for cls in type(obj).__mro__ if not cls.__flags__ & _HEAP_TYPE)
-    return base is not object and not issubclass(base, BaseException)
-
-
-# Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C code that keeps nothing a subclass
-# could not.
-_HEAP_TYPE = 1 << 9
-
-
-def _slots(cls: type) -> list[str]:
-    return [name for name in copyreg._slotnames(cls) if isinstance(name, str)]  # type: ignore[attr-defined]
-
-
-def _parts_of_key(key: Any) -> list[Any]:
-    """What a dict compares when it looks for `key`: of a weak reference, what it leads to; of a
-    bound method, its object and function."""
-    if type(key) is types.MethodType:
-        return [key.__self__, key.__func__]
-    if type(key) is tuple:
-        return [part for each in key for part in _parts_of_key(each)]
-    return [key() if type(key) is weakref.ref else key]
 
 
 def item_path(obj: Any, path: Path, key: Any) -> Path:
@@ -290,7 +182,7 @@ class Provenance:
         path = self._paths.get(id(obj))
         if path is None and isinstance(obj, HASHING):
             self.keys_apart(obj)
-        if path is None or id(obj) in self._read or _is_followed(obj):
+        if path is None or id(obj) in self._read or is_followed(obj):
             return
         self._read.add(id(obj))
         if isinstance(obj, FROZEN):
@@ -318,12 +210,12 @@ class Provenance:
         if isinstance(obj, BY_PARTS):
             return self._parts(obj)
         path = self._paths.get(id(obj))
-        if path is None or id(obj) in self._deep or _is_followed(obj):
+        if path is None or id(obj) in self._deep or is_followed(obj):
             return None
         self._deep.add(id(obj))
         if isinstance(obj, FROZEN):
             return self.structure(obj)
-        if _has_structure(obj):
+        if has_structure(obj):
             self.structure(obj)
             for part in (
                 obj.values()
@@ -346,7 +238,7 @@ class Provenance:
 
     def _fields(self, obj: Any, path: Path) -> None:
         """The attributes of a Python object, in its `__dict__` and its slots."""
-        if _has_structure(obj) and type(obj).__module__ == "builtins":
+        if has_structure(obj) and type(obj).__module__ == "builtins":
             return
         self.touch(obj)
         attributes = getattr(obj, "__dict__", None)
@@ -354,7 +246,7 @@ class Provenance:
             self.keys(self._attributes.get(id(obj), attributes), InstDict(path))
             for name, value in list(attributes.items()):
                 self._field(obj, name, value, Item(InstDict(path), name))
-        for name in _slots(type(obj)):
+        for name in slots(type(obj)):
             if hasattr(obj, name):
                 self._field(obj, name, getattr(obj, name), Attr(path, name))
 
@@ -386,7 +278,7 @@ class Provenance:
     def _pinned(self, keys: Iterable[Any], path: Path) -> None:
         """Objects that are guarded as the keys of what lies at `path`: where they were reached by
         another way, too, they have to be found there."""
-        for key in (part for key in keys for part in _parts_of_key(key)):
+        for key in (part for each in keys for part in parts_of_key(each)):
             if type(key) in CONSTANTS or type(key).__hash__ not in BY_WHAT_IT_IS:
                 continue
             known = self._paths.get(id(key))
@@ -435,7 +327,7 @@ class Provenance:
         """What a dict or set of the call's own holds is looked at, or `asked` for: objects from
         outside that it tells by what they are, not by what they equal, were different ones."""
         if id(container) not in self._paths:
-            keys = (part for key in (*container, *asked) for part in _parts_of_key(key))
+            keys = (part for key in (*container, *asked) for part in parts_of_key(key))
             known = {id(key): key for key in keys if type(key).__hash__ in BY_WHAT_IT_IS}
             self.told_apart(*known.values())
         else:
@@ -445,7 +337,7 @@ class Provenance:
     def _asked(self, container: Any, key: Any) -> None:
         """A dict or set from outside was asked for `key`: where it tells such keys by what they
         are, later calls have to ask for the same one, or for none of those that it holds."""
-        parts = [part for part in _parts_of_key(key) if self._may_be_another(part)]
+        parts = [part for part in parts_of_key(key) if self._may_be_another(part)]
         if not parts or self.is_own(container, key):
             return
         others = [each for each in container if type(each) is type(key) and each is not key]

@@ -14,9 +14,9 @@ from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe
 from ...runtime.replay.steps import CALL_INPUT, Redo, Step
 from .. import catalogue
 from . import made_histories, rehearsal
+from .guarded_kinds import BY_IDENTITY, is_constant
 from .numbers import constant_values, scalars
 from .numbers.symbolic import Symbols, make_static
-from .provenance import BY_IDENTITY, is_constant
 from .segments import Segment
 from .trace import Recorder
 from .values import Meta, Value, storage_of

@@ -15,8 +15,8 @@ from ...runtime.replay.recipes import (
     Recipe,
     RecipeMaker,
 )
+from .guarded_kinds import is_constant
 from .numbers.scalars import plain
-from .provenance import is_constant
 
 
 class _Rehearsal(Env):

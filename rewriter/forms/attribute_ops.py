@@ -23,8 +23,8 @@ from ...runtime.guard import (
 from ...runtime.replay.recipes import Apply, Const, Input
 from .. import catalogue
 from ..capture.effects import Effect, constant
+from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars
-from ..capture.provenance import BY_IDENTITY, is_constant
 from ..capture.trace import Recorder
 from ..capture.values import Meta, storage_of
 from . import items

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ..capture.effects import Effect
+from ..capture.guarded_kinds import HASHING, MAPPINGS, is_constant
 from ..capture.nested import has_traced, settle_in
 from ..capture.numbers import scalars
-from ..capture.provenance import HASHING, MAPPINGS, is_constant
 from ..capture.trace import Recorder
 from . import branches, c_calls, items
 from .lookup import PLAIN_TYPES, python_method

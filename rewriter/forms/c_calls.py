@@ -5,8 +5,8 @@ import types
 from typing import Any
 
 from .. import catalogue
+from ..capture.guarded_kinds import is_constant
 from ..capture.numbers.scalars import TRACED
-from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
 from .lookup import PLAIN_TYPES, is_stable, on_class
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ..capture.effects import Effect
+from ..capture.guarded_kinds import HASHING, MAPPINGS
 from ..capture.nested import settle_in
 from ..capture.numbers import scalars
-from ..capture.provenance import HASHING, MAPPINGS
 from ..capture.trace import Recorder
 from . import c_calls, items
 from .lookup import owner_of

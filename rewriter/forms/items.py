@@ -8,16 +8,10 @@ import torch
 from ...runtime.guard import Attr, Item
 from .. import catalogue
 from ..capture.effects import Effect
+from ..capture.guarded_kinds import BY_WHAT_IT_IS, MAPPINGS, SEQUENCES, is_constant
 from ..capture.nested import settle_in
 from ..capture.numbers import constant_values, scalars
-from ..capture.provenance import (
-    BY_WHAT_IT_IS,
-    MAPPINGS,
-    SEQUENCES,
-    Unguardable,
-    is_constant,
-    item_path,
-)
+from ..capture.provenance import Unguardable, item_path
 from ..capture.trace import Recorder
 from . import c_calls
 from .lookup import python_method

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from .. import catalogue
+from ..capture.guarded_kinds import is_constant
 from ..capture.nested import settle_in
 from ..capture.numbers.scalars import TRACED
-from ..capture.provenance import is_constant
 from ..capture.trace import Recorder
 from . import attribute_ops, items
 from .c_calls import is_generated, runs_python

@@ -10,9 +10,9 @@ import torch
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
 from .. import catalogue
 from ..capture.effects import Effect
+from ..capture.guarded_kinds import is_constant
 from ..capture.nested import plain_in, settle_in
 from ..capture.numbers import scalars
-from ..capture.provenance import is_constant
 from ..capture.recording import leaf
 from ..capture.trace import Recorder
 from . import c_calls, items

@@ -16,9 +16,9 @@ import torch
 from ....runtime.guard import Is
 from ....runtime.replay.recipes import Apply, Const
 from ... import catalogue
+from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
 from ...capture.numbers import scalars
-from ...capture.provenance import is_constant
 from ...capture.trace import Recorder
 from .. import attribute_ops, binaries, branches, c_calls, items, iteration
 from ..lookup import is_stable, on_class, python_method

@@ -13,10 +13,11 @@ import torch
 
 from ....runtime.guard import Is, Obj
 from ... import catalogue
+from ...capture.guarded_kinds import is_constant
 from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
-from ...capture.provenance import Unguardable, is_constant
+from ...capture.provenance import Unguardable
 from ...capture.trace import Recorder
 from .. import attribute_ops, c_calls, containers, items, iteration, name_ops
 from ..lookup import (

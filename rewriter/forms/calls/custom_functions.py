@@ -15,8 +15,8 @@ import torch
 from ....runtime.guard import Attr, Equals, Is, Item, Obj
 from ... import catalogue, live_source
 from ...capture import current, opsets
+from ...capture.guarded_kinds import CONSTANTS, is_constant
 from ...capture.nested import plain_in
-from ...capture.provenance import CONSTANTS, is_constant
 from ...capture.trace import Recorder
 from ...live_source import NotRewritable
 from ..lookup import owner_of

@@ -17,8 +17,8 @@ from ....runtime.replay.host_generators import GENERATORS
 from ....runtime.replay.recipes import HostCall, Input
 from ....runtime.replay.undo import version_of
 from ... import catalogue
+from ...capture.guarded_kinds import is_constant
 from ...capture.numbers import scalars
-from ...capture.provenance import is_constant
 from ...capture.trace import Recorder
 from ..lookup import owner_of
 

@@ -12,9 +12,9 @@ except ImportError:
     np = None  # type: ignore[assignment]
 
 from ... import catalogue
+from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
 from ...capture.numbers import constant_values
-from ...capture.provenance import is_constant
 from ...capture.trace import Recorder
 from .. import items
 from ..lookup import owner_of
