@@ -105,9 +105,21 @@ class Rerecordings:
             return None
         if is_repeatable(recorder, recording):
             return self._again(changed, result, attempt)
-        if changed.complete:
-            self.due.append((recording.guard_set, changed))
+        self._put_off(recorder, recording, result, changed)
         return None
+
+    def _put_off(
+        self, recorder: Recorder, recording: Recording, result: Any, changed: Changed
+    ) -> None:
+        """Leave a change to the next such call, which runs with it for real."""
+        if not changed.complete or recorder.rewritings is None:
+            return
+        changes = (effect.arguments for effect in recorder.effects)
+        why = recorder.rewritings.choices.seen((result, *changes), recorder.identity_asked)
+        if why:
+            report.log.debug("%s is not rewritten: %s", self._name, why)
+        else:
+            self.due.append((recording.guard_set, changed))
 
     def of_due(
         self,
@@ -124,8 +136,8 @@ class Rerecordings:
                 better = self._again(further, result, attempt)
                 if better is not None:
                     return better
-            elif further.complete:
-                self.due.append((recording.guard_set, further))
+            else:
+                self._put_off(recorder, recording, result, further)
         return self._checked(recorder, recording, changed)
 
     def _again(self, changed: Changed, result: Any, attempt: Attempt) -> Recording | None:

@@ -281,6 +281,9 @@ class Recorder(ReadRecorder):
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks)
         self._bind(result, node)
+        if self.rewritings is not None:
+            for tensor in tensors_in(result):
+                self.rewritings.choices.note(tensor, node.meta["origin"])
         written = [tensor for tensor in tensors_in(given) if self.tracker.restamp(tensor)]
         # a dropout that is off gives back what it was given
         off = opsets.attends_without_dropout(name, node_args, node_kwargs)
@@ -293,7 +296,21 @@ class Recorder(ReadRecorder):
         for tensor in opsets.written_unversioned(name, given[0]):
             self._written(tensor)
 
+    def decided(self, *site: Any, **how: Any) -> bool:
+        made = super().decided(*site, **how)
+        if made and self.rewritings is not None:
+            kept = self.rewritings.choices.kept
+            with self.paused():
+                self.rewritings.choices.inputs |= any(map(self._is_from_outside, kept))
+        return made
+
+    def _is_from_outside(self, tensor: torch.Tensor) -> bool:
+        known = [self.tracker.get(each) for each in (tensor, *self.tracker.sharing(tensor))]
+        return any(each is None or each.value.home == CALL_INPUT for each in known)
+
     def _written(self, tensor: torch.Tensor) -> None:
+        if self.rewritings is not None:
+            self.rewritings.choices.wrote(tensor)
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
         if len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:

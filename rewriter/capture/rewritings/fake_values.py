@@ -8,11 +8,12 @@ layers of torch.nn, arithmetic, attributes and items that no user's code answers
 
 import ast
 import builtins
+import contextlib
 import functools
+import logging
 import operator
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,16 +99,28 @@ class Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """torch logs each operator that raises on fake tensors as an error; here it is an answer."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was
+
+
 class FakeValues:
     """The expressions of one function at one place: `local` are its names' values there, `around`
     those of its module; `static`: whether later calls have the same sizes. Tensors stay the user's
-    own; nothing here writes to them."""
+    own; nothing here writes to them. `sides`: what choices may be made between."""
 
     def __init__(self, local: dict[str, Any], around: dict[str, Any], static: bool = True) -> None:
         self.local, self.around, self.static = local, around, static
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._known: dict[ast.AST, Seen | Unknown] = {}
+        self.sides: list[ast.expr] = []
 
     def see(self, node: ast.expr) -> Seen:
         """What `node` gives. Raises Unknown."""
@@ -124,7 +137,7 @@ class FakeValues:
 
     def select(self, first: torch.Tensor, second: torch.Tensor | int) -> torch.Tensor:
         """What torch.where gives of two values seen here."""
-        with self._mode:
+        with _unlogged(), self._mode:
             return torch.where(torch.ones((), dtype=torch.bool), first, second)
 
     def leaves(self, tensor: torch.Tensor) -> frozenset[int]:
@@ -142,6 +155,17 @@ class FakeValues:
             todo += [following for following, _ in step.next_functions]
         return frozenset(found)
 
+    def kept(self) -> list[torch.Tensor]:
+        """The live tensors in whose memory lies what a choice gives. Raises Unknown."""
+        mine: set[int] = set()
+        for side in self.sides:
+            with contextlib.suppress(Host):  # a number
+                value = self.see(side).value
+                if isinstance(value, torch.Tensor):
+                    mine.add(value.untyped_storage()._cdata)
+        live = self._fakes.values()
+        return [t for fake, t in live if fake.untyped_storage()._cdata in mine]
+
     def _original(self, tensor: torch.Tensor) -> int:
         return next((key for key, (fake, _) in self._fakes.items() if fake is tensor), id(tensor))
 
@@ -156,10 +180,10 @@ class FakeValues:
         except Exception as error:  # shapes that do not fit, data that a fake has not
             return Unknown(f"{type(error).__name__}: {error}")
 
-    @contextmanager
+    @contextlib.contextmanager
     def _run(self) -> Iterator[Watch]:
         watch = Watch()
-        with self._mode, watch:
+        with _unlogged(), self._mode, watch:
             yield watch
 
     def _apply(self, function: Callable[..., Any], *parts: Seen, **named: Seen) -> Seen:

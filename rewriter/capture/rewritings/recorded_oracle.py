@@ -212,7 +212,8 @@ class RecordedOracle(FileView):
 
     def doubt(self, at: ast.AST, sides: tuple[Side, Side], nodes: Any, targets: set[str]) -> str:
         """Why the values chosen may differ from eager's. Whether anyone can tell a new tensor from
-        the one that eager keeps is asked of the second recording (`kept_objects`)."""
+        the one that eager keeps is asked of the recordings (`choices`, `kept_objects`)."""
+        self.values.sides += nodes
         first, second = (side.kind for side in sides)
         if first.dtype != second.dtype or first.shape != second.shape:
             return "the sides differ in dtype or shape"

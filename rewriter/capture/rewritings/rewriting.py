@@ -22,7 +22,8 @@ from ...patterns import chained_comparison, deferred_read, masked_write, tensor_
 from ...patterns.compiled import compiled_scalars
 from ...patterns.import_names import Names, by_type
 from ...patterns.oracle import Oracle
-from ..places import place_of
+from .. import places
+from .choices import Choices
 from .fake_values import FakeValues
 from .recorded_oracle import RecordedOracle
 from .user_frames import function_frame
@@ -91,6 +92,12 @@ class Found:
         first, moved = self.source.first_line, self.source.lines
         return [first + i for i, at in enumerate(moved) if at == line] if moved else [line]
 
+    def replaced(self, edit: Edit) -> set[int]:
+        """The lines of the user's file that an edit of the text replaces."""
+        first, moved, text = self.source.first_line, self.source.lines, self.file.text
+        lines = range(text.count("\n", 0, edit.start) + 1, text.count("\n", 0, edit.end) + 2)
+        return {moved[min(n - first, len(moved) - 1)] for n in lines} if moved else set(lines)
+
     def applied(self) -> list[Applied]:
         """The changes, first come first."""
         found = [(line, *entry) for line, entry in sorted(self.edits.items()) if entry]
@@ -141,6 +148,7 @@ class Rewritings:
         self._is_rewritten, self._earlier = is_rewritten, earlier
         self._found: dict[types.CodeType, Found | str] = {}
         self.complete = True
+        self.choices = Choices()
 
     def meet(self, frame: types.FrameType | None, static: bool = True) -> str:
         """A value decides in the code that runs: "" where a pattern makes it a choice in the graph,
@@ -155,7 +163,7 @@ class Rewritings:
         return [found for found in every if any(found.edits.values())]
 
     def _meet(self, frame: types.FrameType | None, static: bool) -> str:
-        if f"{os.sep}torch{os.sep}" in place_of(frame)[0]:
+        if f"{os.sep}torch{os.sep}" in places.place_of(frame)[0]:
             return "torch's own code decides"
         frame = function_frame(frame, self._is_rewritten)
         if frame is None or f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
@@ -176,6 +184,9 @@ class Rewritings:
         if isinstance(edit, str):
             found.edits[line] = None
             return edit
+        if edit[1] not in IN_PLACE:
+            self.choices.keep(values)
+            self.choices.replace(places.shown(found.source.file), found.replaced(edit[0]))
         return self._keep(found, line, edit)
 
     def _keep(self, found: Found, line: int, edit: tuple[Edit, str]) -> str:
