@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+_ENTRY_FILE = os.path.join("dynfix", "rewriter", "module_class.py")
 _is_rewritten: list[Callable[[types.CodeType], bool]] = []
 
 
@@ -23,13 +24,18 @@ def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
     inner = None
     while frame is not None:
         code = frame.f_code
-        if _is_rewritten and _is_rewritten[0](code):
+        if _is_rewritten and _is_rewritten[0](code) and not _is_entry(code):
             here = (code.co_filename, frame.f_lineno)
             inner = inner or here
             if f"{os.sep}torch{os.sep}" not in code.co_filename:
                 return _with_text(*here)
         frame = frame.f_back
     return _with_text(*(inner or ("<unknown>", 0)))
+
+
+def _is_entry(code: types.CodeType) -> bool:
+    """Whether it is this package's own: what is compiled for a module, or a part of it."""
+    return code.co_filename.endswith(_ENTRY_FILE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +65,11 @@ def reached_lines(frame: types.FrameType | None) -> tuple[Reached, ...]:
 def definition_of(fn: Any, args: tuple[Any, ...]) -> tuple[str, int, str]:
     """File, line and text of where a function is defined; of a module's `forward`, where a module
     is what is called."""
-    ours = getattr(fn, "__module__", "") or ""
-    if ours.endswith(".module_class") and args and isinstance(args[0], torch.nn.Module):
-        fn = getattr(type(args[0]).forward, "__wrapped__", type(args[0]).forward)
     code = getattr(fn, "__code__", None)
+    module = next((each for each in args if isinstance(each, torch.nn.Module)), None)
+    if code is not None and _is_entry(code) and module is not None:
+        fn = getattr(type(module).forward, "__wrapped__", type(module).forward)
+        code = getattr(fn, "__code__", None)
     return (
         ("<unknown>", 0, "") if code is None else _with_text(code.co_filename, code.co_firstlineno)
     )

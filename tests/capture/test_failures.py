@@ -231,3 +231,19 @@ def test_fullgraph_error_inside_users_try():
     for _ in range(2):
         with pytest.raises(Exception, match="fullgraph=True"):
             fn(X)
+
+
+class WritesThenPrints(torch.nn.Module):
+    def forward(self, x, y):
+        x[-1].zero_()
+        print(f"{y.sum().item():.2f}")
+        return x, y
+
+
+def test_messages_about_parts_of_a_cut_module_name_the_users_file(recwarn, capsys):
+    compiled = dynfix.compile(WritesThenPrints(), backend="eager")
+    for _ in range(3):
+        x = torch.ones(3, 4)
+        compiled(x, x.view(3, 4))
+    shown = [str(warning.message) for warning in recwarn if "DYN" in str(warning.message)]
+    assert shown and all("module_class" not in text and "test_failures" in text for text in shown)
