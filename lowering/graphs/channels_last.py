@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...runtime.report import log
+from .constant_masks import DRAWS
 
 _FEWEST = 2  # convolutions
 _CHANNELS = 16  # of which some convolution has as many
@@ -33,11 +34,14 @@ def prefer_channels_last(gm: GraphModule, examples: Sequence[Any]) -> GraphModul
     places = ("input", "weight") if on_gpu else ("input",)
     changed = GraphModule(gm, _rewritten(gm.graph, places))
     try:
-        before, after = (_outputs(graph, examples) for graph in (gm, changed))
+        before, after = _run(gm, examples), _run(changed, examples)
+        if not _draws_alike(changed, before.drawn_from, after.drawn_from):
+            return gm
+        after = _run(changed, examples)
     except Exception as error:  # a view that the other layout does not allow
         log.debug("channels-last order does not fit: %s", error)
         return gm
-    return changed if _restore(changed, before, after) else gm
+    return changed if _restore(changed, before.results, after.results) else gm
 
 
 def _applies(gm: GraphModule, examples: Sequence[Any]) -> bool:
@@ -92,15 +96,54 @@ def _in_order(graph: Graph, node: Node, place: str) -> None:
         node.update_kwarg(place, made)
 
 
-def _outputs(gm: GraphModule, examples: Sequence[Any]) -> list[Any]:
-    """What the graph returns, as fake tensors."""
+class _Run(Interpreter):
+    """A run on fake tensors. `results`: what the graph returns; `drawn_from`: by node, the tensor
+    in whose order random numbers are drawn."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__(gm)
+        self.results: list[Any] = []
+        self.drawn_from: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: Node) -> Any:
+        given = n.args[0] if n.args and _draws(n) else None
+        if isinstance(given, Node) and isinstance(self.env[given], torch.Tensor):
+            self.drawn_from[n.name] = self.env[given]
+        return super().run_node(n)
+
+
+def _run(gm: GraphModule, examples: Sequence[Any]) -> _Run:
     with FakeTensorMode(), torch.no_grad():
         fakes = [
             torch.empty_strided(e.shape, e.stride(), dtype=e.dtype, device=e.device)
             for e in examples
         ]
-        made = Interpreter(gm).run(*fakes)
-    return list(made) if isinstance(made, list | tuple) else [made]
+        run = _Run(gm)
+        made = run.run(*fakes)
+    run.results = list(made) if isinstance(made, list | tuple) else [made]
+    return run
+
+
+def _draws(node: Node) -> bool:
+    name = str(getattr(node.target, "__name__", node.target))
+    return "draws" in node.meta or any(part in name for part in DRAWS)
+
+
+def _draws_alike(
+    gm: GraphModule, before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]
+) -> bool:
+    """Have random numbers drawn in the order that they were drawn in; False where that cannot
+    be."""
+    for node in list(gm.graph.nodes):
+        if node.name not in after or before[node.name].stride() == after[node.name].stride():
+            continue
+        name = str(getattr(node.target, "__name__", node.target))
+        if name.endswith("_") or not before[node.name].is_contiguous():
+            return False
+        with gm.graph.inserting_before(node):
+            node.update_arg(0, gm.graph.call_method("contiguous", (node.args[0],)))
+    gm.recompile()
+    return True
 
 
 def _restore(gm: GraphModule, before: Sequence[Any], after: Sequence[Any]) -> bool:

@@ -26,7 +26,7 @@ _LARGEST = 1 << 28  # bytes of a mask that is evaluated
 _FACTORIES = frozenset(
     (torch.ones, torch.zeros, torch.full, torch.arange, torch.tensor, torch.empty, torch.eye)
 )
-_DRAWS = ("rand", "dropout", "bernoulli", "normal", "multinomial")
+DRAWS = ("rand", "dropout", "bernoulli", "normal", "multinomial")
 _IN_PLACE = frozenset(
     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem".split()
 )
@@ -76,7 +76,7 @@ def _is_impure(node: Node) -> bool:
         return False
     name = str(getattr(node.target, "__name__", node.target))
     writes = name.endswith("_") and not name.endswith("__")
-    draws = any(part in name for part in _DRAWS)
+    draws = any(part in name for part in DRAWS)
     return writes or draws or name.strip("_") in _IN_PLACE or "out" in node.kwargs
 
 

@@ -60,3 +60,29 @@ def test_results_and_layouts_are_those_of_eager(size, train, rewritten):
             for one, two in zip(ours.buffers(), theirs.buffers(), strict=True):
                 torch.testing.assert_close(one, two)
     assert size == 1 or rewritten[0]
+
+
+DRAWING = {
+    "dropout": lambda x: torch.dropout(x, 0.5, True),
+    "rand_like": torch.rand_like,
+    "in place": lambda x: x.normal_(),
+    "bernoulli": lambda x: torch.bernoulli(x.sigmoid()),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWING.values(), ids=DRAWING)
+def test_random_numbers_are_drawn_in_the_order_of_eager(draw):
+    torch.manual_seed(0)
+    narrow, wide = nn.Conv2d(16, 8, 1), nn.Conv2d(16, 8, 3, padding=1)
+
+    def function(x):
+        return draw(torch.cat([narrow(x), wide(x)], 1).relu()) * 2
+
+    call = dynfix.compile(function)
+    with torch.no_grad():
+        for seed in range(3):
+            x, results = torch.randn(2, 16, 5, 5), []
+            for called in (function, call):
+                torch.manual_seed(seed)
+                results.append(called(x))
+            torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
