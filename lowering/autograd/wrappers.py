@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._functorch.aot_autograd  # first: its parts import each other in a circle
 from torch._C import _functionalization
 from torch._functorch._aot_autograd import descriptors, functional_utils, runtime_wrappers, schemas
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, RuntimeWrapper

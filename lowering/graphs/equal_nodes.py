@@ -8,13 +8,29 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._functorch import config
+from torch._functorch import config, partitioners
 from torch._functorch.compile_utils import get_aten_target, rand_ops
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
+from .random_numbers import UNIFORM
+
 _EACH_ITS_OWN = (*rand_ops, torch.ops.aten.empty)
+
+_default_op_list: Any = getattr(partitioners, "get_default_op_list", None)
+
+
+def _op_list() -> Any:
+    """What the partitioner may compute again: numbers made of a seed, too."""
+    made = _default_op_list()
+    for known in (made.recomputable_ops, made.fusible_ops):
+        known.add(UNIFORM.overloadpacket)
+    return made
+
+
+if _default_op_list is not None:
+    partitioners.get_default_op_list = _op_list
 
 
 def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:

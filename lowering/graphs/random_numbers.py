@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._functorch import partitioners
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -225,19 +224,3 @@ class Redrawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def redrawn(devices: Sequence[str]) -> Iterator[None]:
     with Redrawn(devices) if devices else contextlib.nullcontext():
         yield
-
-
-# ---- what the partitioner may compute again
-
-_default_op_list: Any = getattr(partitioners, "get_default_op_list", None)
-
-
-def _op_list() -> Any:
-    made = _default_op_list()
-    for known in (made.recomputable_ops, made.fusible_ops):
-        known.add(torch.ops.dynfix.uniform)
-    return made
-
-
-if _default_op_list is not None:
-    partitioners.get_default_op_list = _op_list

@@ -352,3 +352,11 @@ def test_a_second_process_compiles_nothing(monkeypatch):
     first, second = run_script(epsilon), run_script(epsilon)
     assert first[0] == second[0]
     assert (first[1], second[1]) == ("True", "False")
+
+
+def test_a_compiled_function_does_not_load_the_compiler():
+    loads = "torch._functorch.aot_autograd", "torch._functorch.partitioners", "networkx"
+    script = "import sys, torch, dynfix; dynfix.compile(torch.nn.Linear(2, 2)); "
+    script += f"print([name for name in {loads} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n"
