@@ -376,7 +376,7 @@ class _Cutter:
             back = f"(False, {back})"
         ending = f"{indent}return {back}\n" if region.falls else ""
         given = ", ".join(region.given)
-        header = f"{indent[:-1]}def {self.facts.name}({given}):\n"
+        header = f"def {self.facts.name}({given}):\n"
         return Part(header + "".join(lines) + ending, first - 1, region.given)
 
     def _mark_returns(self, region: Region, lines: list[str], first: int) -> None:

@@ -77,6 +77,18 @@ def test_a_layer_that_breaks(backend, flag):
     same(Net, *steps, backend=backend, tolerance=tolerance)
 
 
+def test_a_function_on_the_first_line_of_its_file(tmp_path):
+    text = "def f(x):\n    y = x.exp() * 2\n    unknown(y)\n    return y.sin() + 1\n"
+    (tmp_path / "first.py").write_text(text)
+    space = {"unknown": unknown}
+    exec(compile(text, str(tmp_path / "first.py"), "exec"), space)
+    counting = Counting()
+    compiled = dynfix.compile(space["f"], backend=counting)
+    for _ in range(5):
+        compiled(X)
+    assert set(outside(lambda: compiled(X))[1]) == {"aten::sum"}
+
+
 def test_nothing_but_the_unknown_call_is_outside():
     counting = Counting()
     compiled = dynfix.compile(Net(), backend=counting)

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.campaign --graphs 20000 --out FOLDER [--first SEED] [--together 16]
 
-Graphs are compiled `together`; those that differ, or that raise, alone. A failing one is shrunk, and
+Graphs are compiled `together`; those that differ, that raise, or that break, alone. A failing one is shrunk, and
 written as a script into FOLDER.
 """
 
@@ -11,6 +11,7 @@ import dataclasses
 import re
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -28,14 +29,21 @@ LIMIT = 300  # seconds for a batch
 class Tally:
     graphs: int = 0
     lines: int = 0
-    compiled: int = 0
     raising: int = 0
     failed: int = 0
+    served: Counter = dataclasses.field(default_factory=Counter)
+
+    def add(self, graphs, how):
+        self.graphs += len(graphs)
+        self.lines += sum(len(graph.lines) for graph in graphs)
+        self.raising += sum(graph.raises for graph in graphs)
+        self.served[how] += sum(not graph.raises for graph in graphs)
 
     def __str__(self):
         return (
             f"{self.graphs} graphs of {self.lines / max(self.graphs, 1):.1f} lines,"
-            f" {self.compiled} served by a program, {self.raising} raise, {self.failed} differ"
+            f" {self.served['whole']} served by a program, {self.served['parts']} in parts,"
+            f" {self.served['eager']} in eager, {self.raising} raise, {self.failed} differ"
         )
 
 
@@ -61,11 +69,16 @@ def is_delicate(graph):
     return bool(writes) and (graph.gradients or overlaps)
 
 
+def is_captured(graph, dynamic):
+    """Whether the graph is recorded as one, and so may be among others."""
+    return not graph.raises and differences([graph], dynamic, "eager")[1] == "whole"
+
+
 def batches(pairs, together):
-    """Graphs to compile together; one that raises is alone."""
+    """Graphs to compile together; one that raises, or that is not captured whole, is alone."""
     waiting = {}
     for graph, dynamic in pairs:
-        if graph.raises:
+        if not is_captured(graph, dynamic):
             yield [graph], dynamic
             continue
         delicate = is_delicate(graph)
@@ -81,17 +94,15 @@ def batches(pairs, together):
 
 
 def check(graphs, dynamic, tally=None):
-    """(graph, what differs) of each of the graphs that does."""
-    found, compiled = differences(graphs, dynamic)
-    if tally is not None:
-        tally.graphs += len(graphs)
-        tally.lines += sum(len(graph.lines) for graph in graphs)
-        tally.compiled += len(graphs) * compiled
-        tally.raising += sum(graph.raises for graph in graphs)
-    if (not found and compiled) or len(graphs) == 1:
+    """(graph, what differs) of each of the graphs that does. The tally counts what served each of
+    them, alone where not all together could be served."""
+    tally = tally or Tally()
+    found, how = differences(graphs, dynamic)
+    if len(graphs) == 1 or (not found and how == "whole"):
+        tally.add(graphs, how)
         return [(graphs[0], text) for _, _, text in found[:1]]
     half = len(graphs) // 2
-    apart = check(graphs[:half], dynamic) + check(graphs[half:], dynamic)
+    apart = check(graphs[:half], dynamic, tally) + check(graphs[half:], dynamic, tally)
     if found and not apart:
         number, turn, text = found[0]
         apart = [(graphs[max(number, 0)], f"only among others, call {turn}: {text}")]

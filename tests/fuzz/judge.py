@@ -1,5 +1,6 @@
 """Graphs compiled and in eager: values, types, layouts, aliases, writes, gradients, errors."""
 
+import gc
 import importlib.util
 import itertools
 import tempfile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import dynfix
 import torch
+from dynfix.rewriter import frontend
 from dynfix.runtime import report
 from torch.nn import functional as F
 
@@ -81,23 +83,36 @@ def usable(graph):
     return any(errors) if graph.raises else not any(errors)
 
 
-def differences(graphs, dynamic):
-    """(number of the graph, call, what differs) of graphs compiled together; and whether a compiled
-    program served a call."""
+def differences(graphs, dynamic, backend="native"):
+    """(number of the graph, call, what differs) of graphs compiled together; and what `served` says
+    of the function."""
     module = loaded(source(graphs))
     report.reset()
     torch._dynamo.reset()
+    gc.collect()
+    before = set(frontend._live)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compiled = dynfix.compile(module.call, dynamic=dynamic)
+        compiled = dynfix.compile(module.call, dynamic=dynamic, backend=backend)
         found = []
         for turn in range(CALLS):
             ours, theirs = Run(compiled, graphs, turn), Run(module.call, graphs, turn)
             found += [(n, turn, text) for n, text in _compared(ours, theirs, graphs, turn)]
             if found:
                 break
-    hits = sum(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
-    return found, hits > 0
+    return found, served(compiled._dynfix_entry, set(frontend._live) - before)
+
+
+def served(function, functions):
+    """What served calls after the ones that were recorded: "whole", a program of the function;
+    "parts", programs of parts that it was cut into; "eager"."""
+    if _hits(function):
+        return "whole"
+    return "parts" if any(map(_hits, functions)) else "eager"
+
+
+def _hits(function):
+    return sum(entry.hits for entry in function._dispatcher.entries)
 
 
 def _compared(ours, theirs, graphs, turn):

@@ -4,14 +4,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from .campaign import batches, check, graphs_of
+from .campaign import Tally, batches, check, graphs_of
 from .graphs import grown
 
 
 @pytest.mark.parametrize("first", [200, 256])
 def test_graphs_of_fixed_and_of_changing_sizes(first):
-    found = [check(*batch) for batch in batches(graphs_of(first, 6), 6)]
+    tally = Tally()
+    found = [check(*batch, tally) for batch in batches(graphs_of(first, 6), 6)]
     assert not any(found), found
+    assert tally.served["whole"] > tally.graphs / 2, tally
 
 
 @pytest.mark.slow
