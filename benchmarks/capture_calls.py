@@ -11,6 +11,7 @@ time, one thread.
 """
 
 import argparse
+import functools
 import gc
 import os
 import resource
@@ -22,6 +23,7 @@ from typing import Any
 
 import dynfix
 import torch
+from interleave import interleaved
 from torch import nn
 
 
@@ -67,15 +69,22 @@ class File:
 
 def opaque() -> None:
     x = torch.randn(128, 256)
-    seconds = []
-    for unknown in (None, File()):
-        compiled = dynfix.compile(Layers(unknown))
+    models = {}
+    for name, unknown in (("without", None), ("with", File())):
+        models[name] = dynfix.compile(Layers(unknown))
         for _ in range(12):
-            step(compiled, x)
-        seconds.append((cpu(lambda c=compiled: step(c, x)), cpu(lambda c=compiled: infer(c, x))))
-    for what, whole, cut in zip(("step", "inference"), *seconds, strict=True):
+            step(models[name], x)
+            infer(models[name], x)
+    for what, rounds in ((step, 60), (infer, 200)):
+        times = interleaved(
+            {name: functools.partial(what, model, x) for name, model in models.items()},
+            rounds,
+            clock=time.process_time,
+        )
+        without, cut = times["without"], times["with"]
         print(
-            f"opaque: {what} {whole * 1e3:.2f} ms, with the call {cut * 1e3:.2f}: {cut / whole:.2f}"
+            f"opaque: {what.__name__} {without}, with the call {cut}:"
+            f" {cut.median / without.median:.2f}"
         )
 
 

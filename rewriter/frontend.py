@@ -68,6 +68,7 @@ class CompiledFunction:
         self._stays_eager = self._called = self._in_one = False
         self._failures = 0
         self._limit_told = False
+        self.stopped_at: tuple[places.Reached, ...] | None = None  # of the last failed recording
         self.moving = Moving()
         self._rerecordings = Rerecordings(getattr(fn, "__qualname__", repr(fn)))
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
@@ -298,6 +299,7 @@ class CompiledFunction:
             self.moving.note_number(failure.guard)
         for recording in self._captured():
             self.moving.note_floats(recording.guards, args, kwargs)
+            self.moving.note_counters(recording.guards, args, kwargs)
             self.moving.note_sizes(recording.guards, args, kwargs)
 
     def _captured(self) -> list[Recording]:
@@ -333,6 +335,7 @@ class CompiledFunction:
             self._in_one = True  # it may be that alone which ended the recording
             return
         self._failures += 1
+        self.stopped_at = recorder.stopped_at
         sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
         self.recordings.append(Failed(sites))
         kept = FAILURES_KEPT if self._family is None else 1
@@ -357,7 +360,7 @@ class CompiledFunction:
         """From now on the function runs in parts."""
         family = self._family or pieces.Family(self._member, CompiledFunction)
         family.note(stopped_at)
-        self.cut_at(pieces.line_in(self.fn, stopped_at), family)
+        self.cut_at(pieces.place_in(self.fn, stopped_at), family)
 
     def _member(
         self, fn: Callable[..., Any], family: "pieces.Family", depth: int
@@ -368,11 +371,11 @@ class CompiledFunction:
         member.background = self.background
         return member
 
-    def cut_at(self, line: int | None, family: "pieces.Family") -> None:
-        """Run in parts, cut at `line`, or in halves where it is not known."""
+    def cut_at(self, place: places.Reached | None, family: "pieces.Family") -> None:
+        """Run in parts, cut at `place`, or in halves where it is not known."""
         self._stays_eager = True
         try:
-            self._opened = pieces.opened(self.fn, line, family, self._depth)
+            self._opened = pieces.opened(self.fn, place, family, self._depth)
         except Exception as error:
             self._internal(error, "cutting the function")
 

@@ -66,6 +66,19 @@ class Moving:
                 if type(found) is float and not guard.check.passes(found):
                     self.numbers.add(guard.path)
 
+    def note_counters(
+        self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Integers that have moved by as much as one that is known to: counters of layers."""
+        moved: dict[Path, int] = {}
+        for guard in guards:
+            if isinstance(guard.check, Equals) and type(guard.check.arg) is int:
+                found = _found(guard.path, args, kwargs)
+                if type(found) is int and found != guard.check.arg:
+                    moved[guard.path] = found - guard.check.arg
+        steps = {step for path, step in moved.items() if path in self.numbers}
+        self.numbers.update(path for path, step in moved.items() if step in steps)
+
     def note_sizes(
         self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:

@@ -41,12 +41,14 @@ def _is_entry(code: types.CodeType) -> bool:
 @dataclasses.dataclass(frozen=True)
 class Reached:
     """The `line` that a rewritten function got to; it is known by its file and first line, and by
-    the identity of the module that it is a method of (0: of none)."""
+    the identity of the module that it is a method of (0: of none). `variables`: the identities of
+    its local variables then."""
 
     file: str
     first_line: int
     owner: int
     line: int
+    variables: dict[str, int]
 
 
 def reached_lines(frame: types.FrameType | None) -> tuple[Reached, ...]:
@@ -55,9 +57,13 @@ def reached_lines(frame: types.FrameType | None) -> tuple[Reached, ...]:
     while frame is not None:
         code = frame.f_code
         if _is_rewritten and _is_rewritten[0](code):
-            owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            local = frame.f_locals
+            owner = local.get(code.co_varnames[0]) if code.co_argcount else None
             known = id(owner) if isinstance(owner, torch.nn.Module) else 0
-            found.append(Reached(code.co_filename, code.co_firstlineno, known, frame.f_lineno))
+            variables = {name: id(value) for name, value in local.items()}
+            found.append(
+                Reached(code.co_filename, code.co_firstlineno, known, frame.f_lineno, variables)
+            )
         frame = frame.f_back
     return tuple(found)
 

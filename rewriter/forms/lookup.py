@@ -1,6 +1,7 @@
 """Finding what Python would run: special methods written in Python, class attributes, without
 running anything."""
 
+import functools
 import os
 import types
 from typing import Any
@@ -177,7 +178,12 @@ def module_name(fn: types.FunctionType) -> str:
 def is_torch_internal(fn: types.FunctionType) -> bool:
     """Whether torch's own Python code is called as it is: its tensor work dispatches through the
     recorder's mode."""
-    name = module_name(fn)
+    return is_internal(module_name(fn))
+
+
+@functools.lru_cache(maxsize=1024)
+def is_internal(name: str) -> bool:
+    """The same of the module `name`."""
     return name == "torch" or (
         name.startswith("torch.")
         and name not in _MAPPING
@@ -218,9 +224,15 @@ def is_stable(obj: Any) -> bool:
 def is_distributed(module: torch.nn.Module) -> bool:
     """Whether torch's data parallelism stands around the module, or has changed its class: its own
     calls talk to other devices and processes, and run as they are."""
+    cls: Any = type(module)
+    return _is_distributed(cls)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_distributed(cls: Any) -> bool:
     return any(
         base.__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
-        for base in type(module).__mro__
+        for base in cls.__mro__
     )
 
 

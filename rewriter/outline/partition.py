@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from . import loop_texts
 from .bound_names import (
     Flow,
     Names,
@@ -31,11 +32,13 @@ PREFIX = "_dynfix_part_"
 @dataclasses.dataclass(frozen=True)
 class Part:
     """A function made of statements: `text` starts at line `first_line` of the user's file; it
-    takes the variables `given`."""
+    takes the variables `given`. `loop`: it is one that runs in stretches; it takes its turns as
+    one more argument."""
 
     text: str
     first_line: int
     given: tuple[str, ...]
+    loop: loop_texts.Loop | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +66,14 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Statements that become a part."""
+    """Statements that become a part. `loop`: the one statement of a part that runs in stretches."""
 
     body: tuple[ast.stmt, ...]
     given: tuple[str, ...]
     back: tuple[str, ...]
     falls: bool
     returns: bool
+    loop: ast.For | None = None
 
 
 def plan(text: str, node: ast.FunctionDef, first_line: int, line: int | None) -> Plan | None:
@@ -229,9 +233,24 @@ class _Cutter:
         now: Names | None = bound
         for stmt in body:
             if now is not None:
-                self._inside(stmt, now)
+                loop = self._stretched(stmt, now)
+                if loop is None:
+                    self._inside(stmt, now)
+                else:
+                    self.regions.append(loop)
                 now = self._bound_after([stmt], now)
         return now
+
+    def _stretched(self, stmt: ast.stmt, bound: Names) -> Region | None:
+        """The region of a loop that breaks, if it can be run some turns at a time."""
+        if not self._holds(stmt) or not loop_texts.can_be_stretched(stmt):
+            return None
+        region = self._region([stmt], bound)
+        carried = names(stores(stmt)) & exposed([stmt], self.facts.local)
+        if region is None or region.returns or carried - bound:
+            return None
+        back = tuple(sorted({*region.back, *carried}))
+        return dataclasses.replace(region, back=back, loop=stmt)
 
     def _inside(self, stmt: ast.stmt, bound: Names) -> None:
         match stmt:
@@ -344,7 +363,7 @@ class _Cutter:
         for index, region in enumerate(self.regions):
             indent = self._indent(region)
             first, last = first_line(region.body[0]), last_line(region.body[-1])
-            calls = list(self._calls(region, f"{PREFIX}{index}({', '.join(region.given)})"))
+            calls = list(self._calls(region, f"{PREFIX}{index}({', '.join(self._given(region))})"))
             for number in range(first, last + 1):
                 text = indent + calls.pop(0) if calls else ""
                 lines[number - self.first_line] = text + "\n"
@@ -352,6 +371,13 @@ class _Cutter:
 
     def _indent(self, region: Region) -> str:
         return self._line(first_line(region.body[0]))[: region.body[0].col_offset]
+
+    def _given(self, region: Region) -> tuple[str, ...]:
+        """What the driver hands over, as text."""
+        if region.loop is None:
+            return region.given
+        line = self._line(region.loop.lineno)
+        return (*region.given, f"({loop_texts.iterable_of(region.loop, line)})")
 
     def _calls(self, region: Region, call: str) -> Iterator[str]:
         """What stands in the driver: one line, or two where the part may or may not return."""
@@ -375,9 +401,13 @@ class _Cutter:
             self._mark_returns(region, lines, first)
             back = f"(False, {back})"
         ending = f"{indent}return {back}\n" if region.falls else ""
-        given = ", ".join(region.given)
-        header = f"def {self.facts.name}({given}):\n"
-        return Part(header + "".join(lines) + ending, first - 1, region.given)
+        given, loop = region.given, None
+        if region.loop is not None:
+            loop = loop_texts.Loop(given, region.back, region.loop.target)
+            given = (*given, loop_texts.TURNS)
+            lines[0] = loop_texts.over_turns(region.loop, lines[0])
+        header = f"def {self.facts.name}({', '.join(given)}):\n"
+        return Part(header + "".join(lines) + ending, first - 1, region.given, loop)
 
     def _mark_returns(self, region: Region, lines: list[str], first: int) -> None:
         """`return v` inside a part that may also fall through: `return (True, v)`."""

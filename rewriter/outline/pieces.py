@@ -2,6 +2,7 @@
 between them runs as it is, and the functions and modules that it calls are compiled."""
 
 import ast
+import functools
 import threading
 import types
 import weakref
@@ -16,7 +17,10 @@ from ..capture.places import Reached
 from ..forms.calls import open_calls
 from ..forms.operators import Forms
 from ..live_source import NotRewritable, Source
+from ..module_class import module_call_entry
+from .loop_texts import Loop
 from .partition import PREFIX, Part, Plan, plan
+from .stretched_loops import StretchedLoop
 
 MOST_PIECES = 256
 DEEPEST = 24  # parts in parts
@@ -33,12 +37,12 @@ class Family:
         self._modules: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self.members: list[Any] = []
-        self._breaks: dict[tuple[str, int, int], int] = {}
+        self._breaks: dict[tuple[str, int, int], Reached] = {}
 
     def note(self, stopped_at: tuple[Reached, ...]) -> None:
         """Functions where a recording ended: they are cut there when they are first called."""
         for place in stopped_at:
-            self._breaks[place.file, place.first_line, place.owner] = place.line
+            self._breaks[place.file, place.first_line, place.owner] = place
 
     def part(self, fn: types.FunctionType, depth: int = 0) -> Callable[..., Any]:
         """`fn`, compiled; as it is, once there are too many. `depth`: in how many parts it
@@ -52,44 +56,55 @@ class Family:
     def callee(self, fn: types.FunctionType, owner: Any) -> Callable[..., Any]:
         """The compiled function that stands for `fn`, one for each module that it is a method
         of."""
+        of_module = isinstance(owner, torch.nn.Module)
+        known: Any = self._modules.get(owner) if of_module else self._functions
+        made = None if known is None else known.get(fn)
+        return made or self._new_callee(fn, owner, of_module)
+
+    def _new_callee(
+        self, fn: types.FunctionType, owner: Any, of_module: bool
+    ) -> Callable[..., Any]:
         with self._lock:
-            known = self._functions
-            if isinstance(owner, torch.nn.Module):
-                known = self._modules.setdefault(owner, {})  # type: ignore[assignment]
+            known: Any = self._modules.setdefault(owner, {}) if of_module else self._functions
             if fn not in known:
-                known[fn] = self.part(fn)
-                self._cut_where_it_breaks(known[fn], fn.__code__, owner)
+                made = self.part(fn)
+                self._cut_where_it_breaks(made, fn.__code__, owner)
+                known[fn] = made
             return known[fn]  # type: ignore[no-any-return]
 
     def _cut_where_it_breaks(self, made: Any, code: types.CodeType, owner: Any) -> None:
         known = id(owner) if isinstance(owner, torch.nn.Module) else 0
-        line = self._breaks.get((code.co_filename, code.co_firstlineno, known))
-        if line is not None and isinstance(made, self.kind):
-            made.cut_at(line, self)  # type: ignore[attr-defined]
+        place = self._breaks.get((code.co_filename, code.co_firstlineno, known))
+        if place is not None and isinstance(made, self.kind):
+            made.cut_at(place, self)  # type: ignore[attr-defined]
 
 
-def line_in(fn: Any, stopped_at: tuple[Reached, ...]) -> int | None:
-    """The line of `fn` itself that the recording had got to, in its outermost call."""
+def place_in(fn: Any, stopped_at: tuple[Reached, ...]) -> Reached | None:
+    """Where the recording had got to in `fn` itself, in its outermost call."""
     code = getattr(fn, "__code__", None)
-    lines = [
-        place.line
+    found = [
+        place
         for place in stopped_at
         if code is not None
         and (place.file, place.first_line) == (code.co_filename, code.co_firstlineno)
     ]
-    return lines[-1] if lines else None
+    return found[-1] if found else None
 
 
-def opened(fn: Any, line: int | None, family: Family, depth: int = 0) -> Callable[..., Any] | None:
-    """`fn` cut at `line` (None: in halves), to be called in its place; None where it can only run
+def opened(
+    fn: Any, place: Reached | None, family: Family, depth: int = 0
+) -> Callable[..., Any] | None:
+    """`fn` cut at `place` (None: in halves), to be called in its place; None where it can only run
     as it is."""
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & _NOT_PLAIN:
         return None
     try:
-        whole = fn if depth >= DEEPEST else _driver(fn, line, family, depth + 1)
-        driver = emit.rewrite(whole, Forms)
+        whole = fn if depth >= DEEPEST else _driver(fn, place, family, depth + 1)
+        driver: Any = emit.rewrite(whole, Forms)
     except NotRewritable:
         return None
+    if fn.__code__ is module_call_entry.__code__:  # what its driver would do
+        driver = functools.partial(open_calls.module, family)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         before = current.open_family(family)
@@ -105,21 +120,46 @@ _NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines
 
 
 def _driver(
-    fn: types.FunctionType, line: int | None, family: Family, depth: int
+    fn: types.FunctionType, place: Reached | None, family: Family, depth: int
 ) -> types.FunctionType:
     """The function with calls of compiled parts; the function itself if there are none."""
     source = live_source.find(fn)
-    cut = None if source.is_lambda else _plan(source, line)
+    cut = None if source.is_lambda else _plan(source, place.line if place else None)
     if cut is None:
         return fn
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     for index, part in enumerate(cut.parts):
-        made = family.part(_function(_part_source(source, part), fn, cells), depth)
+        made: Any = functools.partial(_function, _part_source(source, part), fn, dict(cells))
+        if part.loop is None:
+            made = family.part(made(), depth)
+        else:
+            assert place is not None  # in the loop
+            made = _stretched(made, part.loop, place, family, depth)
         cells[f"{PREFIX}{index}"] = types.CellType(made)
     free = (*source.free, *(name for name in cells if name.startswith(PREFIX)))
     driver = _function(_replaced(source, cut.text, source.first_line, free), fn, cells)
     driver.__defaults__, driver.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__
     return driver
+
+
+def _stretched(
+    make: Callable[[], types.FunctionType], loop: Loop, place: Reached, family: Family, depth: int
+) -> StretchedLoop:
+    """A loop in which `place` breaks."""
+
+    def part() -> Any:
+        return family.part(make(), depth)
+
+    def stretch() -> Any:
+        made = part()
+        if isinstance(made, family.kind):
+            made.may_be_cut = False  # type: ignore[attr-defined]
+        return made
+
+    in_parts = part()
+    if isinstance(in_parts, family.kind):
+        in_parts.cut_at(place, family)  # type: ignore[attr-defined]
+    return StretchedLoop(loop, stretch, in_parts, place)
 
 
 def _plan(source: Source, line: int | None) -> Plan | None:

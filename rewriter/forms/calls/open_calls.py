@@ -13,7 +13,8 @@ from torch.nn.modules import module as torch_module
 
 from ....lowering.graphs.control_flow import chosen_in_truth
 from ...live_source import NotRewritable
-from ..lookup import is_distributed, is_torch_internal, module_name
+from ...module_class import CompiledModule
+from ..lookup import is_distributed, is_internal, module_name
 from . import known_calls
 
 Args = tuple[Any, ...]
@@ -29,16 +30,19 @@ def use(rewrite: Callable[[types.FunctionType], Callable[..., Any]]) -> None:
 def call(family: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """`fn(*args, **kwargs)`: a user's function or module by its compiled form, all else as it
     is. Without a family, a choice alone."""
-    if is_choice(fn):
-        inner = _plainly if family is None else functools.partial(_inner, family)
-        return chosen_in_truth(inner, fn, *args, **kwargs)
-    if isinstance(fn, torch.nn.Module):
-        return _module(family, fn, args, kwargs)
-    if type(fn) is types.MethodType and _is_followed(fn.__func__):
+    kind = type(fn)
+    if kind is types.FunctionType:
+        if is_choice(fn):
+            inner = _plainly if family is None else functools.partial(_inner, family)
+            return chosen_in_truth(inner, fn, *args, **kwargs)
+        if _is_followed(fn):
+            return _python(family, fn, None, args, kwargs)
+    elif kind is types.MethodType:
         method: Any = fn.__func__
-        return _python(family, method, fn.__self__, (fn.__self__, *args), kwargs)
-    if _is_followed(fn):
-        return _python(family, fn, None, args, kwargs)
+        if _is_followed(method):
+            return _python(family, method, fn.__self__, (fn.__self__, *args), kwargs)
+    elif isinstance(fn, torch.nn.Module):
+        return _module(family, fn, args, kwargs)
     return fn(*args, **kwargs)
 
 
@@ -59,15 +63,21 @@ def _is_followed(fn: Any) -> bool:
     """Whether it is Python code of the user's, or of a library that is written for torch."""
     if type(fn) is not types.FunctionType or fn.__code__.co_flags & _NOT_PLAIN:
         return False
-    top = module_name(fn).partition(".")[0]
     return (
-        not is_torch_internal(fn)
-        and top not in _AS_IS
-        and not hasattr(fn, "_dynfix_original")
-        and not getattr(fn, "_torchdynamo_disable", False)
+        _is_users(module_name(fn))
+        and not (fn.__dict__ and _is_marked(fn))
         and fn not in known_calls.DISABLED
         and fn not in known_calls.INLINED
     )
+
+
+def _is_marked(fn: Any) -> bool:
+    return hasattr(fn, "_dynfix_original") or getattr(fn, "_torchdynamo_disable", False)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_users(module: str) -> bool:
+    return not is_internal(module) and module.partition(".")[0] not in _AS_IS
 
 
 _NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines
@@ -101,15 +111,21 @@ def _made_anew(value: Any) -> bool:
     return type(value) is types.FunctionType and value.__closure__ is not None
 
 
+def module(family: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
+    """`called(*args, **kwargs)` of a module."""
+    return _module(family, called, args, kwargs)
+
+
 def _module(family: Any, module: Any, args: Args, kwargs: Kwargs) -> Any:
     """The call protocol of nn.Module: hooks as they are, `forward` compiled."""
     if (
-        isinstance(module, torch.jit.ScriptModule)
-        or hasattr(module, "_dynfix_original")
+        isinstance(module, _AS_THEY_ARE)
         or not _calls_forward(type(module))
         or _has_backward_hooks(module)
     ):
         return module(*args, **kwargs)
+    if not (module._forward_pre_hooks or module._forward_hooks):
+        return call(family, module.forward, args, kwargs)
     called, result = set[int](), None
     try:
         for key, hook in list(module._forward_pre_hooks.items()):
@@ -126,6 +142,9 @@ def _module(family: Any, module: Any, args: Args, kwargs: Kwargs) -> Any:
             _after_error(module, key, args, kwargs, result)
         raise
     return result
+
+
+_AS_THEY_ARE = (torch.jit.ScriptModule, CompiledModule)
 
 
 def _after(module: Any, key: int, hook: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
@@ -166,7 +185,11 @@ def _before(
 
 
 def _has_backward_hooks(module: Any) -> bool:
-    return any(getattr(module, name) for name in ("_backward_hooks", "_backward_pre_hooks")) or any(
-        getattr(torch_module, f"_global_{name}_hooks")
-        for name in ("forward", "forward_pre", "backward", "backward_pre")
+    return bool(
+        module._backward_hooks
+        or module._backward_pre_hooks
+        or torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
     )
