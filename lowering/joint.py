@@ -21,7 +21,7 @@ from .autograd.aot_calls import watched
 from .autograd.gradient_paths import GradientPaths
 from .autograd.lean_calls import lean
 from .autograd.plain_calls import Around
-from .autograd.wrappers import keep_saved
+from .autograd.wrappers import check_replayed, keep_saved
 from .graphs import effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
@@ -152,6 +152,7 @@ def compile_graph(
         )
     for each in wrapped:
         keep_saved(each)
+        check_replayed(each.metadata, example_inputs)
     cut_off = paths.inputs_without(tupled, example_inputs)
     idle, drawn = paths.idle(example_inputs), drawing(options)
     facts = Around(tuple(sorted(cut_off)), single, lone, tuple(sorted(idle)), drawn)

@@ -17,6 +17,7 @@ from torch._C import _functionalization
 from torch._functorch._aot_autograd import descriptors, functional_utils, runtime_wrappers, schemas
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, RuntimeWrapper
 
+from ...runtime.errors import LoweringError
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder, Unstorable
 from .aot_calls import Wrapped, post_compile, watched
 from .lean_calls import lean_call, plain_writes, program_in
@@ -27,6 +28,21 @@ _numbers = itertools.count(1 << 20)  # of functions that AOTAutograd did not mak
 def keep_saved(one: Wrapped) -> None:
     """Let a backward be run again: programs leave what they are given as it is."""
     one.metadata.bw_donated_idxs = []
+
+
+def check_replayed(metadata: Any, inputs: Sequence[Any]) -> None:
+    """Views of an input that the graph writes are made again of the input by the same operators;
+    where symbols are among their arguments torch goes by the layout of the new value instead, which
+    need not be the input's. Raises LoweringError there."""
+    if not any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs):
+        return
+    for made in metadata.output_info:
+        if made.output_type is not schemas.OutputType.alias_of_input:
+            continue
+        views = getattr(made, "view_meta_sequence", None)
+        replayed = views and not any(one.has_symbolic_inputs for one in views.sequence)
+        if not replayed and metadata.input_info[made.base_idx].mutates_data:
+            raise LoweringError("a view of an input that is written has symbolic sizes")
 
 
 def to_data(

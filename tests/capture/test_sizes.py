@@ -352,6 +352,22 @@ def test_strides_of_a_dynamic_input():
     same(lambda: body, *(call(x[:, :4] if x.dim() == 2 and x.shape[1] > 4 else x) for x in inputs))
 
 
+@pytest.mark.parametrize(("rows", "step"), [(0, 2), (2, 1)])
+def test_views_of_a_written_input_lie_where_the_input_does(rows, step):
+    def fn(x):
+        y = x.reshape(x.size(0), -1, 1)
+        x.mul_(2)
+        return y, y.transpose(0, 1)
+
+    compiled = dynfix.compile(fn, dynamic=True)
+    for n, m in ((4, 5), (6, 3), (3, 7), (3, 7)):
+        ours, theirs = (torch.arange(2.0 * (n + 2) * m).view(n + 2, 2 * m) for _ in range(2))
+        got, wanted = (f(t[rows:, ::step]) for f, t in ((compiled, ours), (fn, theirs)))
+        for one, two in zip(got, wanted, strict=True):
+            assert one.stride() == two.stride() and torch.equal(one, two)
+            assert one.data_ptr() - ours.data_ptr() == two.data_ptr() - theirs.data_ptr()
+
+
 def test_state_keeps_plain_numbers():
     def make():
         case = Case(seen=[], last=None)
