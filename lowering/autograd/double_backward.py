@@ -154,7 +154,7 @@ class Call:
         if torch.is_grad_enabled():
             _seen(self.owner)
             return not self.unfit()
-        if _is_batched("VmapMode"):
+        if _is_batched(_VMAP):
             return not self.unfit()
         return self.released is not None and not (needed and self.unfit())
 
@@ -285,7 +285,7 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
     taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
     missing = [k for k in taken if given[k] is None]
-    again = torch.is_grad_enabled() or _is_batched("VmapMode")
+    again = torch.is_grad_enabled() or _is_batched(_VMAP)
     if missing or again or (call is not None and call.released is not None):
         return _unusual(ctx, call, given, missing, grads)
     if call is not None and not _keeps_graph():
@@ -341,6 +341,7 @@ def _usual(ctx: Any, call: Any, given: list[Any], grads: Any, kept: list[Any]) -
 
 _WRITTEN = "has been modified by an inplace operation"
 _is_batched: Any = torch._C._dispatch_tls_is_dispatch_key_included
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # type: ignore[attr-defined]  # once
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 _PLACE = re.compile(r"which is output (\d+) of CompiledFunction")
 
