@@ -7,6 +7,7 @@ for which something was kept that has been written since. Every other backward i
 
 import contextlib
 import functools
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -55,7 +56,8 @@ class Differentiable:
             return self.program(*tensors)
         call = Call(self, tensors)
         for index in self._with_gradients:
-            if _has_hooks(tensors[index]):
+            tensor = tensors[index]
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                 tensors = tuple(self._in_order(tensors))
                 break
         result = self.program(*tensors)
@@ -107,6 +109,7 @@ class Differentiable:
             return _targets(cls.metadata, fed, _outputs(results))
 
         cls.dynfix_plain_backward = cls.__dict__["backward"]
+        cls.dynfix_built = cls.dynfix_unbuilt = False
         cls.dynfix_taken = getattr(cls, "taken", None)
         history = self._history()
         cls.dynfix_leads = staticmethod(functools.cache(lambda: history.leads(targets)))
@@ -154,7 +157,7 @@ class Call:
         if torch.is_grad_enabled():
             _seen(self.owner)
             return not self.unfit()
-        if _is_batched("VmapMode"):
+        if _is_batched(_VMAP):
             return not self.unfit()
         return self.released is not None and not (needed and self.unfit())
 
@@ -183,10 +186,6 @@ def _requires_grad(results: Any) -> bool:
     return isinstance(results, torch.Tensor) and results.requires_grad
 
 
-def _has_hooks(tensor: torch.Tensor) -> bool:
-    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
-
-
 def _view(tensor: Any) -> Any:
     return tensor.view_as(tensor) if isinstance(tensor, torch.Tensor) else tensor
 
@@ -202,7 +201,7 @@ def _copy(tensor: Any) -> Any:
 
 def _versions(tensors: Sequence[Any]) -> list[int]:
     try:
-        return [tensor._version for tensor in tensors]
+        return list(map(_version_of, tensors))
     except (AttributeError, RuntimeError):  # numbers, and tensors of inference mode
         return [_version(tensor) for tensor in tensors]
 
@@ -264,7 +263,8 @@ def _way(result: Any) -> tuple[int, ...] | None:
 
 def _follow(result: Any, way: tuple[int, ...]) -> Any:
     index, steps = way
-    node = getattr(_outputs(result)[index], "grad_fn", None)
+    out = result[index] if isinstance(result, tuple | list) else result
+    node = getattr(out, "grad_fn", None)
     for _ in range(steps):
         if node is None or not node.next_functions:
             return None
@@ -284,8 +284,11 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     cls, call = ctx._forward_cls, getattr(ctx, "dynfix_call", None)
     given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
     taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
-    missing = [k for k in taken if given[k] is None]
-    again = torch.is_grad_enabled() or _is_batched("VmapMode")
+    missing = []
+    for k in taken:
+        if given[k] is None:
+            missing.append(k)
+    again = torch.is_grad_enabled() or _is_batched(_VMAP)
     if missing or again or (call is not None and call.released is not None):
         return _unusual(ctx, call, given, missing, grads)
     if call is not None and not _keeps_graph():
@@ -318,9 +321,9 @@ def _usual(ctx: Any, call: Any, given: list[Any], grads: Any, kept: list[Any]) -
     """AOTAutograd's backward, which empties a list that it is given once it has what was saved.
     `kept`: the gradients as autograd gave them."""
     cls = ctx._forward_cls
-    if call is not None and getattr(cls, "dynfix_unbuilt", False):
+    if call is not None and cls.dynfix_unbuilt:
         return _through_eager(ctx, call, kept)
-    if not getattr(cls, "dynfix_built", False):  # AOTAutograd has it compiled now
+    if not cls.dynfix_built:  # AOTAutograd has it compiled now
         kept = list(kept)
     count, arguments = len(given), ((given,) if grads[0] is given else given)
     try:
@@ -335,12 +338,15 @@ def _usual(ctx: Any, call: Any, given: list[Any], grads: Any, kept: list[Any]) -
         if call is None or len(given) < count or call.unfit() or _WRITTEN not in str(error):
             raise
         return _through_eager(ctx, call, kept, _place_of(str(error)))  # a kept result was written
-    cls.dynfix_built = True
+    if not cls.dynfix_built:
+        cls.dynfix_built = True
     return found
 
 
 _WRITTEN = "has been modified by an inplace operation"
+_version_of: Callable[[Any], int] = operator.attrgetter("_version")
 _is_batched: Any = torch._C._dispatch_tls_is_dispatch_key_included
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # type: ignore[attr-defined]  # once
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 _PLACE = re.compile(r"which is output (\d+) of CompiledFunction")
 

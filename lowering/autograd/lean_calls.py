@@ -35,6 +35,8 @@ _UNUSUAL = (
     "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
 )
 _interpreters: Any = torch._C._functorch.peek_interpreter_stack
+_deterministic: Any = torch._C._get_deterministic_algorithms
+_PLAIN = frozenset((torch.Tensor,))
 
 
 def lean(
@@ -129,10 +131,11 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
     unsafe, aliased = tuple(facts.unsafe_view_out_indices), tuple(facts.aliased_out_indices)
     constant = [k for k, info in enumerate(facts.output_info) if not info.requires_grad]
     gradients = _gradients(facts)
+    positions, layouts = tuple(k for k, _ in gradients), [laid_out for _, laid_out in gradients]
     autocast: Any = torch._C._DisableAutocast if without_autocast else nullcontext
 
     class CompiledFunction(torchs):  # type: ignore[misc]
-        taken = tuple(k for k, _ in gradients)  # outputs whose gradients the backward takes
+        taken = positions  # of the outputs whose gradients the backward takes
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
@@ -141,8 +144,10 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
                     made = forward(list(inputs))
             else:
                 made = forward(list(inputs))
-            ctx.save_for_backward(*map(_kept, made[checked]))
-            ctx._tensors_no_vc_check = [*map(_kept, made[unchecked])]
+            # no views, whose history would be kept along
+            ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in made[checked]])
+            free = made[unchecked]
+            ctx._tensors_no_vc_check = [t.detach() if t._is_view() else t for t in free]
             ctx.symints, ctx.opaque_objects = made[numbers], ()
             returned = made[own]
             for k in unsafe:
@@ -159,10 +164,12 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
         def backward(ctx: Any, *grads: Any) -> Any:
             program = torchs.compiled_bw
             given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
-            if program is None or _is_unusual(facts, [given[k] for k, _ in gradients]):
+            wanted = [given[k] for k in positions]
+            if program is None or _is_unusual(facts, wanted):
                 return torchs.backward(ctx, *grads)
             args = [*ctx.symints, *ctx.saved_tensors, *ctx._tensors_no_vc_check]
-            args += [laid_out(given[k]) for k, laid_out in gradients]
+            args += [laid_out(grad) for laid_out, grad in zip(layouts, wanted, strict=True)]
+            wanted.clear()
             given.clear()
             ctx.maybe_clear_saved_tensors()
             if without_autocast:
@@ -194,11 +201,6 @@ def _layout(form: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return partial(coerce_to_expected_memory_format, memory_format=form)
 
 
-def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    """What is saved of a tensor: no view, whose history would be kept along."""
-    return tensor.detach() if tensor._is_view() else tensor
-
-
 def _not_view(tensor: torch.Tensor) -> Any:
     return torch.ops.aten._unsafe_view(tensor, tensor.shape) if tensor._is_view() else tensor
 
@@ -206,10 +208,9 @@ def _not_view(tensor: torch.Tensor) -> Any:
 def _is_unusual(facts: Any, grads: list[Any]) -> bool:
     """Whether torch's own backward is needed: to be differentiated, to raise, or for gradients that
     are no plain tensors."""
-    differs = facts.deterministic is False and torch.are_deterministic_algorithms_enabled()
     return (
-        differs
+        (facts.deterministic is False and _deterministic())
         or torch.is_grad_enabled()
         or _interpreters() is not None
-        or any(type(grad) is not torch.Tensor for grad in grads)
+        or not _PLAIN.issuperset(map(type, grads))
     )
