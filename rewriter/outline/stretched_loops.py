@@ -144,11 +144,14 @@ _KEPT = (torch.nn.Module, int, str, type)  # what may live for longer than a cal
 
 
 def _is_settled(iterator: Iterator[Any]) -> bool:
-    """Whether what comes of the iterator is the same when all of it is taken at once."""
+    """Whether what comes of the iterator is the same when all of it is taken at once: nothing can
+    change it, or it goes over modules, which nobody replaces while a loop over them runs."""
     if type(iterator) in (enumerate, zip):
         _, inner, *strict = _reduced(iterator)
         over = inner[:1] if type(iterator) is enumerate else inner
         return not strict and all(map(_is_settled, over))
+    if type(iterator) in _OF_DICTS:
+        return all(isinstance(value, torch.nn.Module) for value in _reduced(iterator)[1][0])
     return type(iterator) in _SETTLED
 
 
@@ -170,11 +173,6 @@ def _taken(iterator: Iterator[Any]) -> tuple[list[Any], Callable[[], Iterable[An
     return items, lambda: items
 
 
-_EMPTY: tuple[Any, ...] = (
-    (),
-    range(0),
-    range(1 << 70),
-    {}.values(),
-    OrderedDict[Any, Any]().values(),
-)
+_EMPTY: tuple[Any, ...] = ((), range(0), range(1 << 70))
 _SETTLED = {type(iter(each)) for each in _EMPTY}
+_OF_DICTS: set[type] = {type(iter({}.values())), type(iter(OrderedDict[Any, Any]().values()))}

@@ -105,6 +105,20 @@ def grows(x):
     return x, queue
 
 
+def replaced_on_the_way(x):
+    scales = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+
+    def replace():
+        scales["d"] = 7.0
+
+    for scale in scales.values():
+        x = x * scale
+        if scale == 2.0:
+            unknown(x)
+            replace()
+    return x
+
+
 def made_on_the_way(x):
     def scales():
         for i in range(4):
@@ -138,7 +152,10 @@ def leaves(x):
     return x
 
 
-PROGRAMS = [carries, bound_in_a_turn, every_turn, several, grows, made_on_the_way, two_loops]
+PROGRAMS = [
+    *(carries, bound_in_a_turn, every_turn, several, grows, replaced_on_the_way),
+    *(made_on_the_way, two_loops),
+]
 
 
 @pytest.mark.parametrize("grad", [False, True])
