@@ -8,7 +8,7 @@ import torch
 
 from ..lowering import stored_graphs
 from ..lowering.autograd.double_backward import Differentiable
-from ..lowering.graphs import graph_key
+from ..lowering.graphs import graph_key, rnn
 from ..lowering.graphs.control_flow import Repeated
 from ..lowering.graphs.fakes import PacedFakeMode
 from ..lowering.graphs.tensor_numbers import write_out_numbers
@@ -30,6 +30,8 @@ def compile_segment(
         return segment.module.forward  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
     if by_aot and segment.writes_history():
+        return Foreign(segment.module.forward)
+    if options.backend == "native" and _runs_as_it_is(segment):
         return Foreign(segment.module.forward)
     plain = options.backend == "eager"
     module = segment.module if plain else write_out_numbers(segment.module)
@@ -55,6 +57,17 @@ def compile_segment(
     key = kept.key if kept is not None and module is segment.module else None
     program = Differentiable(program, segment.module, segment.metas, segment.random, key)
     return program if by_aot else Foreign(program)
+
+
+def _runs_as_it_is(segment: Segment) -> bool:
+    """Whether torch runs the graph sooner than a program of ours: training on the CPU of recurrent
+    layers with little around."""
+    metas = [meta for meta in segment.metas if isinstance(meta, Meta)]
+    return (
+        torch.is_grad_enabled()
+        and all(meta.device.type == "cpu" for meta in metas)
+        and rnn.trains_for_the_most_part(segment.module, (meta.requires_grad for meta in metas))
+    )
 
 
 def _text(meta: Meta | Number) -> str:

@@ -7,7 +7,8 @@ which records eager's own autograd graph and hands on a token that owns it, and
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +74,22 @@ def keep_rnns(gm: GraphModule, examples: Sequence[Any] = ()) -> GraphModule:
             node.target, node.args, node.kwargs = as_operator(node.target, node.args, node.kwargs)
     gm.recompile()
     return gm
+
+
+FEW = 12  # operators for each layer
+
+
+def trains_for_the_most_part(gm: GraphModule, requires_grad: Iterable[bool]) -> bool:
+    """Whether the graph, called with such inputs, trains recurrent layers and does little else.
+    These record a graph of eager's either way: the whole of it is recorded in less time than a
+    program around that takes."""
+    called = [node for node in gm.graph.nodes if node.op.startswith("call")]
+    layers = sum(map(_is_recurrent, called))
+    others = sum(node.target not in _ALONG for node in called) - layers
+    return layers > 0 and others <= FEW * layers and any(requires_grad)
+
+
+_ALONG = frozenset((operator.getitem, torch.zeros))
 
 
 def _graph_of(nodes: list[Node]) -> torch.fx.Graph:

@@ -277,8 +277,12 @@ def draws(name: str) -> bool:
     return any(part in name for part in _DRAWING)
 
 
-def attends_without_dropout(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether the call, as the graph has it, is attention that drops nothing at any later call."""
+def drops_nothing(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether the call, as the graph has it, is attention or a recurrent layer that drops nothing
+    at any later call."""
+    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") and len(args) == 9:
+        dropout, train = args[6:8] if isinstance(args[3], list | tuple) else args[5:7]
+        return train is False or (type(dropout) in (int, float) and dropout == 0)
     if name != "scaled_dot_product_attention":
         return False
     dropped = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)

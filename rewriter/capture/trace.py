@@ -286,7 +286,7 @@ class Recorder(ReadRecorder):
                 self.rewritings.choices.note(tensor, node.meta["origin"])
         written = [tensor for tensor in tensors_in(given) if self.tracker.restamp(tensor)]
         # a dropout that is off gives back what it was given
-        off = opsets.attends_without_dropout(name, node_args, node_kwargs)
+        off = opsets.drops_nothing(name, node_args, node_kwargs)
         kept = not written and any(result is t for t in tensors_in(given))
         if opsets.draws(name) and not kept and not off:
             self.segment.random = True

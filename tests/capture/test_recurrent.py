@@ -12,6 +12,14 @@ from helpers import recordings
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+
+@pytest.fixture(params=[True, False], ids=["program", "as it is"])
+def either_way(request, monkeypatch):
+    """Training graphs that hold little but recurrent layers run as they are; here programs, too."""
+    if request.param:
+        monkeypatch.setattr(rnn, "FEW", -1)
+
+
 SIZES = ((5, 3, 8), (7, 2, 8), (4, 3, 8), (9, 5, 8))  # the second is recorded for all sizes
 
 
@@ -49,6 +57,7 @@ def _pair(make, train=True):
     return eager, make().train(train)
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
     ("kind", "train", "settings"),
     [
@@ -85,6 +94,7 @@ def test_changing_sizes_are_recorded_twice(monkeypatch):
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_one_call_of_the_library_each_way(monkeypatch, kind):
     calls = []
+    monkeypatch.setattr(rnn, "FEW", 2)
     for name in ("_training", "_backward"):
         operator = {"_training": "rnn_training", "_backward": "rnn_backward"}[name]
         key = getattr(torch.ops.dynfix, operator).default
@@ -97,8 +107,14 @@ def test_one_call_of_the_library_each_way(monkeypatch, kind):
     for seed in range(3):
         _step(compiled, module, torch.randn(5, 3, 8), seed)
     assert calls == ["_training", "_backward"] * 2  # the first call is eager's
+    monkeypatch.setattr(rnn, "FEW", 3)  # the three other operators are few, and all runs as it is
+    compiled = dynfix.compile(module)
+    for seed in range(3):
+        _step(compiled, module, torch.randn(5, 3, 8), seed)
+    assert len(calls) == 4
 
 
+@pytest.mark.usefixtures("either_way")
 def test_state_carried_on():
     def run(call, module, cells):
         state, losses = (torch.zeros(2, 3, 6),) * 2, []
@@ -115,6 +131,7 @@ def test_state_carried_on():
     torch.testing.assert_close(run(dynfix.compile(ours), ours, True), run(eager, eager, True))
 
 
+@pytest.mark.usefixtures("either_way")
 def test_backward_twice_and_frozen_weights():
     eager, ours = _pair(lambda: Layer("LSTM"))
     for module in (eager, ours):
@@ -142,6 +159,7 @@ def test_the_state_dies_with_the_graph(monkeypatch):
 
     states = []
     monkeypatch.setattr(rnn, "_State", Watched)
+    monkeypatch.setattr(rnn, "FEW", -1)
     module = Layer("GRU")
     compiled = dynfix.compile(module)
     compiled(torch.randn(5, 3, 8))
@@ -151,6 +169,14 @@ def test_the_state_dies_with_the_graph(monkeypatch):
     kept.sum().backward()
     del kept
     assert states[0]() is None
+
+
+def test_no_random_state_is_kept_where_nothing_is_dropped():
+    for settings, random in (({"num_layers": 2}, False), ({"num_layers": 2, "dropout": 0.5}, True)):
+        compiled = dynfix.compile(Layer("LSTM", **settings))
+        compiled(torch.randn(5, 3, 8))
+        (recording,) = recordings(compiled)
+        assert [segment.random for segment in recording.segments] == [random]
 
 
 def test_under_autocast_as_before():
@@ -193,6 +219,7 @@ def test_an_lstm_that_trains_under_autocast_is_a_break():
             assert torch.equal(compiled(x), fn(x))
 
 
+@pytest.mark.usefixtures("either_way")
 def test_packed_sequences():
     eager, ours = _pair(Packed)
     compiled = dynfix.compile(ours)
