@@ -300,6 +300,15 @@ def summary(rows: list[dict]) -> list[str]:
     return lines
 
 
+def with_native_guards() -> None:
+    """Build the extension that checks guards, which a machine's first compiled function builds
+    beside its first calls: what is timed is what follows."""
+    from dynfix.runtime import build
+    from dynfix.runtime.torch_headers import torch_flags
+
+    build.build_extension("guard", **torch_flags())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
@@ -315,6 +324,7 @@ def main() -> None:
     if options.case:
         _row(options)
         return
+    with_native_guards()
     print("columns: " + ", ".join(SYSTEMS), flush=True)
     until = time.time() + options.limit
     rows = [
