@@ -101,7 +101,7 @@ def test_a_backward_heeds_that_algorithms_are_to_be_deterministic_by_now():
 
 
 def test_a_later_training_call_runs_few_functions():
-    """AOTAutograd's wrappers alone are more than fifty more."""
+    """Of this package, guards apart; AOTAutograd's wrappers alone are more than fifty more."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     call, x, grad = dynfix.compile(model), torch.randn(2, 8), torch.ones(2, 8)
     for _ in range(3):
@@ -111,12 +111,13 @@ def test_a_later_training_call_runs_few_functions():
     ran = []
 
     def note(frame, event, arg):
-        if event == "call" and "guard" not in frame.f_code.co_filename:
-            ran.append(frame.f_code.co_name)
+        code, own = frame.f_code, frame.f_globals.get("__name__", "").startswith("dynfix.")
+        if event == "call" and own and "guard" not in code.co_filename:
+            ran.append(code.co_name)
 
     sys.setprofile(note)
     try:
         call(x).backward(grad)
     finally:
         sys.setprofile(None)
-    assert len(ran) < 90, ran
+    assert len([name for name in ran if not name.startswith("<")]) < 33, ran
