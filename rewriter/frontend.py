@@ -444,7 +444,8 @@ class CompiledFunction:
                 self.moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
                 recording.make_static()
         options = stances.state.now.options(self.options)
-        return tuple(compile_segment(segment, options) for segment in recording.segments)
+        segments = recording.segments
+        return tuple(compile_segment(segment, options, None, segments) for segment in segments)
 
     def _symbolic(self, recording: Recording, symbols: Symbols) -> tuple[Callable[..., Any], ...]:
         recording.outcomes = tuple(symbols.analyse(recording.segments, recording.outcomes))
@@ -453,7 +454,10 @@ class CompiledFunction:
                 symbols.check_against(other.segments, recording.segments)
         programs = tuple(
             compile_segment(
-                segment, stances.state.now.options(self.options), symbols.examples(number, segment)
+                segment,
+                stances.state.now.options(self.options),
+                symbols.examples(number, segment),
+                recording.segments,
             )
             for number, segment in enumerate(recording.segments)
         )

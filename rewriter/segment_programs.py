@@ -22,16 +22,20 @@ observers: list[Observer] = []  # what each program is put into before it serves
 
 
 def compile_segment(
-    segment: Segment, options: Options, example_inputs: list[Any] | None = None
+    segment: Segment,
+    options: Options,
+    example_inputs: list[Any] | None = None,
+    segments: tuple[Segment, ...] = (),
 ) -> Callable[..., Any]:
-    """The callable of one segment, by the chosen backend; one with data-dependent shapes runs as it
-    is."""
+    """The callable of one of a call's `segments`, by the chosen backend; one with data-dependent
+    shapes runs as it is."""
     if segment.eager or not segment.ops:
         return segment.module.forward  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
     if by_aot and segment.writes_history():
         return Foreign(segment.module.forward)
-    if options.backend == "native" and _runs_as_it_is(segment):
+    few = segment.ops <= rnn.FEW and any(map(_trains_layers, segments))
+    if options.backend == "native" and (few or _trains_layers(segment)):
         return Foreign(segment.module.forward)
     plain = options.backend == "eager"
     module = segment.module if plain else write_out_numbers(segment.module)
@@ -59,7 +63,7 @@ def compile_segment(
     return program if by_aot else Foreign(program)
 
 
-def _runs_as_it_is(segment: Segment) -> bool:
+def _trains_layers(segment: Segment) -> bool:
     """Whether torch runs the graph sooner than a program of ours: training on the CPU of recurrent
     layers with little around."""
     metas = [meta for meta in segment.metas if isinstance(meta, Meta)]

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from ...runtime.stored.named_functions import register
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_FUNCTIONS: dict[str, Any] = {kind: getattr(torch._VF, kind) for kind in KINDS}
 _RESULTS = 3  # output, hidden state, cell state (empty where the kind has none)
 _ARGUMENTS = (
     9  # of torch's functions: (input, state, weights, ...), or with batch sizes after input
@@ -110,7 +111,7 @@ def _is_autocast(node: Node) -> bool:
 def _call(kind: str, input: Any, batch_sizes: Any, state: Any, weights: Any, *settings: Any) -> Any:
     """Torch's function; three results for each kind."""
     given = tuple(state) if kind == "lstm" else state[0]
-    function = getattr(torch._VF, kind)
+    function = _FUNCTIONS[kind]
     if batch_sizes is None:
         made = function(input, given, weights, *settings)
     else:
