@@ -135,9 +135,10 @@ class Entry:
         return self._agrees(len(self.plan.steps), env)
 
     def _agrees(self, index: int, env: Env) -> bool:
-        return all(
-            same(recipe.make(env), expected) for recipe, expected in self._checks.get(index, ())
-        )
+        for recipe, expected in self._checks.get(index, ()):
+            if not same(recipe.make(env), expected):
+                return False
+        return True
 
     def _step(self, step: Step, program: Callable[..., Any], env: Env, undo: Undo) -> Any:
         tensors = [self._value(feed, env) for feed in step.feeds]
