@@ -3,7 +3,8 @@ and what it waited for, the exit status, and what was printed.
 
 `python benchmarks/scripts.py [--rounds N] [--options "--overhead 4"] ["FILE.py --arg"]...` runs
 those of `benchmarks/scripts/` unless files are given: twelve, one of them with two models. Of
-several rounds the least is shown: what other processes do only ever adds.
+several rounds the least is shown: what other processes do only ever adds. A script that ends with
+status 77 lacks a package: it is run once each way, and its last line says which.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from rich.table import Table
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MORE = {"word_language_model": ["", " --model Transformer"]}  # arguments, besides none
+SKIPPED = 77  # the exit status of a script that lacks a package
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?")
 
 
@@ -51,6 +53,8 @@ def agreement(python: Run, dynrun: Run) -> str:
     """Whether they printed the same, but for rounding in numbers with a point."""
     if python.status != dynrun.status:
         return f"exit status {python.status} and {dynrun.status}"
+    if python.status == SKIPPED:
+        return "skipped: " + python.out.strip().rpartition("\n")[2]
     status = f", exit status {python.status}" if python.status else ""
     if python.out == dynrun.out:
         return f"equal{status}"
@@ -78,6 +82,8 @@ def main() -> None:
             both = [("python", []), ("dynrun", ours)]
             for name, before in both if number % 2 == 0 else both[::-1]:
                 runs[name].append(run([sys.executable, *before, *command]))
+            if any(each[-1].status == SKIPPED for each in runs.values()):
+                break
         table.add_row(Path(command[0]).stem + " ".join(["", *command[1:]]), *_cells(runs))
         print(*(cell for cell in (script, *_cells(runs))), sep=" | ", file=sys.stderr, flush=True)
     Console(width=120).print(table)
