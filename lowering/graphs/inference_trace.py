@@ -32,7 +32,8 @@ _MODULES = frozenset(
 _KEPT_META = ("stack_trace", "origin")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 _NAMESPACES = ("aten", "prims", "prim")  # of operators that only do what their schema says
-_LISTED = (all_as_recorded, torch._C._set_grad_enabled)  # modes may be set to what they are
+# Modes may be set to what they are; attributes are tensors (`x.mT`).
+_LISTED = (all_as_recorded, torch._C._set_grad_enabled, getattr)
 
 
 class _Unusual(Exception):
