@@ -1,4 +1,5 @@
-"""The backend `aot_eager`: AOTAutograd's graphs, run as they are.
+"""The backend `aot_eager`: graphs of ATen's operators, AOTAutograd's or those that inference has
+without it, run as they are.
 
 It tells a fault of capture or of the joint graph from one of the lowering.
 """
@@ -7,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
 from ..runtime.options import Options
+from .autograd.plain_calls import plain_call
+from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
 
 
@@ -17,6 +19,11 @@ def aot_eager(
     gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor], options: Options
 ) -> Callable[..., Any]:
     """As `joint.compile_graph`, without decompositions, lowering or kernels."""
+    traced = inference_graph(gm, example_inputs, {})
+    if traced is not None:
+        return plain_call(_boxed(traced), (), without_autocast=False)
+    from torch._functorch.aot_autograd import aot_module_simplified  # which takes long to load
+
     gm, lone = with_lone_draws(gm)
     compiled = aot_module_simplified(
         gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is
@@ -25,4 +32,15 @@ def aot_eager(
 
 
 def _as_it_is(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
-    return make_boxed_func(gm.forward)
+    call: Any = _boxed(gm)
+    call._boxed_call = True
+    return call
+
+
+def _boxed(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+    forward = gm.forward
+
+    def call(inputs: list[Any]) -> Any:
+        return forward(*inputs)
+
+    return call

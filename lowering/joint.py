@@ -20,13 +20,14 @@ from ..runtime.pacing import in_background
 from .autograd.aot_calls import watched
 from .autograd.gradient_paths import GradientPaths
 from .autograd.lean_calls import lean
-from .autograd.plain_calls import Around
+from .autograd.plain_calls import Around, plain_call
 from .autograd.wrappers import check_replayed, keep_saved
 from .graphs import effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
 from .graphs.folded_norms import fold_norms
+from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
 from .graphs.random_numbers import with_seeds
 from .graphs.result_strides import keep_result_strides
@@ -106,8 +107,8 @@ def compile_graph(
     options: Options,
     kept: Kept | None = None,
 ) -> Callable[..., Any]:
-    """AOTAutograd over a torch-level graph; forward, backward and inference graphs are lowered by
-    this package.
+    """AOTAutograd over a torch-level graph, or, for plain inference, one trace of it; forward,
+    backward and inference graphs are lowered by this package.
 
     gm: every tensor, parameters included, is a placeholder. example_inputs: fake or real tensors
     (or ints) with the sizes, strides, dtypes, devices and requires_grad of the call. Returns a
@@ -134,6 +135,13 @@ def compile_graph(
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
+    traced = inference_graph(tupled, example_inputs, decompositions(drawing(options)))
+    if traced is not None:
+        program = compiler("inference")(traced, example_inputs)
+        facts = Around((), single, 0, (), drawing(options))
+        if kept is not None:
+            kept.finished_plain(facts)
+        return facts.called(plain_call(program, (), without_autocast=False))
     tupled, lone = with_lone_draws(tupled)
     with (
         effect_tokens.inside_graphs(),

@@ -75,6 +75,12 @@ class Kept:
         if kind == BACKWARD and self._around is not None:
             self._store()
 
+    def finished_plain(self, facts: Around) -> None:
+        """The graph was traced without AOTAutograd, and needs nothing of it around."""
+        around = {"plain": [], "without_autocast": False, "differentiates": False}
+        self._around = {"around": around, "facts": dataclasses.asdict(facts)}
+        self._store()
+
     def finished(self, compiled: Callable[..., Any], wrapped: Sequence[Any], facts: Around) -> None:
         """AOTAutograd has given `compiled`."""
         first = next(iter(self._programs.values()), None)
