@@ -191,7 +191,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func.decompose(*args, **kwargs) if made is NotImplemented else made
 
     def _recorded(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not func._schema.returns:
+        if not func._schema.returns or torch.Tag.nondeterministic_seeded in func.tags:
             raise _Unusual(f"{func}, called for more than its result")
         value = func(*args, **kwargs)
         given = self._nodes(args), self._nodes(kwargs)
