@@ -1,8 +1,9 @@
-"""Shared set-up: a cache of its own for every run, and no torch tests where torch is not
-installed."""
+"""Shared set-up: a cache of its own for every run, the same draws for every test, whichever ran
+before it, and no torch tests where torch is not installed."""
 
 import importlib.util
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,13 @@ def pytest_configure(config):
         folder = tempfile.TemporaryDirectory(prefix="dynfix-tests-", ignore_cleanup_errors=True)
         os.environ["DYNFIX_CACHE_DIR"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
 
 
 def pytest_ignore_collect(collection_path: Path, config):

@@ -32,6 +32,7 @@ from .calls import gradients, host_calls, log_calls
 from .lookup import (
     MISSING,
     can_change,
+    guard_bases,
     guard_classes,
     is_stable,
     is_torch_internal,
@@ -89,6 +90,8 @@ def _of_super(rec: Recorder, obj: Any, name: str) -> Any:
     """`super().name`: the function found in a base class is guarded there."""
     mro = obj.__self_class__.__mro__ if obj.__self_class__ is not None else ()
     after = mro[mro.index(obj.__thisclass__) + 1 :] if obj.__thisclass__ in mro else ()
+    if after:
+        guard_bases(rec, obj.__self_class__)
     for base in after:
         if is_stable(base):
             if name in base.__dict__:
@@ -266,6 +269,8 @@ def _descriptor(
     """A descriptor whose `__get__` is Python; one without `__set__` gives way to the instance's own
     attribute."""
     _guard_class(rec, path, name, found)
+    for special in ("__get__", "__set__"):
+        guard_classes(rec, type(found), special)
     rec.known.register(found, Obj(found, f"{type(obj).__qualname__}.{name}"))
     attributes = object.__getattribute__(obj, "__dict__") if hasattr(obj, "__dict__") else {}
     if name in attributes and on_class(type(found), "__set__") is MISSING:

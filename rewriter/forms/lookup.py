@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import ABSENT, ClassAttr, InstDict, Is, Item, Missing, Obj, Path
+from ...runtime.guard import ABSENT, Attr, ClassAttr, InstDict, Is, Item, Missing, Obj, Path
 
 MISSING: Any = object()
 PLAIN_TYPES = frozenset(
@@ -89,6 +89,7 @@ def python_method(rec: Any, obj: Any, name: str) -> Any:
 def guard_classes(rec: Any, cls: type, name: str) -> Path | None:
     """What `cls` has under `name` is relied upon where no object from outside has that class:
     guarded on the classes themselves. Where the value lies, if somebody could rebind it there."""
+    guard_bases(rec, cls)
     for base in cls.__mro__:
         path = Obj(base, base.__qualname__)
         free = can_change(base) and not is_stable(base) and not _is_made(rec, base)
@@ -104,12 +105,19 @@ def guard_classes(rec: Any, cls: type, name: str) -> Path | None:
     return None
 
 
+def guard_bases(rec: Any, cls: type) -> None:
+    """Which classes `cls` is made of is relied upon: `__bases__` can be assigned."""
+    if can_change(cls) and not is_stable(cls) and not _is_made(rec, cls):
+        rec.known.guard(Attr(Obj(cls, cls.__qualname__), "__mro__"), Is(cls.__mro__))
+
+
 _DESCRIPTORS = types.FunctionType | classmethod | staticmethod | property
 
 
 def _is_made(rec: Any, cls: type) -> bool:
-    """Whether the call made the class."""
-    return "<locals>" in cls.__qualname__ and rec.known.path_of(cls) is None
+    """Whether the call made the class; one without a method does not matter."""
+    local = "<locals>" in cls.__qualname__ and rec.known.path_of(cls) is None
+    return local and any(map(rec.rewriter.made_in_call, vars(cls).values()))
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

@@ -334,3 +334,51 @@ def test_special_methods_replaced_on_class():
         "static": staticmethod(lambda x: -x),
     }.items():
         same(make, (X,), (X,), lambda case, n=name, v=value: setattr(case.cls, n, v), (X,))
+
+
+def test_bases_and_descriptors_replaced():
+    def make():
+        class Reads:
+            def __get__(self, obj, owner):
+                return obj.v
+
+        class First:
+            scale = 2.0
+
+        class Second:
+            scale = 20.0
+
+        class Own(First):
+            read = Reads()
+
+            def factor(self):
+                return super().scale
+
+        own = Own()
+        own.v = 1.0
+        return Case(fn=lambda x: x * own.factor() + own.read, cls=Own, second=Second, reads=Reads)
+
+    def bases(case):
+        case.cls.__bases__ = (case.second,)
+
+    def getter(case):
+        case.reads.__get__ = lambda self, obj, owner: obj.v * 10
+
+    same(make, (X,), (X,), (X,), bases, (X,), getter, (X,), (X,))
+
+
+def test_a_module_class_becomes_callable():
+    def make():
+        class Own(torch.nn.Module):
+            def forward(self, x):
+                return x + 1
+
+        return torch.nn.Sequential(Own(), Own())
+
+    def gains(net):
+        type(net[0]).__call__ = lambda self, x: x + 1000
+
+    def loses(net):
+        del type(net[0]).__call__
+
+    same(make, (X,), (X,), (X,), gains, (X,), loses, (X,))

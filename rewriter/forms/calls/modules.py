@@ -11,7 +11,7 @@ from ....runtime.guard import ClassAttr, InstDict, Item, Length, Obj
 from ... import catalogue
 from ...capture.trace import Recorder
 from .. import attribute_ops
-from ..lookup import is_distributed
+from ..lookup import guard_classes, is_distributed
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
@@ -56,6 +56,8 @@ def call_module(
     path = rec.known.path_of(module)
     if own is not None and path is not None and not isinstance(path, Obj):
         rec.known.guard(path, ClassAttr("__call__", own))
+    else:
+        guard_classes(rec, type(module), "__call__")
     if own is not None:
         return rec.call(own, (module, *args), kwargs)
     return _protocol(rec, module, args, kwargs)

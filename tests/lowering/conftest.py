@@ -1,9 +1,0 @@
-"""Every test draws the same numbers, whichever ran before it."""
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
