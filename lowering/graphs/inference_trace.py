@@ -14,9 +14,9 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...runtime.report import log
+from .dispatch_mode import DispatchMode
 from .fakes import PacedFakeMode
 from .result_strides import all_as_recorded
 
@@ -133,7 +133,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Tracer(DispatchMode):
     """Writes down the operators that are called on fake tensors.
 
     An operator in place becomes the one that makes a new tensor. Each tensor is known with the

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .dispatch_mode import DispatchMode
 
 aten = torch.ops.aten
 _LIBRARY: Any = torch.library.Library("dynfix", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -193,7 +194,7 @@ def _seed(gm: GraphModule, node: Node, device: Any) -> Node:
     return made
 
 
-class Redrawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Redrawn(DispatchMode):
     """Runs a segment's own graph on the random numbers of its compiled call: the generator has the
     state that it had then."""
 

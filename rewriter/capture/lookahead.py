@@ -8,12 +8,13 @@ change something outside, or is not understood, abandons it before it happens.
 import contextlib
 import copyreg
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...lowering.graphs.dispatch_mode import DispatchMode
 from ...lowering.graphs.fakes import without_warnings
 from ..forms.items import delete_item, set_item
 from .moving import is_argument
@@ -46,7 +47,8 @@ class AheadRecorder(Recorder):
     def __init__(self, options: Any, *parts: Any) -> None:
         super().__init__(dataclasses.replace(options, fullgraph=False), *parts)
         self.abandoned = False  # it stays so if code of the user's catches what abandons it
-        self.effects = _Stores(self.abandon)
+        me: Any = weakref.proxy(self)  # no cycle: what the call was given is let go with it
+        self.effects = _Stores(lambda: me.abandon())
         self._kept: dict[int, tuple[Any, Any]] = {}
 
     def before_change(self, *owner: Any) -> None:
@@ -110,7 +112,7 @@ def _holds(holder: Any, held: Any) -> bool:
     return same and all(holder[key] is value for key, value in held.items())
 
 
-class _OwnWritesOnly(TorchDispatchMode):
+class _OwnWritesOnly(DispatchMode):
     """Abandons the run before an operator writes into memory that was there before it."""
 
     def __init__(self, abandon: Callable[[], NoReturn]) -> None:

@@ -3,6 +3,7 @@ that these cut."""
 
 import dataclasses
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -45,7 +46,8 @@ class ReadRecorder(StoppableMode):
 
     def __init__(self, options: Options, rewriter: Any, moving: Moving | None = None) -> None:
         super().__init__(options, rewriter)
-        self.known = Provenance(self.origin, self._moving_number)
+        me: Any = weakref.proxy(self)  # no cycle: what the call was given is let go with it
+        self.known = Provenance(lambda: me.origin(), lambda *read: me._moving_number(*read))
         self.moving = moving or Moving()
         self.dynamic_inputs: dict[int, frozenset[int]] = {}
         self.numbers: dict[int, traced_sizes.Given] = {}

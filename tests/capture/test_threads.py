@@ -324,3 +324,30 @@ def test_what_each_thread_has_of_its_own_is_guarded():
     assert [each.tolist() for each in seen] == [
         each.tolist() for each in (X * 2, X * 2, X * 3, X * 3, X - 1)
     ]
+def test_what_a_recorded_call_was_given_is_let_go_with_it():
+    class Own:
+        pass
+
+    keys = [Own(), Own()]
+    table = weakref.WeakKeyDictionary({key: number for number, key in enumerate(keys)})
+
+    def fn(x, given):
+        return x * given.scale + len(table) + sum(table.values())
+
+    compiled = dynfix.compile(fn, backend="eager")
+    gc.disable()
+    try:
+        for _ in range(3):
+            given = Own()
+            given.scale = 2.0
+            died = weakref.ref(given)
+            assert torch.equal(compiled(torch.ones(2), given), fn(torch.ones(2), given))
+            del given
+            assert died() is None
+        keys.pop()
+        given = Own()
+        given.scale = 3.0
+        assert len(table) == 1
+        assert torch.equal(compiled(torch.ones(2), given), torch.full((2,), 4.0))
+    finally:
+        gc.enable()

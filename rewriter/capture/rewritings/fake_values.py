@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ....lowering.graphs.dispatch_mode import DispatchMode
 from ..numbers import scalars
 from ..values import Meta, is_plain
 from . import total_ops
@@ -82,7 +82,7 @@ class Seen:
     rough: frozenset[str] = frozenset()
 
 
-class Watch(TorchDispatchMode):
+class Watch(DispatchMode):
     """Notes what the operators that pass by may do; those that write are not run."""
 
     def __init__(self) -> None:
