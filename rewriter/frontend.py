@@ -206,6 +206,8 @@ class CompiledFunction:
         else:
             with generators.again():
                 recording = self._bettered(recorder, recording, result, args, kwargs, ambient)
+            if recording is None:
+                return result
         if recording is not None:
             recording.compile_times["capture"] = time.perf_counter() - start
             self._compile(recording)
@@ -225,8 +227,9 @@ class CompiledFunction:
                     recording = self._finished(recorder, result, args, kwargs, ambient)
                     result = recorder.strip(result)
                 if recording is not None:
-                    parts = (recorder, recording, result, args, kwargs, ambient)
-                    self._compile(self._bettered(*parts))
+                    better = self._bettered(recorder, recording, result, args, kwargs, ambient)
+                    if better is not None:
+                        self._compile(better)
         except (Exception, lookahead.Abandoned) as error:
             report.log.debug("the next call is not recorded ahead: %r", error)
 
@@ -250,14 +253,22 @@ class CompiledFunction:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         ambient: Any,
-    ) -> Recording:
-        """The recording, or a better one that patterns made. Raises under `fullgraph=True` where it
-        breaks, unless the next call may not."""
-        attempt, due = self._attempt(args, kwargs, ambient), len(self._rerecordings.due)
-        better = self._rerecordings.better(recorder, recording, result, attempt) or recording
-        if self.options.fullgraph and better.sites and len(self._rerecordings.due) == due:
+    ) -> Recording | None:
+        """The recording, or a better one that patterns made; None where there is none that serves
+        later calls. Raises under `fullgraph=True` where it breaks, unless the next call may not."""
+        attempt = self._attempt(args, kwargs, ambient)
+        made = self._rerecordings.better(recorder, recording, result, attempt)
+        better = made or recording
+        delayed = any(each is recording for each, _ in self._rerecordings.due)
+        if self.options.fullgraph and better.sites and not delayed:
             raise GraphBreakError(f"fullgraph=True, but the graph breaks here:\n{better.sites[0]}")
-        return better
+        if made is not None or recorder.unfit is None:
+            return better
+        if delayed:
+            self.recordings.append(Failed(recording.sites))
+        else:
+            self._failed(recorder)
+        return None
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any) -> Attempt:
         """The call once more."""
@@ -295,9 +306,11 @@ class CompiledFunction:
         failures = self._dispatcher.explain_miss(args, kwargs)
         if self._dispatcher.entries:
             self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
+        waiting = self._rerecordings.unfit(self.recordings)
+        failures += [f for each in waiting if (f := each.guard_set.explain(args, kwargs))]
         for failure in failures:
             self.moving.note_number(failure.guard)
-        for recording in self._captured():
+        for recording in (*self._captured(), *waiting):
             self.moving.note_floats(recording.guards, args, kwargs)
             self.moving.note_counters(recording.guards, args, kwargs)
             self.moving.note_sizes(recording.guards, args, kwargs)
@@ -336,11 +349,11 @@ class CompiledFunction:
             return
         self._failures += 1
         self.stopped_at = recorder.stopped_at
-        sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
-        self.recordings.append(Failed(sites))
+        stopped = recorder.stopped or recorder.unfit
+        self.recordings.append(Failed((*recorder.sites, *filter(None, [stopped]))))
         kept = FAILURES_KEPT if self._family is None else 1
-        if recorder.stopped is not None:
-            self.tell(recorder.stopped)
+        if stopped is not None:
+            self.tell(stopped)
         if self._failures >= kept and not self._stays_eager:
             self._stays_eager = True
             if recorder.cuttable and self.may_be_cut:
