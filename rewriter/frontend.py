@@ -169,10 +169,8 @@ class CompiledFunction:
         self._limit_told = True
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         why = "; ".join(str(failure) for failure in self._dispatcher.explain_miss(args, kwargs)[:2])
-        message = (
-            f"{name} was compiled {self.options.recompile_limit} times (recompile_limit); new"
-            f" variants run in eager. Last: {why}"
-        )
+        times = f"{self.options.recompile_limit} times (recompile_limit)"
+        message = f"{name} was compiled {times}; new variants run in eager. Last: {why}"
         if self.options.fullgraph:
             raise RecompileLimitError(message)
         report.warn_once("recompile_limit", message, name)
@@ -226,10 +224,10 @@ class CompiledFunction:
                     result = self._run(recorder, args, kwargs)
                     recording = self._finished(recorder, result, args, kwargs, ambient)
                     result = recorder.strip(result)
-                if recording is not None:
-                    better = self._bettered(recorder, recording, result, args, kwargs, ambient)
-                    if better is not None:
-                        self._compile(better)
+                parts = (result, args, kwargs, ambient)
+                better = recording and self._bettered(recorder, recording, *parts)
+                if better is not None:
+                    self._compile(better)
         except (Exception, lookahead.Abandoned) as error:
             report.log.debug("the next call is not recorded ahead: %r", error)
 
@@ -254,12 +252,12 @@ class CompiledFunction:
         kwargs: dict[str, Any],
         ambient: Any,
     ) -> Recording | None:
-        """The recording, or a better one that patterns made; None where there is none that serves
-        later calls. Raises under `fullgraph=True` where it breaks, unless the next call may not."""
+        """The recording, or a better one that patterns made; None where none serves later calls.
+        Raises under `fullgraph=True` where it breaks, unless the next call may not."""
         attempt = self._attempt(args, kwargs, ambient)
         made = self._rerecordings.better(recorder, recording, result, attempt)
         better = made or recording
-        delayed = any(each is recording for each, _ in self._rerecordings.due)
+        delayed = recording in (each for each, _ in self._rerecordings.due)
         if self.options.fullgraph and better.sites and not delayed:
             raise GraphBreakError(f"fullgraph=True, but the graph breaks here:\n{better.sites[0]}")
         if made is not None or recorder.unfit is None:
@@ -351,10 +349,10 @@ class CompiledFunction:
         self.stopped_at = recorder.stopped_at
         stopped = recorder.stopped or recorder.unfit
         self.recordings.append(Failed((*recorder.sites, *filter(None, [stopped]))))
-        kept = FAILURES_KEPT if self._family is None else 1
         if stopped is not None:
             self.tell(stopped)
-        if self._failures >= kept and not self._stays_eager:
+        enough = self._failures >= FAILURES_KEPT or self._family is not None
+        if enough and not self._stays_eager:
             self._stays_eager = True
             if recorder.cuttable and self.may_be_cut:
                 self._cut(recorder.stopped_at)
@@ -486,11 +484,8 @@ class CompiledFunction:
             raise GraphBreakError(f"fullgraph=True, but {doing} failed: {error}") from error
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.log.debug("%s of %s failed", doing, name, exc_info=error)
-        report.warn_once(
-            "internal",
-            f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}",
-            name,
-        )
+        why = f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}"
+        report.warn_once("internal", why, name)
 
 
 def make_compiled(fn: Callable[..., Any], options: Options) -> CompiledFunction:
