@@ -169,10 +169,8 @@ class CompiledFunction:
         self._limit_told = True
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         why = "; ".join(str(failure) for failure in self._dispatcher.explain_miss(args, kwargs)[:2])
-        message = (
-            f"{name} was compiled {self.options.recompile_limit} times (recompile_limit); new"
-            f" variants run in eager. Last: {why}"
-        )
+        times = f"{self.options.recompile_limit} times (recompile_limit)"
+        message = f"{name} was compiled {times}; new variants run in eager. Last: {why}"
         if self.options.fullgraph:
             raise RecompileLimitError(message)
         report.warn_once("recompile_limit", message, name)
@@ -206,6 +204,8 @@ class CompiledFunction:
         else:
             with generators.again():
                 recording = self._bettered(recorder, recording, result, args, kwargs, ambient)
+            if recording is None:
+                return result
         if recording is not None:
             recording.compile_times["capture"] = time.perf_counter() - start
             self._compile(recording)
@@ -224,9 +224,10 @@ class CompiledFunction:
                     result = self._run(recorder, args, kwargs)
                     recording = self._finished(recorder, result, args, kwargs, ambient)
                     result = recorder.strip(result)
-                if recording is not None:
-                    parts = (recorder, recording, result, args, kwargs, ambient)
-                    self._compile(self._bettered(*parts))
+                parts = (result, args, kwargs, ambient)
+                better = recording and self._bettered(recorder, recording, *parts)
+                if better is not None:
+                    self._compile(better)
         except (Exception, lookahead.Abandoned) as error:
             report.log.debug("the next call is not recorded ahead: %r", error)
 
@@ -250,14 +251,22 @@ class CompiledFunction:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         ambient: Any,
-    ) -> Recording:
-        """The recording, or a better one that patterns made. Raises under `fullgraph=True` where it
-        breaks, unless the next call may not."""
-        attempt, due = self._attempt(args, kwargs, ambient), len(self._rerecordings.due)
-        better = self._rerecordings.better(recorder, recording, result, attempt) or recording
-        if self.options.fullgraph and better.sites and len(self._rerecordings.due) == due:
+    ) -> Recording | None:
+        """The recording, or a better one that patterns made; None where none serves later calls.
+        Raises under `fullgraph=True` where it breaks, unless the next call may not."""
+        attempt = self._attempt(args, kwargs, ambient)
+        made = self._rerecordings.better(recorder, recording, result, attempt)
+        better = made or recording
+        delayed = recording in (each for each, _ in self._rerecordings.due)
+        if self.options.fullgraph and better.sites and not delayed:
             raise GraphBreakError(f"fullgraph=True, but the graph breaks here:\n{better.sites[0]}")
-        return better
+        if made is not None or recorder.unfit is None:
+            return better
+        if delayed:
+            self.recordings.append(Failed(recording.sites))
+        else:
+            self._failed(recorder)
+        return None
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any) -> Attempt:
         """The call once more."""
@@ -295,9 +304,11 @@ class CompiledFunction:
         failures = self._dispatcher.explain_miss(args, kwargs)
         if self._dispatcher.entries:
             self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
+        waiting = self._rerecordings.unfit(self.recordings)
+        failures += [f for each in waiting if (f := each.guard_set.explain(args, kwargs))]
         for failure in failures:
             self.moving.note_number(failure.guard)
-        for recording in self._captured():
+        for recording in (*self._captured(), *waiting):
             self.moving.note_floats(recording.guards, args, kwargs)
             self.moving.note_counters(recording.guards, args, kwargs)
             self.moving.note_sizes(recording.guards, args, kwargs)
@@ -336,12 +347,12 @@ class CompiledFunction:
             return
         self._failures += 1
         self.stopped_at = recorder.stopped_at
-        sites = (*recorder.sites, *((recorder.stopped,) if recorder.stopped else ()))
-        self.recordings.append(Failed(sites))
-        kept = FAILURES_KEPT if self._family is None else 1
-        if recorder.stopped is not None:
-            self.tell(recorder.stopped)
-        if self._failures >= kept and not self._stays_eager:
+        stopped = recorder.stopped or recorder.unfit
+        self.recordings.append(Failed((*recorder.sites, *filter(None, [stopped]))))
+        if stopped is not None:
+            self.tell(stopped)
+        enough = self._failures >= FAILURES_KEPT or self._family is not None
+        if enough and not self._stays_eager:
             self._stays_eager = True
             if recorder.cuttable and self.may_be_cut:
                 self._cut(recorder.stopped_at)
@@ -473,11 +484,8 @@ class CompiledFunction:
             raise GraphBreakError(f"fullgraph=True, but {doing} failed: {error}") from error
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         report.log.debug("%s of %s failed", doing, name, exc_info=error)
-        report.warn_once(
-            "internal",
-            f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}",
-            name,
-        )
+        why = f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}"
+        report.warn_once("internal", why, name)
 
 
 def make_compiled(fn: Callable[..., Any], options: Options) -> CompiledFunction:

@@ -2,12 +2,11 @@
 functions that they rewrote. What they moved to another place the third meets there, and so on."""
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from ..runtime import report
-from ..runtime.guard import GuardSet
 from . import emit, live_source
 from .capture import places
 from .capture.recording import Recording
@@ -18,6 +17,8 @@ from .capture.trace import Recorder
 from .forms.operators import Forms
 
 ROUNDS = 4  # recordings after the first
+DELAYS = 5  # calls in turn of which none is compiled: each is left to one that never comes
+MOST = 8  # calls that are due
 # A call once more, with changed functions: its recorder, recording and result.
 Attempt = Callable[["Changed"], tuple[Recorder, Recording | None, Any]]
 
@@ -79,18 +80,24 @@ class Rerecordings:
     def __init__(self, name: str) -> None:
         self._name = name
         self._vain: set[frozenset[live_source.Source]] = set()
-        self.due: list[tuple[GuardSet, Changed]] = []
+        self._delays = 0
+        self.due: list[tuple[Recording, Changed]] = []
 
     def clear(self) -> None:
         """Forget what was tried, and what is due."""
         self._vain.clear()
+        self._delays = 0
         self.due.clear()
+
+    def unfit(self, compiled: Collection[Any]) -> list[Recording]:
+        """What is due of calls that are not `compiled` as they were recorded."""
+        return [each for each, _ in self.due if each not in compiled]
 
     def changed_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
         """What patterns made of the functions for calls such as this one, if no such call was made
         since; it is tried once."""
         for entry in list(self.due):
-            if entry[0].match(args, kwargs) is not None:
+            if entry[0].guard_set.match(args, kwargs) is not None:
                 self.due.remove(entry)
                 return entry[1]
         return None
@@ -114,12 +121,15 @@ class Rerecordings:
         """Leave a change to the next such call, which runs with it for real."""
         if not changed.complete or recorder.rewritings is None:
             return
+        if recorder.unfit is not None and self._delays == DELAYS:
+            return
         changes = (effect.arguments for effect in recorder.effects)
         why = recorder.rewritings.choices.seen((result, *changes), recorder.identity_asked)
         if why:
             report.log.debug("%s is not rewritten: %s", self._name, why)
         else:
-            self.due.append((recording.guard_set, changed))
+            self._delays += recorder.unfit is not None
+            self.due[:] = [*self.due[1 - MOST :], (recording, changed)]
 
     def of_due(
         self,
@@ -130,6 +140,7 @@ class Rerecordings:
         attempt: Attempt,
     ) -> Recording | None:
         """What a call gives that was made with changed functions."""
+        due = len(self.due)
         further = Changed.of(recorder, changed) if recording is not None else None
         if further is not None and recording is not None:
             if is_repeatable(recorder, recording):
@@ -138,6 +149,8 @@ class Rerecordings:
                     return better
             else:
                 self._put_off(recorder, recording, result, further)
+        if recorder.unfit is not None and len(self.due) > due:
+            return None
         return self._checked(recorder, recording, changed)
 
     def _again(self, changed: Changed, result: Any, attempt: Attempt) -> Recording | None:
@@ -167,6 +180,7 @@ class Rerecordings:
                 self._vain.add(frozenset(changed.sources.values()))
             return None
         recording.rewritten = changed.applied
+        self._delays = 0
         return recording
 
 
@@ -174,6 +188,8 @@ def checked(recorder: Recorder, second: Recording | None, changed: Changed) -> s
     """Why the second recording may not stand for the call, or ""."""
     if second is None:
         return str(recorder.stopped or "it was not recorded")
+    if recorder.unfit is not None:
+        return str(recorder.unfit)
     if len(second.sites) >= changed.breaks:
         return "it breaks as often"
     try:

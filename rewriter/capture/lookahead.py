@@ -82,6 +82,9 @@ class AheadRecorder(Recorder):
                 holder.clear()
                 holder.update(held)
 
+    def goes_on_cut(self, reason: Any, detail: str) -> bool:
+        return False
+
     def stop(self, reason: Any, detail: str) -> None:
         if self.active:
             self.abandon()

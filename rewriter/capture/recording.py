@@ -139,7 +139,8 @@ def finish(
     if not recorder.active:
         return None
     try:
-        return _assemble(recorder, result, nargs, kwnames, state)
+        recording = _assemble(recorder, result, nargs, kwnames, state)
+        return recording if recorder.active else None
     except CannotRebuild as error:
         recorder.stop(catalogue.UNSUPPORTED, str(error))
         return None
@@ -215,7 +216,9 @@ def _assemble(
         twins=sorted({twin for _, twin in aliases}),
         state=state,
     )
-    _check_histories(recorder, segments)
+    if _writes_histories(recorder, segments):
+        why = "a tensor with gradients is written before a value is asked for"
+        recorder.stop_if_cut(catalogue.UNSUPPORTED, why)
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
     symbols = (
         Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
@@ -239,12 +242,11 @@ def _assemble(
     )
 
 
-def _check_histories(recorder: Recorder, segments: tuple[Segment, ...]) -> None:
+def _writes_histories(recorder: Recorder, segments: tuple[Segment, ...]) -> bool:
     """A call that may yet turn out to be another recording's must not have written to a gradient
     history: that cannot be put back."""
     last = max((after for after, _, _ in recorder.outcomes), default=0)
-    if any(segment.writes_history() for segment in segments[:last]):
-        raise CannotRebuild("a tensor with gradients is written before a value is asked for")
+    return any(segment.writes_history() for segment in segments[:last])
 
 
 def close(recorder: Recorder) -> tuple[Segment, ...]:

@@ -32,6 +32,7 @@ class StoppableMode(TorchFunctionMode):
         self.active = True
         self.stopped: catalogue.Site | None = None
         self.stopped_at: tuple[Reached, ...] = ()
+        self.unfit: catalogue.Site | None = None  # why it serves no later call as it is
         self.failure: GraphBreakError | None = None
         self.home: tuple[str, int, str] = ("<unknown>", 0, "")
         self.sites: list[catalogue.Site] = []
@@ -110,6 +111,22 @@ class StoppableMode(TorchFunctionMode):
     def before_change(self, *owner: Any) -> None:
         """Something outside, `owner` if it is known, is about to be changed, or asked what it
         answers otherwise each time."""
+
+    def stop_if_cut(self, reason: catalogue.Reason, detail: str) -> None:
+        """What cannot be recorded behind a graph break, and could be without."""
+        if not self.goes_on_cut(reason, detail):
+            self.stop(reason, detail)
+
+    def goes_on_cut(self, reason: catalogue.Reason, detail: str) -> bool:
+        """Whether the recording goes on past what cannot be recorded behind a graph break: if
+        patterns take away every break so far. It serves no later call then, but tells what they may
+        change."""
+        if self.rewritings is None or not (self.rewritings.complete and self.rewritings.found()):
+            return False
+        if self.active and self.unfit is None:
+            self.unfit = self.site(reason, detail)
+            self.stopped_at = reached_lines(sys._getframe(1))
+        return self.active
 
     def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
         self.stop(reason, detail)

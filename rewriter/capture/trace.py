@@ -314,7 +314,7 @@ class Recorder(ReadRecorder):
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
         if len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:
-            self.stop(
+            self.stop_if_cut(
                 catalogue.UNSUPPORTED,
                 "a tensor is written that has an alias on the other side of a graph break",
             )
@@ -327,7 +327,7 @@ class Recorder(ReadRecorder):
                     "a tensor is written after its value was read, or through `.data`",
                 )
             if tracked.value.home not in (self.segment.index, CALL_INPUT) and other is not tensor:
-                self.stop(
+                self.stop_if_cut(
                     catalogue.UNSUPPORTED,
                     "a view is written whose base was made before a graph break",
                 )

@@ -324,6 +324,8 @@ def test_what_each_thread_has_of_its_own_is_guarded():
     assert [each.tolist() for each in seen] == [
         each.tolist() for each in (X * 2, X * 2, X * 3, X * 3, X - 1)
     ]
+
+
 def test_what_a_recorded_call_was_given_is_let_go_with_it():
     class Own:
         pass

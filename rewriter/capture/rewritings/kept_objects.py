@@ -13,6 +13,8 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ....lowering.autograd.differentiation import differentiates
+from ....lowering.graphs.tensor_numbers import write_out_numbers
 from ..recording import Recording
 from ..segments import Segment
 
@@ -29,7 +31,8 @@ class _Run:
 
 def seen(recording: Recording, places: tuple[str, ...], identity_asked: bool) -> str:
     """Why the choices made at `places` ("file:line:" each) can be told from eager's, or ""."""
-    for number, segment in enumerate(recording.segments):
+    for number, each in enumerate(recording.segments):
+        segment = dataclasses.replace(each, module=write_out_numbers(each.module))
         chosen = [n for n in segment.module.graph.nodes if _is_choice(n, places)]
         if not chosen:
             continue
@@ -96,7 +99,7 @@ def _run(segment: Segment) -> _Run:
     run = _Run({}, [], {}, [])
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False):
         inputs = [meta.fake() for meta in segment.metas]
-        with torch.no_grad():
+        with torch.set_grad_enabled(differentiates(segment.module)):
             _Storages(segment.module, run).run(*inputs)
     return run
 

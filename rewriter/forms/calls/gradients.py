@@ -25,6 +25,7 @@ Kwargs = dict[str, Any]
 
 _BACKWARD = inspect.signature(torch.autograd.backward)
 _METHOD = inspect.signature(torch.Tensor.backward)
+_BROKEN = "a graph break stands within the gradient history"
 ATTRIBUTES = ("grad", "grad_fn", "is_leaf")
 _GRAD = inspect.signature(torch.autograd.grad)
 
@@ -70,8 +71,9 @@ def _not_here(rec: Recorder) -> str:
     given = [pair for pair in rec.tracker.live_inputs() if pair[1].meta.requires_grad]
     if not all(is_plain_leaf(tensor) for tensor, _ in given):
         return "an input has a gradient history from before the call, or hooks on its gradient"
-    if any(value.home >= 0 and value.meta.requires_grad for value, _ in rec.segment.imports()):
-        return "a graph break stands within the gradient history"
+    cut = any(value.home >= 0 and value.meta.requires_grad for value, _ in rec.segment.imports())
+    if cut and not rec.goes_on_cut(catalogue.UNSUPPORTED, _BROKEN):
+        return _BROKEN
     inputs = tuple(Input(value.index) for _, value in given)
     rec.outcomes.append((0, Apply(_are_plain_leaves, inputs), True))
     rec.differentiates = True
@@ -176,15 +178,18 @@ def _refused(rec: Recorder, asked: _Asked, leaves: list[torch.Tensor]) -> str:
             return "a parameter has hooks on its gradient"
         if leaf.grad is not None and leaf.grad.requires_grad:
             return "a gradient has a history"
-    if not all(_made_here(rec, each) for each in tensors_in(asked.tensors)):
-        return "what it differentiates was made before this graph"
+    homes = [_home(rec, each) for each in tensors_in(asked.tensors) if each.grad_fn is not None]
+    if CALL_INPUT in homes:
+        return "what it differentiates was made before the call"
+    cut = any(home != rec.segment.index for home in homes)
+    if cut and not rec.goes_on_cut(catalogue.UNSUPPORTED, _BROKEN):
+        return _BROKEN
     return _not_here(rec)
 
 
-def _made_here(rec: Recorder, tensor: torch.Tensor) -> bool:
+def _home(rec: Recorder, tensor: torch.Tensor) -> int:
     tracked = rec.tracker.get(tensor)
-    here = tracked is not None and tracked.value.home == rec.segment.index
-    return here or tensor.grad_fn is None
+    return CALL_INPUT if tracked is None else tracked.value.home
 
 
 @dataclasses.dataclass(frozen=True)
