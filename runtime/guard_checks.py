@@ -247,6 +247,30 @@ class Content(Check):
         return "is an array that holds something else"
 
 
+class HasKey(Check):
+    """Whether a dict has this key, a constant."""
+
+    __slots__ = ("present",)
+    present: bool
+
+    def __init__(self, key: object, present: bool) -> None:
+        object.__setattr__(self, "present", present)
+        super().__init__(key)
+
+    def _mark(self) -> Hashable:
+        return (token(self.arg), self.present)
+
+    def passes(self, value: Any) -> bool:
+        return (self.arg in value) is self.present
+
+    def difference(self, value: Any) -> str:
+        was, now = ("had", "lacks") if self.present else ("lacked", "has")
+        return f"{was} the key {_short(self.arg)}, {now} it"
+
+    def __repr__(self) -> str:
+        return f"HasKey({_short(self.arg)}, {self.present})"
+
+
 class Missing(Check):
     """The object's own `__dict__` has no such name (an object without `__dict__` has none)."""
 

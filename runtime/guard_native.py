@@ -48,8 +48,9 @@ _CHECKS: dict[type, int] = {
     guard_checks.Missing: 5,
     guard_checks.ClassAttr: 6,
     guard_checks.Tensor: 7,
+    guard_checks.HasKey: 8,
 }
-_PYTHON_CHECK = 8
+_PYTHON_CHECK = 9
 _PATIENCE = 32
 _INDEXED = (paths.Arg, paths.Cell, paths.DictKey)
 # Tensors with one of these are asked in Python: their sizes may be symbolic or answered by a
@@ -252,6 +253,8 @@ def _lower_check(native: ModuleType, check: guard_checks.Check) -> tuple[Any, ..
         extra = check.name
     elif isinstance(check, guard_checks.Length):
         extra = check.arg
+    elif isinstance(check, guard_checks.HasKey):
+        extra = int(check.present)
     return kind, arg, extra, check, arg is guard_checks.ABSENT
 
 

@@ -38,6 +38,7 @@ CONSTANTS = (
     torch.memory_format,
     range,
 )
+PLAIN_KEYS = (int, bool, str, bytes, type(None))  # by what they equal, and nothing else is run
 SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
 BY_IDENTITY = (
     type,

@@ -13,6 +13,7 @@ from ...runtime.guard import (
     Content,
     Equals,
     Guard,
+    HasKey,
     InstDict,
     Is,
     Item,
@@ -35,6 +36,7 @@ from .guarded_kinds import (
     HASHING,
     MAPPINGS,
     NO_OWNERS,
+    PLAIN_KEYS,
     SEQUENCES,
     SINGLETONS,
     has_structure,
@@ -290,14 +292,18 @@ class Provenance:
             elif not isinstance(known, Obj):
                 self.guard(known, Is(key))
 
-    def lacks(self, obj: Any) -> bool:
-        """A key was not found in a mapping from outside, or is asked for: guard the keys. False if
-        `obj` is no such mapping."""
+    def lacks(self, obj: Any, key: Any) -> bool:
+        """`key` was not found in a mapping from outside, or is asked for: guard whether it is
+        there. False if `obj` is no such mapping."""
         path = self._paths.get(id(obj))
         if path is None or not isinstance(obj, MAPPINGS):
             return path is None
         self.touch(obj)
-        self.keys(self._before.get(id(obj), obj), path)
+        held = self._before.get(id(obj), obj)
+        if type(obj) is dict and type(key) in PLAIN_KEYS:
+            self.guard(path, HasKey(key, key in held))
+        else:
+            self.keys(held, path)
         return True
 
     def arguments(self, values: Iterable[Any]) -> None:

@@ -190,7 +190,7 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
     c_calls.check(rec, ("__eq__", "__hash__"), a, b)
     if isinstance(b, HASHING):
         items.guard_key(rec, b, a)
-    if not (isinstance(b, MAPPINGS) and items.lacks(rec, b)):
+    if not (isinstance(b, MAPPINGS) and items.lacks(rec, b, a)):
         _contents(rec, b)
     looked_in = b if type(b) is dict else settle_in(b)  # of a dict the keys alone, which are plain
     return function(scalars.settle(a) if type(a) in scalars.TRACED else a, looked_in)

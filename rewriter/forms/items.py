@@ -85,7 +85,7 @@ def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
     if not is_constant(key):
         guard_content(rec, key)
     if key not in obj:
-        lacks(rec, obj)
+        lacks(rec, obj, key)
         return _missing(rec, obj, key)
     path = rec.known.path_of(obj)
     value = dict.__getitem__(obj, key) if isinstance(obj, dict) else obj[key]
@@ -111,9 +111,9 @@ def _default_factory(rec: Recorder, obj: Any) -> Any:
     return factory if path is None else rec.known.loaded(factory, Attr(path, "default_factory"))
 
 
-def lacks(rec: Recorder, obj: Any) -> bool:
+def lacks(rec: Recorder, obj: Any, key: Any) -> bool:
     try:
-        return rec.known.lacks(obj)
+        return rec.known.lacks(obj, scalars.plain(key))
     except Unguardable as error:
         rec.stop(catalogue.UNSUPPORTED, str(error))
         return True

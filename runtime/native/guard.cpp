@@ -55,10 +55,10 @@ std::unique_ptr<TensorFacts> tensor_facts(PyObject* spec) {
   return facts;
 }
 
-// (kind, arg, extra, python check, absent); extra: the name of a CLASS_ATTR, the facts of a TENSOR, the number of a LENGTH. absent: nothing is expected
+// (kind, arg, extra, python check, absent); extra: the name of a CLASS_ATTR, the facts of a TENSOR, the number of a LENGTH, whether a HAS_KEY expects it. absent: nothing is expected
 Check make_check(Guards* self, PyObject* spec) {
   Check check{(int)integer(item(spec, 0)), own(self, item(spec, 1)), own(self, item(spec, 2)), own(self, item(spec, 3)), 0, {}, {}, nullptr};
-  if (check.kind == LENGTH) check.number = integer(check.extra);
+  if (check.kind == LENGTH || check.kind == HAS_KEY) check.number = integer(check.extra);
   if (check.kind == TENSOR) check.tensor = tensor_facts(check.extra);
   if (item(spec, 4) == Py_True) check.arg = nullptr;
   return check;

@@ -349,6 +349,7 @@ class Sealer {
       case MISSING: return missing_name(value, check.arg);
       case CLASS_ATTR: broken |= _PyType_Lookup(Py_TYPE(value), check.extra) != check.arg; return watch_type(value);
       case TENSOR: return facts(check, value);
+      case HAS_KEY: return PyDict_CheckExact(value) && watch_table(value) && watch_entry(value, check.arg, PyDict_GetItemWithError(value, check.arg));
     }
     return false;
   }

@@ -11,16 +11,16 @@ namespace dynfix {
 namespace {
 
 enum StepKind { ARG, KWARG, OBJ, ATTR, INST_DICT, ITEM, DICT_KEY, CELL, TYPE_OF };
-enum CheckKind { IS, TYPE_IS, EQUALS, LENGTH, KEYS, MISSING, CLASS_ATTR, TENSOR, PYTHON };
+enum CheckKind { IS, TYPE_IS, EQUALS, LENGTH, KEYS, MISSING, CLASS_ATTR, TENSOR, HAS_KEY, PYTHON };
 
 struct Check {
   int kind;
   PyObject* arg;     // what is expected
   PyObject* extra;   // CLASS_ATTR: the name
   PyObject* python;  // the Python check
-  Py_ssize_t number;  // LENGTH
+  Py_ssize_t number;  // LENGTH; HAS_KEY: whether it is there
   mutable TypeMemo type;  // MISSING
-  mutable DictMemo memo;  // KEYS, MISSING
+  mutable DictMemo memo;  // KEYS, MISSING, HAS_KEY
   std::unique_ptr<TensorFacts> tensor;
 };
 
@@ -165,6 +165,7 @@ int passes(const Check& check, PyObject* value) {
     case KEYS: return keys(check, value);
     case MISSING: return missing(check, value);
     case CLASS_ATTR: return _PyType_Lookup(Py_TYPE(value), check.extra) == check.arg;
+    case HAS_KEY: if (PyDict_CheckExact(value)) return (check.memo.get(value, check.arg) != nullptr) == (check.number != 0); break;
     case TENSOR: return (PyObject*)Py_TYPE(value) == check.arg && check.tensor->match(impl_of(value));
   }
   return ask(check.python, known.passes, value);

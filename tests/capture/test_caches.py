@@ -2,12 +2,13 @@
 the recorded one was before the call."""
 
 import dataclasses
+import functools
 
 import dynfix
 import pytest
 import torch
 from counting_graphs import Counting
-from helpers import recordings
+from helpers import Case, X, one_graph, recordings, same
 
 
 class Layer:
@@ -65,3 +66,65 @@ def test_what_the_call_stored_is_no_condition():
         assert torch.equal(compiled(torch.ones(3), layer).value, torch.full((3,), 4.0))
         assert layer.count == 4
     assert backend.built == 1
+
+
+def test_other_keys_of_a_dict_do_not_matter():
+    def make():
+        table = {"b": 2.0}
+
+        def fn(x):
+            scale = table.get("a", 1.0)
+            return x * (3.0 if "b" in table else 5.0) + scale
+
+        return Case(fn=fn, table=table)
+
+    def more(case):
+        case.table[f"c{len(case.table)}"] = 1
+
+    fn = same(make, (X,), more, (X,), more, (X,), (X,))
+    one_graph(fn)
+    steps = (lambda case: case.table.__setitem__("a", 7.0)), (lambda case: case.table.pop("b"))
+    same(make, (X,), steps[0], (X,), steps[1], (X,), steps[0], (X,))
+
+
+def test_a_cached_function_answers_what_it_holds():
+    def make():
+        scale, given = [2], [3]
+
+        class Own:
+            factor = 10
+
+            @functools.cache  # noqa: B019
+            def times(self, n):
+                return self.factor * n
+
+        own = Own()
+
+        @functools.lru_cache(maxsize=1)
+        def scaled(n):
+            return n * scale[0]
+
+        def fn(x):
+            return x * scaled(given[0]) + own.times(2)
+
+        state = dict(scale=scale, given=given, scaled=scaled, own=own)
+        return Case(fn=fn, watch=lambda: scaled.cache_info().misses, **state)
+
+    same(
+        make,
+        (X,),
+        (X,),
+        lambda case: case.scale.__setitem__(0, 5),
+        (X,),
+        lambda case: case.scaled.cache_clear(),
+        (X,),
+        (X,),
+        lambda case: case.scaled(7),
+        lambda case: case.scale.__setitem__(0, 9),
+        (X,),
+        lambda case: setattr(case.own, "factor", 50),
+        (X,),
+        lambda case: type(case.own).times.cache_clear(),
+        (X,),
+        (X,),
+    )

@@ -12,6 +12,7 @@ from dynfix.runtime.guard import (
     ClassAttr,
     Equals,
     Guard,
+    HasKey,
     Is,
     Keys,
     Length,
@@ -146,6 +147,19 @@ def test_keys_in_order(engine):
         assert not guards.holds(other)
     assert one(engine, Keys(())).holds({})
     assert one(engine, Keys(["".join("ab")])).holds({"ab": 1})
+
+
+def test_whether_a_key_is_there(engine):
+    there, gone = one(engine, HasKey("a", True)), one(engine, HasKey("b", False))
+    for table in ({"a": 0}, {"z": 0, "a": 1}, collections.OrderedDict(a=0)):
+        assert there.holds(table) and gone.holds(table)
+    table = {"a": 0}
+    assert there.holds(table) and gone.holds(table)
+    table["b"] = table.pop("a")
+    assert not there.holds(table) and not gone.holds(table)
+    assert "had the key 'a', lacks it" in there.why(table)
+    assert "lacked the key 'b', has it" in gone.why(table)
+    assert not there.holds(3) and one(engine, HasKey(1, True)).holds({True: 0})
 
 
 def test_key_deleted_and_put_back_moves_to_the_end(engine):

@@ -6,8 +6,11 @@ from typing import Any
 import torch
 
 from ....runtime.guard import Attr, Is, Item, Keys, Length
+from ....runtime.replay.recipes import CannotRebuild, HostCall, RecipeMaker
 from ... import catalogue
-from ...capture.nested import settle_in
+from ...capture.guarded_kinds import is_constant
+from ...capture.nested import plain_in, settle_in
+from ...capture.recording import leaf
 from ...capture.trace import Recorder
 from ..texts import show
 
@@ -35,8 +38,8 @@ def call_partial(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> An
 
 
 def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """An lru_cache declares its function pure: called for real. One that returns None is called for
-    its effect, at every call."""
+    """Asked for real, and again at every later call, where it answers numbers and texts of numbers
+    and texts; for what else it answers, it declares its function pure."""
     if _has_tensors((args, kwargs)):
         return rec.call(function.__wrapped__, args, kwargs)
     if rec.rewriter.made_in_call(function.__wrapped__):
@@ -44,8 +47,23 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
         return show(rec, function, args, kwargs)
     rec.before_change()
+    call = None if rec.effects else _call(rec, function, args, kwargs)
     with rec.paused():
-        return function(*settle_in(args), **settle_in(kwargs))
+        result = function(*plain_in(args), **plain_in(kwargs))
+    if call is None or not is_constant(result):
+        settle_in((args, kwargs))
+        return result
+    return settle_in(rec.host_call(call, result))
+
+
+def _call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> HostCall | None:
+    """The call as a later one makes it, if the arguments can be made again."""
+    maker = RecipeMaker(lambda part: leaf(rec, part))
+    try:
+        keywords = {name: maker.recipe(value) for name, value in kwargs.items()}
+        return HostCall(function, tuple(map(maker.recipe, args)), keywords)
+    except CannotRebuild:
+        return None
 
 
 def _has_tensors(obj: Any) -> bool:
