@@ -125,6 +125,15 @@ def _function(node: Node) -> Callable[..., Any]:
     raise _Unusual(f"{node.op} {target}")
 
 
+def _draws(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether random numbers are drawn: attention draws for its dropout alone."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    given = {each.name: each.default_value for each in func._schema.arguments}
+    given.update(zip(given, args), **kwargs)
+    return bool(given.get("dropout_p", True))
+
+
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
@@ -191,7 +200,7 @@ class _Tracer(DispatchMode):
             return func.decompose(*args, **kwargs) if made is NotImplemented else made
 
     def _recorded(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not func._schema.returns or torch.Tag.nondeterministic_seeded in func.tags:
+        if not func._schema.returns or _draws(func, args, kwargs):
             raise _Unusual(f"{func}, called for more than its result")
         value = func(*args, **kwargs)
         given = self._nodes(args), self._nodes(kwargs)

@@ -74,6 +74,7 @@ def test_a_failure_leaves_the_script_in_eager(tmp_path, wanted, setup, env, said
 INTERRUPTED = """
     import os, signal, time
     import torch
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     net, x = torch.nn.Linear(64, 64), torch.randn(512, 64)
     while "execs" not in globals():
         net(x)

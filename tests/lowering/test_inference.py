@@ -132,6 +132,8 @@ UNUSUAL = [
     lambda x, y: (x.masked_select(y > 0),),
     lambda x, y: operator.itemgetter(0, 0)([x + y]),
     lambda x, y: torch.fft.fft(x).abs()[None],
+    lambda x, y: (torch.bernoulli(y) + x,),
+    lambda x, y: (F.scaled_dot_product_attention(x[None], y[None], x[None], dropout_p=0.5),),
 ]
 
 
