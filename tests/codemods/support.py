@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.command import main
 from dynfix.codemods.cli.settings import Settings
@@ -71,6 +72,14 @@ def found(text, **settings):
 
 def codes(text, **settings):
     return [f.code for f in found(text, **settings)]
+
+
+def few(cases, number):
+    """The first cases, and as slow ones the others."""
+    return [
+        *cases[:number],
+        *(pytest.param(case, marks=pytest.mark.slow) for case in cases[number:]),
+    ]
 
 
 def command(*argv):

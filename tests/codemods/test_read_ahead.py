@@ -454,7 +454,7 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", support.few(BODIES, 6))
 def test_what_a_look_at_text_may_miss(tmp_path, monkeypatch, body):
     """Control flow, state and shared objects between the begin of the call and the read: equal at
     every call."""
