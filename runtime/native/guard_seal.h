@@ -304,7 +304,9 @@ class Sealer {
 
   // An attribute that a class with no metaclass of its own has as it is: no descriptor makes it.
   bool class_attribute(PyTypeObject* base, PyObject* name, PyObject* value) {
-    if (_PyType_Lookup(&PyType_Type, name) || _PyType_Lookup(base, name) != value) return false;
+    PyObject* held = _PyType_Lookup(base, name);  // gives it a version
+    if (PyUnicode_CompareWithASCIIString(name, "__mro__") == 0) return base->tp_mro == value && watch_class(base);
+    if (_PyType_Lookup(&PyType_Type, name) || held != value) return false;
     return (PyFunction_Check(value) || is_plain(value)) && watch_class(base);
   }
 

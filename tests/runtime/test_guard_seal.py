@@ -62,6 +62,10 @@ class OtherConfig(Config):
     pass
 
 
+class NewConfig(Config):
+    pass
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -134,6 +138,7 @@ class World:
             Guard(Item(InstDict(config), "table"), HasKey("none", False)),
             Guard(Item(InstDict(config), "table"), HasKey("k", True)),
             Guard(Obj(Config, "Config"), Missing("extra")),
+            Guard(Attr(Obj(OtherConfig, "OtherConfig"), "__mro__"), Is(OtherConfig.__mro__)),
             Guard(Attr(Obj(Layer, "Layer"), "forward"), Is(Layer.forward)),
             Guard(Attr(Kwarg("cfg"), "hidden"), Equals(16)),
         ]
@@ -185,6 +190,11 @@ def other_dict(obj, **changes):
     before = obj.__dict__
     obj.__dict__ = {**before, **changes}
     return lambda: setattr(obj, "__dict__", before)
+
+
+def other_bases(cls, *bases):
+    before, cls.__bases__ = cls.__bases__, bases
+    return lambda: setattr(cls, "__bases__", before)
 
 
 def other_class(obj, cls):
@@ -284,6 +294,7 @@ CHANGES = {
     "dict item": lambda w: in_dict(w.model.layers[0].config.table, "k", 2.5),
     "a key that was lacking": lambda w: in_dict(w.model.layers[0].config.table, "none", 1),
     "a key that was there": lambda w: removed(w.model.layers[0].config.table, "k"),
+    "bases": lambda w: other_bases(OtherConfig, NewConfig),
     "odd key": lambda w: in_dict(w.model.layers[0].config.table, 7, 2.5),
     "code": lambda w: function_part(w.function, "__code__", closed_over(0).__code__.replace()),
     "defaults": lambda w: function_part(w.function, "__defaults__", (2,)),
