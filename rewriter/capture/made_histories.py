@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.replay.recipes import Apply, CannotRebuild, Recipe
+from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
 from .histories import nodes_behind
 from .values import Meta, Value
 
@@ -47,6 +47,11 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
         if value not in recorder.remade:
             recorder.remade[value] = Apply(_for_inference, (recorder.value_recipe(value),))
         return recorder.remade[value]  # type: ignore[no-any-return]
+    if tensor.is_leaf and tensor._is_view() and _shares_gradients(recorder, tensor):
+        if value not in recorder.remade:
+            parts = (recorder.value_recipe(value), Const(tensor.requires_grad))
+            recorder.remade[value] = Apply(_without_history, parts)
+        return recorder.remade[value]  # type: ignore[no-any-return]
     if not recorder.differentiates or not tensor.requires_grad:
         return None
     if value not in recorder.remade:
@@ -70,6 +75,19 @@ def _for_inference(tensor: torch.Tensor) -> torch.Tensor:
     """An inference tensor on the same memory."""
     with torch.inference_mode():
         return tensor.new_empty(0).set_(tensor.detach())  # type: ignore[call-overload,no-any-return,unused-ignore]
+
+
+def _shares_gradients(recorder: Any, view: torch.Tensor) -> bool:
+    return any(each.requires_grad for each in (view, *recorder.tracker.sharing(view)))
+
+
+def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A view that was made where no gradients were recorded: a leaf, which requires them where its
+    base does."""
+    with torch.no_grad():
+        leaf = view.view_as(view)
+    same = leaf.requires_grad == requires_grad
+    return leaf if same else leaf.detach().requires_grad_(requires_grad)
 
 
 def _of(function: Any) -> Any:

@@ -230,7 +230,11 @@ def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
         return _namespace(rec, attributes, path)
     if name in attributes and not isinstance(found, _SLOTS):
         value = attributes[name]
-        return value if path is None else rec.known.loaded(value, Item(InstDict(path), name))
+        if path is None:
+            return value
+        if found is MISSING:  # a property there would come before it
+            guard_classes(rec, type(obj), name)
+        return rec.known.loaded(value, Item(InstDict(path), name))
     if found is MISSING:
         return _fallback(rec, obj, name, path) if fallback else _absent(rec, obj, name, path)
     if isinstance(found, functools.cached_property):
@@ -355,6 +359,7 @@ def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
             if name in table:
                 if path is None or rec.known.is_own(obj, name):
                     return table[name]
+                guard_classes(rec, type(obj), name)
                 return rec.known.loaded(table[name], Item(Item(InstDict(path), group), name))
     if path is not None and hasattr(obj, "__dict__"):
         rec.known.guard(path, Missing(name))

@@ -13,7 +13,7 @@ from ..capture.numbers.scalars import TRACED
 from ..capture.trace import Recorder
 from . import attribute_ops, items
 from .c_calls import is_generated, runs_python
-from .lookup import is_stable, on_class
+from .lookup import guard_bases, guard_classes, is_stable, on_class
 
 _READING = ("__eq__", "__getitem__", "__len__", "get", "keys", "__getattr__", "__getattribute__")
 MOST = 2_000  # objects that a pattern can be about
@@ -53,6 +53,8 @@ def _pattern_name(rec: Recorder, read: Callable[[], Any], path: list[str]) -> No
         return
     if isinstance(value, type):
         meta = type(value)
+        if not is_stable(meta):
+            guard_classes(rec, meta, "__instancecheck__")
         if not is_stable(meta) and runs_python(meta, "__instancecheck__"):
             rec.stop(catalogue.UNSUPPORTED, f"`match` asks {meta.__name__}.__instancecheck__")
     elif runs_python(type(value), "__eq__"):
@@ -91,6 +93,9 @@ def _check_methods(rec: Recorder, obj: Any, attributes: tuple[str, ...]) -> None
         found = on_class(cls, name)
         if isinstance(found, property) and not is_stable(cls):
             rec.stop(catalogue.UNSUPPORTED, f"`match` runs {cls.__name__}.{name}")
+        elif not is_stable(cls):
+            attribute_ops.exists(rec, obj, name)
+    guard_bases(rec, cls)
 
 
 def class_body(rec: Recorder, reads: tuple[Callable[[], Any], ...], computes: bool) -> None:

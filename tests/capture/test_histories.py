@@ -299,3 +299,19 @@ def test_a_written_result_that_eager_keeps_too_is_an_error_as_in_eager(backend):
             y.mul_(step + 2)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_views_made_without_gradients_are_leaves(backend):
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+
+    def program(x):
+        with torch.no_grad():
+            views = weight.view(-1), weight.t(), x[1:]
+        return (*views, weight.view(4))
+
+    compiled = dynfix.compile(program, backend=backend)
+    for x in (tensor(1, 2, 3), tensor(3, -1, 2), tensor(1, 2, grad=True), tensor(5, 6, grad=True)):
+        for made, wanted in zip(compiled(x), program(x), strict=True):
+            assert (made.is_leaf, made.requires_grad) == (wanted.is_leaf, wanted.requires_grad)
+            assert made.data_ptr() == wanted.data_ptr() and torch.equal(made, wanted)

@@ -3,6 +3,7 @@ Never a stale answer."""
 
 import types
 
+import pytest
 import torch
 from helpers import Case, X, one_graph, same, tensor
 
@@ -382,3 +383,93 @@ def test_a_module_class_becomes_callable():
         del type(net[0]).__call__
 
     same(make, (X,), (X,), (X,), gains, (X,), loses, (X,))
+
+
+def _kinds():
+    """Classes whose metaclass decides what belongs to them, and one that is asked for."""
+
+    class Meta(type):
+        answer = True
+
+        def __instancecheck__(cls, obj):
+            return Meta.answer
+
+        def __subclasscheck__(cls, other):
+            return Meta.answer
+
+    class Asked(metaclass=Meta):
+        pass
+
+    class Base:
+        size = 2.0
+
+    class Other:
+        size = 3.0
+
+    class Own(Base):
+        pass
+
+    return types.SimpleNamespace(
+        meta=Meta, asked=Asked, base=Base, other=Other, own=Own, it=Own(), one=1
+    )
+
+
+def _by_metaclass(x, k):
+    return x + isinstance(k.it, k.asked) + issubclass(k.own, k.asked) * 10
+
+
+def _by_bases(x, k):
+    return x + isinstance(k.it, k.other | int) + issubclass(k.own, k.other) * 10
+
+
+def _by_match(x, k):
+    match k.it:
+        case k.other(size=size):
+            return x * size
+    return x
+
+
+@pytest.mark.parametrize("asks", [_by_metaclass, _by_bases, _by_match])
+def test_what_belongs_to_a_class_changes(asks):
+    def make():
+        kinds = _kinds()
+        return Case(fn=lambda x: asks(x, kinds), **vars(kinds))
+
+    def bases(case):
+        case.own.__bases__ = (case.other,)
+
+    def no_more(case):
+        case.meta.answer = False
+
+    def other_method(case):
+        case.meta.__instancecheck__ = case.meta.__subclasscheck__ = lambda cls, obj: True
+        case.other.size = 7.0
+
+    steps = (step for change in (bases, no_more, other_method) for step in (change, (X,)))
+    same(make, (X,), (X,), (X,), *steps)
+
+
+def test_a_property_comes_before_what_an_instance_holds():
+    def make():
+        class Holds(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.ReLU()
+
+            def forward(self, x):
+                return self.layer(x) * kinds.it.scale
+
+        kinds, net = _kinds(), Holds()
+        kinds.it.scale = 2.0
+        return Case(fn=lambda x: net(x), cls=kinds.base, net=Holds)
+
+    def scale(case):
+        case.cls.scale = property(lambda self: 9.0)
+
+    def layer(case):
+        case.net.layer = property(lambda self: torch.sin)
+
+    def restore(case):
+        del case.net.layer
+
+    same(make, (X,), (X,), (X,), scale, (X,), layer, (X,), restore, (X,))

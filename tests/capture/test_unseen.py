@@ -441,3 +441,30 @@ def test_call_keyword_tensors():
         call(Y, y=X),
         (Fresh(lambda: X.clone()), Y),
     )
+
+
+def _given_other_memory():
+    state = torch.zeros(3)
+
+    def program(x):
+        made = x * 2
+        state.set_(made)
+        return state + 1
+
+    return Case(fn=program, watch=lambda: state)
+
+
+def _swapped():
+    state = torch.zeros(3)
+
+    def program(x):
+        made = x * 2
+        torch.utils.swap_tensors(state, made)
+        return state + 1, made
+
+    return Case(fn=program, watch=lambda: state)
+
+
+@pytest.mark.parametrize("make", [_given_other_memory, _swapped])
+def test_tensors_that_become_others(make):
+    same(make, (X,), (Y,), (tensor(1, 2),), (X,), (tensor(1, 2),), (Y,))

@@ -21,7 +21,7 @@ from ...capture.nested import settle_in
 from ...capture.numbers import scalars
 from ...capture.trace import Recorder
 from .. import attribute_ops, binaries, branches, c_calls, items, iteration
-from ..lookup import is_stable, on_class, python_method
+from ..lookup import guard_bases, guard_classes, is_stable, on_class, python_method
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -48,10 +48,9 @@ def _delattr(rec: Recorder, obj: Any, name: str) -> None:
 def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
     """Types are guarded when objects are loaded; traced scalars answer for the type that they stand
     for."""
-    for cls in classes if isinstance(classes, tuple) else (classes,):
-        check = on_class(type(cls), "__instancecheck__")
-        if isinstance(check, types.FunctionType) and not is_stable(check):
-            return any(_asked(rec, obj, each) for each in _flat(classes))
+    if _checks(rec, classes, "__instancecheck__"):
+        return any(_asked(rec, obj, each, "__instancecheck__") for each in _flat(classes))
+    guard_bases(rec, type(obj))
     found = isinstance(obj, classes)
     if issubclass(type(obj), classes) == found:
         _guard_registered(rec, type(obj), classes)
@@ -60,9 +59,23 @@ def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
 
 def _issubclass(rec: Recorder, cls: type, classes: Any) -> bool:
     items.guard_arguments(rec, (cls, classes), {})
+    if _checks(rec, classes, "__subclasscheck__"):
+        return any(_asked(rec, cls, each, "__subclasscheck__") for each in _flat(classes))
     if isinstance(cls, type):
+        guard_bases(rec, cls)
         _guard_registered(rec, cls, classes)
     return issubclass(cls, classes)
+
+
+def _checks(rec: Recorder, classes: Any, name: str) -> bool:
+    """Whether a metaclass in Python decides what belongs to one of the classes."""
+    found = False
+    for cls in _flat(classes):
+        check = on_class(type(cls), name)
+        if not is_stable(type(cls)):
+            guard_classes(rec, type(cls), name)
+        found |= isinstance(check, types.FunctionType) and not is_stable(check)
+    return found
 
 
 def _guard_registered(rec: Recorder, cls: type, classes: Any) -> None:
@@ -74,13 +87,16 @@ def _guard_registered(rec: Recorder, cls: type, classes: Any) -> None:
 
 def _flat(classes: Any) -> Iterator[Any]:
     for each in classes if isinstance(classes, tuple) else (classes,):
+        each = each.__args__ if isinstance(each, types.UnionType) else each
         yield from _flat(each) if isinstance(each, tuple) else (each,)
 
 
-def _asked(rec: Recorder, obj: Any, cls: Any) -> bool:
-    check = on_class(type(cls), "__instancecheck__")
-    if type(obj) is cls or not isinstance(check, types.FunctionType) or is_stable(check):
-        return isinstance(obj, cls)
+def _asked(rec: Recorder, obj: Any, cls: Any, name: str) -> bool:
+    """What the metaclass of `cls` answers by its method `name`; an object of the very class it does
+    not ask for."""
+    asks, check = name == "__instancecheck__", on_class(type(cls), name)
+    if (asks and type(obj) is cls) or not isinstance(check, types.FunctionType) or is_stable(check):
+        return isinstance(obj, cls) if asks else issubclass(obj, cls)
     return branches.truth(rec, rec.call(check, (cls, obj), {}))
 
 

@@ -378,9 +378,16 @@ def _is_effect(function: Any) -> bool:
 
 
 def _stops(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    rec.stop(STOPS[function], _describe(function))
+    rec.stop(STOPS[_unbound(function)], _describe(function))
+    rec.tracker.forget()
     with rec.off_stack():
         return function(*plain_in(args), **plain_in(kwargs))
+
+
+def _unbound(function: Any) -> Any:
+    """The descriptor of a tensor's method."""
+    owned = isinstance(owner_of(function), torch.Tensor)
+    return getattr(torch.Tensor, function.__name__, None) if owned else function
 
 
 def _disabled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -430,7 +437,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: _is_hashable_in(f, INLINED), _as_is),
     (lambda f: _is_hashable_in(f, COMPILING), lambda rec, f, args, kwargs: True),
     (number_calls.makes_tensor, number_calls.from_array),
-    (lambda f: _is_hashable_in(f, STOPS), _stops),
+    (lambda f: _is_hashable_in(_unbound(f), STOPS), _stops),
     (gradients.takes, gradients.call),
     (lambda f: f is copy.deepcopy, _deep_copy),
     (_is_effect, _effect),

@@ -131,6 +131,9 @@ STOPS: dict[Any, catalogue.Reason] = {
     torch.set_num_threads: catalogue.UNSUPPORTED,
     torch.save: catalogue.UNSUPPORTED,
     torch.load: catalogue.UNSUPPORTED,
+    torch.Tensor.set_: catalogue.UNSUPPORTED,  # which no torch function mode sees
+    torch.utils.swap_tensors: catalogue.UNSUPPORTED,
+    torch._C._swap_tensor_impl: catalogue.UNSUPPORTED,
 }
 
 _GLOBAL_STATE = (

@@ -68,6 +68,7 @@ def _is_followed(fn: Any) -> bool:
         and not (fn.__dict__ and _is_marked(fn))
         and fn not in known_calls.DISABLED
         and fn not in known_calls.INLINED
+        and fn not in known_calls.STOPS
     )
 
 
