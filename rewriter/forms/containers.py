@@ -80,7 +80,7 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
-    if name == "__contains__" or args[0] not in owner:
+    if name == "__contains__" or not items.has(owner, args[0]):
         items.lacks(rec, owner, args[0])
         return function(*args)
     return items.mapped(rec, owner, args[0])

@@ -84,7 +84,7 @@ def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
     c_calls.check(rec, ("__eq__", "__hash__"), key)
     if not is_constant(key):
         guard_content(rec, key)
-    if key not in obj:
+    if not has(obj, key):
         lacks(rec, obj, key)
         return _missing(rec, obj, key)
     path = rec.known.path_of(obj)
@@ -109,6 +109,11 @@ def _default_factory(rec: Recorder, obj: Any) -> Any:
     path = rec.known.path_of(obj)
     factory = obj.default_factory
     return factory if path is None else rec.known.loaded(factory, Attr(path, "default_factory"))
+
+
+def has(obj: Any, key: Any) -> bool:
+    """Whether a mapping holds the key, whatever its class's `__contains__` says."""
+    return dict.__contains__(obj, key) if isinstance(obj, dict) else key in obj
 
 
 def lacks(rec: Recorder, obj: Any, key: Any) -> bool:

@@ -87,6 +87,26 @@ def test_other_keys_of_a_dict_do_not_matter():
     same(make, (X,), steps[0], (X,), steps[1], (X,), steps[0], (X,))
 
 
+def test_a_dict_that_says_it_has_every_key():
+    class Full(dict):
+        def __contains__(self, key):
+            return True
+
+        def __missing__(self, key):
+            return 9
+
+    def make():
+        table = Full(a=1)
+
+        def fn(x):
+            return x * table["b"] + ("c" in table) + table.get("d", 5)
+
+        return Case(fn=fn, table=table)
+
+    put = (lambda case, name=name: case.table.__setitem__(name, 3) for name in "bcd")
+    same(make, (X,), *(step for each in put for step in (each, (X,), (X,))))
+
+
 def test_a_cached_function_answers_what_it_holds():
     def make():
         scale, given = [2], [3]
