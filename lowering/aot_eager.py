@@ -11,6 +11,7 @@ import torch
 
 from ..runtime.options import Options
 from .autograd.plain_calls import plain_call
+from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
 
@@ -24,7 +25,7 @@ def aot_eager(
         return plain_call(_boxed(traced), (), without_autocast=False)
     from torch._functorch.aot_autograd import aot_module_simplified  # which takes long to load
 
-    gm, lone = with_lone_draws(gm)
+    gm, lone = with_lone_draws(write_out_fused_steps(gm, example_inputs))
     compiled = aot_module_simplified(
         gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is
     )

@@ -27,6 +27,7 @@ from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
 from .graphs.folded_norms import fold_norms
+from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
 from .graphs.random_numbers import with_seeds
@@ -73,6 +74,7 @@ graph_capture_wrappers.warnings = _Warnings("warnings")
 
 # What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
 REWRITES = (
+    write_out_fused_steps,
     keep_rnns,
     drop_constant_masks,
     keep_strides,

@@ -130,7 +130,7 @@ def _draws(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     given = {each.name: each.default_value for each in func._schema.arguments}
-    given.update(zip(given, args), **kwargs)
+    given.update(zip(given, args, strict=False), **kwargs)
     return bool(given.get("dropout_p", True))
 
 

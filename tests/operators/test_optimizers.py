@@ -15,7 +15,7 @@ def of(name, ending):
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("SGD", "loop"), ("Adam", "foreach"), ("Adamax", "foreach"), ("LBFGS", "loop")],
+    [("SGD", "fused"), ("Adam", "foreach"), ("Adamax", "foreach"), ("LBFGS", "loop")],
 )
 def test_steps_are_those_of_eager(name, way):
     assert check(optimizers()[name], of(name, way))[0] == []

@@ -1,0 +1,172 @@
+"""Steps of `torch.optim` with `fused=True` (`torch._fused_adam_` and its like), written out in
+operators of torch: functionalisation refuses some of them, and written out they join one kernel.
+
+The arithmetic is that of torch's own kernels (`aten/src/ATen/native/cpu/Fused*Kernel.cpp`): in
+float32 for narrower types, corrections of the bias in float64; where `found_inf` is 1, nothing
+changes, and gradients are kept as `grad_scale` leaves them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+Tensors = Sequence[torch.Tensor]
+Number = float | torch.Tensor
+
+
+def write_out_fused_steps(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphModule:
+    """The graph, with functions of several operators for fused steps."""
+    if not any(node.target in _FORMS for node in gm.graph.nodes if _is_call(node)):
+        return gm
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.nodes:
+        if _is_call(node):
+            node.target = _FORMS.get(node.target, node.target)
+    return GraphModule(gm, graph)
+
+
+def _is_call(node: Node) -> bool:
+    return node.op == "call_function" and not isinstance(node.target, str)
+
+
+class _Step:
+    """What a step does to the tensors of one parameter."""
+
+    def __init__(
+        self,
+        gradient: torch.Tensor,
+        grad_scale: torch.Tensor | None,
+        found_inf: torch.Tensor | None,
+        maximize: bool,
+    ) -> None:
+        self._skipped = None if found_inf is None else found_inf.reshape(()) == 1
+        wide = _wide(gradient)
+        if grad_scale is not None:
+            wide = wide / grad_scale.reshape(())
+            self.store(gradient, wide)
+        self.gradient = -wide if maximize else wide
+
+    def store(self, into: torch.Tensor, value: torch.Tensor) -> None:
+        value = value.to(into.dtype)
+        into.copy_(value if self._skipped is None else torch.where(self._skipped, into, value))
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
+def _adam(
+    params: Tensors,
+    grads: Tensors,
+    exp_avgs: Tensors,
+    exp_avg_sqs: Tensors,
+    max_exp_avg_sqs: Tensors,
+    state_steps: Tensors,
+    *,
+    lr: Number,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    eps: float,
+    amsgrad: bool,
+    maximize: bool,
+    grad_scale: torch.Tensor | None = None,
+    found_inf: torch.Tensor | None = None,
+    decoupled: bool = False,
+) -> None:
+    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        step = _Step(grad, grad_scale, found_inf, maximize)
+        value, gradient, count = _wide(param), step.gradient, state_steps[k].double()
+        if weight_decay and decoupled:
+            value = value * (1 - lr * weight_decay)
+        elif weight_decay:
+            gradient = gradient + value * weight_decay
+        average = torch.lerp(_wide(exp_avgs[k]), gradient, 1 - beta1)
+        square = _wide(exp_avg_sqs[k]) * beta2 + gradient * gradient * (1 - beta2)
+        largest = square
+        if amsgrad:
+            largest = torch.maximum(_wide(max_exp_avg_sqs[k]), square)
+            step.store(max_exp_avg_sqs[k], largest)
+        root = largest.sqrt() / (1 - beta2**count).sqrt() + eps
+        step.store(exp_avgs[k], average)
+        step.store(exp_avg_sqs[k], square)
+        step.store(param, value - lr / (1 - beta1**count) * average / root)
+
+
+def _adamw(*tensors: Tensors, **settings: Any) -> None:
+    _adam(*tensors, decoupled=True, **settings)
+
+
+def _sgd(
+    params: Tensors,
+    grads: Tensors,
+    momentum_buffer_list: Tensors,
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Number,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: torch.Tensor | None = None,
+    found_inf: torch.Tensor | None = None,
+) -> None:
+    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        step = _Step(grad, grad_scale, found_inf, maximize)
+        value, gradient = _wide(param), step.gradient
+        if weight_decay:
+            gradient = gradient + value * weight_decay
+        if momentum_buffer_list:
+            buffer = gradient
+            if not is_first_step:
+                before = _wide(momentum_buffer_list[k])
+                buffer = before * momentum + gradient * (1 - dampening)
+            step.store(momentum_buffer_list[k], buffer)
+            gradient = gradient + buffer * momentum if nesterov else buffer
+        step.store(param, value - lr * gradient)
+
+
+def _adagrad(
+    params: Tensors,
+    grads: Tensors,
+    state_sums: Tensors,
+    state_steps: Tensors,
+    *,
+    lr: Number,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    grad_scale: torch.Tensor | None = None,
+    found_inf: torch.Tensor | None = None,
+) -> None:
+    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        step = _Step(grad, grad_scale, found_inf, maximize)
+        value, gradient = _wide(param), step.gradient
+        if weight_decay:
+            gradient = gradient + value * weight_decay
+        total = _wide(state_sums[k]) + gradient * gradient
+        rate = lr / (1 + (state_steps[k].double() - 1) * lr_decay)
+        step.store(state_sums[k], total)
+        step.store(param, value - rate * gradient / (total.sqrt() + eps))
+
+
+def _forms() -> Iterator[tuple[Any, Callable[..., None]]]:
+    """Each way to name a fused step, and the function for it."""
+    named: dict[str, Callable[..., None]] = {
+        "_fused_adam_": _adam,
+        "_fused_adamw_": _adamw,
+        "_fused_sgd_": _sgd,
+        "_fused_adagrad_": _adagrad,
+    }
+    for name, function in named.items():
+        packet = getattr(torch.ops.aten, name)
+        for each in (getattr(torch, name), packet, packet.default, packet.tensor_lr):
+            yield each, function
+
+
+_FORMS = dict(_forms())

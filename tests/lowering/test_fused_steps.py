@@ -1,0 +1,75 @@
+"""Fused steps of optimizers: what torch's own kernels make of parameters, state and gradients."""
+
+import dynfix
+import pytest
+import torch
+from dynfix.lowering import pipeline
+from dynfix.lowering.ir import Batch, Group
+
+TYPES = [torch.float32, torch.bfloat16]
+COMMON = {"lr": 0.1, "weight_decay": 0.01, "maximize": False}
+ADAM = {**COMMON, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "amsgrad": False}
+SGD = {**COMMON, "momentum": 0.9, "dampening": 0.1, "nesterov": False, "is_first_step": False}
+ADAGRAD = {**COMMON, "lr_decay": 0.1, "eps": 1e-8}
+CASES = {
+    "adam": (torch._fused_adam_, 2, ADAM),
+    "adam, amsgrad": (torch._fused_adam_, 3, {**ADAM, "amsgrad": True, "maximize": True}),
+    "adamw": (torch._fused_adamw_, 2, {**ADAM, "weight_decay": 0.5}),
+    "sgd": (torch._fused_sgd_, 1, SGD),
+    "sgd, nesterov": (torch._fused_sgd_, 1, {**SGD, "nesterov": True, "dampening": 0.0}),
+    "sgd, first": (torch._fused_sgd_, 1, {**SGD, "is_first_step": True, "maximize": True}),
+    "sgd, no momentum": (torch._fused_sgd_, 0, {**SGD, "momentum": 0.0}),
+    "adagrad": (torch._fused_adagrad_, 1, ADAGRAD),
+}
+
+
+LISTS = {
+    torch._fused_adam_: 3,
+    torch._fused_adamw_: 3,
+    torch._fused_sgd_: 1,
+    torch._fused_adagrad_: 1,
+}
+
+
+def lists(function, states, dtype):
+    """Parameters, gradients, as many lists of state, and the counts of steps."""
+    made = [[torch.rand(5, 3, dtype=dtype), torch.rand(7, dtype=dtype)] for _ in range(2 + states)]
+    made += [[]] * (LISTS[function] - states)
+    counts = [torch.tensor(4.0), torch.tensor(4.0)]
+    return made if function is torch._fused_sgd_ else [*made, counts]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_as_torchs_kernels(name, scaled):
+    function, states, settings = CASES[name]
+    compiled = dynfix.compile(lambda given, more: function(*given, **settings, **more))
+    for dtype in TYPES:
+        for found in (0.0, 1.0, 0.0):
+            ours = lists(function, states, dtype)
+            theirs = [[each.clone() for each in part] for part in ours]
+            tensors = {"grad_scale": torch.tensor(8.0), "found_inf": torch.tensor(found)}
+            more = tensors if scaled else {}
+            compiled(ours, more)
+            function(*theirs, **settings, **more)
+            torch.testing.assert_close(ours, theirs)
+    assert all(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
+
+
+def test_many_parameters_are_few_kernels(monkeypatch):
+    kernels = []
+
+    def finish(unit, target, options):
+        kernels.extend(item for item in unit.items if isinstance(item, Group | Batch))
+        return original(unit, target, options)
+
+    original = pipeline.finish
+    monkeypatch.setattr(pipeline, "finish", finish)
+    parameters = [torch.nn.Parameter(torch.rand(3 + k, 4)) for k in range(40)]
+    optimizer = torch.optim.AdamW(parameters, fused=True)
+    for each in parameters:
+        each.grad = torch.rand_like(each)
+    optimizer.step()
+    step = dynfix.compile(optimizer.step, fullgraph=True)
+    step()
+    assert 0 < len(kernels) <= 4
