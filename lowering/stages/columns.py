@@ -42,7 +42,7 @@ class Cut(NamedTuple):
 CORES = Cut(128, 32, LEAST_ROWS, 1 << 17, torch.float64)  # longer parts would round more than eager
 GPU = Cut(1 << 10, 264, 1 << 10, None, torch.float32)  # one program's each: two for each of 132
 UNKNOWN = 64  # rows of a part where only a call knows how many there are
-LEAST_COLUMNS, MANY_ROWS = 16, 1 << 10  # of a sum that is cut alone
+LEAST_COLUMNS, MANY_ROWS = 4, 1 << 10  # of a sum that is cut alone
 
 
 def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
@@ -174,7 +174,7 @@ def _whole(nest: Nest, made: dict[Value, Buffer], parts: Size, dtype: torch.dtyp
 
 
 class Reloader(Rewriter):
-    """What each reduction folds, replaced; sums are made in `dtype`."""
+    """What each reduction folds, replaced; sums of float32 are made in `dtype`."""
 
     def __init__(self, folded: dict[Value, Load], dtype: torch.dtype) -> None:
         super().__init__()
@@ -183,6 +183,7 @@ class Reloader(Rewriter):
     def __call__(self, value: Value) -> Value:
         if value in self.folded:
             assert isinstance(value, Reduced)
-            dtype = self.dtype if value.kind == "sum" else value.dtype
+            rounds = value.kind == "sum" and value.dtype == torch.float32
+            dtype = self.dtype if rounds else value.dtype
             return cast(Reduced(value.kind, cast(self.folded[value], dtype), dtype), value.dtype)
         return super().__call__(value)
