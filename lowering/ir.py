@@ -30,12 +30,11 @@ shared `space`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 
 import torch
 
 from . import poly, sizes
-from .nodes import Node, node
+from .nodes import Lazy, Node, node
 from .poly import Size, Var
 from .sizes import Atom, Axis, FloorDiv, Index
 
@@ -63,6 +62,30 @@ class Value(Node):
 
     def children(self) -> tuple[Value, ...]:
         return ()
+
+    @Lazy
+    def below(self) -> tuple[Value, ...]:
+        """The values inside indirect indices, and the children."""
+        inside = (value for index in indices_of(self) for value in indirect_values(index))
+        return (*inside, *self.children())
+
+    @Lazy
+    def leaves(self) -> tuple[Value, ...]:
+        """Loads and index values here and below, each once, in the order of `walk`."""
+        found: dict[Value, None] = {self: None} if indices_of(self) else {}
+        for value in self.below:
+            found.update(dict.fromkeys(value.leaves))
+        return tuple(found)
+
+    @Lazy
+    def folds(self) -> bool:
+        """Whether there is a `Reduced` here or below."""
+        return isinstance(self, Reduced) or any(value.folds for value in self.below)
+
+    @Lazy
+    def count(self) -> int:
+        """Values here and below, of which those that are shared count each time."""
+        return 1 + sum(value.count for value in self.below)
 
 
 @node
@@ -204,35 +227,43 @@ class Nest(Node):
     stores: tuple[Store, ...]
     origins: tuple[str, ...] = ()
 
-    @cached_property
+    @Lazy
     def axes(self) -> tuple[Axis, ...]:
         return sizes.make_axes(self.space + self.inner)
 
-    @cached_property
+    @Lazy
     def is_reduction(self) -> bool:
-        return any(
-            isinstance(value, Reduced) for store in self.stores for value in walk(store.value)
-        )
+        return any(store.value.folds for store in self.stores)
 
-    @cached_property
+    @Lazy
+    def roots(self) -> tuple[Value, ...]:
+        """What is stored, and what store indices need."""
+        places = (value for store in self.stores for value in indirect_values(store.index))
+        return (*(store.value for store in self.stores), *places)
+
+    @Lazy
     def values(self) -> tuple[Value, ...]:
         """Every value of the nest once, those in store indices included."""
-        roots = [store.value for store in self.stores]
-        return tuple(walk(*roots, *(v for s in self.stores for v in indirect_values(s.index))))
+        return tuple(walk(*self.roots))
 
-    @cached_property
+    @Lazy
+    def leaves(self) -> tuple[Value, ...]:
+        """Loads and index values of the nest, each once."""
+        return tuple(dict.fromkeys(leaf for root in self.roots for leaf in root.leaves))
+
+    @Lazy
     def loads(self) -> tuple[Load, ...]:
-        return tuple(value for value in self.values if isinstance(value, Load))
+        return tuple(value for value in self.leaves if isinstance(value, Load))
 
-    @cached_property
+    @Lazy
     def reads(self) -> frozenset[Buffer]:
         return frozenset(load.buffer for load in self.loads)
 
-    @cached_property
+    @Lazy
     def writes(self) -> frozenset[Buffer]:
         return frozenset(store.buffer for store in self.stores)
 
-    @cached_property
+    @Lazy
     def steps(self) -> frozenset[tuple[Buffer, tuple[Size, ...]]]:
         """What the nest touches at each point of its space: buffers, by how far the space's axes
         move through them."""
@@ -242,7 +273,14 @@ class Nest(Node):
         steps = {(b, tuple(sizes.coefficient(index, a) for a in outer)) for b, index in touched}
         return frozenset(step for step in steps if any(s != 0 for s in step[1]) or not outer)
 
-    @cached_property
+    @Lazy
+    def height(self) -> Size | None:
+        """Points of space in a part, where the nest stores partial sums."""
+        indices = (s.index for s in self.stores if s.combine == PARTIAL)
+        divisors = (a.divisor for index in indices for a in atoms(index) if isinstance(a, FloorDiv))
+        return next(divisors, None)
+
+    @Lazy
     def scatters(self) -> bool:
         return holds_positions(store.index for store in self.stores) or any(
             store.combine not in (None, PARTIAL) for store in self.stores
@@ -265,7 +303,7 @@ class Batch(Node):
     name: str
     groups: tuple[Group, ...]
 
-    @cached_property
+    @Lazy
     def nests(self) -> tuple[Nest, ...]:
         return tuple(nest for group in self.groups for nest in group.nests)
 
@@ -285,9 +323,7 @@ def walk(*roots: Value) -> Iterator[Value]:
             continue
         seen.add(value)
         yield value
-        stack.extend(reversed(value.children()))
-        if isinstance(value, Load | IndexValue):
-            stack.extend(reversed(list(indirect_values(value.index))))
+        stack.extend(reversed(value.below))
 
 
 def group_variables(group: Group | Batch) -> tuple[Var, ...]:
@@ -349,7 +385,7 @@ def holds_positions(indices: Iterable[Index]) -> bool:
 
 
 def has_positions(nest: Nest) -> bool:
-    values = (index for value in store_values(nest) for index in indices_of(value))
+    values = (index for leaf in nest.leaves for index in indices_of(leaf))
     return scatters(nest) or holds_positions(values)
 
 
@@ -361,9 +397,7 @@ def scatters(nest: Nest) -> bool:
 def part_height(nests: Iterable[Nest]) -> Size | None:
     """Points of space in a part, of nests with partial sums; None if there are none. Such nests of
     one kernel have equal parts."""
-    indices = (s.index for nest in nests for s in nest.stores if s.combine == PARTIAL)
-    divisors = (a.divisor for index in indices for a in atoms(index) if isinstance(a, FloorDiv))
-    return next(divisors, None)
+    return next((nest.height for nest in nests if nest.height is not None), None)
 
 
 def rebuild(
@@ -403,23 +437,6 @@ def _map_atom(atom: Atom, visit: Callable[[Value], Value]) -> Index:
     if isinstance(atom, sizes.Mod):
         return sizes.mod(map_indirect(atom.base, visit), atom.divisor)
     return sizes.atom_index(atom)
-
-
-def at_hints(index: Index) -> Index:
-    """The index with the sizes of the recorded call."""
-    parts = [sizes.scale(_at_hint(atom), poly.hint(factor)) for atom, factor in index.terms]
-    return sizes.add(sizes.const(poly.hint(index.offset)), *parts)
-
-
-def _at_hint(atom: Atom) -> Index:
-    if isinstance(atom, Axis):
-        return sizes.atom_index(Axis(atom.number, poly.hint(atom.size)))
-    if isinstance(atom, Indirect):
-        return sizes.atom_index(Indirect(atom.value, poly.hint(atom.bound), atom.certain))
-    if isinstance(atom, sizes.FloorDiv):
-        return sizes.floordiv(at_hints(atom.base), poly.hint(atom.divisor))
-    assert isinstance(atom, sizes.Mod)
-    return sizes.mod(at_hints(atom.base), poly.hint(atom.divisor))
 
 
 class Rewriter:

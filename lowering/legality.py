@@ -16,6 +16,7 @@ from .ir import (
     SQUARES,
     Buffer,
     Group,
+    Indirect,
     Load,
     Nest,
     Op,
@@ -23,7 +24,6 @@ from .ir import (
     Select,
     Store,
     Value,
-    at_hints,
     atoms,
     group_variables,
     indices_of,
@@ -36,7 +36,7 @@ from .ir import (
 )
 from .ops import OPS
 from .poly import Size, Var, hint, hints
-from .sizes import Axis, Index
+from .sizes import Atom, Axis, Index
 from .symint import Given
 
 COMBINES = (None, "sum", "prod", "max", "min", PARTIAL, *RUNNING)
@@ -218,3 +218,20 @@ def _points(nest: Nest, store: Store) -> Size:
     for axis in nest.axes:
         count *= axis.size if axis in used else int(axis.size != 0)
     return count
+
+
+def at_hints(index: Index) -> Index:
+    """The index with the sizes of the recorded call."""
+    parts = [sizes.scale(_at_hint(atom), hint(factor)) for atom, factor in index.terms]
+    return sizes.add(sizes.const(hint(index.offset)), *parts)
+
+
+def _at_hint(atom: Atom) -> Index:
+    if isinstance(atom, Axis):
+        return sizes.atom_index(Axis(atom.number, hint(atom.size)))
+    if isinstance(atom, Indirect):
+        return sizes.atom_index(Indirect(atom.value, hint(atom.bound), atom.certain))
+    if isinstance(atom, sizes.FloorDiv):
+        return sizes.floordiv(at_hints(atom.base), hint(atom.divisor))
+    assert isinstance(atom, sizes.Mod)
+    return sizes.mod(at_hints(atom.base), hint(atom.divisor))

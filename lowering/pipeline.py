@@ -26,6 +26,7 @@ from .stages import storage
 from .stages.batches import batch
 from .stages.columns import split_columns, split_columns_of_many_rows
 from .stages.early import early
+from .stages.few_rows import split_few_rows
 from .stages.in_place import in_place
 from .stages.inline import inline
 from .stages.schedule import schedule, schedule_unfused
@@ -60,6 +61,7 @@ STAGES = (
     Stage("in_place", in_place),
     Stage("columns", split_columns, fusion=True, ordered=True),
     Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
+    Stage("few_rows", split_few_rows, fusion=True, ordered=True),
     Stage("early", early, fusion=True, ordered=False),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
     Stage("batch", batch, fusion=True),

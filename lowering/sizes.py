@@ -314,6 +314,12 @@ def substitute(index: Index, axes: Mapping[Atom, Index]) -> Index:
     return replace(index, lambda axis: axes[axis] if axis in axes else atom_index(axis))
 
 
+@lru_cache(KEPT)
+def moved(index: Index, places: tuple[tuple[Atom, Index], ...]) -> Index:
+    """`substitute` for axes that many indices share."""
+    return substitute(index, dict(places))
+
+
 def make_axes(sizes: Sequence[Size], start: int = 0) -> tuple[Axis, ...]:
     return tuple(Axis(start + i, size) for i, size in enumerate(sizes))
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,12 +24,16 @@ INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 def promote(ctx: Context, operands: Sequence[Any], kind: KIND) -> tuple[torch.dtype, torch.dtype]:
     """(dtype to compute in, dtype of the result) of an elementwise operator."""
-    compute, result = elementwise_dtypes(
-        *(ctx.example(operand) for operand in operands), type_promotion_kind=kind
-    )
+    compute, result = _promoted(tuple(map(ctx.example, operands)), kind)
     if compute.is_complex or result.is_complex:
         raise Unsupported("complex numbers")
     return compute, result
+
+
+@cache
+def _promoted(examples: tuple[Any, ...], kind: KIND) -> tuple[torch.dtype, torch.dtype]:
+    args = (example(1) if isinstance(example, type) else example for example in examples)
+    return elementwise_dtypes(*args, type_promotion_kind=kind)
 
 
 def elementwise(

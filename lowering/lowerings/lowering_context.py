@@ -1,6 +1,7 @@
 """What a lowering works with: loads of its operands, and new nests with their buffers."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -19,6 +20,11 @@ FILLED = 64  # rows from which on a GPU scans them side by side
 SHORT = 4096  # and the longest row for which fewer do
 Body = Callable[[tuple[Index, ...]], Value]
 Places = Callable[[tuple[Index, ...]], tuple[Index, ...]]
+
+
+@cache
+def _example(dtype: torch.dtype, axes: int) -> torch.Tensor:
+    return torch.empty((1,) * axes, dtype=dtype, device="meta")
 
 
 class Context:
@@ -83,13 +89,13 @@ class Context:
         return self.layouts[ref.buffer].device
 
     def example(self, operand: Any) -> Any:
-        """A meta tensor or number that type promotion treats as it would the operand."""
+        """A meta tensor or type of number that type promotion treats as it would the operand."""
         if isinstance(operand, Ref):
-            return torch.empty((1,) * len(operand.shape), dtype=operand.dtype, device="meta")
+            return _example(operand.dtype, len(operand.shape))
         if isinstance(operand, Poly):
-            return hint(operand)  # type: ignore[arg-type]
+            return int
         if isinstance(operand, bool | int | float):
-            return operand
+            return type(operand)
         raise Unsupported(f"an operand of type {type(operand).__name__}")
 
     def element(self, operand: Any, at: tuple[Index, ...], dtype: torch.dtype) -> Value:

@@ -9,6 +9,7 @@ from ..ir import (
     Indirect,
     Nest,
     Reduced,
+    Rewriter,
     Store,
     Value,
     atoms,
@@ -16,7 +17,6 @@ from ..ir import (
     nest_loads,
     part_height,
     store_values,
-    walk,
 )
 from ..poly import Size, divided, hint
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
@@ -26,7 +26,23 @@ def rebuild(
     nest: Nest, space: Sequence[Size], inner: Sequence[Size], rewrite: Callable[[Atom], Index]
 ) -> Nest:
     """The nest over new axes; `rewrite` gives each old axis in terms of them."""
-    rewriter = AxisRewriter(rewrite)
+    return _rewritten(nest, space, inner, AxisRewriter(rewrite))
+
+
+class _Mover(Rewriter):
+    """Axes replaced by their places."""
+
+    def __init__(self, places: dict[Atom, Index]) -> None:
+        super().__init__()
+        self.places = tuple(places.items())
+
+    def index(self, index: Index) -> Index:
+        return sizes.moved(index, self.places)
+
+
+def _rewritten(
+    nest: Nest, space: Sequence[Size], inner: Sequence[Size], rewriter: Rewriter
+) -> Nest:
     stores = tuple(
         Store(store.buffer, rewriter.index(store.index), rewriter(store.value), store.combine)
         for store in nest.stores
@@ -37,7 +53,7 @@ def rebuild(
 def all_indices(nest: Nest) -> Iterator[Index]:
     """Every index of the nest, those inside divisions included."""
     roots = [store.index for store in nest.stores]
-    roots.extend(index for value in store_values(nest) for index in indices_of(value))
+    roots.extend(index for value in nest.leaves for index in indices_of(value))
     for index in roots:
         yield index
         yield from (atom.base for atom in atoms(index) if isinstance(atom, FloorDiv | Mod))
@@ -45,7 +61,7 @@ def all_indices(nest: Nest) -> Iterator[Index]:
 
 def axes_of(value: Value) -> frozenset[Axis]:
     """Axes that the value depends on, those that a `Reduced` folds over included."""
-    indices = [index for below in walk(value) for index in indices_of(below)]
+    indices = [index for leaf in value.leaves for index in indices_of(leaf)]
     return frozenset(a for index in indices for a in atoms(index) if isinstance(a, Axis))
 
 
@@ -68,15 +84,13 @@ def order(nest: Nest) -> Nest:
     if not _has_positions(nest):
         strides = {a: -_load_stride(nest, a) for a in inner}
         inner.sort(key=lambda a: strides[a])
-    places = {axis: number for number, axis in enumerate(space + inner)}
-    if all(places.get(axis) == axis.number for axis in axes):
+    numbers = {axis: number for number, axis in enumerate(space + inner)}
+    if all(numbers.get(axis) == axis.number for axis in axes):
         return nest
-
-    def rewrite(axis: Atom) -> Index:
-        assert isinstance(axis, Axis)
-        return sizes.atom_index(Axis(places[axis], axis.size)) if axis in places else sizes.ZERO
-
-    return rebuild(nest, [a.size for a in space], [a.size for a in inner], rewrite)
+    places: dict[Atom, Index] = {
+        a: sizes.atom_index(Axis(numbers[a], a.size)) if a in numbers else sizes.ZERO for a in axes
+    }
+    return _rewritten(nest, [a.size for a in space], [a.size for a in inner], _Mover(places))
 
 
 def _store_stride(index: Index, axis: Axis) -> int:
@@ -93,7 +107,9 @@ def _store_stride(index: Index, axis: Axis) -> int:
 
 
 def _has_positions(nest: Nest) -> bool:
-    return any(isinstance(v, Reduced) and v.kind.startswith("arg") for v in store_values(nest))
+    return nest.is_reduction and any(
+        isinstance(v, Reduced) and v.kind.startswith("arg") for v in store_values(nest)
+    )
 
 
 def _load_stride(nest: Nest, axis: Axis) -> int:
@@ -120,7 +136,7 @@ def merge(nest: Nest) -> Nest:
     for number, block in enumerate(blocks):
         whole = sizes.atom_index(Axis(number, prod(a.size for a in block)))
         places.update(zip(block, sizes.delinear(whole, [a.size for a in block]), strict=True))
-    return rebuild(nest, space, inner, lambda axis: places[axis])
+    return _rewritten(nest, space, inner, _Mover(places))
 
 
 def _mergeable(indices: set[Index], outer: Axis, inner: Axis) -> bool:
@@ -163,7 +179,7 @@ def _resplit(nest: Nest, outer: tuple[Size, ...], extra: tuple[Size, ...]) -> Ne
     places: dict[Atom, Index] = dict(zip(old, sizes.delinear(flat, nest.space), strict=False))
     for axis, new in zip(old[len(nest.space) :], made[len(outer) :], strict=False):
         places[axis] = sizes.atom_index(new)
-    aligned = rebuild(nest, outer, extra or nest.inner, lambda axis: places[axis])
+    aligned = _rewritten(nest, outer, extra or nest.inner, _Mover(places))
     inner = set(aligned.axes[len(outer) :])
     return None if _divides(aligned, inner) and not _divides(nest, set(nest.axes)) else aligned
 

@@ -1,9 +1,10 @@
-"""Sums over columns that read what a loop over rows reads: each becomes partial sums over a fixed
-number of rows, which that loop takes along, and a short sum of these. The operands are read once,
-and the result is the same for every number of threads.
+"""Sums over columns that read what a loop over rows reads, and those of many rows: each becomes
+partial sums over a fixed number of rows, which that loop takes along, and a short sum of these. The
+operands are read once, in the order of memory, by all threads, and the result is the same for every
+number of them.
 
 The backward of a layer norm folds its gradient along rows for the input, along columns for weight
-and bias.
+and bias; that of a batch norm in channels-last order has few columns.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 
 from .. import sizes
 from ..ir import PARTIAL, Buffer, Load, Nest, Reduced, Rewriter, Store, Value, has_positions
+from ..lowerings.value_builders import cast
 from ..poly import Size, Var, hint, is_known, variable
 from ..sizes import Atom, Axis, Index
 from ..unit import Item, Layout, Unit
@@ -26,26 +28,32 @@ Access = tuple[Buffer, Size, Size, Size, Size]
 
 
 class Cut(NamedTuple):
-    """most: rows summed in one part, in their own type; parts: wanted, to spread over threads;
-    least: rows worth it."""
+    """most: rows summed in one part; parts: wanted, to spread over threads; least: rows worth it;
+    alone: elements from which a sum is cut that no loop over rows takes along; whole: the type in
+    which the parts are added."""
 
     most: int
     parts: int
     least: int
+    alone: int | None
+    whole: torch.dtype
 
 
-CORES = Cut(16, 32, LEAST_ROWS)  # longer parts would round more than eager's sums
-GPU = Cut(1 << 10, 264, 1 << 10)  # a part is one program's: two for each of 132 multiprocessors
+CORES = Cut(128, 32, LEAST_ROWS, 1 << 17, torch.float64)  # longer parts would round more than eager
+GPU = Cut(1 << 10, 264, 1 << 10, None, torch.float32)  # one program's each: two for each of 132
+UNKNOWN = 64  # rows of a part where only a call knows how many there are
+LEAST_COLUMNS, MANY_ROWS = 4, 1 << 10  # of a sum that is cut alone
 
 
 def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
     shared = {access for item in unit.items if isinstance(item, Nest) for access in _rows(item)}
     layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
-        if isinstance(item, Nest) and _is_column_sum(item, cut) and shared & set(_columns(item)):
+        if isinstance(item, Nest) and _is_column_sum(item, cut) and _is_cut(item, cut, shared):
             height = _height(item.axes[1].size, cut)
             parts = _parts(item.axes[1].size, height, counts)
-            items.extend(_split(item, parts, height, layouts, f"part{len(items)}"))
+            partial, made = _partial(item, parts, height, layouts, f"part{len(items)}")
+            items.extend((partial, _whole(item, made, parts, cut.whole)))
         else:
             items.append(item)
     variables = (*unit.variables, *counts.values())
@@ -69,7 +77,15 @@ def _parts(rows: Size, height: int, counts: dict[Size, Var]) -> Size:
 
 
 def _height(rows: Size, cut: Cut) -> int:
-    return max(min(cut.most, -(-hint(rows) // cut.parts)), 8) if is_known(rows) else cut.most
+    return max(min(cut.most, -(-hint(rows) // cut.parts)), 8) if is_known(rows) else UNKNOWN
+
+
+def _is_cut(nest: Nest, cut: Cut, shared: set[Access]) -> bool:
+    """Whether a loop over rows takes the sum along, or it is worth a loop of its own."""
+    accesses = set(_columns(nest))
+    columns, rows = (hint(axis.size) for axis in nest.axes)
+    large = cut.alone is not None and columns * rows >= cut.alone and rows >= MANY_ROWS
+    return bool(shared & accesses) or (large and columns >= LEAST_COLUMNS and bool(accesses))
 
 
 def _rows(nest: Nest) -> Iterator[Access]:
@@ -110,20 +126,21 @@ def _reduced(nest: Nest) -> list[Reduced]:
     return [value for value in nest.values if isinstance(value, Reduced)]
 
 
-def _split(
+def _partial(
     nest: Nest, parts: Size, height: int, layouts: dict[Buffer, Layout], name: str
-) -> tuple[Nest, Nest]:
-    columns = nest.axes[0]
+) -> tuple[Nest, dict[Value, Buffer]]:
+    """The nest that stores the sums of the parts, and where it stores each."""
     device = layouts[nest.stores[0].buffer].device
     made: dict[Value, Buffer] = {}
     for value in _reduced(nest):
-        buffer = Buffer(f"{name}_{len(made)}", value.dtype, parts * columns.size)
-        layouts[buffer] = Layout((parts, columns.size), (columns.size, 1), device)
+        width = nest.axes[0].size
+        buffer = Buffer(f"{name}_{len(made)}", value.dtype, parts * width)
+        layouts[buffer] = Layout((parts, width), (width, 1), device)
         made[value] = buffer
-    return _partial(nest, made, height), _whole(nest, made, parts)
+    return _stored(nest, made, height), made
 
 
-def _partial(nest: Nest, made: dict[Value, Buffer], height: int) -> Nest:
+def _stored(nest: Nest, made: dict[Value, Buffer], height: int) -> Nest:
     columns, rows = nest.axes
     row, column = Axis(0, rows.size), Axis(1, columns.size)
     places: dict[Atom, Index] = {columns: sizes.atom_index(column), rows: sizes.atom_index(row)}
@@ -146,25 +163,27 @@ def _partial(nest: Nest, made: dict[Value, Buffer], height: int) -> Nest:
     return Nest(swapped.space, swapped.inner, stores, nest.origins)
 
 
-def _whole(nest: Nest, made: dict[Value, Buffer], parts: Size) -> Nest:
-    """The nest over the partial sums."""
+def _whole(nest: Nest, made: dict[Value, Buffer], parts: Size, dtype: torch.dtype) -> Nest:
+    """The nest over the partial sums, added in `dtype`."""
     columns = nest.axes[0]
     part = Axis(1, parts)
     index = sizes.linear((part, columns), (columns.size, 1))
-    rewriter = _Reloader({value: Load(buffer, index) for value, buffer in made.items()})
+    rewriter = Reloader({value: Load(buffer, index) for value, buffer in made.items()}, dtype)
     stores = tuple(Store(s.buffer, s.index, rewriter(s.value)) for s in nest.stores)
     return Nest(nest.space, (parts,), stores, nest.origins)
 
 
-class _Reloader(Rewriter):
-    """What each reduction folds, replaced."""
+class Reloader(Rewriter):
+    """What each reduction folds, replaced; sums of float32 are made in `dtype`."""
 
-    def __init__(self, folded: dict[Value, Load]) -> None:
+    def __init__(self, folded: dict[Value, Load], dtype: torch.dtype) -> None:
         super().__init__()
-        self.folded = folded
+        self.folded, self.dtype = folded, dtype
 
     def __call__(self, value: Value) -> Value:
         if value in self.folded:
             assert isinstance(value, Reduced)
-            return Reduced(value.kind, self.folded[value], value.dtype)
+            rounds = value.kind == "sum" and value.dtype == torch.float32
+            dtype = self.dtype if rounds else value.dtype
+            return cast(Reduced(value.kind, cast(self.folded[value], dtype), dtype), value.dtype)
         return super().__call__(value)

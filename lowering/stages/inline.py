@@ -112,17 +112,17 @@ def _inlinable(nest: Nest, readers: Collection[Nest]) -> bool:
     if not _is_value(nest):
         return False
     count = hint(points(nest))
-    loads = set(nest_loads(nest))
+    loads = nest.loads
     evaluations = max((hint(points(reader)) for reader in readers), default=0)
-    price = cost(nest)
-    if price <= CHEAP and len(loads) <= 2:
+    cheap = len(loads) <= MOST_NARROW and cost(nest) <= CHEAP
+    if cheap and len(loads) <= 2:
         return True
     if evaluations > count:
-        return price <= CHEAP and len(loads) <= 1
+        return False
     wide = sum(hint(load.buffer.size) * NARROW > count for load in loads)
-    if price <= CHEAP and wide <= 1 and len(loads) <= MOST_NARROW:
+    if cheap and wide <= 1:
         return True
-    return len(readers) == 1 or (len(readers) == 2 and price <= TWICE and wide <= 3)
+    return len(readers) == 1 or (len(readers) == 2 and wide <= 3 and cost(nest) <= TWICE)
 
 
 def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -> Nest:
@@ -148,7 +148,8 @@ def _merges_alike(before: Nest, after: Nest) -> bool:
 
 
 def _bearable(nest: Nest) -> bool:
-    return len(nest.values) <= MOST_VALUES and len({v.buffer for v in nest.loads}) <= MOST_LOADS
+    few = sum(root.count for root in nest.roots) <= MOST_VALUES or len(nest.values) <= MOST_VALUES
+    return few and len({v.buffer for v in nest.loads}) <= MOST_LOADS
 
 
 def _substitute(nest: Nest, producer: Nest) -> Nest:

@@ -29,7 +29,7 @@ from ..ir import (
     scatters,
     store_values,
 )
-from ..poly import Size, Var, hint, is_known
+from ..poly import Var, hint, is_known
 from ..sizes import Axis, coefficient
 from ..stages.batches import global_buffers, length_of, like
 from .cpp_ahead import LINE, next_rows
@@ -37,6 +37,7 @@ from .cpp_axes import without_divisions
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, element_type, library_calls
+from .cpp_parts import PartPrinter
 from .cpp_positions import with_positions
 from .cpp_rows import kept_rows
 from .cpp_scan import scan
@@ -312,7 +313,8 @@ class GroupPrinter:
         axes = self.group.nests[0].axes[: len(self.group.space)]
         height = part_height(self.group.nests)
         if height is not None:
-            self._parts(axes[0], height)
+            self._parallel(1)
+            PartPrinter(self.nests, self.group.nests).print(axes[0], height, self._row)
             return
         self._parallel(len(axes))
         for axis in axes:
@@ -322,6 +324,10 @@ class GroupPrinter:
         self._point()
         self.lines.close(len(axes))
 
+    def _row(self) -> None:
+        self.nests.divide(self.group.nests, self.group.nests[0].axes[: len(self.group.space)])
+        self._point()
+
     def _ask_ahead(self) -> None:
         """Have the next row on its way."""
         for buffer, index, count in next_rows(self.group.nests) if self.big else ():
@@ -330,19 +336,6 @@ class GroupPrinter:
             self.lines.add(
                 f"for (int64_t k = 0; k < {count}; k += {step}) __builtin_prefetch({place});"
             )
-
-    def _parts(self, axis: Axis, height: Size) -> None:
-        """Rows in parts of a fixed height, one after the other within a part."""
-        name, size = axis.text, axis.size
-        self._parallel(1)
-        self.lines.open(f"for (int64_t part = 0; part < {size}; part += {height})")
-        self.lines.add(f"const int64_t end = part + {height} < {size} ? part + {height} : {size};")
-        for nest in self.group.nests:
-            self.nests.clear(nest, "part")
-        self.lines.open(f"for (int64_t {name} = part; {name} < end; ++{name})")
-        self.nests.divide(self.group.nests, (axis,))
-        self._point()
-        self.lines.close(2)
 
     def _tiles(self) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]

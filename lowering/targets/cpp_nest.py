@@ -164,21 +164,13 @@ class NestPrinter:
 
     def store(self, store: Store, printer: ExpressionPrinter) -> None:
         value = printer(store.value)
+        sign = "+=" if store.combine == PARTIAL else "="
         if store in self.targets:
-            self.lines.add(f"{self.targets[store]} = {value};")
+            self.lines.add(f"{self.targets[store]} {sign} {value};")
         elif store.buffer.scope == "local":
             self.lines.add(f"{self.local(store.buffer)} = {value};")
         else:
-            sign = "+=" if store.combine == PARTIAL else "="
             self.lines.add(f"{store.buffer.name}[{printer.index(store.index)}] {sign} {value};")
-
-    def clear(self, nest: Nest, row: str) -> None:
-        """Zero where the nest stores partial sums, at point `row` of its space."""
-        for store in (s for s in nest.stores if s.combine == PARTIAL):
-            self.lines.open(f"if (const int64_t {nest.axes[0].text} = {row}; true)")
-            self.lines.open(loop(nest.axes[1]))
-            self.lines.add(f"{store.buffer.name}[{self.expressions().index(store.index)}] = 0;")
-            self.lines.close(2)
 
     def _hoist(self, nest: Nest, roots: Sequence[Value], printer: ExpressionPrinter) -> None:
         """Print what does not depend on inner axes before their loops."""

@@ -56,9 +56,17 @@ def test_operands_that_are_not_contiguous():
     check(lambda x: (x.sum(0), x.sum(1), (x * x).sum(0)), torch.randn(70, 200)[:, 3:99])
 
 
-def test_sums_are_the_same_for_every_number_of_threads():
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: ((x * x).sum(0), (x + 1).sum(1)),
+        lambda x: ((x * x).sum(0), x.sum(0)),
+    ],
+    ids=["beside rows", "alone"],
+)
+def test_sums_are_the_same_for_every_number_of_threads(fn):
     x = torch.randn(2000, 130)
-    call = compiled(lambda x: ((x * x).sum(0), (x + 1).sum(1)), x)
+    call = compiled(fn, x)
     before = torch.get_num_threads()
     try:
         results = []
@@ -70,6 +78,16 @@ def test_sums_are_the_same_for_every_number_of_threads():
     assert all(
         torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True)
     )
+
+
+def test_few_columns_of_many_rows_are_cut_along_the_rows(kernels):
+    x = torch.rand(5003, 33) + 1
+    call = check(lambda x: ((x - 1).sum(0) * 2, x.sum(0)), x, rtol=1e-5, atol=1e-3)
+    parts = [s.combine for nest in kernels[0][0].nests for s in nest.stores]
+    assert parts == [PARTIAL, PARTIAL]
+    exact = x.double().sum(0)
+    own, eager = ((made.double() - exact).abs().max() for made in (call(x)[1], x.sum(0)))
+    assert own <= 2 * eager
 
 
 def test_a_whole_sum_does_not_take_the_parts_along():

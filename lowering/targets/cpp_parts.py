@@ -1,0 +1,63 @@
+"""Rows in parts of a fixed height, one after the other within a part: partial sums of columns."""
+
+from collections.abc import Callable, Sequence
+
+from ..ir import PARTIAL, Nest, Store
+from ..poly import Size, is_known
+from ..sizes import Axis
+from .cpp_nest import ROW_BLOCK, NestPrinter, loop
+from .cpp_ops import TYPES
+
+
+class PartPrinter:
+    """Prints the loops over parts. Sums of more than `ROW_BLOCK` rows, which would round more than
+    eager's, are made of the sums of blocks, on the stack."""
+
+    def __init__(self, printer: NestPrinter, nests: Sequence[Nest]) -> None:
+        self.printer, self.lines = printer, printer.lines
+        self.sums = [(n, s) for n in nests for s in n.stores if s.combine == PARTIAL]
+
+    def print(self, rows: Axis, height: Size, body: Callable[[], None]) -> None:
+        """`body` prints what is done at each row."""
+        self._span("part", ("0", str(rows.size)), height, "end")
+        self._each_sum(lambda store: "= 0;")
+        if is_known(height) and height <= ROW_BLOCK:
+            self._rows(rows, ("part", "end"), body)
+        else:
+            self._span("block", ("part", "end"), ROW_BLOCK, "last")
+            self._open_block()
+            self._rows(rows, ("block", "last"), body)
+            self._each_sum(lambda store: f"+= {self.printer.targets[store]};")
+            self.lines.close()
+        self.lines.close()
+
+    def _span(self, start: str, limits: tuple[str, str], step: Size, end: str) -> None:
+        """Open a loop over spans of `step` points, of which the last one may be shorter."""
+        low, high = limits
+        self.lines.open(f"for (int64_t {start} = {low}; {start} < {high}; {start} += {step})")
+        beyond = f"{start} + {step}"
+        self.lines.add(f"const int64_t {end} = {beyond} < {high} ? {beyond} : {high};")
+
+    def _rows(self, rows: Axis, limits: tuple[str, str], body: Callable[[], None]) -> None:
+        low, high = limits
+        self.lines.open(f"for (int64_t {rows.text} = {low}; {rows.text} < {high}; ++{rows.text})")
+        body()
+        self.lines.close()
+        self.printer.divisions = {}  # those of a row
+
+    def _open_block(self) -> None:
+        for number, (nest, store) in enumerate(self.sums):
+            array, column = f"block{number}", nest.axes[1]
+            self.lines.add(f"alignas(64) {TYPES[store.buffer.dtype]} {array}[{column.size}];")
+            self.lines.add(f"for (int64_t k = 0; k < {column.size}; ++k) {array}[k] = 0;")
+            self.printer.targets[store] = f"{array}[{column.text}]"
+
+    def _each_sum(self, change: Callable[[Store], str]) -> None:
+        """Change every sum of the part."""
+        for nest, store in self.sums:
+            row, column = nest.axes
+            self.lines.open(f"if (const int64_t {row.text} = part; true)")
+            self.lines.open(loop(column))
+            place = self.printer.expressions().index(store.index)
+            self.lines.add(f"{store.buffer.name}[{place}] {change(store)}")
+            self.lines.close(2)
