@@ -42,8 +42,6 @@ class Cut(NamedTuple):
 CORES = Cut(128, 32, LEAST_ROWS, 1 << 17, torch.float64)  # longer parts would round more than eager
 GPU = Cut(1 << 10, 264, 1 << 10, None, torch.float32)  # one program's each: two for each of 132
 UNKNOWN = 64  # rows of a part where only a call knows how many there are
-WIDEST = 1 << 12  # columns of a high part on the CPU, whose kernels hold sums of them on the stack
-LOWEST = 16  # rows of a part of more columns
 LEAST_COLUMNS, MANY_ROWS = 4, 1 << 10  # of a sum that is cut alone
 
 
@@ -52,7 +50,7 @@ def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
     layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
         if isinstance(item, Nest) and _is_column_sum(item, cut) and _is_cut(item, cut, shared):
-            height = _height(item.axes[1].size, item.axes[0].size, cut)
+            height = _height(item.axes[1].size, cut)
             parts = _parts(item.axes[1].size, height, counts)
             partial, made = _partial(item, parts, height, layouts, f"part{len(items)}")
             items.extend((partial, _whole(item, made, parts, cut.whole)))
@@ -78,10 +76,8 @@ def _parts(rows: Size, height: int, counts: dict[Size, Var]) -> Size:
     return variable(counts[rows])
 
 
-def _height(rows: Size, columns: Size, cut: Cut) -> int:
-    narrow = cut.alone is None or (is_known(columns) and hint(columns) <= WIDEST)
-    most = cut.most if narrow else LOWEST
-    return max(min(most, -(-hint(rows) // cut.parts)), 8) if is_known(rows) else min(UNKNOWN, most)
+def _height(rows: Size, cut: Cut) -> int:
+    return max(min(cut.most, -(-hint(rows) // cut.parts)), 8) if is_known(rows) else UNKNOWN
 
 
 def _is_cut(nest: Nest, cut: Cut, shared: set[Access]) -> bool:

@@ -5,7 +5,7 @@ import dynfix.lowering.stages.columns as columns
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import PARTIAL, Batch, Group, part_height
+from dynfix.lowering.ir import PARTIAL, Batch, Group
 from torch.nn import functional as F
 
 from .harness import check, check_gradients, compiled
@@ -88,13 +88,6 @@ def test_few_columns_of_many_rows_are_cut_along_the_rows(kernels):
     exact = x.double().sum(0)
     own, eager = ((made.double() - exact).abs().max() for made in (call(x)[1], x.sum(0)))
     assert own <= 2 * eager
-
-
-@pytest.mark.parametrize(("columns", "height"), [(4000, 128), (5000, 16)])
-def test_few_rows_of_many_columns_are_held_on_the_stack(kernels, columns, height):
-    x = torch.rand(4100, columns)
-    check(lambda x: ((x * 2).sum(0), (x - 1).sum(1)), x, rtol=1e-4, atol=1e-1)
-    assert part_height(kernels[0][0].nests) == height
 
 
 def test_a_whole_sum_does_not_take_the_parts_along():
