@@ -14,12 +14,16 @@ from .autograd.plain_calls import plain_call
 from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
+from .graphs.result_strides import keep_result_strides
+from .graphs.strides_in_place import keep_strides
 
 
 def aot_eager(
     gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor], options: Options
 ) -> Callable[..., Any]:
     """As `joint.compile_graph`, without decompositions, lowering or kernels."""
+    for keep in (keep_strides, keep_result_strides):
+        gm = keep(gm, example_inputs)
     traced = inference_graph(gm, example_inputs, {})
     if traced is not None:
         return plain_call(_boxed(traced), (), without_autocast=False)

@@ -106,6 +106,9 @@ class Recorder(ReadRecorder):
             return self._with_scalar(func, name, args, kwargs, place)
         return self.operate(func, name, *self.settled(args, kwargs))
 
+    def _is_given(self, tensor: torch.Tensor) -> bool:
+        return self.value(tensor).home == CALL_INPUT
+
     def _size(self, name: str, tensor: torch.Tensor) -> Any:
         """The value of a tensor that stands for a size, read on the host; itself, where the graph
         may hold such a size."""
@@ -187,7 +190,7 @@ class Recorder(ReadRecorder):
             open_shapes.settle(self, name, args, kwargs)
         if name in ("as_strided", "as_strided_", "as_strided_scatter"):
             self._pin_offsets(args[0])
-        if opsets.leaves_no_value(name, args, self.tracker.is_input):
+        if opsets.leaves_no_value(name, args, self._is_given):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
             self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")

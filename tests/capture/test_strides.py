@@ -49,16 +49,17 @@ WRITES = {
 }
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_in_place_keeps_the_order_of_memory(name, dynamic):
+def test_a_write_in_place_keeps_the_order_of_memory(name, dynamic, backend):
     def write(x):
         v = x * 2
         part = v.t()[1:]
         WRITES[name](v, x)
         return v, part, v.t() + 1
 
-    compiled = dynfix.compile(write, dynamic=dynamic)
+    compiled = dynfix.compile(write, dynamic=dynamic, backend=backend)
     for size in (5, 5, 7):
         x = torch.randn(size, size).t()
         found, expected = compiled(x), write(x)
@@ -127,3 +128,19 @@ def test_results_that_share_memory_go_on_sharing_it():
         one, two, row = compiled(torch.randn(5, 7))
         one.zero_()
         assert not two.any() and not row.any()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_an_input_that_is_given_another_shape(backend, grad):
+    def turned(x):
+        x.t_()
+        return x.t(), x * 2
+
+    compiled = dynfix.compile(turned, backend=backend)
+    for size in (4, 4, 5, 3):
+        given, expected = torch.randn(2, size), torch.empty(2, size)
+        expected.copy_(given)
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(compiled(given), turned(expected))
+        torch.testing.assert_close(given, expected, check_stride=True)
