@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch._functorch.aot_autograd  # noqa: F401  first: its parts import each other in a circle
-from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
+from .aot_parts import runtime_wrappers
+
+RuntimeWrapper = runtime_wrappers.RuntimeWrapper
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,15 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch._functorch.aot_autograd  # first: its parts import each other in a circle
-from torch._functorch._aot_autograd import schemas
-from torch._functorch._aot_autograd.runtime_wrappers import (
-    RuntimeWrapper,
-    coerce_to_expected_memory_format,
-)
 
 from ..sizes import contiguous_strides
-from .aot_calls import Wrapped, post_compile
+from .aot_calls import RuntimeWrapper, Wrapped, post_compile
+from .aot_parts import runtime_wrappers, schemas
 from .plain_calls import plain_call
 
 _OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
@@ -198,7 +193,7 @@ def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Ten
 def _layout(form: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     if form.memory_format is None and tuple(form.stride) == contiguous_strides(tuple(form.size)):
         return torch.Tensor.contiguous
-    return partial(coerce_to_expected_memory_format, memory_format=form)
+    return partial(runtime_wrappers.coerce_to_expected_memory_format, memory_format=form)
 
 
 def _not_view(tensor: torch.Tensor) -> Any:

@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch._functorch.aot_autograd  # first: its parts import each other in a circle
 from torch._C import _functionalization
-from torch._functorch._aot_autograd import descriptors, functional_utils, runtime_wrappers, schemas
-from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, RuntimeWrapper
 
 from ...runtime.errors import LoweringError
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder, Unstorable
-from .aot_calls import Wrapped, post_compile, watched
+from .aot_calls import RuntimeWrapper, Wrapped, post_compile, watched
+from .aot_parts import descriptors, functional_utils, runtime_wrappers, schemas
 from .lean_calls import lean_call, plain_writes, program_in
 
 _numbers = itertools.count(1 << 20)  # of functions that AOTAutograd did not make
@@ -118,7 +116,7 @@ def _config() -> Any:
 def _differentiable(**parts: Any) -> Callable[..., Any]:
     """`AOTDispatchAutograd.post_compile`, which takes a record from torch 2.13 on."""
     record = getattr(runtime_wrappers, "AOTDispatchAutogradCompileSpec", None)
-    made: Any = AOTDispatchAutograd.post_compile
+    made: Any = runtime_wrappers.AOTDispatchAutograd.post_compile
     if record is not None:
         return made(record(**parts))  # type: ignore[no-any-return]
     parts["num_symints_saved_for_bw_"] = parts.pop("num_symints_saved_for_bw")
