@@ -419,6 +419,8 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     outside = _is_outside(rec, obj)
     if outside:
         rec.before_change(obj)
+    elif prop is MISSING:
+        guard_classes(rec, type(obj), name)
     rec.known.before_store(obj)
     setattr(obj, name, value)
     if outside:

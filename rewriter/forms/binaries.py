@@ -14,7 +14,7 @@ from ..capture.nested import has_traced, settle_in
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
 from . import branches, c_calls, items
-from .lookup import PLAIN_TYPES, python_method
+from .lookup import MISSING, PLAIN_TYPES, on_class, python_method
 
 _NAMES = {
     "+": "add",
@@ -51,7 +51,7 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
         _contents(rec, a, b)
         return _formatted(op, function, a, b)
     name = _NAMES[op]
-    for owner, method_name, other in ((a, f"__{name}__", b), (b, f"__r{name}__", a)):
+    for owner, method_name, other in _turns(a, b, f"__{name}__", f"__r{name}__"):
         method = python_method(rec, owner, method_name)
         if method is not None:
             result = rec.call(method, (owner, other), {})
@@ -59,6 +59,20 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
                 return result
     _contents(rec, a, b)
     return function(*_agreeing(a, b))
+
+
+def _turns(a: Any, b: Any, name: str, mirrored: str) -> list[tuple[Any, str, Any]]:
+    """Whose method is asked, in Python's order: that of the right operand first where its class
+    derives from the left one's and has another; not at all where the left one, a tensor or a
+    number, takes any number."""
+    turns = [(a, name, b), (b, mirrored, a)]
+    left, right = type(scalars.plain(a)), type(scalars.plain(b))
+    if left is right:
+        return turns[:1]
+    if issubclass(right, left) and on_class(right, mirrored) is not on_class(left, mirrored):
+        return turns[::-1]
+    numbers = (int, float, complex)
+    return turns[:1] if _simple(a) and isinstance(b, numbers) and not isinstance(a, str) else turns
 
 
 def _agreeing(a: Any, b: Any) -> tuple[Any, Any]:
@@ -156,7 +170,10 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
         return _membership(rec, op, function, a, b)
     if _simple(a) and _simple(b):
         return _numbers(function, a, b)
-    for owner, name, other in ((a, _COMPARISONS[op], b), (b, _COMPARISONS[_MIRROR[op]], a)):
+    turns = [(a, _COMPARISONS[op], b), (b, _COMPARISONS[_MIRROR[op]], a)]
+    if type(a) is not type(b) and issubclass(type(b), type(a)):
+        turns.reverse()
+    for owner, name, other in turns:
         method = python_method(rec, owner, name)
         if method is not None:
             result = rec.call(method, (owner, other), {})
@@ -188,6 +205,8 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
         found = _is_among(rec, a, b)
         return found if op == "in" else not found
     c_calls.check(rec, ("__eq__", "__hash__"), a, b)
+    if on_class(type(b), "__contains__") is MISSING:
+        c_calls.check(rec, ("__iter__", "__getitem__"), b)
     if isinstance(b, HASHING):
         items.guard_key(rec, b, a)
     if not (isinstance(b, MAPPINGS) and items.lacks(rec, b, a)):

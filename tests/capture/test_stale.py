@@ -1,7 +1,9 @@
 """Whatever changes between two calls is seen: attributes, classes, globals, cells, hooks, modes.
 Never a stale answer."""
 
+import dataclasses
 import types
+import typing
 
 import pytest
 import torch
@@ -473,3 +475,53 @@ def test_a_property_comes_before_what_an_instance_holds():
         del case.net.layer
 
     same(make, (X,), (X,), (X,), scale, (X,), layer, (X,), restore, (X,))
+
+
+class _Runs(typing.Protocol):
+    def run(self): ...
+
+
+_ASKED = {
+    "run": (lambda own, made: isinstance(own, typing.runtime_checkable(_Runs)), lambda self: 1),
+    "__iter__": (lambda own, made: 5 in own, lambda self: iter((5,))),
+    "__post_init__": (lambda own, made: made(3.0).right, lambda self: setattr(self, "right", 50.0)),
+    "right": (lambda own, made: made(3.0).right, property(lambda s: 7.0, lambda s, v: None)),
+}
+
+
+@pytest.mark.parametrize("name", _ASKED)
+def test_what_a_class_gains(name):
+    asked, value = _ASKED[name]
+
+    def make():
+        @dataclasses.dataclass
+        class Own:
+            left: float
+
+            def __post_init__(self):
+                self.right = self.left * 2
+
+            def __iter__(self):
+                return iter((1, 2))
+
+        own = Own(1.0)
+        return Case(fn=lambda x: x + asked(own, Own), cls=Own)
+
+    def gains(case):
+        setattr(case.cls, name, value)
+
+    same(make, (X,), (X,), (X,), gains, (X,), (X,))
+
+
+def test_an_object_becomes_callable():
+    def make():
+        class Own:
+            pass
+
+        own = Own()
+        return Case(fn=lambda x: x + 1 if callable(own) else x - 1, cls=Own)
+
+    def gains(case):
+        case.cls.__call__ = lambda self: 1
+
+    same(make, (X,), (X,), (X,), gains, (X,), (X,))

@@ -51,6 +51,8 @@ def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
     if _checks(rec, classes, "__instancecheck__"):
         return any(_asked(rec, obj, each, "__instancecheck__") for each in _flat(classes))
     guard_bases(rec, type(obj))
+    for name in _asked_for(classes):
+        attribute_ops.exists(rec, obj, name)
     found = isinstance(obj, classes)
     if issubclass(type(obj), classes) == found:
         _guard_registered(rec, type(obj), classes)
@@ -85,6 +87,14 @@ def _guard_registered(rec: Recorder, cls: type, classes: Any) -> None:
         rec.outcomes.append((0, known, issubclass(cls, classes)))
 
 
+def _asked_for(classes: Any) -> Iterator[str]:
+    """The names that protocols among the classes look for."""
+    for each in _flat(classes):
+        if getattr(each, "_is_protocol", False):
+            names = (name for base in each.__mro__[:-1] for name in vars(base))
+            yield from (name for name in names if not name.startswith("_"))
+
+
 def _flat(classes: Any) -> Iterator[Any]:
     for each in classes if isinstance(classes, tuple) else (classes,):
         each = each.__args__ if isinstance(each, types.UnionType) else each
@@ -98,6 +108,12 @@ def _asked(rec: Recorder, obj: Any, cls: Any, name: str) -> bool:
     if (asks and type(obj) is cls) or not isinstance(check, types.FunctionType) or is_stable(check):
         return isinstance(obj, cls) if asks else issubclass(obj, cls)
     return branches.truth(rec, rec.call(check, (cls, obj), {}))
+
+
+def _callable(rec: Recorder, obj: Any) -> bool:
+    items.guard_arguments(rec, (obj,), {})
+    python_method(rec, obj, "__call__")
+    return callable(obj)
 
 
 def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
@@ -385,6 +401,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.setattr: _setattr,
     builtins.delattr: _delattr,
     builtins.hasattr: attribute_ops.exists,
+    builtins.callable: _callable,
     builtins.isinstance: _isinstance,
     builtins.issubclass: _issubclass,
     builtins.type: _type,

@@ -319,6 +319,7 @@ def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
         guard_classes(rec, cls, "__init__")
     if not isinstance(init, types.FunctionType) or _is_generated(cls, init):
         items.guard_arguments(rec, args, kwargs)
+        guard_classes(rec, cls, "__post_init__")
         after = on_class(cls, "__post_init__")
         if isinstance(after, types.FunctionType) and dataclasses.is_dataclass(cls):
             return _initialised(rec, cls, after, args, kwargs)

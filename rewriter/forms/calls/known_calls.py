@@ -31,7 +31,6 @@ PURE: set[Any] = {
     bin,
     bool,
     bytes,
-    callable,
     chr,
     complex,
     dict,
