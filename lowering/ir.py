@@ -63,29 +63,29 @@ class Value(Node):
     def children(self) -> tuple[Value, ...]:
         return ()
 
-    @Lazy
     def below(self) -> tuple[Value, ...]:
         """The values inside indirect indices, and the children."""
-        inside = (value for index in indices_of(self) for value in indirect_values(index))
-        return (*inside, *self.children())
+        inside = [value for index in indices_of(self) for value in indirect_values(index)]
+        return (*inside, *self.children()) if inside else self.children()
 
     @Lazy
     def leaves(self) -> tuple[Value, ...]:
         """Loads and index values here and below, each once, in the order of `walk`."""
-        found: dict[Value, None] = {self: None} if indices_of(self) else {}
-        for value in self.below:
-            found.update(dict.fromkeys(value.leaves))
-        return tuple(found)
+        own: tuple[Value, ...] = (self,) if indices_of(self) else ()
+        parts = [part for part in (own, *(v.leaves for v in self.below())) if part]
+        if len(parts) < 2:
+            return parts[0] if parts else ()
+        return tuple(dict.fromkeys(leaf for part in parts for leaf in part))
 
     @Lazy
     def folds(self) -> bool:
         """Whether there is a `Reduced` here or below."""
-        return isinstance(self, Reduced) or any(value.folds for value in self.below)
+        return isinstance(self, Reduced) or any(value.folds for value in self.below())
 
     @Lazy
     def count(self) -> int:
         """Values here and below, of which those that are shared count each time."""
-        return 1 + sum(value.count for value in self.below)
+        return 1 + sum(value.count for value in self.below())
 
 
 @node
@@ -323,7 +323,7 @@ def walk(*roots: Value) -> Iterator[Value]:
             continue
         seen.add(value)
         yield value
-        stack.extend(reversed(value.below))
+        stack.extend(reversed(value.below()))
 
 
 def group_variables(group: Group | Batch) -> tuple[Var, ...]:
