@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from start import as_installed
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MORE = {"word_language_model": ["", " --model Transformer"]}  # arguments, besides none
@@ -74,6 +75,7 @@ def main() -> None:
     table = Table(
         *"script|python wall, s|dynrun|ratio|python CPU, s|dynrun|ratio|output".split("|")
     )
+    as_installed()
     for script in arguments.scripts:
         command = shlex.split(script)
         ours = ["-m", "dynfix.run", *shlex.split(arguments.options)]

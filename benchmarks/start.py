@@ -138,6 +138,13 @@ def process(compiler: str, folder: str, options: list[str]) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def as_installed() -> None:
+    """Compile the package's modules, which each process would do for a checkout's."""
+    package = Path(importlib.util.find_spec("dynfix").origin).parent
+    for part in ("rewriter", "lowering", "runtime"):
+        compileall.compile_dir(package / part, quiet=2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--what", nargs="*", default=["forward", "training"])
@@ -150,10 +157,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(_one(arguments)))
         return
-    # as an installed package is; a checkout's modules would be compiled by each process
-    package = Path(importlib.util.find_spec("dynfix").origin).parent
-    for part in ("rewriter", "lowering", "runtime"):
-        compileall.compile_dir(package / part, quiet=2)
+    as_installed()
     for model in arguments.models:
         for what in arguments.what:
             options = ["--models", model, "--what", what]
