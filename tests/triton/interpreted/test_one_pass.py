@@ -72,7 +72,7 @@ def test_mean_and_squares_in_one_pass(shape, short, texts):
 @pytest.mark.parametrize("rows", [23, 24])
 @pytest.mark.parametrize("cols", [40, 64])
 def test_columns_ride_along_with_rows(rows, cols, monkeypatch, texts):
-    monkeypatch.setattr(columns, "GPU", columns.Cut(1024, 4, 16))
+    monkeypatch.setattr(columns, "GPU", columns.GPU._replace(parts=4, least=16))
     torch.manual_seed(0)
 
     def fn(x, w, b):
