@@ -33,29 +33,55 @@ def _is_call(node: Node) -> bool:
 
 
 class _Step:
-    """What a step does to the tensors of one parameter."""
+    """What a step does to the tensors of one parameter.
+
+    number: which parameter of the list; value, gradient: in the type to compute in, the gradient
+    with what the weight decay adds.
+    """
 
     def __init__(
         self,
-        gradient: torch.Tensor,
-        grad_scale: torch.Tensor | None,
-        found_inf: torch.Tensor | None,
+        number: int,
+        param: torch.Tensor,
+        grad: torch.Tensor,
+        weight_decay: float,
         maximize: bool,
+        grad_scale: torch.Tensor | None = None,
+        found_inf: torch.Tensor | None = None,
     ) -> None:
+        self.number, self.param, self.value = number, param, _wide(param)
         self._skipped = None if found_inf is None else found_inf.reshape(()) == 1
-        wide = _wide(gradient)
+        gradient = _wide(grad)
         if grad_scale is not None:
-            wide = wide / grad_scale.reshape(())
-            self.store(gradient, wide)
-        self.gradient = -wide if maximize else wide
+            gradient = gradient / grad_scale.reshape(())
+            self.store(grad, gradient)
+        gradient = -gradient if maximize else gradient
+        self.gradient = gradient + self.value * weight_decay if weight_decay else gradient
 
     def store(self, into: torch.Tensor, value: torch.Tensor) -> None:
         value = value.to(into.dtype)
         into.copy_(value if self._skipped is None else torch.where(self._skipped, into, value))
 
+    def finish(self, change: torch.Tensor) -> None:
+        self.store(self.param, self.value - change)
+
+
+def _steps(params: Tensors, grads: Tensors, weight_decay: float, **how: Any) -> Iterator[_Step]:
+    for number, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        yield _Step(number, param, grad, weight_decay, **how)
+
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
+def _one(number: Number) -> Number:
+    """A learning rate, of which a tensor may have one element in any shape."""
+    return number.reshape(()) if isinstance(number, torch.Tensor) else number
+
+
+def _count(step: torch.Tensor) -> torch.Tensor:
+    return step.reshape(()).double()
 
 
 def _adam(
@@ -72,18 +98,14 @@ def _adam(
     weight_decay: float,
     eps: float,
     amsgrad: bool,
-    maximize: bool,
-    grad_scale: torch.Tensor | None = None,
-    found_inf: torch.Tensor | None = None,
     decoupled: bool = False,
+    **how: Any,
 ) -> None:
-    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        step = _Step(grad, grad_scale, found_inf, maximize)
-        value, gradient, count = _wide(param), step.gradient, state_steps[k].double()
-        if weight_decay and decoupled:
-            value = value * (1 - lr * weight_decay)
-        elif weight_decay:
-            gradient = gradient + value * weight_decay
+    rate = _one(lr)
+    for step in _steps(params, grads, 0.0 if decoupled else weight_decay, **how):
+        k, gradient, count = step.number, step.gradient, _count(state_steps[step.number])
+        if decoupled and weight_decay:
+            step.value = step.value * (1 - rate * weight_decay)
         average = torch.lerp(_wide(exp_avgs[k]), gradient, 1 - beta1)
         square = _wide(exp_avg_sqs[k]) * beta2 + gradient * gradient * (1 - beta2)
         largest = square
@@ -93,7 +115,7 @@ def _adam(
         root = largest.sqrt() / (1 - beta2**count).sqrt() + eps
         step.store(exp_avgs[k], average)
         step.store(exp_avg_sqs[k], square)
-        step.store(param, value - lr / (1 - beta1**count) * average / root)
+        step.finish(rate / (1 - beta1**count) * average / root)
 
 
 def _adamw(*tensors: Tensors, **settings: Any) -> None:
@@ -110,24 +132,19 @@ def _sgd(
     lr: Number,
     dampening: float,
     nesterov: bool,
-    maximize: bool,
     is_first_step: bool,
-    grad_scale: torch.Tensor | None = None,
-    found_inf: torch.Tensor | None = None,
+    **how: Any,
 ) -> None:
-    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        step = _Step(grad, grad_scale, found_inf, maximize)
-        value, gradient = _wide(param), step.gradient
-        if weight_decay:
-            gradient = gradient + value * weight_decay
+    rate = _one(lr)
+    for step in _steps(params, grads, weight_decay, **how):
+        gradient = step.gradient
         if momentum_buffer_list:
-            buffer = gradient
+            held, buffer = momentum_buffer_list[step.number], gradient
             if not is_first_step:
-                before = _wide(momentum_buffer_list[k])
-                buffer = before * momentum + gradient * (1 - dampening)
-            step.store(momentum_buffer_list[k], buffer)
+                buffer = _wide(held) * momentum + gradient * (1 - dampening)
+            step.store(held, buffer)
             gradient = gradient + buffer * momentum if nesterov else buffer
-        step.store(param, value - lr * gradient)
+        step.finish(rate * gradient)
 
 
 def _adagrad(
@@ -140,19 +157,14 @@ def _adagrad(
     lr_decay: float,
     weight_decay: float,
     eps: float,
-    maximize: bool,
-    grad_scale: torch.Tensor | None = None,
-    found_inf: torch.Tensor | None = None,
+    **how: Any,
 ) -> None:
-    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        step = _Step(grad, grad_scale, found_inf, maximize)
-        value, gradient = _wide(param), step.gradient
-        if weight_decay:
-            gradient = gradient + value * weight_decay
-        total = _wide(state_sums[k]) + gradient * gradient
-        rate = lr / (1 + (state_steps[k].double() - 1) * lr_decay)
-        step.store(state_sums[k], total)
-        step.store(param, value - rate * gradient / (total.sqrt() + eps))
+    for step in _steps(params, grads, weight_decay, **how):
+        held, gradient = state_sums[step.number], step.gradient
+        total = _wide(held) + gradient * gradient
+        rate = _one(lr) / (1 + (_count(state_steps[step.number]) - 1) * lr_decay)
+        step.store(held, total)
+        step.finish(rate * gradient / (total.sqrt() + eps))
 
 
 def _forms() -> Iterator[tuple[Any, Callable[..., None]]]:

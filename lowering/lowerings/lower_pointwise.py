@@ -24,14 +24,18 @@ INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 def promote(ctx: Context, operands: Sequence[Any], kind: KIND) -> tuple[torch.dtype, torch.dtype]:
     """(dtype to compute in, dtype of the result) of an elementwise operator."""
-    compute, result = _promoted(tuple(map(ctx.example, operands)), kind)
+    examples = tuple(map(ctx.example, operands))
+    compute, result = _promoted(examples, kind, torch.get_default_dtype())
     if compute.is_complex or result.is_complex:
         raise Unsupported("complex numbers")
     return compute, result
 
 
 @cache
-def _promoted(examples: tuple[Any, ...], kind: KIND) -> tuple[torch.dtype, torch.dtype]:
+def _promoted(
+    examples: tuple[Any, ...], kind: KIND, default: torch.dtype
+) -> tuple[torch.dtype, torch.dtype]:
+    """default: that of torch, which quotients of integers have."""
     args = (example(1) if isinstance(example, type) else example for example in examples)
     return elementwise_dtypes(*args, type_promotion_kind=kind)
 

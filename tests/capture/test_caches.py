@@ -107,6 +107,26 @@ def test_a_dict_that_says_it_has_every_key():
     same(make, (X,), *(step for each in put for step in (each, (X,), (X,))))
 
 
+def test_a_cached_function_that_answers_none():
+    def make():
+        table = {}
+
+        @functools.cache
+        def found(name):
+            return table.get(name)
+
+        def fn(x):
+            scale = found("a")
+            return x if scale is None else x * scale
+
+        return Case(fn=fn, table=table, found=found)
+
+    def put(case):
+        case.table["a"] = 3.0
+
+    same(make, (X,), (X,), put, (X,), lambda case: case.found.cache_clear(), (X,), (X,))
+
+
 def test_a_cached_function_answers_what_it_holds():
     def make():
         scale, given = [2], [3]

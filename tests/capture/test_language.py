@@ -471,34 +471,3 @@ def test_shallow_copies_and_reprs_read():
             lambda c: setattr(c.t, "k", 4.0),
             (X,),
         )
-
-
-def test_which_operand_is_asked_first():
-    class Left:
-        def __add__(self, other):
-            return 1.0
-
-        def __radd__(self, other):
-            return 2.0
-
-        def __lt__(self, other):
-            return True
-
-        def __gt__(self, other):
-            return False
-
-    class Right(Left):
-        def __radd__(self, other):
-            return 3.0
-
-    class Number(int):
-        def __radd__(self, other):
-            return 4.0
-
-    left, right, number = Left(), Right(), Number(5)
-
-    def program(x):
-        told = [left + right, right + left, 1 + number, 1.5 + number, left + number, left < right]
-        return x + number, told
-
-    same(lambda: program, (X,), (X * 2,), (X,))

@@ -397,3 +397,34 @@ def test_a_class_that_is_registered_later():
         if change is not None:
             change(case)
         assert torch.equal(compiled(X, obj), case.fn(X, obj))
+
+
+def test_which_operand_is_asked_first():
+    class Left:
+        def __add__(self, other):
+            return 1.0
+
+        def __radd__(self, other):
+            return 2.0
+
+        def __lt__(self, other):
+            return True
+
+        def __gt__(self, other):
+            return False
+
+    class Right(Left):
+        def __radd__(self, other):
+            return 3.0
+
+    class Number(int):
+        def __radd__(self, other):
+            return 4.0
+
+    left, right, number = Left(), Right(), Number(5)
+
+    def program(x):
+        told = [left + right, right + left, 1 + number, 1.5 + number, left + number, left < right]
+        return x + number, told
+
+    same(lambda: program, (X,), (X * 2,), (X,))

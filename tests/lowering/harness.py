@@ -1,6 +1,7 @@
 """Compiles functions through the whole CPU line and compares them with eager."""
 
 import torch
+from dynfix.lowering import pipeline
 from dynfix.lowering.joint import compile_graph
 from dynfix.runtime.options import Options
 from torch.fx import symbolic_trace
@@ -95,3 +96,25 @@ def check_gradients(fn, *args, options=CHECKED, rtol=1e-4, atol=1e-5):
                 torch.testing.assert_close(one.grad, two.grad, rtol=rtol, atol=atol)
                 assert one.grad.stride() == two.grad.stride() or one.grad.numel() <= 1
     return call
+
+
+def units(monkeypatch):
+    """The units of the programs that are made from now on, as they are printed."""
+    found = []
+
+    def finish(unit, target, options):
+        found.append(unit)
+        return original(unit, target, options)
+
+    original = pipeline.finish
+    monkeypatch.setattr(pipeline, "finish", finish)
+    return found
+
+
+def at_threads(call, *args, threads=(1, 2, 3)):
+    """The results of the call with each number of threads."""
+    before = torch.get_num_threads()
+    try:
+        return [(torch.set_num_threads(number), call(*args))[1] for number in threads]
+    finally:
+        torch.set_num_threads(before)

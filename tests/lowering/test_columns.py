@@ -8,7 +8,7 @@ from dynfix.lowering import pipeline
 from dynfix.lowering.ir import PARTIAL, Batch, Group
 from torch.nn import functional as F
 
-from .harness import check, check_gradients, compiled
+from .harness import at_threads, check, check_gradients, compiled
 
 
 @pytest.fixture
@@ -67,14 +67,7 @@ def test_operands_that_are_not_contiguous():
 def test_sums_are_the_same_for_every_number_of_threads(fn):
     x = torch.randn(2000, 130)
     call = compiled(fn, x)
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(call(x))
-    finally:
-        torch.set_num_threads(before)
+    results = at_threads(call, x)
     assert all(
         torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True)
     )

@@ -2,24 +2,16 @@
 
 import pytest
 import torch
-from dynfix.lowering import pipeline
 from dynfix.lowering.ir import Group
 
-from .harness import check, compiled
+from .harness import at_threads, check, compiled, units
 
 
 @pytest.fixture
 def spaces(monkeypatch):
-    """What the first kernel of every program runs over."""
-    found = []
-
-    def finish(unit, target, options):
-        found.append(next(item.space for item in unit.items if isinstance(item, Group)))
-        return original(unit, target, options)
-
-    original = pipeline.finish
-    monkeypatch.setattr(pipeline, "finish", finish)
-    return found
+    """Gives what the first kernel of every program runs over."""
+    made = units(monkeypatch)
+    return lambda: [next(i.space for i in unit.items if isinstance(i, Group)) for unit in made]
 
 
 def test_every_kind_of_fold(spaces):
@@ -28,7 +20,7 @@ def test_every_kind_of_fold(spaces):
         return (x * x).mean(), x.amax(), x.amin(), large.any(), (~large).all(), large.sum()
 
     check(fn, torch.randn(512, 300), rtol=1e-5, atol=1e-5)
-    assert spaces == [(64,)]
+    assert spaces() == [(64,)]
 
 
 def test_rows_and_axes_around_them(spaces):
@@ -36,26 +28,19 @@ def test_rows_and_axes_around_them(spaces):
     check(lambda x: (x.sum((1, 3)), x.sum((1, 2, 3)) * 2), x, rtol=1e-4, atol=1e-3)
     check(lambda x: torch.softmax(x.flatten(1), -1), x)
     check(lambda x: x.flatten(1).prod(1), torch.randint(1, 3, (2, 1 << 17)))
-    assert len(spaces) == 3 and all(space[-1] > 8 for space in spaces)
+    assert len(spaces()) == 3 and all(space[-1] > 8 for space in spaces())
 
 
 def test_lengths_without_equal_parts_and_short_ones_stay_whole(spaces):
     check(lambda x: x.sum(), torch.randn(131_101), rtol=1e-4, atol=1e-3)
     check(lambda x: x.sum(), torch.randn(1 << 12), rtol=1e-4, atol=1e-3)
-    assert spaces == [(), ()]
+    assert spaces() == [(), ()]
 
 
 def test_the_same_for_every_number_of_threads():
     x = torch.rand(1 << 18)
     call = compiled(lambda x: (x * x).sum(), x)
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(call(x))
-    finally:
-        torch.set_num_threads(before)
+    results = at_threads(call, x)
     assert len({float(result) for result in results}) == 1
     exact = (x.double() * x.double()).sum()
     assert (

@@ -3,8 +3,9 @@
 import dynfix
 import pytest
 import torch
-from dynfix.lowering import pipeline
 from dynfix.lowering.ir import Batch, Group
+
+from .harness import units
 
 TYPES = [torch.float32, torch.bfloat16]
 COMMON = {"lr": 0.1, "weight_decay": 0.01, "maximize": False}
@@ -56,15 +57,9 @@ def test_as_torchs_kernels(name, scaled):
     assert all(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
 
 
-def test_many_parameters_are_few_kernels(monkeypatch):
-    kernels = []
-
-    def finish(unit, target, options):
-        kernels.extend(item for item in unit.items if isinstance(item, Group | Batch))
-        return original(unit, target, options)
-
-    original = pipeline.finish
-    monkeypatch.setattr(pipeline, "finish", finish)
+def test_many_parameters_are_few_kernels(monkeypatch, tmp_path):
+    monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))  # no program that was stored serves
+    made = units(monkeypatch)
     parameters = [torch.nn.Parameter(torch.rand(3 + k, 4)) for k in range(40)]
     optimizer = torch.optim.AdamW(parameters, fused=True)
     for each in parameters:
@@ -72,4 +67,18 @@ def test_many_parameters_are_few_kernels(monkeypatch):
     optimizer.step()
     step = dynfix.compile(optimizer.step, fullgraph=True)
     step()
+    kernels = [item for unit in made for item in unit.items if isinstance(item, Group | Batch)]
     assert 0 < len(kernels) <= 4
+
+
+def test_rates_and_counts_of_one_element_in_any_shape():
+    given = [torch.rand(3), torch.rand(3), torch.rand(3), torch.rand(3)]
+    settings = {**ADAM, "lr": torch.tensor([0.1])}
+    compiled = dynfix.compile(
+        lambda each: torch._fused_adam_(*([t] for t in each), [], [torch.tensor([4.0])], **settings)
+    )
+    plain = [each.clone() for each in given]
+    for _ in range(3):
+        compiled(given)
+        torch._fused_adam_(*([t] for t in plain), [], [torch.tensor([4.0])], **settings)
+        torch.testing.assert_close(given, plain)

@@ -291,3 +291,12 @@ def test_gelu_is_as_close_to_the_exact_function_as_eager(dtype):
     expected = torch.tensor([torch.inf, torch.nan, torch.nan], dtype=dtype)  # inf * 0 is NaN
     found = compiled(lambda x: F.gelu(x), special)(special)
     torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64, torch.float32])
+def test_quotients_of_integers_have_the_default_type(default):
+    torch.set_default_dtype(default)
+    try:
+        check(lambda x, y: (x / y, x / 3, x.sqrt()), torch.arange(1, 9), torch.arange(2, 10))
+    finally:
+        torch.set_default_dtype(torch.float32)

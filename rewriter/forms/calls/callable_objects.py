@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ....runtime.guard import Attr, Is, Item, Keys, Length
-from ....runtime.replay.recipes import CannotRebuild, HostCall, RecipeMaker
+from ....runtime.replay.recipes import CannotRebuild, HostCall, HostValue, RecipeMaker
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import plain_in, settle_in
@@ -54,7 +54,8 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     if call is None or not is_constant(result):
         settle_in((args, kwargs))
         return result
-    return settle_in(rec.host_call(call, result))
+    answer = rec.host_call(call, result)
+    return rec.outcome(HostValue(call), None) if result is None else settle_in(answer)
 
 
 def _call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> HostCall | None:
