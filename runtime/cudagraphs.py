@@ -14,6 +14,7 @@ follow the device's generator, whose state a replay advances as the kernels woul
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -215,11 +216,14 @@ class _Lane:
         self.handles = [storage._cdata for storage in self.storages.values()]
         self.counts = list(map(_use_count, self.handles))
         self.loan: Callable[[], Loan | None] = lambda: None
-        self.lent = [self.own.get(k) if k >= returned else None for k in range(self.results)]
+        lends = returned if copies is not None else self.results
+        self.lent = [self.own.get(k) if k >= lends else None for k in range(self.results)]
+        self.lendable = [tensor for tensor in self.lent if tensor is not None]
         self.others = [(k, maker) for k, maker in self.makers if self.lent[k] is None]
         self.copied_results = set(self.own)
         if copies is not None:
             self.copied_results = {k for k in self.own if k < copies and self.size_of(k) <= _TINY}
+        self.references = list(map(sys.getrefcount, self.lendable))
 
     def _makers(
         self, results: Sequence[Any], inputs: Sequence[tuple[int, Any]], program: Program
@@ -267,7 +271,10 @@ class _Lane:
         return [k for k, now, alone in uses if now > alone]
 
     def lends(self) -> bool:
-        return self.loan() is not None
+        """Whether what was lent is still needed, or held by somebody who asked autograd for it."""
+        if self.loan() is not None:
+            return True
+        return list(map(sys.getrefcount, self.lendable)) != self.references
 
     def size_of(self, result: int) -> int:
         return self.storages[result].nbytes()
@@ -292,7 +299,9 @@ class _Lane:
         made: list[Any] = [*self.lent]
         makers = self.makers
         if loan is not None:
-            self.loan, makers = weakref.ref(loan), self.others
+            makers = self.others
+            if self.lendable:
+                self.loan = weakref.ref(loan)
         for k, maker in makers:
             if k not in copies:
                 made[k] = maker(args)

@@ -182,7 +182,7 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
             else:
                 found = tuple(program(args))
             if lend is not None and not _keeps_graph():
-                ctx.dynfix_loan = None
+                ctx.dynfix_loan, ctx._tensors_no_vc_check = None, ()
             return found
 
     return CompiledFunction
