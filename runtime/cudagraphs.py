@@ -3,7 +3,8 @@
 A *lane* is one captured graph with the memory of its results. A result is handed out as a new
 tensor over that memory, and a lane is replayed only when nobody holds one of its results any more;
 while somebody does, another lane is used, the last of which hands out copies. So a result that is
-kept is never overwritten, and keeping one is never an error.
+kept is never overwritten, and keeping one is never an error. What a forward saves may be lent: the
+lane's own tensors, at every call the same, until the caller lets go of a `Loan`.
 
 Inputs that stay where they are (parameters, activations that another lane saved) are read by
 address, which every call compares; the others are copied into memory of the lane. Random numbers
@@ -13,7 +14,9 @@ follow the device's generator, whose state a replay advances as the kernels woul
 
 from __future__ import annotations
 
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
@@ -56,11 +59,19 @@ class GraphedProgram:
         self._refused = ""
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        return self._called(args, None)
+
+    def lend(self, args: list[Any]) -> tuple[list[Any], Loan]:
+        """The results; those that are not `returned` may be overwritten once the loan is gone."""
+        loan = Loan()
+        return self._called(args, loan), loan
+
+    def _called(self, args: list[Any], loan: Loan | None) -> list[Any]:
         if self._refused or not self._may_replay() or not self._lock.acquire(blocking=False):
             return self.program(args)
         try:
             variant = self._variant(args)
-            return self.program(args) if variant is None else variant(args)
+            return self.program(args) if variant is None else variant(args, loan)
         except _NotCapturable as error:
             self._refused = str(error)
             log.warning("%s runs without a CUDA graph: %s", self.name, error)
@@ -77,7 +88,9 @@ class GraphedProgram:
         for the first, which warms up, and where a tensor is elsewhere than on the device. (Each
         place has one device: guards saw to that.)"""
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        key = (stream, *[torch.Tensor if isinstance(arg, torch.Tensor) else arg for arg in args])
+        types = tuple(map(type, args))
+        numbers = () if _TENSORS.issuperset(types) else _numbers(args)
+        key = (stream, len(types), numbers)
         found = self._variants.get(key)
         if found is None and len(self._variants) < _SIZES:
             tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
@@ -90,8 +103,27 @@ class _NotCapturable(Exception):
     """Why a program cannot be captured."""
 
 
+class Loan:
+    """Held while tensors that a lane has lent are needed."""
+
+    __slots__ = ("__weakref__",)
+
+
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+_data_ptr: Callable[[Any], int] = torch.Tensor.data_ptr
+_use_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+def _numbers(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments that are no tensors, each at its place."""
+    return tuple(torch.Tensor if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+
 def _addresses(args: Sequence[Any]) -> list[int]:
-    return [arg.data_ptr() if isinstance(arg, torch.Tensor) else 0 for arg in args]
+    try:
+        return list(map(_data_ptr, args))
+    except TypeError:  # numbers
+        return [arg.data_ptr() if isinstance(arg, torch.Tensor) else 0 for arg in args]
 
 
 class _Variant:
@@ -106,17 +138,17 @@ class _Variant:
         self._seen = _addresses(args)
         self._misses = [0] * len(args)
 
-    def __call__(self, args: list[Any]) -> list[Any]:
+    def __call__(self, args: list[Any], loan: Loan | None) -> list[Any]:
         addresses = _addresses(args)
         lane = self._free_lane(addresses)
         if lane is None:
             self._note_moves(addresses)
             lane = self._capture(args, addresses)
-        return lane.replay(args, self.copied_results, self.writes)
+        return lane.replay(args, self.copied_results, self.writes, loan)
 
     def _free_lane(self, addresses: list[int]) -> _Lane | None:
         for lane in self.lanes:
-            if not lane.reads_at(addresses):
+            if not lane.reads_at(addresses) or lane.lends():
                 continue
             held = lane.held()
             if not held:
@@ -139,7 +171,7 @@ class _Variant:
             raise _NotCapturable("its inputs are elsewhere at every call")
         copies = None if len(self.lanes) == _LANES - 1 else self.returned
         copied = frozenset(k for k, arg in enumerate(args) if self._moves(k, arg))
-        lane = _Lane(self.program, self.device, args, copied, copies)
+        lane = _Lane(self.program, self.device, args, copied, copies, self.returned)
         self.lanes.append(lane)
         return lane
 
@@ -164,6 +196,7 @@ class _Lane:
         args: Sequence[Any],
         copied: frozenset[int],
         copies: int | None,
+        returned: int,
     ) -> None:
         self.copied = sorted(copied)
         self.inputs = {k: _like(args[k]) for k in self.copied}
@@ -176,26 +209,43 @@ class _Lane:
         self.fixed = self.read(_addresses(args)) if args else ()
         self.graph, results = _captured(program, device, given)
         self.own: dict[int, torch.Tensor] = {}
-        known = [*enumerate(given)]
-        constants = [v for v in program.namespace.values() if isinstance(v, torch.Tensor)]
-        self.makers = [self._maker(k, made, known, constants) for k, made in enumerate(results)]
-        self.same = _repeated(results)
+        self.same: dict[int, int] = {}  # results that are earlier ones
+        self.makers = self._makers(results, [*enumerate(given)], program)
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
-        del results, given, known
-        self.counts = {k: _uses(storage) for k, storage in self.storages.items()}
+        del results, given
+        self.handles = [storage._cdata for storage in self.storages.values()]
+        self.counts = list(map(_use_count, self.handles))
+        self.loan: Callable[[], Loan | None] = lambda: None
+        lends = returned if copies is not None else self.results
+        self.lent = [self.own.get(k) if k >= lends else None for k in range(self.results)]
+        self.lendable = [tensor for tensor in self.lent if tensor is not None]
+        self.others = [(k, maker) for k, maker in self.makers if self.lent[k] is None]
         self.copied_results = set(self.own)
         if copies is not None:
             self.copied_results = {k for k in self.own if k < copies and self.size_of(k) <= _TINY}
+        self.references = list(map(sys.getrefcount, self.lendable))
+
+    def _makers(
+        self, results: Sequence[Any], inputs: Sequence[tuple[int, Any]], program: Program
+    ) -> list[tuple[int, Maker]]:
+        """How a later call gets each result that is no earlier one."""
+        constants = {id(v) for v in program.namespace.values() if isinstance(v, torch.Tensor)}
+        known: dict[int, int] = {}
+        self.results = len(results)
+        for k, made in enumerate(results):
+            if isinstance(made, torch.Tensor) and known.setdefault(id(made), k) != k:
+                self.same[k] = known[id(made)]
+        return [
+            (k, self._maker(k, made, inputs, constants))
+            for k, made in enumerate(results)
+            if k not in self.same
+        ]
 
     def _maker(
-        self,
-        number: int,
-        made: Any,
-        inputs: Sequence[tuple[int, Any]],
-        constants: Sequence[torch.Tensor],
+        self, number: int, made: Any, inputs: Sequence[tuple[int, Any]], constants: set[int]
     ) -> Maker:
         """How a later call gets the result: from its own argument, or from memory of this lane."""
-        if not isinstance(made, torch.Tensor) or any(made is constant for constant in constants):
+        if not isinstance(made, torch.Tensor) or id(made) in constants:
             return lambda args: made
         storage = made.untyped_storage()._cdata
         for k, given in inputs:
@@ -214,13 +264,23 @@ class _Lane:
 
     def held(self) -> list[int]:
         """Results that somebody still holds."""
-        return [k for k, s in self.storages.items() if _uses(s) > self.counts[k]]
+        counts = list(map(_use_count, self.handles))
+        if counts == self.counts:
+            return []
+        uses = zip(self.storages, counts, self.counts, strict=True)
+        return [k for k, now, alone in uses if now > alone]
+
+    def lends(self) -> bool:
+        """Whether what was lent is still needed, or held by somebody who asked autograd for it."""
+        if self.loan() is not None:
+            return True
+        return list(map(sys.getrefcount, self.lendable)) != self.references
 
     def size_of(self, result: int) -> int:
         return self.storages[result].nbytes()
 
     def replay(
-        self, args: list[Any], copied_results: set[int], writes: frozenset[int]
+        self, args: list[Any], copied_results: set[int], writes: frozenset[int], loan: Loan | None
     ) -> list[Any]:
         with torch.no_grad():
             for places, into in self.into:
@@ -229,12 +289,26 @@ class _Lane:
             for k in writes.intersection(self.copied):
                 _dense(args[k]).copy_(_dense(self.inputs[k]))
             copies = self._copies(self.copied_results | (copied_results & self.own.keys()))
-            made = [
-                copies[k] if k in copies else maker(args) for k, maker in enumerate(self.makers)
-            ]
-            for k, earlier in self.same.items():  # writing one shows in the other's version
-                made[k] = made[earlier]
+            made = self._made(args, copies, loan)
         args.clear()
+        return made
+
+    def _made(
+        self, args: Sequence[Any], copies: dict[int, torch.Tensor], loan: Loan | None
+    ) -> list[Any]:
+        made: list[Any] = [*self.lent]
+        makers = self.makers
+        if loan is not None:
+            makers = self.others
+            if self.lendable:
+                self.loan = weakref.ref(loan)
+        for k, maker in makers:
+            if k not in copies:
+                made[k] = maker(args)
+        for k, copy in copies.items():
+            made[k] = copy
+        for k, earlier in self.same.items():
+            made[k] = made[earlier]
         return made
 
     def _copies(self, chosen: set[int]) -> dict[int, torch.Tensor]:
@@ -243,17 +317,6 @@ class _Lane:
         for places, made in _by_type([*copies.items()]):
             _copy(made, [self.own[k] for k in places])
         return copies
-
-
-def _repeated(results: Sequence[Any]) -> dict[int, int]:
-    """The results that are the same tensor as an earlier one."""
-    first: dict[int, int] = {}
-    places = {k: first.setdefault(id(r), k) for k, r in enumerate(results) if _is_tensor(r)}
-    return {k: earlier for k, earlier in places.items() if k != earlier}
-
-
-def _is_tensor(result: Any) -> bool:
-    return isinstance(result, torch.Tensor)
 
 
 def _by_type(tensors: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[list[int], list[Any]]]:
@@ -279,10 +342,6 @@ def _view_of(
 ) -> torch.Tensor:
     """A view of argument k, `moved` elements after its first."""
     return torch.as_strided(args[k], shape, strides, args[k].storage_offset() + moved)
-
-
-def _uses(storage: torch.UntypedStorage) -> int:
-    return int(torch._C._storage_Use_Count(storage._cdata))
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,7 @@ _UNUSUAL = (
 _interpreters: Any = torch._C._functorch.peek_interpreter_stack
 _deterministic: Any = torch._C._get_deterministic_algorithms
 _PLAIN = frozenset((torch.Tensor,))
+_keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 def lean(
@@ -128,17 +129,20 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
     gradients = _gradients(facts)
     positions, layouts = tuple(k for k, _ in gradients), [laid_out for _, laid_out in gradients]
     autocast: Any = torch._C._DisableAutocast if without_autocast else nullcontext
+    lend = getattr(forward, "lend", None)  # of a CUDA graph
 
     class CompiledFunction(torchs):  # type: ignore[misc]
         taken = positions  # of the outputs whose gradients the backward takes
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
+            # users' hooks, which could keep what is saved, are not met here: guards saw to that
+            call = forward if lend is None else partial(_lent, lend, ctx)
             if without_autocast:
                 with autocast():
-                    made = forward(list(inputs))
+                    made = call(list(inputs))
             else:
-                made = forward(list(inputs))
+                made = call(list(inputs))
             # no views, whose history would be kept along
             ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in made[checked]])
             free = made[unchecked]
@@ -169,10 +173,21 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
             ctx.maybe_clear_saved_tensors()
             if without_autocast:
                 with autocast():
-                    return tuple(program(args))
-            return tuple(program(args))
+                    found = tuple(program(args))
+            else:
+                found = tuple(program(args))
+            if lend is not None and not _keeps_graph():
+                ctx.dynfix_loan, ctx._tensors_no_vc_check = None, ()
+            return found
 
     return CompiledFunction
+
+
+def _lent(lend: Callable[..., Any], ctx: Any, inputs: list[Any]) -> list[Any]:
+    """The program's results; what is saved of them is lent to the context."""
+    made: list[Any]
+    made, ctx.dynfix_loan = lend(inputs)
+    return made
 
 
 def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
