@@ -12,7 +12,7 @@ from ..graphs.equal_nodes import partition
 from ..graphs.needed_nodes import needed
 from ..graphs.random_numbers import with_seeds
 from .differentiation import differentiates
-from .saved_inputs import keep_results
+from .saved_inputs import keep_results, with_copies
 
 
 class GradientPaths:
@@ -33,9 +33,11 @@ class GradientPaths:
         self.returned = sum(not is_made(result) for result in forward)
         self._has_gradient = [grad is not None for grad in gradients if not is_made(grad)]
         with_seeds(joint)
-        keep_results(joint, forward, self._has_gradient)
+        small = keep_results(joint, forward, self._has_gradient)
         self._idle = _idle(joint)
-        return partition(joint, inputs, **settings)
+        parts = partition(joint, inputs, **settings)
+        with_copies(parts[0], settings["num_fwd_outputs"], small)
+        return parts
 
     def idle(self, example_inputs: list[Any]) -> frozenset[int]:
         known = len(self._has_gradient) == len(example_inputs)

@@ -2,7 +2,7 @@
 
 A partition may save an input and compute again, in the backward, what eager saved of it. A program
 that writes that input before the backward, as one that counts in a buffer does, would then be
-refused by autograd.
+refused by autograd. Of small inputs, as a normalisation's bias, a copy is kept instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,26 +18,82 @@ from ..graphs.needed_nodes import needed
 _CAST = torch.ops.aten._to_copy.default
 
 
-def keep_results(joint: GraphModule, results: Sequence[Any], gradients: list[bool]) -> None:
+def keep_results(
+    joint: GraphModule, results: Sequence[Any], gradients: list[bool]
+) -> frozenset[str]:
     """Forbid the partitioner to compute again what is made of inputs that eager would not save: of
     those that nothing reads for the gradients alone. `results`: the forward's; `gradients`: which
     inputs get one. What these are in another dtype, as parameters under autocast, may be computed
-    again: all of them twice would be too much memory."""
+    again: all of them twice would be too much memory. Returns the names of the small inputs of that
+    kind: of them, `with_copies` saves copies."""
     used = needed(node for node in results if isinstance(node, Node))
     late = {node for node in joint.graph.nodes if node.op != "output"} - used
+    small = set()
     for place, has_gradient in zip(inputs_of(joint), gradients, strict=False):
         views = [place, *_views(place, has_gradient)]
         users = {user for view in views for user in view.users if user not in views}
         users = {user for user in users if _computes(user)}
         if users & late or _is_log_softmax(users):
             continue
+        if _is_small(place, users):
+            small.add(place.name)
+            continue
         for user in users:
             user.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+    return frozenset(small)
+
+
+def with_copies(forward: GraphModule, returned: int, small: frozenset[str]) -> None:
+    """Where the forward, after its `returned` results, saves one of the inputs named, or a view of
+    one, let it save a copy."""
+    output = forward.graph.output_node()
+    saved: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for place, node in enumerate(saved[returned:], start=returned):
+        if isinstance(node, Node) and _viewed(node).name in small:
+            saved[place] = _copy(forward, node, output)
+    output.args = (tuple(saved),)
+
+
+def _copy(forward: GraphModule, node: Node, before: Node) -> Node:
+    with forward.graph.inserting_before(before):
+        copy = forward.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta = {**node.meta, "val": node.meta["val"].clone()}
+    return copy
+
+
+def _viewed(node: Node) -> Node:
+    """What the node is a view of, through others."""
+    target = node.target
+    while isinstance(target, torch._ops.OpOverload) and target.is_view:
+        node = node.all_input_nodes[0]
+        target = node.target
+    return node
+
+
+def _is_small(place: Node, users: set[Node]) -> bool:
+    """Whether a copy of the input costs nothing beside what is made of it."""
+    value = place.meta.get("val")
+    if not isinstance(value, torch.Tensor) or any(_writes(user) for user in place.users):
+        return False
+    count = value.numel()
+    made = [_elements(user) for user in users]
+    return isinstance(count, int) and bool(made) and all(8 * count <= size for size in made)
+
+
+def _writes(user: Node) -> bool:
+    return user.target is torch.ops.aten.copy_.default
+
+
+def _elements(node: Node) -> int:
+    """How many elements the node has at the recorded sizes, 0 if that is not known."""
+    value = node.meta.get("val")
+    count = value.numel() if isinstance(value, torch.Tensor) else 0
+    return count if isinstance(count, int) else count.node.hint or 0
 
 
 def _computes(node: Node) -> bool:
     kept = isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
-    return kept and node.target is not torch.ops.aten.copy_.default
+    return kept and not _writes(node)
 
 
 def _is_log_softmax(users: set[Node]) -> bool:

@@ -45,20 +45,37 @@ def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphMo
 
 def without_duplicates(graph: Graph) -> Graph:
     """A copy of `graph` in which a node stands for those after it with the same target and
-    arguments. Outputs, and what shares their memory, stay apart; so do random numbers, and nodes
-    with a write between them."""
+    arguments, and for its clones. Outputs, inputs, and what shares their memory, stay apart; so do
+    random numbers, and nodes with a write between them."""
     new, copies = Graph(), dict[Node, Node]()
     first = dict[Any, Node]()
     returned = set(_storages(graph.find_nodes(op="output")[0].all_input_nodes))
+    given = set(_storages(graph.find_nodes(op="placeholder")))
     for node in graph.nodes:
         if _writes(node):
             first.clear()
         key = None if set(_storages([node])) & returned else _key(node, copies)
         found = first.get(key) if key is not None else None
+        if found is None and key is not None and _is_like_its_source(node, given):
+            found = copies[node.args[0]]
         copies[node] = found or new.node_copy(node, copies.__getitem__)
         if key is not None:
             first.setdefault(key, copies[node])
     return new
+
+
+def _is_like_its_source(node: Node, given: set[int]) -> bool:
+    """Whether the node is a clone, with the same strides, of what nobody writes."""
+    if node.target is not torch.ops.aten.clone.default or not isinstance(node.args[0], Node):
+        return False
+    source, made = node.args[0].meta.get("val"), node.meta.get("val")
+    return (
+        isinstance(source, torch.Tensor)
+        and isinstance(made, torch.Tensor)
+        and source.layout == made.layout == torch.strided
+        and source.stride() == made.stride()
+        and not set(_storages([node.args[0]])) & given
+    )
 
 
 def _key(node: Node, copies: dict[Node, Node]) -> Any:

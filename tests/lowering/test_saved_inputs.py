@@ -1,7 +1,9 @@
 """What a forward keeps for its backward."""
 
+import dynfix
 import pytest
 import torch
+from torch import nn
 
 from .harness import compiled
 
@@ -13,7 +15,46 @@ def test_an_activation_keeps_its_input_alone(activation):
     """Not what its formula has between input and result, in float32."""
     gate, up = (torch.randn(40, 30, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
     call = compiled(lambda gate, up: activation(gate) * up, gate, up)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
-        call(gate, up)
-    assert sum(t.numel() * t.element_size() for t in kept) <= 2 * 40 * 30 * 2
+    assert kept_bytes(lambda: call(gate, up)) <= 2 * 40 * 30 * 2
+
+
+def test_what_an_activation_writes_over_is_kept_once():
+    """With its input, the result of a norm, and the norm's: three of a size, of which two do."""
+    given = (torch.randn(3, 4, 16, 16), torch.rand(4), torch.rand(4), torch.randn(4, 4, 1, 1))
+    given = tuple(each.requires_grad_() for each in given)
+
+    def norm_and_convolution(x, weight, bias, kernel):
+        normal = F.batch_norm(x, None, None, weight, bias, training=True)
+        return F.conv2d(F.silu(normal, inplace=True), kernel)
+
+    call = compiled(norm_and_convolution, *given)
+    assert kept_bytes(lambda: call(*given)) < 2.2 * 3 * 4 * 16 * 16 * 4
+
+
+def test_a_bias_that_changes_before_the_backward():
+    """Eager does not keep it; the copy that is kept has its old value."""
+    net = nn.Sequential(nn.BatchNorm1d(4), nn.SiLU())
+    x = torch.randn(50, 4, requires_grad=True)
+    call = dynfix.compile(net)
+    for _ in range(3):
+        wanted, got = (gradient(each, net[0].bias, x) for each in (net, call))
+        assert torch.allclose(got, wanted, atol=1e-6)
+
+
+def gradient(call, bias, x):
+    out = call(x)
+    with torch.no_grad():
+        bias.add_(1)
+    (found,) = torch.autograd.grad(out.square().sum(), x)
+    with torch.no_grad():
+        bias.sub_(1)
+    return found
+
+
+def kept_bytes(forward):
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor
+    ):
+        forward()
+    return sum(t.numel() * t.element_size() for t in kept.values())
