@@ -11,6 +11,7 @@ from .graphs import rnn
 from .ir import Buffer
 from .lowerings import (
     lower_index,
+    lower_max_pool,
     lower_pointwise,
     lower_pool,
     lower_random,
@@ -30,6 +31,7 @@ TABLES = (
     lower_pointwise,
     lower_reduction,
     lower_index,
+    lower_max_pool,
     lower_scatter,
     lower_pool,
     lower_random,

@@ -9,6 +9,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
 
 from .foreach import foreach_decompositions
+from .pool_offsets import POOLING
 from .random_numbers import random_decompositions
 
 aten = torch.ops.aten
@@ -192,4 +193,5 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward
+    chosen.update(POOLING)
     return chosen

@@ -14,6 +14,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
+from .pool_offsets import PLACES, keep_offsets
 from .random_numbers import UNIFORM
 
 _EACH_ITS_OWN = (*rand_ops, torch.ops.aten.empty)
@@ -22,10 +23,10 @@ _default_op_list: Any = getattr(partitioners, "get_default_op_list", None)
 
 
 def _op_list() -> Any:
-    """What the partitioner may compute again: numbers made of a seed, too."""
+    """What the partitioner may compute again: numbers made of a seed, too, and places in planes."""
     made = _default_op_list()
     for known in (made.recomputable_ops, made.fusible_ops):
-        known.add(UNIFORM.overloadpacket)
+        known.update(each.overloadpacket for each in (UNIFORM, PLACES))
     return made
 
 
@@ -35,6 +36,7 @@ if _default_op_list is not None:
 
 def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
     """torch's partition by minimum cut, after our pass over equal nodes instead of its own."""
+    keep_offsets(joint)
     if not config.cse:
         return min_cut_rematerialization_partition(joint, inputs, **settings)
     joint.graph.eliminate_dead_code()

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from ..poly import Size, is_known
 from ..registry import Unsupported, lowers
 from ..sizes import Index
 from ..unit import Ref
-from .lower_index import all_within, indirect
+from .lower_index import all_within
 from .lowering_context import Context
 from .value_builders import cast, compute_dtype, const, op
 
@@ -50,7 +49,7 @@ def _tuple(given: Any, rank: int) -> tuple[int, ...]:
     return tuple(numbers * rank if len(numbers) == 1 else numbers)
 
 
-def _windows(x: Ref, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Windows:
+def windows_of(x: Ref, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Windows:
     sides = _tuple(kernel, rank)
     step = _tuple(stride, rank) if stride else sides
     extent = x.shape[len(x.shape) - rank :]
@@ -59,13 +58,13 @@ def _windows(x: Ref, rank: int, kernel: Any, stride: Any, padding: Any, dilation
     return Windows(extent, sides, step, _tuple(padding, rank), _tuple(dilation, rank))
 
 
-def _element(x: Ref, lead: Coordinates, source: Coordinates) -> tuple[Load, Value | None]:
+def element_at(x: Ref, lead: Coordinates, source: Coordinates) -> tuple[Load, Value | None]:
     """The element at `source` of plane `lead`, 0 outside, and whether it is inside."""
     inside = all_within(source, x.shape[len(lead) :])
     return x.load((*lead, *source), inside), inside
 
 
-def _chosen(inside: Value | None, value: Value, otherwise: Value) -> Value:
+def chosen(inside: Value | None, value: Value, otherwise: Value) -> Value:
     return value if inside is None else Select(inside, value, otherwise)
 
 
@@ -101,22 +100,22 @@ def _divisor(
 
 
 def _average(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -> Ref:
-    kernel, stride, padding, _, include_pad, override = _filled(
+    kernel, stride, padding, _, include_pad, override = filled(
         given, (None, (), 0, False, True, None)
     )
-    at = _windows(x, rank, kernel, stride, padding, 1)
+    at = windows_of(x, rank, kernel, stride, padding, 1)
     target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - rank
     compute = compute_dtype(x.dtype)
 
     def body(outer: Coordinates, inner: Coordinates) -> Value:
-        element, _ = _element(x, outer[:lead], at.source(outer[lead:], inner))
+        element, _ = element_at(x, outer[:lead], at.source(outer[lead:], inner))
         total = Reduced("sum", cast(element, compute), compute)
         return op("div", total, _divisor(at, outer[lead:], include_pad, override, compute))
 
     return ctx.reduce(target, at.kernel, body)
 
 
-def _filled(given: Sequence[Any], defaults: Sequence[Any]) -> list[Any]:
+def filled(given: Sequence[Any], defaults: Sequence[Any]) -> list[Any]:
     return [*given, *defaults[len(given) :]]
 
 
@@ -135,7 +134,7 @@ def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any)
     """Each element sums what the windows that hold it were given, over what they were divided
     by."""
     kernel, stride, padding, _, include_pad, override = args
-    at = _windows(x, 2, kernel, stride, padding, 1)
+    at = windows_of(x, 2, kernel, stride, padding, 1)
     target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - 2
     compute = compute_dtype(x.dtype)
     reach = tuple(-(-side // step) for side, step in zip(at.kernel, at.stride, strict=True))
@@ -146,7 +145,7 @@ def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any)
         window = tuple(
             sizes.add(index, sizes.scale(k, -1)) for index, k in zip(last, inner, strict=True)
         )
-        element, inside = _element(grad, outer[:lead], window)
+        element, inside = element_at(grad, outer[:lead], window)
         far = [
             op("lt", IndexValue(sizes.add(end, sizes.scale(w, -step))), const(side, LONG))
             for end, w, step, side in zip(ends, window, at.stride, at.kernel, strict=True)
@@ -155,7 +154,7 @@ def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any)
             inside = test if inside is None else op("and", inside, test)
         held = Load(element.buffer, element.index, inside)
         divisor = _divisor(at, window, include_pad, override, compute)
-        part = _chosen(inside, op("div", cast(held, compute), divisor), const(0, compute))
+        part = chosen(inside, op("div", cast(held, compute), divisor), const(0, compute))
         return Reduced("sum", part, compute)
 
     return ctx.reduce(target, reach, body)
@@ -189,7 +188,7 @@ def _adaptive(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
             starts.append(sizes.floordiv(sizes.scale(i, m), n))
             ends.append(sizes.floordiv(sizes.add(sizes.scale(i, m), sizes.const(m + n - 1)), n))
         source = tuple(sizes.add(s, k) for s, k in zip(starts, inner, strict=True))
-        element, inside = _element(x, outer[:lead], source)
+        element, inside = element_at(x, outer[:lead], source)
         for position, end in zip(source, ends, strict=True):
             test = op("lt", IndexValue(position), IndexValue(end))
             inside = test if inside is None else op("and", inside, test)
@@ -237,92 +236,6 @@ def _adaptive_backward(ctx: Context, node: Any, grad: Ref, x: Ref, rank: int) ->
         element = cast(grad.load((*outer[:lead], *windows), inside), compute)
         for share in shares:
             element = op("div", element, share)
-        return Reduced("sum", _chosen(inside, element, const(0, compute)), compute)
+        return Reduced("sum", chosen(inside, element, const(0, compute)), compute)
 
     return ctx.reduce(target, most, body)
-
-
-# maxima
-
-
-@lowers(aten.max_pool2d_with_indices.default)
-def _max_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
-    return _maxima(ctx, node, x, 2, args)
-
-
-@lowers(aten.max_pool3d_with_indices.default)
-def _max_pool3d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
-    return _maxima(ctx, node, x, 3, args)
-
-
-def _maxima(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -> tuple[Ref, Ref]:
-    """The largest elements of the windows and where they are, counted along each plane."""
-    kernel, stride, padding, dilation, _ = _filled(given, (None, (), 0, 1, False))
-    at = _windows(x, rank, kernel, stride, padding, dilation)
-    values, places = (ctx.result(value) for value in node.meta["val"])
-    lead, compute = len(x.shape) - rank, compute_dtype(x.dtype)
-    lowest = const(float("-inf"), compute)
-
-    def element(outer: Coordinates, inner: Coordinates) -> Value:
-        loaded, inside = _element(x, outer[:lead], at.source(outer[lead:], inner))
-        return _chosen(inside, cast(loaded, compute), lowest)
-
-    def largest(outer: Coordinates, inner: Coordinates) -> Value:
-        return cast(Reduced("max", element(outer, inner), compute), x.dtype)
-
-    def place(outer: Coordinates, inner: Coordinates) -> Value:
-        found = Reduced("argmax", element(outer, inner), LONG)
-        starts = at.source(outer[lead:], tuple(sizes.ZERO for _ in inner))
-        return _flat(at, found, starts)
-
-    return ctx.reduce(values, at.kernel, largest), ctx.reduce(places, at.kernel, place)
-
-
-def _flat(at: Windows, found: Value, starts: Coordinates) -> Value:
-    """A position in the window, row-major, as one in the plane. A window of -inf alone gives its
-    first element that is no padding, as eager does."""
-    flat: Value = const(0, LONG)
-    for d, (start, size, step) in enumerate(zip(starts, at.extent, at.dilation, strict=True)):
-        side, below = at.kernel[d], prod(at.kernel[d + 1 :])
-        k = op("remainder", op("floordiv", found, const(below, LONG)), const(side, LONG))
-        first = op(
-            "floordiv", op("sub", const(step - 1, LONG), IndexValue(start)), const(step, LONG)
-        )
-        k = op("maximum", k, first)
-        position = op("add", IndexValue(start), op("mul", k, const(step, LONG)))
-        flat = op("add", op("mul", flat, const(size, LONG)), position)
-    return flat
-
-
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def _max_pool2d_backward(
-    ctx: Context,
-    node: Any,
-    grad: Ref,
-    x: Ref,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    places: Ref,
-) -> Ref:
-    """Every window adds what it was given to the element that it took."""
-    target = ctx.result(ctx.value_of(node))
-    height, width = target.shape[-2:]
-    if not ctx.ordered or target.strides[-2] != width * target.strides[-1]:
-        raise Unsupported("stores at positions from memory")
-    if target.dtype not in (torch.float32, torch.float64):
-        raise Unsupported(f"sums in memory of {target.dtype}")
-    ctx.fill(target, lambda at: const(0, target.dtype))
-    planes = Ref(
-        target.buffer,
-        (*target.shape[:-2], height * width),
-        (*target.strides[:-2], target.strides[-1]),
-    )
-
-    def where(at: Coordinates) -> Coordinates:
-        return (*at[:-2], indirect(places.load(at), height * width))
-
-    ctx.scatter(planes, grad.shape, grad.load, where, "sum")
-    return target

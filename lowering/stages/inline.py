@@ -113,7 +113,9 @@ def _inlinable(nest: Nest, readers: Collection[Nest]) -> bool:
         return False
     count = hint(points(nest))
     loads = nest.loads
-    evaluations = max((hint(points(reader)) for reader in readers), default=0)
+    evaluations = max(
+        (_evaluations(nest.stores[0].buffer, reader) for reader in readers), default=0
+    )
     cheap = len(loads) <= MOST_NARROW and cost(nest) <= CHEAP
     if cheap and len(loads) <= 2:
         return True
@@ -123,6 +125,12 @@ def _inlinable(nest: Nest, readers: Collection[Nest]) -> bool:
     if cheap and wide <= 1:
         return True
     return len(readers) == 1 or (len(readers) == 2 and wide <= 3 and cost(nest) <= TWICE)
+
+
+def _evaluations(buffer: Buffer, reader: Nest) -> int:
+    """How many elements of the buffer the nest reads, some of them more than once."""
+    places = {load.index for load in reader.loads if load.buffer is buffer}
+    return hint(points(reader)) * max(1, len(places))  # 0: through what it has inlined
 
 
 def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -> Nest:

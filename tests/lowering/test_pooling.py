@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from .harness import check, check_gradients
+from .harness import check, check_gradients, compiled
 
 WINDOWS = [
     {"kernel_size": 3, "stride": 2, "padding": 1},
@@ -55,6 +55,30 @@ def test_divisor_override():
 def test_gradient_of_max_pool2d(memory):
     x = planes(2, 3, 9, 8).to(memory_format=memory)
     check_gradients(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2},
+        {"kernel_size": (3, 2), "stride": (2, 1), "dilation": (1, 2), "ceil_mode": True},
+        {"kernel_size": 5, "stride": 1},
+        {"kernel_size": 11, "stride": 3},
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pooling_keeps_a_byte_a_window(more, dtype):
+    atol = 0.1 if dtype == torch.bfloat16 else 1e-5  # eager's sums are rounded one by one
+    x = planes(2, 3, 18, 14).to(dtype)
+    x[0, 0, 2:4] = float("nan")
+    x[1, 1] = float("-inf")
+    check_gradients(lambda x: F.max_pool2d(x, **more), x, rtol=0.02, atol=atol)
+    call = compiled(lambda x: F.max_pool2d(x, **more), x.requires_grad_())
+    out, kept = None, []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
+        out = call(x)
+    assert [(t.dtype, t.shape) for t in kept] == [(torch.int8, out.shape)]
 
 
 @pytest.mark.parametrize("size", [(4, 3), (9, 8), (1, 1), (11, 2)])

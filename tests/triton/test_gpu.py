@@ -247,6 +247,31 @@ def test_sizes_that_change():
     assert entries[-1].general and len(entries) <= 8
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    "windows", [(2,), (3, 2, 1), (3, 1, 1), (3, 2, 1, 2), ((3, 2), (2, 1), (1, 0), (2, 3), True)]
+)
+def test_gradient_of_max_pool2d(windows, memory, dtype):
+    kernel, stride, padding, dilation, ceil = (*windows, *(None, 0, 1, False)[len(windows) - 1 :])
+
+    def pooled(x):
+        return F.max_pool2d(x, kernel, stride, padding, dilation, ceil).relu()
+
+    call = dynfix.compile(pooled)
+    for _ in range(3):
+        x = torch.randn(3, 16, 23, 20, device="cuda", dtype=dtype).to(memory_format=memory)
+        x[0, 0, 1:7], x[1, :, :9] = float("nan"), float("-inf")
+        ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+        found, wanted = call(ours), pooled(theirs)
+        assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))
+        grad = torch.randn_like(wanted)
+        found.backward(grad)
+        wanted.backward(grad)
+        assert ours.grad.stride() == theirs.grad.stride()
+        close(ours.grad, theirs.grad, rtol=0.02, atol=0.02 if dtype == torch.bfloat16 else 1e-5)
+
+
 class SmallNet(torch.nn.Module):
     def __init__(self):
         super().__init__()

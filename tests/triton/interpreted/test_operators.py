@@ -5,6 +5,7 @@ import pytest
 import torch
 from lowering_tests import test_pointwise as pointwise
 from lowering_tests import test_reductions as reductions
+from lowering_tests.harness import check_gradients
 
 F32, BF16, HALF = torch.float32, torch.bfloat16, torch.float16
 
@@ -62,3 +63,12 @@ def test_variance_far_from_zero():
 
 def test_softmax_of_extreme_rows():
     reductions.test_softmax_of_extreme_rows()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("windows", [(2,), (3, 2), (5, 3), ((3, 2), (2, 1), 0, (2, 3), True)])
+def test_gradient_of_max_pool2d(windows, dtype):
+    x = torch.randn(2, 3, 13, 12).to(dtype)
+    x[0, 0, 1:5], x[1, :, :6] = float("nan"), float("-inf")
+    atol = 0.1 if dtype == torch.bfloat16 else 1e-5  # eager's sums are rounded one by one
+    check_gradients(lambda x: torch.max_pool2d(x, *windows), x, rtol=0.02, atol=atol)
