@@ -4,6 +4,7 @@ The call runs on the user's real tensors and is the eager call. Whatever is not 
 recording; the call goes on.
 """
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -204,7 +205,9 @@ class Recorder(ReadRecorder):
         try:
             result = func(*args, **kwargs)
         except Exception as error:
-            self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
+            # the user's error goes first; one that the user's code catches is a graph break
+            with contextlib.suppress(GraphBreakError):
+                self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
             raise
         try:
             self._record(name, call, (args, kwargs), result)
