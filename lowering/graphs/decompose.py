@@ -156,6 +156,21 @@ _MARGINS: Any = aten.multilabel_margin_loss_forward.default
 _MARGINS.py_kernels.update(dict.fromkeys(_MARGINS.py_kernels, _margin_losses))
 
 
+def _draws_no_certain_loss(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, but for a dropout of all elements, for which eager draws nothing."""
+
+    def dropped(x: torch.Tensor, p: float, train: bool | None) -> Any:
+        if not train or p != 1:
+            return decomposed(x, p, train)
+        return x * torch.zeros((), dtype=x.dtype, device=x.device)
+
+    return dropped
+
+
+_DROPOUT: Any = aten.dropout.default
+_DROPOUT.py_kernels.update({k: _draws_no_certain_loss(f) for k, f in _DROPOUT.py_kernels.items()})
+
+
 def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., Any]:
     """torch's decomposition, but for images of bytes, whose sums eager's kernel rounds its own
     way."""

@@ -51,7 +51,7 @@ HOST_READS = SCALAR_READS | BOOL_READS | NUMBER_READS | LIST_READS
 # The output's shape depends on data: run as they are, between compiled segments, with a guard on
 # the shape that comes out.
 DATA_SHAPES = frozenset(
-    "nonzero argwhere unique unique_consecutive masked_select bincount histogramdd combinations"
+    "nonzero argwhere unique unique_consecutive masked_select bincount combinations"
     " _unique2 _unique _pack_padded_sequence _pad_packed_sequence".split()
 )
 

@@ -149,6 +149,11 @@ class Norm(torch.autograd.Function):
         return gx, (grad * y).sum(dim=0), grad.sum(dim=0), None
 
 
+def binned(x):
+    made = torch.histogramdd(x[:, :2].detach(), bins=[2, 3])
+    return x.sum(), made.hist, made.bin_edges[1]
+
+
 @torch.jit.script
 def scripted(x, y):
     return x * 2 + torch.sigmoid(y)
@@ -187,7 +192,7 @@ PROGRAMS = {
     "scripted": lambda x: scripted(x, x) + 1,
     **{
         f.__name__: f
-        for f in (sent, counted, counter, queue, stack, labelled, split, without_history)
+        for f in (sent, counted, counter, queue, stack, labelled, split, without_history, binned)
     },
 }
 
@@ -417,3 +422,13 @@ def test_a_dropout_that_is_off_draws_nothing(monkeypatch):
     marks = [["draws" in node.meta for node in segment.module.graph.nodes] for segment in seen]
     assert [segment.random for segment in seen] == [False, True]
     assert [any(each) for each in marks] == [False, True]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_dropout_of_all_elements_draws_nothing(grad):
+    call = dynfix.compile(lambda x: F.dropout(x, 1.0) + x)
+    for seed in range(3):
+        x = torch.tensor([1.0, -2.0, torch.inf, torch.nan]).requires_grad_(grad)
+        before = torch.manual_seed(seed).get_state()
+        torch.testing.assert_close(call(x), F.dropout(x, 1.0) + x, equal_nan=True)
+        assert torch.equal(torch.get_rng_state(), before)
