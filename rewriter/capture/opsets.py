@@ -86,6 +86,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 def name_of(func: Any) -> str:
     """`get:T` for a property's getter, `set:T` for its setter, else the function's own name."""
+    if isinstance(func, torch._ops.OpOverload):
+        return str(func.overloadpacket.__name__)
     name = getattr(func, "__name__", type(func).__name__)
     if name in ("__get__", "__set__"):
         owner = getattr(func, "__self__", None)

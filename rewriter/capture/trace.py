@@ -19,7 +19,7 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import current, library_flags, opsets
+from . import current, library_flags, opsets, unknown_shapes
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -174,6 +174,7 @@ class Recorder(ReadRecorder):
         if self.bucket_full:
             self.part()
         shaped = opsets.has_data_shape(name, args, kwargs)
+        shaped = shaped or unknown_shapes.has_unknown_shape(func, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
         if known is not None:

@@ -389,7 +389,24 @@ def test_clipping_of_gradients_does_not_break():
     one_graph(same(make, *[(X,), (Y,)] * 3, tolerance=(1e-5, 1e-6)))
 
 
+@torch.library.custom_op("dynfix_tests::larger", mutates_args=())
+def larger(x: torch.Tensor) -> torch.Tensor:
+    return x[x > -9].clone()
+
+
+larger.register_fake(lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()))
+
+
+@torch.library.custom_op("dynfix_tests::without_fake", mutates_args=())
+def without_fake(x: torch.Tensor) -> torch.Tensor:
+    return x.flip(0)
+
+
 ASKING = {
+    "overload": lambda x: (x * 2)[torch.ops.aten.nonzero.default(x > -9)[:, 0]] + 1,
+    "custom operator": lambda x: larger(x.detach() * 2) + x.sum(),
+    "overload of one": lambda x: torch.ops.dynfix_tests.larger.default(x.detach()) + x.sum(),
+    "custom operator without a fake": lambda x: without_fake(x.detach() * 2) + x,
     "ctc_loss": lambda x: F.ctc_loss((x @ x.mT).log_softmax(-1)[:, None], ONES, (3,), (2,)),
     "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x * 2, x, x.exp()).sin(),
     "cov": lambda x: torch.cov(x * 2) + 1,
