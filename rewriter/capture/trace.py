@@ -19,7 +19,7 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import current, library_flags, opsets, unknown_shapes
+from . import current, custom_operators, library_flags, opsets
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -173,8 +173,8 @@ class Recorder(ReadRecorder):
         nodes that stand for some arguments, by place or name."""
         if self.bucket_full:
             self.part()
-        shaped = opsets.has_data_shape(name, args, kwargs)
-        shaped = shaped or unknown_shapes.has_unknown_shape(func, args, kwargs)
+        apart = custom_operators.why_apart(func, args, kwargs)
+        shaped = bool(apart) or opsets.has_data_shape(name, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
         if known is not None:
@@ -184,7 +184,7 @@ class Recorder(ReadRecorder):
             made = assumptions.sized(self, func, name, args, kwargs)
             if made is not None:
                 return made
-            shaped = self.decided(*_why_shaped(name), open_shapes.may_stay(self))
+            shaped = self.decided(*_why_shaped(name, apart), open_shapes.may_stay(self))
             opened = not shaped
         if shaped:
             self.cut(eager=True)
@@ -415,8 +415,10 @@ def attention_kernels() -> tuple[bool, ...]:
     )
 
 
-def _why_shaped(name: str) -> tuple[catalogue.Reason, str]:
+def _why_shaped(name: str, apart: str) -> tuple[catalogue.Reason, str]:
     """Why the operator runs between graphs."""
+    if apart:
+        return catalogue.UNSUPPORTED, apart
     if name in opsets.READING:
         return catalogue.UNSUPPORTED, f"{name} asks what its data is"
     return catalogue.DYNAMIC_SHAPE, name

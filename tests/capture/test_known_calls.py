@@ -402,10 +402,16 @@ def without_fake(x: torch.Tensor) -> torch.Tensor:
     return x.flip(0)
 
 
+torch.library.define("dynfix_tests::tripled", "(Tensor x) -> Tensor")
+torch.library.impl("dynfix_tests::tripled", "CPU", lambda x: x * 3)
+torch.library.register_fake("dynfix_tests::tripled", torch.empty_like)
+
+
 ASKING = {
     "overload": lambda x: (x * 2)[torch.ops.aten.nonzero.default(x > -9)[:, 0]] + 1,
     "custom operator": lambda x: larger(x.detach() * 2) + x.sum(),
     "overload of one": lambda x: torch.ops.dynfix_tests.larger.default(x.detach()) + x.sum(),
+    "gradients through a kernel": lambda x: torch.ops.dynfix_tests.tripled(x * 2) + x,
     "custom operator without a fake": lambda x: without_fake(x.detach() * 2) + x,
     "ctc_loss": lambda x: F.ctc_loss((x @ x.mT).log_softmax(-1)[:, None], ONES, (3,), (2,)),
     "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x * 2, x, x.exp()).sin(),
@@ -422,6 +428,9 @@ def test_what_asks_for_its_data_runs_between_two_graphs(name):
     steps = [(torch.randn(3, 3).requires_grad_(),) for _ in range(3)]
     fn = same(lambda: ASKING[name], *steps, backend="native", tolerance=(1e-3, 1e-4))
     assert sum(entry.hits for entry in fn._dynfix_entry._dispatcher.entries) == 2
+    x = torch.randn(3, 3).requires_grad_()
+    found, expected = (torch.autograd.grad(f(x).sum(), x)[0] for f in (fn, ASKING[name]))
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_dropout_that_is_off_draws_nothing(monkeypatch):
