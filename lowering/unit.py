@@ -94,6 +94,11 @@ class Layout:
     strides: Shape
     device: torch.device
 
+    @property
+    def count(self) -> Size:
+        """Elements of the tensor."""
+        return prod(self.shape)
+
 
 @dataclasses.dataclass(frozen=True)
 class Unit:

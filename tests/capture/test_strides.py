@@ -122,7 +122,8 @@ def test_a_result_with_gaps_keeps_them(strides, dynamic):
         made[:] = x * 2
         return made
 
-    compiled = dynfix.compile(fill, dynamic=dynamic)
+    options = {"strict": True, "verify_ir": True}
+    compiled = dynfix.compile(fill, dynamic=dynamic, options=options)
     for _ in range(3):
         x = torch.randn(4, 4)
         found, expected = compiled(x), fill(x)
