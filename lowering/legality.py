@@ -1,7 +1,7 @@
 """Legality of the loop IR, checked after every stage. Each rule yields one sentence for each
 offence."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -200,16 +200,16 @@ def _uses(index: Index, axes: set[Axis]) -> bool:
     return any(isinstance(atom, Axis) and atom in axes for atom in atoms(index))
 
 
-def coverage_problems(nests: Iterable[Nest], buffers: Iterable[Buffer]) -> Iterator[str]:
-    """Every element of `buffers` must be stored: counts the points of all overwriting stores (exact
-    when stores are one-to-one)."""
+def coverage_problems(nests: Iterable[Nest], needed: Mapping[Buffer, Size]) -> Iterator[str]:
+    """Every element must be stored, of which `needed` has the count by buffer: counts the points of
+    all overwriting stores (exact when stores are one-to-one)."""
     points: dict[Buffer, Size] = {}
     for nest in nests:
         for store in nest.stores:
             points[store.buffer] = points.get(store.buffer, 0) + _points(nest, store)
-    for buffer in buffers:
-        if hint(points.get(buffer, 0)) < hint(buffer.size):
-            yield f"{buffer.name} has {buffer.size} elements, {points.get(buffer, 0)} are stored"
+    for buffer, count in needed.items():
+        if hint(points.get(buffer, 0)) < hint(count):
+            yield f"{buffer.name} has {count} elements, {points.get(buffer, 0)} are stored"
 
 
 def _points(nest: Nest, store: Store) -> Size:

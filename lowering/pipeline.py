@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -20,7 +19,7 @@ from .graphs.control_flow import compile_bodies, is_choice
 from .graphs.epilogues import join_activations
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
-from .poly import Unknown
+from .poly import Size, Unknown, hint
 from .program_steps import Launch, Target, emit
 from .stages import storage
 from .stages.batches import batch
@@ -195,10 +194,11 @@ def _groups(item: Item) -> tuple[Group, ...]:
     return item.groups if isinstance(item, Batch) else (item,)
 
 
-def _needed(unit: Unit) -> Iterator[Any]:
+def _needed(unit: Unit) -> dict[Buffer, Size]:
     """Buffers that the nests have to fill: those allocated here and read or returned, which no
-    extern call makes."""
+    extern call makes; and how many elements, since a result may have gaps."""
     given = given_buffers(unit)
     made = {b for item in unit.items if isinstance(item, ExternCall) for b in item.writes()}
     used = {b for item in unit.items for b in storage.touched(item)} | unit.outputs_buffers()
-    return (b for b in used if b not in given and b not in made)
+    counts = {b: (unit.layouts[b].count, b.size) for b in used - given - made}
+    return {b: min(both, key=hint) for b, both in counts.items()}

@@ -9,7 +9,7 @@ import torch
 
 from . import sizes
 from .ir import Batch, Buffer, Group, Load, Nest, Value
-from .poly import Size, Var, hint
+from .poly import Size, Var, at_least, hint
 from .sizes import Index
 from .symint import Given
 
@@ -94,6 +94,11 @@ class Layout:
     strides: Shape
     device: torch.device
 
+    @property
+    def count(self) -> Size:
+        """Elements of the tensor."""
+        return prod(self.shape)
+
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
@@ -163,4 +168,15 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
         if stride != expected:
             return False
         expected *= size
+    return True
+
+
+def is_distinct(shape: Shape, strides: Shape) -> bool:
+    """Whether no two elements of a strided tensor share memory, for certain."""
+    axes = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
+    reach: Size = 0  # from the first to the last element of the axes so far
+    for step, size in sorted(axes, key=lambda axis: (hint(axis[0]), hint(axis[1]))):
+        if not at_least(step, reach + 1):
+            return False
+        reach += step * (size - 1)
     return True

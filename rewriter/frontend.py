@@ -74,7 +74,7 @@ class CompiledFunction:
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         active = current.recorder()
         if active is not None:
             why = "a compiled function is called by code that is not rewritten"

@@ -150,6 +150,10 @@ def _candidates(fn: FunctionType, lines: list[str]) -> Iterator[Source]:
         )
 
 
+# their code is a function's, and what stands in them has no `<locals>` in its qualified name
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+
+
 def _containers(fn: FunctionType, lines: list[str]) -> tuple[tuple[str, bool], ...]:
     """(name, is a class) of what the function is nested in, from outside in.
 
@@ -160,7 +164,7 @@ def _containers(fn: FunctionType, lines: list[str]) -> tuple[tuple[str, bool], .
         return _enclosing(tuple(lines), fn.__code__.co_firstlineno)
     followers = parts[1:]
     return tuple(
-        (part, after != "<locals>")
+        (part, after != "<locals>" and part not in _COMPREHENSIONS)
         for part, after in zip(parts, followers, strict=False)
         if part != "<locals>"
     )

@@ -52,7 +52,7 @@ class CompiledModule:
     _dynfix_entry: Callable[..., Any]
     _dynfix_again: CompileFn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._dynfix_entry(self._dynfix_original, *args, **kwargs)
 
     @property

@@ -1,7 +1,7 @@
 """Which ATen operators AOTAutograd decomposes, and which reach the lowering whole."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -153,8 +153,31 @@ def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
+def replace_decomposition(
+    op: Any, change: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Changes torch's decompositions of the operator, which calls before may have looked up."""
+    op.py_kernels.update({key: change(fn) for key, fn in op.py_kernels.items()})
+    op._dispatch_cache.clear()
+
+
 _MARGINS: Any = aten.multilabel_margin_loss_forward.default
-_MARGINS.py_kernels.update(dict.fromkeys(_MARGINS.py_kernels, _margin_losses))
+replace_decomposition(_MARGINS, lambda _: _margin_losses)
+
+
+def _draws_no_certain_loss(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, but for a dropout of all elements, for which eager draws nothing."""
+
+    def dropped(x: torch.Tensor, p: float, train: bool | None) -> Any:
+        if not train or p != 1:
+            return decomposed(x, p, train)
+        return x * torch.zeros((), dtype=x.dtype, device=x.device)
+
+    return dropped
+
+
+_DROPOUT: Any = aten.dropout.default
+replace_decomposition(_DROPOUT, _draws_no_certain_loss)
 
 
 def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., Any]:
@@ -173,7 +196,7 @@ def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., An
 
 for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
     _vec, _whole = _resize.vec, _resize.default
-    _vec.py_kernels.update({k: _bytes_whole(fn, _whole) for k, fn in _vec.py_kernels.items()})
+    replace_decomposition(_vec, partial(_bytes_whole, whole=_whole))
 
 
 @cache

@@ -292,7 +292,9 @@ def _copy(ctx: Context, node: Any, x: Operand, *args: Any, **kwargs: Any) -> Ref
 def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool = False) -> Ref:
     if ctx.device_of(x) != ctx.device_of(source):
         raise Unsupported("copy between devices")
-    target = ctx.compact_result(ctx.value_of(node))
+    value = ctx.value_of(node)
+    leaves_graph = any(user.op == "output" for user in node.users)
+    target = ctx.gapped_result(value) if leaves_graph else ctx.compact_result(value)
     return ctx.fill(target, lambda at: cast(source.load(at), x.dtype))
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from ..ir import Buffer
-from ..poly import Size, at_least, hint
-from ..unit import ExternCall, Layout, Ref, extent
+from ..unit import ExternCall, Layout, Ref, extent, is_distinct
 from .lowering_context import Context
 from .value_builders import cast
 
@@ -51,17 +50,6 @@ def _is_loop(write: Write) -> bool:
         return False
     plain = not any(ref.dtype.is_complex for ref in refs)
     return plain and is_distinct(write.target.shape, write.target.strides)
-
-
-def is_distinct(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
-    """Whether no two elements of a strided tensor share memory, for certain."""
-    axes = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
-    reach: Size = 0  # from the first to the last element of the axes so far
-    for step, size in sorted(axes, key=lambda axis: (hint(axis[0]), hint(axis[1]))):
-        if not at_least(step, reach + 1):
-            return False
-        reach += step * (size - 1)
-    return True
 
 
 def _aliases(ctx: Context, stored: Iterable[Buffer]) -> Iterable[Buffer]:

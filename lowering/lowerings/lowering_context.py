@@ -13,7 +13,7 @@ from ..poly import Poly, Size, hint
 from ..registry import Unsupported
 from ..sizes import Index
 from ..symint import Symbols
-from ..unit import Item, Layout, Ref, extent, is_dense
+from ..unit import Item, Layout, Ref, extent, is_dense, is_distinct
 from .value_builders import cast, const
 
 FILLED = 64  # rows from which on a GPU scans them side by side
@@ -61,6 +61,14 @@ class Context:
         return Ref(
             self.buffer("buf", value.dtype, Layout(shape, strides, value.device)), shape, strides
         )
+
+    def gapped_result(self, value: torch.Tensor) -> Ref:
+        """As `result`; a tensor that leaves gaps is allocated with them."""
+        shape, strides = self.symbols.shape(value), self.symbols.strides(value)
+        if 0 in shape or value.dtype.is_complex or not is_distinct(shape, strides):
+            return self.result(value)
+        layout = Layout(shape, strides, value.device)
+        return Ref(self.buffer("buf", value.dtype, layout), shape, strides)
 
     def compact_result(self, value: torch.Tensor) -> Ref:
         """As `result`; for a tensor that leaves gaps one without, its axes in the same order."""

@@ -186,10 +186,10 @@ class _Writes:
         return True
 
     def _descendants(self, update: _Update) -> list[Item]:
-        """Items that need the result, directly or not."""
+        """Items that need the result, directly or not, or write more to what such an item makes."""
         made, found = {update.result}, list[Item]()
         for item in self.items:
-            if item not in update.makers and reads(item) & made:
+            if item not in update.makers and (reads(item) | written(item)) & made:
                 found.append(item)
                 made |= written(item)
         return found

@@ -51,7 +51,7 @@ HOST_READS = SCALAR_READS | BOOL_READS | NUMBER_READS | LIST_READS
 # The output's shape depends on data: run as they are, between compiled segments, with a guard on
 # the shape that comes out.
 DATA_SHAPES = frozenset(
-    "nonzero argwhere unique unique_consecutive masked_select bincount histogramdd combinations"
+    "nonzero argwhere unique unique_consecutive masked_select bincount combinations"
     " _unique2 _unique _pack_padded_sequence _pad_packed_sequence".split()
 )
 
@@ -86,6 +86,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 def name_of(func: Any) -> str:
     """`get:T` for a property's getter, `set:T` for its setter, else the function's own name."""
+    if isinstance(func, torch._ops.OpOverload):
+        return str(func.overloadpacket.__name__)
     name = getattr(func, "__name__", type(func).__name__)
     if name in ("__get__", "__set__"):
         owner = getattr(func, "__self__", None)

@@ -4,6 +4,7 @@ The call runs on the user's real tensors and is the eager call. Whatever is not 
 recording; the call goes on.
 """
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -18,7 +19,7 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import current, library_flags, opsets
+from . import current, custom_operators, library_flags, opsets
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -172,7 +173,8 @@ class Recorder(ReadRecorder):
         nodes that stand for some arguments, by place or name."""
         if self.bucket_full:
             self.part()
-        shaped = opsets.has_data_shape(name, args, kwargs)
+        apart = custom_operators.why_apart(func, args, kwargs)
+        shaped = bool(apart) or opsets.has_data_shape(name, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
         if known is not None:
@@ -182,7 +184,7 @@ class Recorder(ReadRecorder):
             made = assumptions.sized(self, func, name, args, kwargs)
             if made is not None:
                 return made
-            shaped = self.decided(*_why_shaped(name), open_shapes.may_stay(self))
+            shaped = self.decided(*_why_shaped(name, apart), open_shapes.may_stay(self))
             opened = not shaped
         if shaped:
             self.cut(eager=True)
@@ -204,7 +206,9 @@ class Recorder(ReadRecorder):
         try:
             result = func(*args, **kwargs)
         except Exception as error:
-            self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
+            # the user's error goes first; one that the user's code catches is a graph break
+            with contextlib.suppress(GraphBreakError):
+                self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
             raise
         try:
             self._record(name, call, (args, kwargs), result)
@@ -411,8 +415,10 @@ def attention_kernels() -> tuple[bool, ...]:
     )
 
 
-def _why_shaped(name: str) -> tuple[catalogue.Reason, str]:
+def _why_shaped(name: str, apart: str) -> tuple[catalogue.Reason, str]:
     """Why the operator runs between graphs."""
+    if apart:
+        return catalogue.UNSUPPORTED, apart
     if name in opsets.READING:
         return catalogue.UNSUPPORTED, f"{name} asks what its data is"
     return catalogue.DYNAMIC_SHAPE, name

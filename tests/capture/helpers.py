@@ -43,7 +43,7 @@ class call:
     args: tuple
     kwargs: dict
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, /, *args, **kwargs):
         self.args, self.kwargs = args, kwargs
 
 

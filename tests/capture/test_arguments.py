@@ -368,6 +368,14 @@ def test_positional_and_keywords():
     )
 
 
+def test_keywords_of_any_name():
+    def body(x, self, rec, family=0):
+        return x * self + dict(self=rec, rec=family)["rec"]
+
+    steps = [call(x=X, self=n, rec=2, family=3) for n in (2, 3, 2)]
+    one_graph(same(lambda: body, *steps), 2)
+
+
 def test_shapes_and_dtypes():
     def make():
         def f(x):

@@ -233,6 +233,28 @@ def test_fullgraph_error_inside_users_try():
             fn(X)
 
 
+def test_fullgraph_leaves_the_error_of_an_operator_as_it_is():
+    """One that the user's code catches is a graph break."""
+
+    def f(x):
+        return x.reshape(3, 1).mm(x.reshape(3, 1))
+
+    def caught(x):
+        try:
+            return f(x)
+        except RuntimeError:
+            return x
+
+    for body, error, text in (
+        (f, RuntimeError, "cannot be multiplied"),
+        (caught, dynfix.GraphBreakError, "fullgraph=True"),
+    ):
+        fn = dynfix.compile(body, backend="eager", fullgraph=True)
+        for _ in range(2):
+            with pytest.raises(error, match=text):
+                fn(X)
+
+
 class WritesThenPrints(torch.nn.Module):
     def forward(self, x, y):
         x[-1].zero_()

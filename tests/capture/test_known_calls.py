@@ -149,6 +149,11 @@ class Norm(torch.autograd.Function):
         return gx, (grad * y).sum(dim=0), grad.sum(dim=0), None
 
 
+def binned(x):
+    made = torch.histogramdd(x[:, :2].detach(), bins=[2, 3])
+    return x.sum(), made.hist, made.bin_edges[1]
+
+
 @torch.jit.script
 def scripted(x, y):
     return x * 2 + torch.sigmoid(y)
@@ -187,7 +192,7 @@ PROGRAMS = {
     "scripted": lambda x: scripted(x, x) + 1,
     **{
         f.__name__: f
-        for f in (sent, counted, counter, queue, stack, labelled, split, without_history)
+        for f in (sent, counted, counter, queue, stack, labelled, split, without_history, binned)
     },
 }
 
@@ -384,7 +389,30 @@ def test_clipping_of_gradients_does_not_break():
     one_graph(same(make, *[(X,), (Y,)] * 3, tolerance=(1e-5, 1e-6)))
 
 
+@torch.library.custom_op("dynfix_tests::larger", mutates_args=())
+def larger(x: torch.Tensor) -> torch.Tensor:
+    return x[x > -9].clone()
+
+
+larger.register_fake(lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()))
+
+
+@torch.library.custom_op("dynfix_tests::without_fake", mutates_args=())
+def without_fake(x: torch.Tensor) -> torch.Tensor:
+    return x.flip(0)
+
+
+torch.library.define("dynfix_tests::tripled", "(Tensor x) -> Tensor")
+torch.library.impl("dynfix_tests::tripled", "CPU", lambda x: x * 3)
+torch.library.register_fake("dynfix_tests::tripled", torch.empty_like)
+
+
 ASKING = {
+    "overload": lambda x: (x * 2)[torch.ops.aten.nonzero.default(x > -9)[:, 0]] + 1,
+    "custom operator": lambda x: larger(x.detach() * 2) + x.sum(),
+    "overload of one": lambda x: torch.ops.dynfix_tests.larger.default(x.detach()) + x.sum(),
+    "gradients through a kernel": lambda x: torch.ops.dynfix_tests.tripled(x * 2) + x,
+    "custom operator without a fake": lambda x: without_fake(x.detach() * 2) + x,
     "ctc_loss": lambda x: F.ctc_loss((x @ x.mT).log_softmax(-1)[:, None], ONES, (3,), (2,)),
     "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x * 2, x, x.exp()).sin(),
     "cov": lambda x: torch.cov(x * 2) + 1,
@@ -400,6 +428,9 @@ def test_what_asks_for_its_data_runs_between_two_graphs(name):
     steps = [(torch.randn(3, 3).requires_grad_(),) for _ in range(3)]
     fn = same(lambda: ASKING[name], *steps, backend="native", tolerance=(1e-3, 1e-4))
     assert sum(entry.hits for entry in fn._dynfix_entry._dispatcher.entries) == 2
+    x = torch.randn(3, 3).requires_grad_()
+    found, expected = (torch.autograd.grad(f(x).sum(), x)[0] for f in (fn, ASKING[name]))
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_dropout_that_is_off_draws_nothing(monkeypatch):
@@ -417,3 +448,13 @@ def test_a_dropout_that_is_off_draws_nothing(monkeypatch):
     marks = [["draws" in node.meta for node in segment.module.graph.nodes] for segment in seen]
     assert [segment.random for segment in seen] == [False, True]
     assert [any(each) for each in marks] == [False, True]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_dropout_of_all_elements_draws_nothing(grad):
+    call = dynfix.compile(lambda x: F.dropout(x, 1.0) + x)
+    for seed in range(3):
+        x = torch.tensor([1.0, -2.0, torch.inf, torch.nan]).requires_grad_(grad)
+        before = torch.manual_seed(seed).get_state()
+        torch.testing.assert_close(call(x), F.dropout(x, 1.0) + x, equal_nan=True)
+        assert torch.equal(torch.get_rng_state(), before)

@@ -114,6 +114,24 @@ def test_results_lie_as_eagers_where_a_meta_function_says_otherwise(fn, grad, dy
             torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("strides", [(16, 1), (8, 2), (2, 8)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_with_gaps_keeps_them(strides, dynamic):
+    def fill(x):
+        made = torch.empty_strided(x.shape, strides)
+        made[:] = x * 2
+        return made
+
+    options = {"strict": True, "verify_ir": True}
+    compiled = dynfix.compile(fill, dynamic=dynamic, options=options)
+    for _ in range(3):
+        x = torch.randn(4, 4)
+        found, expected = compiled(x), fill(x)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == strides
+        assert found.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
+
+
 def tensors(result):
     return result if isinstance(result, tuple) else (result,)
 

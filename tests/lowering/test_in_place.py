@@ -84,6 +84,13 @@ def read_between(cache, k):
     return between
 
 
+def written_further(cache, k, at):
+    cache.index_copy_(1, at, k)
+    after = cache + 1
+    after.index_copy_(1, at.flip(0), k * 2)
+    return after.index_add(1, at, k)
+
+
 def adam(p, g, m, v, step):
     step += 1
     m.lerp_(g, 0.1)
@@ -120,6 +127,7 @@ CASES = {
     written_and_read: lambda: (cache(), randn(4, 1, 8), rows(1), randn(4, 1, 8)),
     read_before: lambda: (cache(), randn(4, 1, 8)),
     read_between: lambda: (cache(), randn(4, 1, 8)),
+    written_further: lambda: (cache(), randn(4, 2, 8), rows(2)),
     adam: lambda: (randn(40), randn(40), randn(40), randn(40).abs(), torch.tensor(3.0)),
 }
 

@@ -2,9 +2,11 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint
+from dynfix.lowering.graphs import decompose
 from dynfix.lowering.joint import compile_graph
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.options import Options
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import symbolic_trace
 
 from .harness import CHECKED, UNFUSED, assert_same, check, check_gradients, compiled
@@ -393,3 +395,14 @@ def test_labels_behind_the_first_negative_one_do_not_count(reduction):
 
     for _ in range(3):
         check_gradients(fn, torch.randn(4, 4))
+
+
+def test_a_decomposition_is_replaced_after_it_was_used():
+    torch.library.define("dynfix_tests::stepped", "(Tensor x) -> Tensor")
+    torch.library.impl("dynfix_tests::stepped", "CompositeImplicitAutograd", lambda x: x)
+    step, zero = torch.ops.dynfix_tests.stepped.default, torch.zeros(())
+    step.py_impl(torch._C.DispatchKey.CompositeImplicitAutograd)(lambda x: x + 1)
+    with enable_python_dispatcher():
+        assert step(zero) == 1
+        decompose.replace_decomposition(step, lambda plain: lambda x: plain(x) * 5)
+        assert step(zero) == 5

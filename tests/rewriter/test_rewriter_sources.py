@@ -40,6 +40,15 @@ def test_lambdas_on_one_line_are_told_apart():
     )
 
 
+def test_lambdas_of_comprehensions(tmp_path):
+    text = (
+        "plus = [lambda x: x + n for n in (1, 2)]\ntimes = list(lambda x: x * n for n in (2, 3))\n"
+    )
+    module = write(tmp_path, text)
+    for f, found in zip(module.plus + module.times, (7, 7, 15, 15), strict=True):
+        assert emit.rewrite(f, Forms)(5) == f(5) == found
+
+
 def test_a_lambda_over_lines_keeps_its_lines():
     f = (  # noqa: E731
         lambda x:

@@ -248,7 +248,7 @@ def _reversed(rec: Recorder, value: Any) -> Any:
     return reversed(value)
 
 
-def _dict(rec: Recorder, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+def _dict(rec: Recorder, /, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     mapped = [isinstance(arg, dict) or hasattr(type(arg), "keys") for arg in args]
     taken = [
         iteration.pairs(rec, arg)

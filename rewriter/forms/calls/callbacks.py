@@ -102,7 +102,7 @@ def _stand_in(rec: Recorder, module: torch.nn.Module, before: _Held) -> torch.nn
     """A module that holds what `module` holds, and passes its calls on."""
 
     class StandIn(torch.nn.Module):
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
             if not rec.active:
                 return module(*args, **kwargs)
             earlier = current.install(rec)

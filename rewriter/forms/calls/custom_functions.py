@@ -146,7 +146,7 @@ class Called:
         owner = getattr(self.function, "__self__", None) or self.function
         return str(getattr(owner, "__name__", "") or getattr(owner, "name", "function"))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
 

@@ -112,7 +112,7 @@ def _made_anew(value: Any) -> bool:
     return type(value) is types.FunctionType and value.__closure__ is not None
 
 
-def module(family: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
+def module(family: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`called(*args, **kwargs)` of a module."""
     return _module(family, called, args, kwargs)
 

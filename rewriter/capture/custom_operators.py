@@ -1,0 +1,74 @@
+"""Custom operators that no graph can hold: fake tensors cannot tell their results (sizes depend on
+data, or there is no fake form), or gradients pass through their kernels."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._pytree import tree_map_only
+
+from .nested import tensors_in
+from .values import Meta
+
+_REFUSALS = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+_OWN = frozenset({"aten", "prims", "prim", "dynfix"})
+_WITHOUT_GRADIENTS = frozenset({"_c10d_functional", "c10d"})
+_DERIVATIVES = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+_refused: dict[Any, bool] = {}  # by operator, as its first call answered
+
+
+def why_apart(func: Any, args: Any, kwargs: Any) -> str:
+    """Why the call runs between graphs; empty if it need not."""
+    packet = getattr(func, "overloadpacket", func)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return ""
+    space, name = packet._qualified_op_name.split("::")
+    if space in _OWN:
+        return ""
+    if packet not in _refused:
+        _refused[packet] = _is_refused(func, args, kwargs)
+    if _refused[packet]:
+        return f"the result of {name} is known when it has run"
+    counts = space not in _WITHOUT_GRADIENTS and _is_differentiated(args, kwargs)
+    if counts and any(map(_has_no_derivative, _names(func))):
+        return f"gradients go through the kernel of {name}, which has no derivative"
+    return ""
+
+
+def _is_refused(func: Any, args: Any, kwargs: Any) -> bool:
+    try:
+        with torch._C.DisableTorchFunction(), FakeTensorMode(), torch.no_grad():
+            like = tree_map_only(torch.Tensor, lambda each: Meta.of(each).fake(), (args, kwargs))
+            func(*like[0], **like[1])
+    except _REFUSALS:
+        return True
+    except Exception as error:  # others will come again from the operator itself
+        return "no fake impl" in str(error)
+    return False
+
+
+def _is_differentiated(args: Any, kwargs: Any) -> bool:
+    given = tensors_in((args, tuple(kwargs.values())))
+    return torch.is_grad_enabled() and any(each.requires_grad for each in given)
+
+
+def _names(func: Any) -> Iterator[str]:
+    if isinstance(func, torch._ops.OpOverload):
+        yield func.name()
+    else:
+        yield from (getattr(func, overload).name() for overload in func.overloads())
+
+
+def _has_no_derivative(name: str) -> bool:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return not any(has_kernel(name, key) for key in _DERIVATIVES)
