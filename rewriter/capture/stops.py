@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,7 @@ class StoppableMode(TorchFunctionMode):
         self.sites: list[catalogue.Site] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.identity_asked = False
+        self.of_user: Exception | None = None  # raised for what the user's code gave
         self.cuttable = True
         self.open_shapes: set[Value] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -88,13 +90,20 @@ class StoppableMode(TorchFunctionMode):
         return result
 
     def _ran_user_code(self, error: Exception) -> bool:
-        """Whether the error came through a frame of rewritten code, below the operator that sees
-        it."""
-        trace = error.__traceback__
-        while trace is not None:
-            if self.rewriter.is_rewritten(trace.tb_frame.f_code):
+        """Whether the error, or what Python made it from (a StopIteration that left a generator),
+        came through a frame of rewritten code, below the operator that sees it."""
+        if error is self.of_user:
+            return True
+        cause: BaseException | None = error
+        seen: set[int] = set()
+        while cause is not None and id(cause) not in seen:
+            seen.add(id(cause))
+            if any(
+                self.rewriter.is_rewritten(frame.f_code)
+                for frame, _ in traceback.walk_tb(cause.__traceback__)
+            ):
                 return True
-            trace = trace.tb_next
+            cause = cause.__cause__
         return False
 
     def stop(self, reason: catalogue.Reason, detail: str) -> None:

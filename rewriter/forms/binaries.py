@@ -199,7 +199,7 @@ def _identity(rec: Recorder, function: Callable[..., Any], a: Any, b: Any) -> An
 def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
     method = python_method(rec, b, "__contains__")
     if method is not None:
-        found = bool(rec.call(method, (b, a), {}))
+        found = branches.truth(rec, rec.call(method, (b, a), {}))
         return found if op == "in" else not found
     if isinstance(b, list | tuple) and not all(map(is_constant, (a, *b))):
         found = _is_among(rec, a, b)

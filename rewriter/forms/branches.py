@@ -6,7 +6,7 @@ import torch
 
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
-from . import items
+from . import c_calls, items
 from .lookup import python_method
 
 
@@ -20,6 +20,9 @@ def truth(rec: Recorder, value: Any) -> bool:
     for name in ("__bool__", "__len__"):
         method = python_method(rec, value, name)
         if method is not None:
-            return bool(rec.call(method, (value,), {}))
+            answer: Any = rec.call(method, (value,), {})
+            if name == "__len__" and type(answer) in scalars.TRACED and answer >= 0:
+                return bool(answer)
+            return bool(c_calls.given(rec, bool, value, name, answer))
     items.guard_structure(rec, value)
     return bool(value)

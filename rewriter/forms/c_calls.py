@@ -2,11 +2,12 @@
 they are Python code of the user's, the call is unseen."""
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 from .. import catalogue
 from ..capture.guarded_kinds import is_constant
-from ..capture.numbers.scalars import TRACED
+from ..capture.numbers.scalars import TRACED, settle
 from ..capture.trace import Recorder
 from .lookup import PLAIN_TYPES, is_stable, on_class
 
@@ -29,6 +30,17 @@ def runs_python(cls: type, name: str) -> bool:
     return (
         isinstance(found, types.FunctionType) and not is_stable(found) and not is_generated(found)
     )
+
+
+def given(rec: Recorder, ask: Callable[[Any], Any], owner: Any, name: str, answer: Any) -> Any:
+    """`ask(owner)`, whose special method `name` gave `answer`: Python's own check of that."""
+    plain = settle(answer) if type(answer) in TRACED else answer
+    stand_in: Any = type(type(owner).__name__, (), {name: lambda self: plain})
+    try:
+        return ask(stand_in())
+    except Exception as error:
+        rec.of_user = error
+        raise
 
 
 def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:

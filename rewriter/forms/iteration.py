@@ -13,7 +13,7 @@ from ...runtime.guard import Item, Length
 from .. import catalogue
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
-from . import items
+from . import c_calls, items
 from .lookup import python_method
 
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -30,7 +30,11 @@ def over(rec: Recorder, iterable: Any) -> Any:
     method = python_method(rec, iterable, "__iter__")
     if method is not None:
         made = rec.call(method, (iterable,), {})
-        return _advanced(rec, made) if python_method(rec, made, "__next__") else over(rec, made)
+        if python_method(rec, made, "__next__"):
+            return _advanced(rec, made)
+        if not hasattr(type(made), "__next__"):
+            return c_calls.given(rec, iter, iterable, "__iter__", made)
+        return over(rec, made)
     if isinstance(iterable, Iterator):
         return _iterator(rec, iterable)
     moving = _moving_parts(rec, iterable) if type(iterable) is tuple else None

@@ -469,3 +469,11 @@ def test_inference_mode_inside(backend):
             assert a.is_inference() == b.is_inference() and a.requires_grad == b.requires_grad
             assert a.stride() == b.stride() and torch.equal(a, b)
         assert found[0] is found[3] and found[4].data_ptr() == found[0].data_ptr()
+
+
+def test_the_recording_is_no_mode_of_the_users():
+    def body(x):
+        asked = torch.overrides.has_torch_function((x,)), torch._C._len_torch_function_stack()
+        return x + 1, asked, torch.overrides.has_torch_function_unary(x)
+
+    one_graph(same(lambda: body, (X,), (X,)))

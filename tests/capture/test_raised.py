@@ -1,5 +1,7 @@
-"""`raise` of a class: what the exception is made of is guarded."""
+"""`raise` of a class: what the exception is made of is guarded. What Python itself raises for what
+the user's code gave, it raises here too, and asks once."""
 
+import dynfix
 import pytest
 from helpers import X, one_graph, same
 
@@ -44,3 +46,85 @@ def test_an_exception_leaves():
         raise Failure from KeyError(y.shape[0])
 
     same(lambda: body, (X,), (X,))
+
+
+def ended():
+    yield 1
+    raise StopIteration("early")
+
+
+def emptied():
+    yield 1
+    next(iter(()))
+
+
+@pytest.mark.parametrize("made", [ended, emptied])
+@pytest.mark.parametrize("taken", [lambda made: (next(made), next(made)), list])
+def test_a_generator_raises_stop_iteration(made, taken):
+    def body(x):
+        try:
+            return x + len(taken(made()))
+        except RuntimeError as error:
+            return x * 2, str(error)
+
+    same(lambda: body, (X,), (X,))
+
+
+class Answers:
+    """Its special methods give what they may, or may not, and are counted."""
+
+    def __init__(self, answer):
+        self.answer, self.asked = answer, 0
+
+    def _answered(self):
+        self.asked += 1
+        return self.answer
+
+    def __contains__(self, value):
+        return self._answered()
+
+    __bool__ = __float__ = __hash__ = __int__ = __iter__ = __str__ = _answered
+
+
+class Made:
+    def __init__(self, asked):
+        return asked._answered()
+
+
+ASKED = {
+    "if": lambda x, asked: x + 1 if asked else x,
+    "not": lambda x, asked: not asked,
+    "bool": lambda x, asked: bool(asked),
+    "float": lambda x, asked: x + float(asked),
+    "hash": lambda x, asked: hash(asked),
+    "int": lambda x, asked: x + int(asked),
+    "iter": lambda x, asked: [x + value for value in asked],
+    "str": lambda x, asked: str(asked),
+    "in": lambda x, asked: x in asked,
+    "init": lambda x, asked: Made(asked),
+}
+
+
+@pytest.mark.parametrize("answer", [1, -1, 1.5, "a", None, True])
+@pytest.mark.parametrize("name", ASKED)
+def test_special_methods_that_answer_wrongly(name, answer):
+    made = [Answers(answer), Answers(answer)]
+    outcomes = []
+    for asked, fn in zip(
+        made, (ASKED[name], dynfix.compile(ASKED[name], backend="eager")), strict=True
+    ):
+        try:
+            outcomes.append(repr(fn(X, asked)))
+        except Exception as error:
+            outcomes.append((type(error), str(error)))
+    assert outcomes[0] == outcomes[1] or "object at" in outcomes[0]
+    assert made[0].asked == made[1].asked
+
+
+@pytest.mark.parametrize("answer", [-1, "a", 2])
+def test_lengths_that_are_none(answer):
+    class Sized:
+        def __len__(self):
+            return answer
+
+    same(lambda: lambda x: x + 1 if Sized() else x, (X,), (X,))

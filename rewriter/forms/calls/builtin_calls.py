@@ -132,22 +132,11 @@ def _len(rec: Recorder, obj: Any) -> int:
     if method is not None:
         answer: Any = rec.call(method, (obj,), {})
         traced = type(answer) in scalars.TRACED and isinstance(answer, int)
-        return answer if traced and answer >= 0 else len(_Answers(answer))
+        if traced and answer >= 0:
+            return answer
+        return c_calls.given(rec, len, obj, "__len__", answer)  # type: ignore[no-any-return]
     items.guard_structure(rec, obj)
     return len(obj)
-
-
-class _Answers:
-    """Python's own checks of what a `__len__` or `__hash__` gave."""
-
-    def __init__(self, answer: Any) -> None:
-        self._answer = scalars.settle(answer) if type(answer) in scalars.TRACED else answer
-
-    def __len__(self) -> int:
-        return self._answer  # type: ignore[no-any-return]
-
-    def __hash__(self) -> int:
-        return self._answer  # type: ignore[no-any-return]
 
 
 def _number(cls: Any) -> Callable[..., Any]:
@@ -163,10 +152,12 @@ def _number(cls: Any) -> Callable[..., Any]:
             return scalars.apply(cls, args[0].item())
         if len(args) == 1 and type(args[0]) in scalars.TRACED:
             return args[0] if isinstance(args[0], cls) else scalars.apply(cls, args[0])
-        method = python_method(rec, args[0], f"__{cls.__name__}__") if args else None
+        method = python_method(rec, args[0], f"__{cls.__name__}__") if len(args) == 1 else None
         if method is not None:
             made = rec.call(method, (args[0],), {})
-            return scalars.apply(cls, made) if type(made) in scalars.TRACED else cls(made)
+            if type(made) in scalars.TRACED and isinstance(made, cls):
+                return made
+            return c_calls.given(rec, cls, args[0], f"__{cls.__name__}__", made)
         items.guard_arguments(rec, args, kwargs)
         return cls(*settle_in(args), **settle_in(kwargs))
 
@@ -182,20 +173,14 @@ def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
         return scalars.apply(str, args[0])  # type: ignore[no-any-return]
     items.guard_arguments(rec, args, kwargs)
     args = settle_in(args)
-    method = (
-        python_method(
-            rec,
-            args[0],
-            "__str__" if on_class(type(args[0]), "__str__") is not object.__str__ else "__repr__",
-        )
-        if len(args) == 1
-        else None
-    )
-    if method is not None and not isinstance(
-        args[0], torch.nn.Module | torch.Tensor | BaseException
-    ):
-        made: Any = rec.call(method, (args[0],), {})
-        return made if type(made) in scalars.TRACED else str(made)  # type: ignore[no-any-return]
+    if len(args) == 1 and not isinstance(args[0], torch.nn.Module | torch.Tensor | BaseException):
+        has_own = on_class(type(args[0]), "__str__") is not object.__str__
+        name = "__str__" if has_own else "__repr__"
+        method = python_method(rec, args[0], name)
+        if method is not None:
+            made: Any = rec.call(method, (args[0],), {})
+            kept = type(made) in scalars.TRACED and isinstance(made, str)
+            return made if kept else c_calls.given(rec, str, args[0], name, made)  # type: ignore[no-any-return]
     return str(*args, **kwargs)
 
 
@@ -357,7 +342,10 @@ def _id(rec: Recorder, obj: Any) -> int:
 
 def _hash(rec: Recorder, obj: Any) -> int:
     method = python_method(rec, obj, "__hash__")
-    return hash(obj) if method is None else hash(_Answers(rec.call(method, (obj,), {})))
+    if method is None:
+        return hash(obj)
+    answer = rec.call(method, (obj,), {})
+    return c_calls.given(rec, hash, obj, "__hash__", answer)  # type: ignore[no-any-return]
 
 
 def _of_process(function: Callable[[], Any]) -> Callable[..., Any]:

@@ -53,6 +53,7 @@ from . import (
     transforms,
 )
 from .known_calls import (
+    ASKS_OVERRIDES,
     COMPILING,
     CONSTANT,
     DISABLED,
@@ -228,6 +229,12 @@ def _is_tensor(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return function(*args, **kwargs)
 
 
+def _overrides(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    items.guard_arguments(rec, args, kwargs)
+    with rec.off_stack():
+        return function(*plain_in(args), **plain_in(kwargs))
+
+
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's own code runs as it is; its tensor work passes by the recorder's mode. Python code
     that the mode does not see as one call gets plain numbers: C code below it would take traced
@@ -326,7 +333,9 @@ def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
         return cls(*args, **kwargs)
     made = _new(rec, cls, new, args, kwargs)
     if isinstance(made, cls):
-        call(rec, init, (made, *args), kwargs)
+        answer = call(rec, init, (made, *args), kwargs)
+        if answer is not None:
+            c_calls.given(rec, type, made, "__init__", answer)
     return made
 
 
@@ -446,6 +455,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: _is_hashable_in(f, builtin_calls.HANDLERS), builtin_calls.call),
     (modules.is_entry, modules.call_entry),
     (lambda f: f is torch.is_tensor, _is_tensor),
+    (lambda f: _is_hashable_in(f, ASKS_OVERRIDES), _overrides),
     (_is_ours, _torch),
     (custom_functions.is_apply, custom_functions.call),
     (script_functions.takes, script_functions.call),

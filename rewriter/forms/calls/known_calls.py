@@ -158,7 +158,19 @@ for _namespace in (torch, torch.random, torch.cuda, torch.cuda.random, torch.bac
 for _name in ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed", "fork_rng"):
     STOPS.setdefault(getattr(torch.random, _name), catalogue.UNSUPPORTED)
 
-COMPILING: set[Any] = {torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling}
+COMPILING: set[Any] = {
+    torch.compiler.is_compiling,
+    torch.compiler.is_dynamo_compiling,
+    torch._utils.is_compiling,
+}
+# What would see the recording's own mode.
+ASKS_OVERRIDES: set[Any] = {
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+    torch._C._is_torch_function_mode_enabled,
+    torch._C._len_torch_function_stack,
+}
 DISABLED: set[Any] = set()
 INLINED: set[Any] = set()
 CONSTANT: set[Any] = set()  # assume_constant_result
