@@ -78,4 +78,11 @@ class Around:
         elif self.lone:
             made = lambda *args: inner(*args)[: -self.lone]  # noqa: E731
         made.idle, made.drawing = frozenset(self.idle), self.drawing
+        facts = getattr(compiled, "node_facts", None)
+        made.node_facts = None if facts is None else self._for_node(facts)
         return made  # type: ignore[no-any-return]
+
+    def _for_node(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """The same for a native node, which does it itself."""
+        cut = tuple({*facts["cut"], *self.cut_off})
+        return {**facts, "cut": cut, "single": self.single, "lone": 0 if self.single else self.lone}
