@@ -1,6 +1,7 @@
 // What autograd_node.cpp needs of Python and of torch's autograd, for the versions of torch that there are.
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
@@ -142,6 +143,26 @@ inline bool any_autocast() {
   return !c10::impl::tls_local_dispatch_key_set().excluded_.has_all(c10::autocast_dispatch_keyset);
 }
 
+constexpr int64_t kFewBytes = 1 << 14;
+
+// One number, expanded, as the gradient of a sum is: without the dispatcher, a copy of a few of it costs more than a small product.
+inline bool is_small_number(const at::Tensor &tensor) {
+  if (!tensor.is_cpu() || tensor.dim() == 0 || tensor.numel() == 0 || tensor.numel() * (int64_t)tensor.itemsize() > kFewBytes) return false;
+  for (int64_t k = 0; k < tensor.dim(); k++)
+    if (tensor.size(k) != 1 && tensor.stride(k) != 0) return false;
+  return c10::impl::tls_local_dispatch_key_set().included_.has_any(c10::DispatchKeySet(c10::DispatchKey::Python)) == false;
+}
+
+inline at::Tensor repeated(const at::Tensor &tensor) {
+  at::Tensor made(at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type()));
+  const size_t item = tensor.itemsize(), bytes = tensor.numel() * item;
+  char *into = static_cast<char *>(made.data_ptr());
+  std::memcpy(into, tensor.const_data_ptr(), item);
+  for (size_t done = item; done < bytes; done *= 2) std::memcpy(into + done, into, std::min(done, bytes - done));
+  return made;
+}
+
 inline at::Tensor contiguous(at::Tensor &&tensor) {
-  return tensor.is_contiguous() ? std::move(tensor) : tensor.contiguous();
+  if (tensor.is_contiguous()) return std::move(tensor);
+  return is_small_number(tensor) ? repeated(tensor) : tensor.contiguous();
 }
