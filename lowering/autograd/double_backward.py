@@ -16,9 +16,9 @@ import torch
 
 from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError
+from ...runtime.torch_headers import torch_parts
 from ..graphs.random_numbers import redrawn
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
-from .native_engine import native_part
 from .native_nodes import with_node
 
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
@@ -90,7 +90,7 @@ class Differentiable:
 
     def _make_native(self, cls: Any, tensors: Sequence[Any]) -> None:
         """Have later calls made natively, if that part is there."""
-        native = native_part()
+        native = torch_parts()
         if native is None or self._node_facts is None or self._native is not None:
             return
         facts = {

@@ -17,7 +17,7 @@ import torch
 from ..sizes import contiguous_strides
 from .aot_calls import RuntimeWrapper, Wrapped, post_compile
 from .aot_parts import runtime_wrappers, schemas
-from .plain_calls import plain_call
+from .plain_calls import plain_call, program_in
 
 _OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
 _UNUSUAL = (
@@ -59,14 +59,6 @@ def lean_call(one: Wrapped) -> Callable[..., Any] | None:
     if written is None or not getattr(program, "_boxed_call", False):
         return None
     return plain_call(program, written, one.without_autocast)
-
-
-def program_in(call: Any) -> Any:
-    """The program behind wrappers that only hand on where nothing is made of random numbers and
-    tokens: torch 2.11 has such around every program."""
-    while hasattr(call, "__wrapped__"):
-        call = call.__wrapped__
-    return call
 
 
 def plain_writes(one: Wrapped) -> list[int] | None:
@@ -206,7 +198,7 @@ def _node_facts(
     constant: Sequence[int],
     without_autocast: bool,
 ) -> dict[str, Any]:
-    """What the native node has to know of the function (`runtime/native/autograd_node.cpp`)."""
+    """What the native node has to know of the function (`runtime/native/autograd_node.h`)."""
     return {
         "forward": forward,
         "own": facts.num_forward_returns,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from .lean_calls import program_in
+from .plain_calls import program_in
 
 
 class NodeContext:

@@ -31,6 +31,14 @@ def plain_call(
     return call
 
 
+def program_in(call: Any) -> Any:
+    """The program behind wrappers that only hand on where nothing is made of random numbers and
+    tokens: torch 2.11 has such around every program."""
+    while hasattr(call, "__wrapped__"):
+        call = call.__wrapped__
+    return call
+
+
 def without_history(compiled: Callable[..., Any], cut_off: frozenset[int]) -> Callable[..., Any]:
     """`compiled`, given the inputs of `cut_off` without their history: eager would not look into it
     either, and it may have been freed."""

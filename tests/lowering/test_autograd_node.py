@@ -9,7 +9,8 @@ import weakref
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.autograd import double_backward, native_engine
+from dynfix.lowering.autograd import double_backward
+from dynfix.runtime import torch_headers
 from torch.utils.checkpoint import checkpoint
 
 F = torch.nn.functional
@@ -21,11 +22,11 @@ def made(request, monkeypatch):
     """How many native functions were made, as a list; none in Python."""
     found = []
     if request.param == "python":
-        monkeypatch.setattr(double_backward, "native_part", lambda: None)
+        monkeypatch.setattr(double_backward, "torch_parts", lambda: None)
         yield found
         return
-    native_engine.load()
-    if native_engine.native_part() is None:
+    torch_headers.load()
+    if torch_headers.torch_parts() is None:
         pytest.skip("no native nodes here")
     with_node = double_backward.with_node
 

@@ -2,11 +2,8 @@
 //   Function(facts)          facts: a dict, read in `configure`; call it with a call's tensors and numbers
 //   function.backward        the backward program, or None: until then, and for what is unusual, `unusual(saved, gradients)` serves
 //   Saved                    what one call keeps for its backward, as `unusual` is given it
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-
-#include "autograd_python.h"
+#pragma once
+#include "torch_side.h"
 
 namespace {
 
@@ -492,7 +489,7 @@ PyType_Slot function_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec function_spec = {"dynfix.runtime.native.autograd_node.Function", sizeof(Function), 0,
+PyType_Spec function_spec = {"dynfix.runtime.native.torch_parts.Function", sizeof(Function), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC, function_slots};
 
 // -- Saved, the type
@@ -615,18 +612,6 @@ PyType_Slot saved_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec saved_spec = {"dynfix.runtime.native.autograd_node.Saved", sizeof(Saved), 0, Py_TPFLAGS_DEFAULT, saved_slots};
-
-PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "autograd_node", "Autograd nodes of compiled functions.", -1, nullptr,
-                          nullptr, nullptr, nullptr, nullptr};
+PyType_Spec saved_spec = {"dynfix.runtime.native.torch_parts.Saved", sizeof(Saved), 0, Py_TPFLAGS_DEFAULT, saved_slots};
 
 }  // namespace
-
-PyMODINIT_FUNC PyInit_autograd_node() {
-  PyObject *module = PyModule_Create(&module_def);
-  if (module == nullptr) return nullptr;
-  saved_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&saved_spec));
-  PyObject *type = PyType_FromSpec(&function_spec);
-  if (saved_type == nullptr || type == nullptr || PyModule_AddObject(module, "Function", type) < 0) return nullptr;
-  return module;
-}

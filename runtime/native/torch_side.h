@@ -1,5 +1,9 @@
-// What autograd_node.cpp needs of Python and of torch's autograd, for the versions of torch that there are.
+// What torch_parts.cpp needs of Python and of torch, for the versions of torch that there are.
 #pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
