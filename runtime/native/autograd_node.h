@@ -82,6 +82,7 @@ struct CompiledNode final : torch::autograd::Node {
     if (!arguments) return through_python(gradients);
     if (!torch::autograd::get_current_graph_task_keep_graph()) {
       release();
+      freed = true;
       args.clear();
       kept.clear();
     }
@@ -168,7 +169,7 @@ bool is_served(const Function &f, PyObject *const *args, Py_ssize_t count) {
   if (!c10::GradMode::is_enabled() || count != f.places->inputs) return false;
   for (Py_ssize_t i = 0; i < count; i++) {
     if (!THPVariable_CheckExact(args[i])) {
-      if (PyLong_Check(args[i]) || args[i] == Py_None) continue;
+      if (PyLong_Check(args[i]) || PyFloat_Check(args[i]) || args[i] == Py_None) continue;
       return false;
     }
     if (!is_plain(THPVariable_Unpack(args[i]))) return false;
