@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from .plain_calls import program_in
 
 
@@ -67,5 +69,36 @@ def with_node(
             made.backward = program_in(cls.compiled_bw)
         return found
 
-    made: Any = native.Function({**facts, "unusual": unusual})
+    def twin(saved: Any) -> Any:
+        return _in_python(NodeContext(saved, cls, made_again), cls, facts)
+
+    made: Any = native.Function({**facts, "unusual": unusual, "twin": twin})
     return made  # type: ignore[no-any-return]
+
+
+def _in_python(kept: NodeContext, cls: Any, facts: dict[str, Any]) -> torch.Tensor:
+    """A tensor with AOTAutograd's own node for the call, which compiled autograd traces. Raises
+    RuntimeError where the call's tensors were let go of."""
+    saved, call, taken = kept.saved_tensors, kept.dynfix_call, facts["taken"]
+    shapes = kept._input_metadata
+
+    class Adopted(cls):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            ctx.save_for_backward(*saved)
+            ctx._tensors_no_vc_check, ctx.symints = kept._tensors_no_vc_check, kept.symints
+            ctx.opaque_objects, ctx._materialize_non_diff_grads = (), False
+            made = [torch.empty(0) for _ in range(facts["own"])]
+            for k in taken:
+                how = {"dtype": shapes[k].dtype, "device": shapes[k].device}
+                made[k] = torch.empty(tuple(shapes[k].shape), **how)
+            ctx.mark_non_differentiable(*(t for k, t in enumerate(made) if k not in taken))
+            return tuple(made)
+
+    cut = facts["cut"]
+    given = [t.detach() if k in cut else t for k, t in enumerate(call.tensors)]
+    with torch.enable_grad():
+        made: torch.Tensor = Adopted.apply(*given)[taken[0]]
+    node: Any = made.grad_fn
+    node.dynfix_call, node.materialize_grads = call, False
+    return made

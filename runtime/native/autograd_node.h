@@ -12,7 +12,7 @@ constexpr auto kModified = "has been modified by an inplace operation";
 struct Function {
   PyObject_HEAD
   vectorcallfunc call;
-  PyObject *forward, *backward, *python, *unusual, *prepare, *checked, *unchecked, *numbers, *layouts;
+  PyObject *forward, *backward, *python, *unusual, *prepare, *twin, *checked, *unchecked, *numbers, *layouts;
   Places *places;
   Py_ssize_t own, lone;
   bool without_autocast, single, keeps_call, writes, asks_deterministic;
@@ -34,6 +34,7 @@ struct CompiledNode final : torch::autograd::Node {
   std::vector<at::Tensor> unchecked;
   std::vector<int64_t> versions;
   bool freed = false, was_unusual = false;
+  mutable NodePtr twin;  // Python's node for the same call, which compiled autograd understands
 
   explicit CompiledNode(torch::autograd::edge_list &&edges) : Node(std::move(edges)) {}
 
@@ -52,6 +53,26 @@ struct CompiledNode final : torch::autograd::Node {
     WithGil held;
     release();
     freed = true;
+    if (twin) twin->release_variables();
+  }
+
+  bool is_aot_backward() const override { return true; }
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &args) const override { python_twin().compiled_args(args); }
+
+  variable_list apply_with_saved(const variable_list &inputs, torch::dynamo::autograd::SwapSavedVariables &saved) override {
+    return python_twin().apply_with_saved(inputs, saved);
+  }
+
+  // The calling convention of `facts().twin`: it gives a tensor with that history.
+  torch::autograd::Node &python_twin() const {
+    if (!twin) {
+      WithGil held;
+      Held made = const_cast<CompiledNode *>(this)->shown_to(facts().twin, nullptr);
+      if (THPVariable_Check(made.get())) twin = THPVariable_Unpack(made.get()).grad_fn();
+      TORCH_CHECK(twin, "a compiled function without a node in Python");
+    }
+    return *twin;
   }
 
   void release() {
@@ -67,7 +88,7 @@ struct CompiledNode final : torch::autograd::Node {
     return checked[k].unpack(getptr());
   }
 
-  Function &facts() { return *reinterpret_cast<Function *>(function.get()); }
+  Function &facts() const { return *reinterpret_cast<Function *>(function.get()); }
 
   variable_list apply(variable_list &&gradients) override {
     WithGil held;
@@ -143,15 +164,20 @@ struct CompiledNode final : torch::autograd::Node {
     for (size_t k = 0; k < gradients.size(); k++)
       PyList_SET_ITEM(list.get(), k, gradients[k].defined() ? wrapped(std::move(gradients[k])) : Py_NewRef(Py_None));
     gradients.clear();
+    return tensors_of(shown_to(facts().unusual, list.get()));
+  }
+
+  // What a function in Python gives that is shown what this node keeps.
+  Held shown_to(PyObject *function, PyObject *argument) {
     Held saved(saved_type->tp_alloc(saved_type, 0));
     if (!saved) throw_python();
     auto *view = reinterpret_cast<Saved *>(saved.get());
     view->node = this;
-    PyObject *both[] = {saved.get(), list.get()};
-    Held made(PyObject_Vectorcall(facts().unusual, both, 2, nullptr));
+    PyObject *both[] = {saved.get(), argument};
+    Held made(PyObject_Vectorcall(function, both, argument == nullptr ? 1 : 2, nullptr));
     view->node = nullptr;
     if (!made) throw_python();
-    return tensors_of(std::move(made));
+    return made;
   }
 };
 
@@ -416,7 +442,7 @@ bool configure(Function *f, PyObject *facts) {
   Py_ssize_t autocast, single, keeps, writes, deterministic;
   const bool all =
       read(facts, "forward", &f->forward) && read(facts, "python", &f->python) && read(facts, "unusual", &f->unusual) &&
-      read(facts, "prepare", &f->prepare) && read(facts, "checked", &f->checked) && read(facts, "unchecked", &f->unchecked) &&
+      read(facts, "prepare", &f->prepare) && read(facts, "twin", &f->twin) && read(facts, "checked", &f->checked) && read(facts, "unchecked", &f->unchecked) &&
       read(facts, "numbers", &f->numbers) && read(facts, "layouts", &f->layouts) && read(facts, "taken", places.taken) &&
       read(facts, "cut", places.cut) && read(facts, "hooked", places.hooked) && read(facts, "written", places.written) &&
       read(facts, "unsafe", places.unsafe) && read(facts, "constant", places.constant) && read(facts, "inputs", &places.inputs) &&
@@ -446,7 +472,7 @@ PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *) {
 int function_traverse(PyObject *object, visitproc visit, void *arg) {
   auto *f = reinterpret_cast<Function *>(object);
   Py_VISIT(Py_TYPE(object));
-  for (PyObject *each : {f->forward, f->backward, f->python, f->unusual, f->prepare, f->layouts}) Py_VISIT(each);
+  for (PyObject *each : {f->forward, f->backward, f->python, f->unusual, f->prepare, f->twin, f->layouts}) Py_VISIT(each);
   return 0;
 }
 
@@ -457,6 +483,7 @@ int function_clear(PyObject *object) {
   Py_CLEAR(f->python);
   Py_CLEAR(f->unusual);
   Py_CLEAR(f->prepare);
+  Py_CLEAR(f->twin);
   Py_CLEAR(f->layouts);
   return 0;
 }

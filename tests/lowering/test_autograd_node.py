@@ -2,6 +2,7 @@
 to it."""
 
 import gc
+import random
 import sys
 import threading
 import weakref
@@ -376,3 +377,24 @@ def test_sizes_that_change(made):
             each(x, weight, bias).square().sum().backward()
             results.append((x.grad, weight.grad, bias.grad))
         same(results)
+
+
+def test_under_compiled_autograd(made):
+    from torch._dynamo import compiled_autograd
+
+    factor = random.uniform(0.5, 1)  # torch's serves nothing that was stored
+
+    def scaled(x, weight, bias):
+        return torch.tanh(x @ weight + bias) * factor
+
+    results, compiled = [], dynfix.compile(scaled)
+    for call in (compiled, compiled, scaled):
+        found = []
+        for seed in range(3):
+            inputs = given(seed)
+            out = call(*inputs).square().sum()
+            with compiled_autograd._enable(torch.compile(backend="eager")):
+                out.backward()
+            found += [one.grad for one in inputs]
+        results.append(found)
+    same(results[1:])
