@@ -1,13 +1,14 @@
 """What a call of captured code costs beside its kernels, and whether calls stay flat.
 
-    python benchmarks/capture_calls.py [opaque overhead outcomes turns objects]
+    python benchmarks/capture_calls.py [opaque overhead training outcomes turns objects]
 
 `opaque`: 20 layers with a call in the middle that capture cannot know, against the same without it
 (wanted: at most 1.1). `overhead`: microseconds of a call whose graphs do nothing, here and under
-torch.compile (MLP: at most 0.5; a small Llama: at most 0.2). `outcomes`, `turns`, `objects`: 1,000
-outcomes of one branch, tensor `while` loops of up to 1,000 turns, 10,000 calls with new objects:
-entries, segments, memory, and the time of a late call against eager's (at most 1.2). Processor
-time, one thread.
+torch.compile (MLP: at most 0.5; a small Llama: at most 0.2). `training`: microseconds of a forward
+with its backward, of models so small that the host is all there is to it, beside eager (wanted: at
+most 1) and torch.compile. `outcomes`, `turns`, `objects`: 1,000 outcomes of one branch, tensor
+`while` loops of up to 1,000 turns, 10,000 calls with new objects: entries, segments, memory, and
+the time of a late call against eager's (at most 1.2). Processor time, one thread.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 
 import dynfix
 import torch
+from dynfix.runtime import guard_native, torch_headers
 from interleave import interleaved
 from torch import nn
 
@@ -148,6 +150,60 @@ def overhead() -> None:
               f" {here / there:.2f} (wanted {wanted})")  # fmt: skip
 
 
+class Block(nn.Module):
+    """A transformer's block."""
+
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, time, width = x.shape
+        parts = self.qkv(self.norms[0](x)).view(batch, time, 3, self.heads, -1)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, time, width))
+        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+
+
+def trained() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)]
+    return {
+        "Linear(16, 16)": (nn.Linear(16, 16), torch.randn(8, 16)),
+        "MLP of 3 layers, 64 wide": (nn.Sequential(*layers), torch.randn(8, 64)),
+        "transformer block, 64 wide": (Block(), torch.randn(1, 8, 64)),
+    }
+
+
+def training() -> None:
+    guard_native.wait()
+    torch_headers.load()
+    for name, (model, x) in trained().items():
+        calls = {"eager": model, "ours": dynfix.compile(model), "torch": torch.compile(model)}
+        for call in calls.values():
+            for _ in range(5):
+                step(call, x)
+        times = interleaved(
+            {each: functools.partial(steps, call, x) for each, call in calls.items()},
+            100,
+            clock=time.process_time,
+        )
+        shown = {each: f"{found.median * 1e6 / STEPS:.1f}" for each, found in times.items()}
+        ratio = times["ours"].median / times["eager"].median
+        print(f"training: {name}, us {shown}: {ratio:.2f} of eager (wanted 1)")
+
+
+STEPS = 20
+
+
+def steps(model: Callable[..., Any], x: torch.Tensor) -> None:
+    for _ in range(STEPS):
+        step(model, x)
+
+
 def memory() -> int:
     gc.collect()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -202,6 +258,7 @@ def main() -> None:
     rows: dict[str, Callable[[], None]] = {
         "opaque": opaque,
         "overhead": overhead,
+        "training": training,
         "outcomes": lambda: flat(
             "outcomes", branch, lambda n: (torch.full((64, 64), (n + 1.5) / 4096),), 1000
         ),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from .gpu_models import SYSTEMS, system, with_native_guards
+from .gpu_models import SYSTEMS, system, with_native_parts
 from .interleave import interleaved
 
 CALLS = 20
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    with_native_guards()
+    with_native_parts()
     for name, make in models().items():
         for kind in options.kinds.split(",") if name in options.only.split(",") else ():
             train = kind == "train"

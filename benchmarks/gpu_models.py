@@ -300,13 +300,13 @@ def summary(rows: list[dict]) -> list[str]:
     return lines
 
 
-def with_native_guards() -> None:
-    """Build the extension that checks guards, which a machine's first compiled function builds
-    beside its first calls: what is timed is what follows."""
-    from dynfix.runtime import build
-    from dynfix.runtime.torch_headers import torch_flags
+def with_native_parts() -> None:
+    """Build the extensions that check guards and hold autograd nodes, which a machine's first
+    compiled functions build beside their first calls: what is timed is what follows."""
+    from dynfix.runtime import build, torch_headers
 
-    build.build_extension("guard", **torch_flags())
+    build.build_extension("guard", **torch_headers.torch_flags())
+    torch_headers.load()
 
 
 def main() -> None:
@@ -324,7 +324,7 @@ def main() -> None:
     if options.case:
         _row(options)
         return
-    with_native_guards()
+    with_native_parts()
     print("columns: " + ", ".join(SYSTEMS), flush=True)
     until = time.time() + options.limit
     rows = [

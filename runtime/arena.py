@@ -7,7 +7,7 @@ block go.
 """
 
 import dataclasses
-from weakref import WeakKeyDictionary
+import weakref
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -41,15 +41,20 @@ class Block:
             self.memory = empty_large((size,), (1,), torch.uint8)
         self.size = size
         self.address = self.memory.data_ptr()
-        self._made: WeakKeyDictionary[ArenaViews, tuple[torch.Tensor, ...]] = WeakKeyDictionary()
+        self._made: dict[int, tuple[torch.Tensor, ...]] = {}  # by the identity of what is wanted
+        self._watched: dict[int, weakref.ref[ArenaViews]] = {}
 
     def tensors(self, wanted: ArenaViews) -> tuple[torch.Tensor, ...]:
         """A tensor for each view. They must be neither returned nor kept beyond the call."""
-        made = self._made.get(wanted)
-        if made is None:
-            with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
-                made = tuple(self._tensor(view) for view in wanted.views)
-            self._made[wanted] = made
+        made = self._made.get(id(wanted))
+        return self._make(wanted) if made is None else made
+
+    def _make(self, wanted: ArenaViews) -> tuple[torch.Tensor, ...]:
+        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+            made = tuple(self._tensor(view) for view in wanted.views)
+        key, tables = id(wanted), (self._made, self._watched)
+        self._watched[key] = weakref.ref(wanted, lambda _: [table.pop(key) for table in tables])
+        self._made[key] = made
         return made
 
     def _tensor(self, view: ArenaView) -> torch.Tensor:

@@ -1,17 +1,20 @@
-"""Callables for compiled loops: native ones, or ctypes where no extension can be built."""
+"""Callables for compiled loops, native ones, or ctypes where no extension can be built; and for
+products by the library."""
 
 import ctypes
 import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
 
 from . import build
 from .errors import BuildError
 from .report import log
+from .result_memory import reinterpreted
 
 
 class CtypesKernel:
@@ -76,3 +79,32 @@ class Library:
         made = kernel_type()(address, name, torch.get_num_threads if big else None)
         _places[id(made)] = made, Place(self._file, name, big)
         return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product of matrices by the library. `layouts`: of the operands, and of where the result is
+    placed, if it is: (shape, strides, offset) of a view, or None for the whole tensor."""
+
+    NAMES: ClassVar = ("mm", "bmm", "addmm", "baddbmm")
+
+    name: str
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...], int] | None, ...]
+    placed: bool
+
+    def __call__(self, *operands: torch.Tensor) -> torch.Tensor | None:
+        given = [
+            tensor if layout is None else reinterpreted(tensor, *layout)
+            for tensor, layout in zip(operands, self.layouts, strict=True)
+        ]
+        target: Any = getattr(torch, self.name)
+        made = target(*given[:-1], out=given[-1]) if self.placed else target(*given)
+        return None if self.placed else made
+
+    def native(self, module: ModuleType) -> Callable[..., Any]:
+        """The same by `native/products.h`."""
+        return module.Product(self.name, self.layouts, self.placed)  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        taken = (layout or "as it is" for layout in self.layouts)
+        return f"operands {', '.join(map(str, taken))}"

@@ -6,12 +6,14 @@ import linecache
 import re
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from . import result_memory
+from . import result_memory, torch_headers
 from .arena import ArenaView, ArenaViews, give_back, take
+from .launch import Product
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -216,7 +218,11 @@ class Program:
             **FAST,
             **constants,
         }
-        self.source = _Writer(self.namespace).write(inputs, steps)
+        writer = _Writer(self.namespace)
+        self.source = writer.write(inputs, steps)
+        self._products = writer.products
+        if self._products:
+            torch_headers.give_parts(self)
         file = f"<dynfix program {name} {next(_numbers)}>"
         linecache.cache[file] = (
             len(self.source),
@@ -233,6 +239,11 @@ class Program:
     def __call__(self, args: list[Any]) -> list[Any]:
         run = self._named_run() if _profiler_enabled() else self._run
         return result_memory.serving(run, args) if self._calls_library else run(args)
+
+    def use(self, native: ModuleType) -> None:
+        """Have products made natively."""
+        for name, product in self._products.items():
+            self.namespace[name] = product.native(native)
 
     def _named_run(self) -> Callable[[list[Any]], list[Any]]:
         """The same code with a name around each kernel, for torch's profiler: `dynfix::` with the
@@ -253,6 +264,29 @@ class Program:
         return self._watched
 
 
+_PRODUCTS: dict[Any, str] = {getattr(torch, name): name for name in Product.NAMES}
+
+
+def _product(step: Extern) -> tuple[Product, list[str]] | None:
+    """The step as a product, and the variables of its operands; None for another call."""
+    name, given = _PRODUCTS.get(step.target), [*step.args, *step.kwargs.values()]
+    if name is None or not step.pure or not step.kwargs.keys() <= {"out"}:
+        return None
+    if not all(isinstance(each, Name) or _is_static(each) for each in given):
+        return None
+    layouts: Any = tuple(
+        (each.shape, each.strides, each.offset) if isinstance(each, View) else None
+        for each in given
+    )
+    return Product(name, layouts, bool(step.kwargs)), [each.name for each in given]
+
+
+def _is_static(value: Any) -> bool:
+    return isinstance(value, View) and all(
+        type(size) is int for size in (*value.shape, *value.strides, value.offset)
+    )
+
+
 class _Writer:
     """Source text of a program: one method a kind of step."""
 
@@ -263,6 +297,7 @@ class _Writer:
         self.only_gpu = gpu_empty()
         self.returned: set[str] = set()  # variables that are results as they are
         self.aliases = False  # whether the arguments being written may be aliases
+        self.products: dict[str, Product] = {}  # by their names in the namespace
         self.block: tuple[
             str, ...
         ] = ()  # names of the functions that take a block and give it back
@@ -343,12 +378,26 @@ class _Writer:
 
     def write_Extern(self, step: Extern) -> None:
         self.origins(step.origins)
+        product = _product(step)
+        if product is not None:
+            return self.product(step, *product)
         target = self.constant(step.target, _identifier(step.target))
         self.aliases = step.pure
         args = [self.value(arg) for arg in step.args]
         args += [f"{key}={self.value(arg)}" for key, arg in step.kwargs.items()]
         self.aliases = False
         self.results(step.results, f"{target}({', '.join(args)})")
+        self.laid_out(step)
+
+    def product(self, step: Extern, product: Product, operands: list[str]) -> None:
+        name = f"{product.name}_{len(self.namespace)}"
+        self.namespace[name] = self.products[name] = product
+        if any(product.layouts):
+            self.add(f"# {product}")
+        self.results(step.results, f"{name}({', '.join(operands)})")
+        self.laid_out(step)
+
+    def laid_out(self, step: Extern) -> None:
         for name, shape, strides, dtype in step.layouts:
             kind = self.constant(dtype, str(dtype).split(".")[-1])
             self.add(f"{name} = expect({name}, {shape}, {strides}, {kind})")

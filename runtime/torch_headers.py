@@ -1,8 +1,21 @@
-"""Building against the headers of the torch that is installed."""
+"""Building against the headers of the torch that is installed; the extension that is built so for
+autograd nodes and products (`native/torch_parts.cpp`): once, in the background, while Python
+serves, which goes on where it cannot be built."""
 
+import functools
+import threading
+import weakref
 from pathlib import Path
+from types import ModuleType
+from typing import Protocol
 
 import torch
+
+from . import build
+from .errors import BuildError
+from .report import log
+
+PATIENCE = 128  # calls with gradients, after which the native parts are worth their compiler
 
 
 def torch_flags() -> dict[str, tuple[str, ...]]:
@@ -16,3 +29,91 @@ def torch_flags() -> dict[str, tuple[str, ...]]:
         "link": link,
         "salt": (torch.__version__, str(torch.version.git_version)),
     }
+
+
+class Waiting(Protocol):
+    """What can make use of the native parts."""
+
+    def use(self, native: ModuleType) -> None:
+        """They are there."""
+
+
+class _Parts:
+    native: ModuleType | None = None
+    patience: int | None = None
+    lock = threading.Lock()
+
+
+_waiting: "weakref.WeakSet[Waiting]" = weakref.WeakSet()
+
+
+def torch_parts() -> ModuleType | None:
+    """The native parts, if they are there; called where they would have served a call, they are
+    loaded or built after some such calls."""
+    if _Parts.native is None:
+        _count()
+    return _Parts.native
+
+
+def give_parts(user: Waiting) -> None:
+    """Call `user.use` with the native parts: now, or once they are there."""
+    with _Parts.lock:
+        native = _Parts.native
+        if native is None:
+            _waiting.add(user)
+    if native is not None:
+        user.use(native)
+
+
+def _count() -> None:
+    if _Parts.patience is None:
+        _Parts.patience = _first_patience()
+    _Parts.patience -= 1
+    if _Parts.patience == 0:
+        start()
+
+
+def _first_patience() -> int:
+    try:
+        return 1 if build.find_extension("torch_parts", **_flags()) is not None else PATIENCE
+    except (BuildError, OSError) as error:
+        log.info("autograd nodes are Python's: %s", error)
+        return 0
+
+
+def _flags() -> dict[str, tuple[str, ...]]:
+    """Those of a source that calls torch's Python bindings, too."""
+    flags = torch_flags()
+    return {**flags, "link": (*flags["link"], "-ltorch_python")}
+
+
+@functools.cache
+def start() -> threading.Thread:
+    """Begin to load the native parts, or to build them, beside what goes on."""
+    # A daemon: a process that ends does not wait for the compiler.
+    thread = threading.Thread(target=_load_gently, name="dynfix-torch-parts", daemon=True)
+    thread.start()
+    return thread
+
+
+def _load_gently() -> None:
+    build.be_gentle()  # torch's headers take a compiler some twenty seconds
+    load()
+
+
+def load() -> None:
+    """Load the native parts, or build them."""
+    if _Parts.native is not None:
+        return
+    try:
+        path = build.build_extension("torch_parts", **_flags())
+        native = build.load_extension("torch_parts", path)
+    except (BuildError, ImportError, OSError) as error:
+        log.info("autograd nodes are Python's: %s", error)
+        return
+    with _Parts.lock:
+        _Parts.native = native
+        waiting = list(_waiting)
+        _waiting.clear()
+    for user in waiting:
+        user.use(native)

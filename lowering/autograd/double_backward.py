@@ -16,8 +16,10 @@ import torch
 
 from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError
+from ...runtime.torch_headers import torch_parts
 from ..graphs.random_numbers import redrawn
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
+from .native_nodes import with_node
 
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
@@ -50,8 +52,18 @@ class Differentiable:
         self._no_history = False  # of the results: nobody can ask for a gradient
         self._with_gradients = [i for i, meta in enumerate(metas) if meta.requires_grad]
         self._order: tuple[int, ...] | None = None
+        self._node_facts: dict[str, Any] | None = getattr(program, "node_facts", None)
+        self._native: Callable[..., Any] | None = None
+        self._when_native: list[Callable[[Callable[..., Any]], None]] = []
 
     def __call__(self, *tensors: Any) -> Any:
+        return (self._native or self.in_python)(*tensors)
+
+    def when_native(self, told: Callable[[Callable[..., Any]], None]) -> None:
+        """Have `told(function)` called once a native function does what this object does."""
+        self._when_native.append(told)
+
+    def in_python(self, *tensors: Any) -> Any:
         if self._no_history or not torch.is_grad_enabled():
             return self.program(*tensors)
         call = Call(self, tensors)
@@ -72,7 +84,28 @@ class Differentiable:
             call.settle()
         node.dynfix_call = call
         node.materialize_grads = False
+        if self._node_facts is not None:
+            self._make_native(node._forward_cls, tensors)
         return result
+
+    def _make_native(self, cls: Any, tensors: Sequence[Any]) -> None:
+        """Have later calls made natively, if that part is there."""
+        native = torch_parts()
+        if native is None or self._node_facts is None or self._native is not None:
+            return
+        facts = {
+            **self._node_facts,
+            "python": self.in_python,
+            "prepare": lambda tensors: Call(self, tensors),
+            "hooked": tuple(self._with_gradients),
+            "inputs": len(tensors),
+            "keeps_call": bool(self.random or self.writes),
+            "writes": bool(self.writes),
+        }
+        self._native = with_node(native, facts, cls, _backward, functools.partial(Call.of, self))
+        for told in self._when_native:
+            told(self._native)
+        self._when_native.clear()
 
     def _history(self) -> EagerHistory:
         return EagerHistory(self.module, self.metas, _autocasts(), self.kept_under)
@@ -133,6 +166,15 @@ class Call:
         self.rng = torch.random.get_rng_state() if owner.random else None
         self.cuda = _cuda_state(tensors) if owner.random else None
         self.autocast = _autocasts() if torch._C._is_any_autocast_enabled() else ()
+
+    @classmethod
+    def of(cls, owner: Differentiable, tensors: tuple[Any, ...], versions: list[int]) -> "Call":
+        """One that wrote and drew nothing, without autocast."""
+        made = object.__new__(cls)
+        made.owner, made.tensors, made.versions = owner, tensors, versions
+        made.released = made.rng = made.cuda = None
+        made.autocast = ()
+        return made
 
     def written(self, tensors: tuple[Any, ...]) -> tuple[int, ...]:
         """Positions of the inputs that the call wrote, which had been copied all. Forgets the other

@@ -17,7 +17,7 @@ import torch
 from ..sizes import contiguous_strides
 from .aot_calls import RuntimeWrapper, Wrapped, post_compile
 from .aot_parts import runtime_wrappers, schemas
-from .plain_calls import plain_call
+from .plain_calls import plain_call, program_in
 
 _OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
 _UNUSUAL = (
@@ -33,6 +33,7 @@ _interpreters: Any = torch._C._functorch.peek_interpreter_stack
 _deterministic: Any = torch._C._get_deterministic_algorithms
 _PLAIN = frozenset((torch.Tensor,))
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
+_CONTIGUOUS = torch.Tensor.contiguous
 
 
 def lean(
@@ -60,14 +61,6 @@ def lean_call(one: Wrapped) -> Callable[..., Any] | None:
     return plain_call(program, written, one.without_autocast)
 
 
-def program_in(call: Any) -> Any:
-    """The program behind wrappers that only hand on where nothing is made of random numbers and
-    tokens: torch 2.11 has such around every program."""
-    while hasattr(call, "__wrapped__"):
-        call = call.__wrapped__
-    return call
-
-
 def plain_writes(one: Wrapped) -> list[int] | None:
     """Where a program's results are the function's: the inputs whose version it raises."""
     facts = one.metadata
@@ -92,7 +85,15 @@ def _differentiable(one: Wrapped) -> Callable[..., Any] | None:
         config: Any = SimpleNamespace(keep_inference_input_mutations=True)
         call = post_compile(outer, apply, config, runtime_metadata=facts)
         return lambda *inputs: call(list(inputs))
-    return _with_history(apply, one)
+    call = _with_history(apply, one)
+    if function.node_facts is None:
+        return call
+    call.node_facts = {  # type: ignore[attr-defined]
+        **function.node_facts,
+        "cut": tuple(one.detached),
+        "written": tuple(facts.mutated_graph_handled_indices_seen_by_autograd),
+    }
+    return call
 
 
 def _with_history(apply: Callable[..., Any], one: Wrapped) -> Callable[..., Any]:
@@ -130,9 +131,13 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
     positions, layouts = tuple(k for k, _ in gradients), [laid_out for _, laid_out in gradients]
     autocast: Any = torch._C._DisableAutocast if without_autocast else nullcontext
     lend = getattr(forward, "lend", None)  # of a CUDA graph
+    told = None
+    if lend is None:
+        told = _node_facts(facts, forward, gradients, constant, without_autocast)
 
     class CompiledFunction(torchs):  # type: ignore[misc]
         taken = positions  # of the outputs whose gradients the backward takes
+        node_facts = told
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
@@ -190,6 +195,29 @@ def _lent(lend: Callable[..., Any], ctx: Any, inputs: list[Any]) -> list[Any]:
     return made
 
 
+def _node_facts(
+    facts: Any,
+    forward: Any,
+    gradients: Sequence[tuple[int, Callable[..., Any]]],
+    constant: Sequence[int],
+    without_autocast: bool,
+) -> dict[str, Any]:
+    """What the native node has to know of the function (`runtime/native/autograd_node.h`)."""
+    return {
+        "forward": forward,
+        "own": facts.num_forward_returns,
+        "checked": facts.tensors_saved_for_backwards_with_vc_check_slice,
+        "unchecked": facts.tensors_saved_for_backwards_no_vc_check_slice,
+        "numbers": facts.symints_saved_for_backwards_slice,
+        "unsafe": tuple(facts.unsafe_view_out_indices),
+        "constant": tuple(constant),
+        "taken": tuple(k for k, _ in gradients),
+        "layouts": tuple(None if each is _CONTIGUOUS else each for _, each in gradients),
+        "without_autocast": without_autocast,
+        "asks_deterministic": facts.deterministic is False,
+    }
+
+
 def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
     """The outputs whose gradients the backward takes, each with what gives one the layout that it
     was compiled for."""
@@ -207,7 +235,7 @@ def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Ten
 
 def _layout(form: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     if form.memory_format is None and tuple(form.stride) == contiguous_strides(tuple(form.size)):
-        return torch.Tensor.contiguous
+        return _CONTIGUOUS
     return partial(runtime_wrappers.coerce_to_expected_memory_format, memory_format=form)
 
 

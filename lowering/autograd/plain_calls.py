@@ -31,6 +31,14 @@ def plain_call(
     return call
 
 
+def program_in(call: Any) -> Any:
+    """The program behind wrappers that only hand on where nothing is made of random numbers and
+    tokens: torch 2.11 has such around every program."""
+    while hasattr(call, "__wrapped__"):
+        call = call.__wrapped__
+    return call
+
+
 def without_history(compiled: Callable[..., Any], cut_off: frozenset[int]) -> Callable[..., Any]:
     """`compiled`, given the inputs of `cut_off` without their history: eager would not look into it
     either, and it may have been freed."""
@@ -78,4 +86,11 @@ class Around:
         elif self.lone:
             made = lambda *args: inner(*args)[: -self.lone]  # noqa: E731
         made.idle, made.drawing = frozenset(self.idle), self.drawing
+        facts = getattr(compiled, "node_facts", None)
+        made.node_facts = None if facts is None else self._for_node(facts)
         return made  # type: ignore[no-any-return]
+
+    def _for_node(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """The same for a native node, which does it itself."""
+        cut = tuple({*facts["cut"], *self.cut_off})
+        return {**facts, "cut": cut, "single": self.single, "lone": 0 if self.single else self.lone}

@@ -18,7 +18,8 @@ from ...runtime.errors import LoweringError
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder, Unstorable
 from .aot_calls import RuntimeWrapper, Wrapped, post_compile, watched
 from .aot_parts import descriptors, functional_utils, runtime_wrappers, schemas
-from .lean_calls import lean_call, plain_writes, program_in
+from .lean_calls import lean_call, plain_writes
+from .plain_calls import program_in
 
 _numbers = itertools.count(1 << 20)  # of functions that AOTAutograd did not make
 

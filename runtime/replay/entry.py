@@ -61,6 +61,9 @@ class Entry:
         self._same_objects = printed.same_objects(plan.aliases, plan.distinct)
         self._fed = self._only_inputs()
         self._program = _direct(plan.steps[0].program) if plan.steps else None
+        tell = getattr(self._program, "when_native", None)
+        if tell is not None and self._fed is not None:
+            tell(self._serve_by)
         self._finish: printed.Finish = self._walked
 
     def _only_inputs(self) -> Callable[[list[Any]], Sequence[Any]] | None:
@@ -120,6 +123,9 @@ class Entry:
         if self.hits == PRINTED:
             self._finish = printed.finish(self.plan.output, self.plan.effects) or self._finish
         return result
+
+    def _serve_by(self, program: Callable[..., Any]) -> None:
+        self._program = program
 
     def _walked(self, inputs: list[Any], outputs: Sequence[Any]) -> Any:
         env = Env(inputs, 0)
