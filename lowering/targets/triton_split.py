@@ -38,9 +38,8 @@ from ..sizes import Atom, Axis, Index
 from .triton_axes import flatten
 from .triton_one_pass import BASES, base_of, one_pass
 from .triton_ops import identity
-from .triton_tile import LOOPED, PERSISTENT, Device, pow2, runs_along_space
+from .triton_tile import COLUMNS, LOOPED, PERSISTENT, Device, pow2, runs_along_space
 
-COLUMNS = 64  # columns that one program of a column reduction holds
 FEWEST = 128  # elements of a column below which it is not split
 MOST = 512  # parts of columns: another kernel goes through them
 

@@ -21,7 +21,7 @@ from ..ir import (
     store_values,
 )
 from ..poly import Size, divided, hint, is_known, variables
-from ..sizes import Axis, Index, Mod
+from ..sizes import Atom, Axis, Index, Mod
 from .triton_axes import coordinates, flatten, permute_space, rewrite_nest
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
@@ -30,6 +30,7 @@ SHORTEST = 256  # and one for rows that may well be longer than in the recorded 
 WINDOW = 16  # points of a window, such as of pooling
 MANY = 1 << 16  # windows
 TURNED = 16  # rows a program, where an operand lies along the space
+COLUMNS = 64  # side by side in a program that folds them
 LONGEST_TURNED = 1024  # elements of them that are held at once
 INT32 = 2**31 - 1
 
@@ -267,13 +268,16 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     longest = max(map(length, flat))
     wide = needs_int64(group)
     if runs_along_space(flat):
+        columns = _uneven_columns(group, flat)
+        if columns:
+            return _staged(_column_tiles(group, columns, wide))
         shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
         if _are_windows(flat) and hint(x.size) >= MANY:
             shapes = [(512, 1, 4), *shapes]
         return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
     column = _column_axis(group)
     if column is not None:
-        return _column_tiles(group, column, wide)
+        return _column_tiles(group, (column,), wide)
     shapes = _row_shapes(x.size, longest, device)
     if _is_two_passes(flat) and longest >= LOOPED:
         shapes = [_two_passes(flat, longest), *shapes]
@@ -381,12 +385,38 @@ def _column_axis(group: Group) -> Axis | None:
     return axis
 
 
-def _column_tiles(group: Group, column: Axis, wide: bool) -> list[Tile]:
-    """One space axis side by side, the others a scalar."""
-    others = tuple(axis for axis in sizes.make_axes(group.space) if axis is not column)
-    z, x = Axis(0, prod(axis.size for axis in others)), Axis(1, column.size)
+def _uneven_columns(group: Group, flat: tuple[Nest, ...]) -> tuple[Axis, ...]:
+    """The last space axes, if the columns that they make lie side by side in the largest operand,
+    and a block over all of the space would go beyond their end: the compiler no longer sees there
+    that neighbours lie side by side."""
+    loads = (load for nest in flat for load in nest_loads(nest) if load.buffer.scope == "global")
+    largest = max(loads, key=lambda load: hint(load.buffer.size), default=None)
+    if largest is None or not all(map(is_known, group.space)):
+        return ()
+    runs = [run for atom, factor in largest.index.terms if factor == 1 and (run := _run(atom))]
+    axes = sizes.make_axes(group.space)
+    for k in range(1, len(axes)):
+        count = prod(group.space[k:])
+        if runs == [count] and count % COLUMNS and count >= COLUMNS:
+            return axes[k:]
+    return ()
+
+
+def _run(atom: Atom) -> Size:
+    """How far the flat space goes before the atom starts again; 0 for another atom."""
+    if not isinstance(atom, Mod) or atom.base.offset != 0 or len(atom.base.terms) != 1:
+        return 0
+    (inner, factor), *_ = atom.base.terms
+    flat = isinstance(inner, Axis) and inner.number == 0 and factor == 1
+    return atom.divisor if flat else 0
+
+
+def _column_tiles(group: Group, columns: tuple[Axis, ...], wide: bool) -> list[Tile]:
+    """Some space axes side by side, the others a scalar."""
+    others = tuple(axis for axis in sizes.make_axes(group.space) if axis not in columns)
+    z, x = Axis(0, prod(axis.size for axis in others)), Axis(1, prod(a.size for a in columns))
     where = dict(zip(others, coordinates(z, tuple(axis.size for axis in others)), strict=True))
-    where[column] = sizes.atom_index(x)
+    where |= zip(columns, coordinates(x, tuple(axis.size for axis in columns)), strict=True)
     nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
     longest = max(hint(prod(nest.inner)) for nest in nests)
     return [
@@ -431,7 +461,7 @@ def _are_windows(nests: tuple[Nest, ...]) -> bool:
 def _column_shapes(columns: int, longest: int, others: int = 1) -> list[tuple[int, int, int]]:
     """others: programs for each of columns side by side. Few programs take few columns each, which
     fill a sector of memory."""
-    block = min(64, pow2(columns))
+    block = min(COLUMNS, pow2(columns))
     while block > 8 and hint(columns) * others // block < 64 and longest > 2048 // block:
         block //= 2
     step = min(pow2(max(longest, 1)), 2048 // block)

@@ -88,6 +88,17 @@ def batched_columns():
     return Group("batched_columns", (5, 33), (nest,)), {"x": x, "y": y}, {"y": x.sum(1)}
 
 
+def uneven_columns():
+    """Planes of columns whose number no block divides, laid out as three axes."""
+    x, y = torch.randn(4, 40, 3, 49), out(4, 3, 49)
+    bx, by = buffers(x=x, y=y)
+    space = (Axis(0, 4), Axis(1, 3), Axis(2, 49))
+    at = linear((*space, Axis(3, 40)), (40 * 147, 49, 1, 147))
+    to = linear(space, (147, 49, 1))
+    nest = Nest((4, 3, 49), (40,), (Store(by, to, Reduced("sum", Load(bx, at), F32)),))
+    return Group("uneven_columns", (4, 3, 49), (nest,)), {"x": x, "y": y}, {"y": x.sum(1)}
+
+
 def batch_norm(n=6, c=4, h=64 * 48):
     """Three passes over few channels: cut into five kernels with the statistics in scratch."""
     x, y = torch.randn(n, c, h), out(n, c, h)
@@ -349,6 +360,7 @@ EXAMPLES = (
     long_argmax,
     long_columns,
     batched_columns,
+    uneven_columns,
     batch_norm,
     long_softmax,
     many_softmax,

@@ -94,6 +94,13 @@ def test_a_transposed_access_gets_a_square_tile_and_a_broadcast_does_not():
     assert [dim.name for dim in tiles(common.gather()[0], Device())[0].dims] == ["x"]
 
 
+def test_blocks_end_where_columns_do():
+    """Else the compiler does not see that neighbours lie side by side."""
+    for tile in tiles(MADE["uneven_columns"]()[0]):
+        assert [dim.name for dim in tile.dims] == ["z", "x"]
+        assert tile.dims[1].axis.size == 147
+
+
 def test_stored_values_are_used_from_registers():
     group = add_layer_norm()[0]
     text = print_group(group).variants[0][0].text
