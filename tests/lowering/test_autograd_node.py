@@ -379,6 +379,27 @@ def test_sizes_that_change(made):
         same(results)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu(made):
+    module = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 4)
+    ).cuda()
+    call = dynfix.compile(module)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x, results = torch.randn(5, 8, device="cuda", requires_grad=True), []
+        for each in (call, module):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                found = torch.autograd.grad(each(x).sum(), (x, *module.parameters()))
+            torch.cuda.current_stream().wait_stream(side)
+            out = each(x)
+            (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+            results.append((*found, out, *torch.autograd.grad(grad.sum(), module[0].weight)))
+        same(results)
+
+
 def test_under_compiled_autograd(made):
     from torch._dynamo import compiled_autograd
 
