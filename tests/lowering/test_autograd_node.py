@@ -379,6 +379,20 @@ def test_sizes_that_change(made):
         same(results)
 
 
+def test_python_serves_where_nothing_can_be_built(monkeypatch):
+    monkeypatch.setenv("DYNFIX_NATIVE_NODES", "0")
+    for name, value in (("native", None), ("patience", None)):
+        monkeypatch.setattr(torch_headers._Parts, name, value)
+    torch_headers.load()
+    assert torch_headers.torch_parts() is None
+    call, results = dynfix.compile(layer), []
+    for each in (call, call, layer):
+        inputs = given()
+        each(*inputs).sum().backward()
+        results.append([one.grad for one in inputs])
+    same(results[1:])
+
+
 @pytest.mark.gpu
 def test_on_a_gpu(made):
     module = torch.nn.Sequential(
