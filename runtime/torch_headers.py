@@ -1,8 +1,10 @@
 """Building against the headers of the torch that is installed; the extension that is built so for
 autograd nodes and products (`native/torch_parts.cpp`): once, in the background, while Python
-serves, which goes on where it cannot be built."""
+serves, which goes on where it cannot be built. `DYNFIX_NATIVE_NODES=0` keeps it away."""
 
 import functools
+import os
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -73,7 +75,14 @@ def _count() -> None:
         start()
 
 
+def _enabled() -> bool:
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return bool(has_gil) and os.environ.get("DYNFIX_NATIVE_NODES", "1") != "0"
+
+
 def _first_patience() -> int:
+    if not _enabled():
+        return 0
     try:
         return 1 if build.find_extension("torch_parts", **_flags()) is not None else PATIENCE
     except (BuildError, OSError) as error:
@@ -103,7 +112,7 @@ def _load_gently() -> None:
 
 def load() -> None:
     """Load the native parts, or build them."""
-    if _Parts.native is not None:
+    if _Parts.native is not None or not _enabled():
         return
     try:
         path = build.build_extension("torch_parts", **_flags())

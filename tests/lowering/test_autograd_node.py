@@ -379,6 +379,41 @@ def test_sizes_that_change(made):
         same(results)
 
 
+def test_python_serves_where_nothing_can_be_built(monkeypatch):
+    monkeypatch.setenv("DYNFIX_NATIVE_NODES", "0")
+    for name, value in (("native", None), ("patience", None)):
+        monkeypatch.setattr(torch_headers._Parts, name, value)
+    torch_headers.load()
+    assert torch_headers.torch_parts() is None
+    call, results = dynfix.compile(layer), []
+    for each in (call, call, layer):
+        inputs = given()
+        each(*inputs).sum().backward()
+        results.append([one.grad for one in inputs])
+    same(results[1:])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(made):
+    module = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 4)
+    ).cuda()
+    call = dynfix.compile(module)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x, results = torch.randn(5, 8, device="cuda", requires_grad=True), []
+        for each in (call, module):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                found = torch.autograd.grad(each(x).sum(), (x, *module.parameters()))
+            torch.cuda.current_stream().wait_stream(side)
+            out = each(x)
+            (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+            results.append((*found, out, *torch.autograd.grad(grad.sum(), module[0].weight)))
+        same(results)
+
+
 def test_under_compiled_autograd(made):
     from torch._dynamo import compiled_autograd
 
