@@ -30,6 +30,7 @@ from .graphs.folded_norms import fold_norms
 from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
+from .graphs.masked_writes import choose_under_masks
 from .graphs.random_numbers import with_seeds
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
@@ -77,6 +78,7 @@ REWRITES = (
     write_out_fused_steps,
     keep_rnns,
     drop_constant_masks,
+    choose_under_masks,
     keep_strides,
     prefer_channels_last,
     fold_norms,

@@ -24,7 +24,7 @@ from .lowerings.lowering_context import Context
 from .poly import is_known
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols
-from .unit import ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
+from .unit import KERNEL_DTYPES, ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
 
 aten = torch.ops.aten
 TABLES = (
@@ -242,7 +242,7 @@ class GraphLowering:
     def _loops(self, node: Node) -> Any:
         """The node as loop nests, or None if it has no such form."""
         lowering = LOWERINGS.get(node.target)
-        if lowering is None or not self._one_device(node) or self._is_complex(node):
+        if lowering is None or not self._one_device(node) or self._is_foreign(node):
             return None
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         if any(isinstance(leaf, Symbol) for leaf in leaves((args, kwargs))):
@@ -266,10 +266,10 @@ class GraphLowering:
         numbers = [n for t in tensors for n in (*self.symbols.shape(t), *self.symbols.strides(t))]
         return all(map(is_known, numbers)) and len(tensors) == len(values)
 
-    def _is_complex(self, node: Node) -> bool:
-        """Whether complex numbers, which kernels do not have, are taken or given."""
+    def _is_foreign(self, node: Node) -> bool:
+        """Whether numbers that kernels do not have are taken or given."""
         values = leaves(self._examples(node))
-        return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+        return any(isinstance(v, torch.Tensor) and v.dtype not in KERNEL_DTYPES for v in values)
 
     def _one_device(self, node: Node) -> bool:
         return (

@@ -86,6 +86,12 @@ class ExternCall:
 Item = Nest | Group | Batch | ExternCall
 
 
+# What kernels compute with; tensors of others (complex, floats of 8 bits) go to the library.
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+KERNEL_DTYPES = frozenset((*_FLOATS, *_INTEGERS))
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """How a buffer is allocated: the shape and strides of the tensor that was computed into it."""

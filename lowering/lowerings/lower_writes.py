@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..ir import Buffer
-from ..unit import ExternCall, Layout, Ref, extent, is_distinct
+from ..unit import KERNEL_DTYPES, ExternCall, Layout, Ref, extent, is_distinct
 from .lowering_context import Context
 from .value_builders import cast
 
@@ -48,7 +48,7 @@ def _is_loop(write: Write) -> bool:
     refs = (write.target, write.source)
     if not write.loops or not all(isinstance(ref, Ref) for ref in refs):
         return False
-    plain = not any(ref.dtype.is_complex for ref in refs)
+    plain = all(ref.dtype in KERNEL_DTYPES for ref in refs)
     return plain and is_distinct(write.target.shape, write.target.strides)
 
 

@@ -300,3 +300,15 @@ def test_quotients_of_integers_have_the_default_type(default):
         check(lambda x, y: (x / y, x / 3, x.sqrt()), torch.arange(1, 9), torch.arange(2, 10))
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16])
+def test_types_that_kernels_lack_go_to_the_library(dtype):
+    def fn(x):
+        narrow = (x * 2).to(dtype)
+        return narrow, narrow.t().contiguous(), narrow.to(torch.float32) + 1
+
+    x = torch.rand(4, 8) * 9
+    for found, expected in zip(compiled(fn, x)(x), fn(x), strict=True):
+        assert found.dtype == expected.dtype and found.stride() == expected.stride()
+        assert torch.equal(found.float(), expected.float())

@@ -1,5 +1,6 @@
 """Stores at positions from memory: overwriting and folding, in the order of eager."""
 
+import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline
@@ -137,3 +138,28 @@ def test_gradient_of_an_embedding():
         return embedding(i, weight, padding_idx=2).sin()
 
     check_gradients(looked_up, randn(10, 40), ids(10, 7, 50))
+
+
+def set_under(x, mask, token):
+    made = x * 2
+    made[mask] = token
+    return made
+
+
+def put_under(x, mask, token):
+    return torch.index_put(x, [mask], token) + (x * 2).index_put_((mask,), token)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (1, 3)])
+@pytest.mark.parametrize("function", [set_under, put_under])
+def test_a_differentiated_value_written_under_a_mask(function, shape):
+    call = dynfix.compile(function, options={"strict": True})
+    for step in range(3):
+        x, token = randn(2, 5, 3).requires_grad_(), randn(shape).requires_grad_()
+        mask = torch.rand(2, 5) > step / 2
+        found, expected = call(x, mask, token), function(x, mask, token)
+        torch.testing.assert_close(found, expected)
+        seed = randn(2, 5, 3)
+        seed[~mask] = torch.nan
+        grads = [torch.autograd.grad(each, (x, token), seed) for each in (found, expected)]
+        torch.testing.assert_close(*grads, equal_nan=True)
