@@ -20,6 +20,7 @@ from typing import Any
 from ..runtime.pacing import SHARE, Account, RestingFinder, Worker, in_background
 from ..runtime.report import log
 from ..runtime.run_lengths import RunLengths
+from ..runtime.stored import entries
 
 CALLS = 8  # eager calls of a module before anything is done for it
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
@@ -32,35 +33,44 @@ DYNAMO = 1.0  # and, where the script has no optimizer, parts of torch that it s
 RECORD = 0.1
 BUILD = 1.2
 
+# The same where the programs are expected to be stored: then no compiler is loaded.
+STORED_CALLS = 2
+STORED_LOAD = 0.25
+STORED_BUILD = 0.1
+
 
 class Background:
-    """The account, the worker, and what is known of the cost of recording."""
+    """The account, the worker, and what is known of the cost of recording. `load(stored)` imports
+    what compiling needs: little where the programs are expected to be stored."""
 
-    def __init__(self, load: Callable[[], None], account: Account | None = None) -> None:
+    def __init__(self, load: Callable[[bool], None], account: Account | None = None) -> None:
         self.account = account or Account()
         self.worker = Worker(self.account)
         self.loaded = False
         self.broken = False
         self._load = load
         self._asked = False
+        self.stored = False  # whether an earlier run of this command stored its programs
         self.lengths: RunLengths | None = None  # of earlier runs of this command
         self.torch_took(1.0)
 
     def torch_took(self, seconds: float) -> None:
         """torch was imported, in so many seconds of processor time: how fast this machine is."""
         self._torch_seconds = seconds
-        self._cost, self._build_cost = RECORD * seconds, BUILD * seconds
         if self.lengths is not None:
             self._remember(self.lengths)
+        self._cost = RECORD * seconds
+        self._build_cost = (STORED_BUILD if self.stored else BUILD) * seconds
 
     def _remember(self, lengths: RunLengths) -> None:
         """Expect of this run what earlier ones took, and note its own length at its end."""
-        self.account.expected = lengths.expected()
+        self.account.expected, self.stored = lengths.expected(), lengths.stored()
         owner = os.getpid()
 
         def note() -> None:
             if os.getpid() == owner:
-                lengths.note(min(self.account.elapsed(), time.process_time()))
+                seconds = min(self.account.elapsed(), time.process_time())
+                lengths.note(seconds, bool(entries.used))
 
         atexit.register(note)
 
@@ -87,7 +97,9 @@ class Background:
         """Whether a module with that many eager calls, which took `seconds`, is worth a recording
         now: it would pay in a run of twice the length, and may be lost in one that ends here.
         `watched`: the part of the time in which calls were counted."""
-        if self.broken or calls < CALLS or seconds < SHORT * calls or not self.quiet():
+        self.look_ahead()
+        enough = STORED_CALLS if self.stored else CALLS
+        if self.broken or calls < enough or seconds < SHORT * calls or not self.quiet():
             return False
         cost = self.cost() + SLOWER * seconds / calls
         gain = GAIN * seconds / watched * self.account.share / SHARE
@@ -99,9 +111,17 @@ class Background:
             self._prepare()
         return self.loaded
 
+    def look_ahead(self) -> None:
+        """Modules are called: what loads stored programs is imported before one is asked for, if
+        the run can afford that."""
+        if self.stored and not self._asked and self.account.allows(self._load_cost()):
+            self._prepare()
+
     def _load_cost(self) -> float:
         if self.loaded:
             return 0.0
+        if self.stored:
+            return STORED_LOAD * self._torch_seconds
         return (LOAD if "torch._dynamo" in sys.modules else LOAD + DYNAMO) * self._torch_seconds
 
     def _prepare(self) -> None:
@@ -111,7 +131,7 @@ class Background:
 
     def _import(self) -> None:
         with RestingFinder(self.worker):
-            self._load()
+            self._load(self.stored)
         self.loaded = True
         log.debug("the compiler was loaded beside the script")
 

@@ -27,6 +27,7 @@ Fix = Callable[[list[str], list[Any]], None]
 def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
     """Run the command line. Returns 0; leaves by the script's own SystemExit or exception. `fix`
     takes the script and what its recordings rewrote, and does what `--fix` asks for."""
+    as_python.end_as_python_does()
     parser = make_parser()
     own, script = split(sys.argv[1:] if argv is None else argv, parser)
     arguments = parser.parse_args(own)

@@ -14,6 +14,7 @@ from ..lowering.graphs.fakes import PacedFakeMode
 from ..lowering.graphs.tensor_numbers import write_out_numbers
 from ..runtime import backends, report
 from ..runtime.options import Options
+from ..runtime.pacing import imports
 from .capture.segments import Segment
 from .capture.values import Meta, Number
 
@@ -94,7 +95,7 @@ def _compiled(
         with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
             example_inputs = [meta.fake() for meta in segment.metas]
     if kept is not None:
-        return _compiler()(module, example_inputs, options, kept)  # type: ignore[no-any-return]
+        return compiler()(module, example_inputs, options, kept)  # type: ignore[no-any-return]
     return backends.lookup(options.backend)(module, example_inputs, options)
 
 
@@ -126,13 +127,14 @@ def _eager_backend(
 def _native(
     gm: torch.fx.GraphModule, example_inputs: list[Any], options: Options
 ) -> Callable[..., Any]:
-    return _compiler()(gm, example_inputs, options)  # type: ignore[no-any-return]
+    return compiler()(gm, example_inputs, options)  # type: ignore[no-any-return]
 
 
-def _compiler() -> Callable[..., Any]:
+def compiler() -> Callable[..., Any]:
     """The compiler, which most of the time of a first call goes into: a stored program does without
     it."""
-    joint = importlib.import_module("..lowering.joint", __package__)
+    with imports():
+        joint = importlib.import_module("..lowering.joint", __package__)
     return joint.compile_graph  # type: ignore[no-any-return]
 
 

@@ -3,25 +3,29 @@
 import torch
 from torch.fx import Graph, GraphModule
 
-from ..lowering import joint
 from ..lowering.graphs.fakes import PacedFakeMode
 from ..runtime import guard_native, result_memory
 from ..runtime.errors import DynfixError
 from ..runtime.options import Options
 from ..runtime.report import log
 from . import emit
+from .segment_programs import compiler
 
 
-def warm_up() -> None:
-    """Load the source rewriter, and take one tiny graph with a backward through every stage."""
-    emit.load()
+def warm_up(stored: bool = False) -> None:
+    """Load the source rewriter, and take one tiny graph with a backward through every stage; not
+    where sources and programs are expected to be `stored`, of which little is needed."""
+    if not stored:
+        emit.load()
     guard_native.load_here()
     result_memory.load()
+    if stored:
+        return
     with torch.inference_mode(False), torch.enable_grad():
         with PacedFakeMode(allow_non_fake_inputs=True):
             example = torch.empty(4, requires_grad=True)
         try:
-            joint.compile_graph(_graph(), [example], Options())
+            compiler()(_graph(), [example], Options())
         except DynfixError as error:  # no C++ compiler, say: who compiles something says so
             log.debug("the first compilation failed: %s", error)
 

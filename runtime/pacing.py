@@ -302,7 +302,13 @@ def in_background() -> bool:
     return _current.worker is not None
 
 
-class RestingFinder:
+def imports() -> contextlib.AbstractContextManager[None]:
+    """Inside, a worker's imports rest as its work does."""
+    worker = _current.worker
+    return contextlib.nullcontext() if worker is None else RestingFinder(worker)
+
+
+class RestingFinder(contextlib.AbstractContextManager[None]):
     """A checkpoint before each import of a worker: first in `sys.meta_path` while it imports.
 
     A fork that waits for the imports has begun already: a library's hooks for its end, without
@@ -322,12 +328,12 @@ class RestingFinder:
         checkpoint()
 
     def __enter__(self) -> None:
-        self.worker.importing = True
+        self._before, self.worker.importing = self.worker.importing, True
         self._register_at_fork, os.register_at_fork = os.register_at_fork, self._register
         sys.meta_path.insert(0, self)
 
     def __exit__(self, *error: object) -> None:
-        self.worker.importing = False
+        self.worker.importing = self._before
         os.register_at_fork = self._register_at_fork
         if self in sys.meta_path:
             sys.meta_path.remove(self)

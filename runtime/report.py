@@ -20,6 +20,8 @@ def speak_with(speak: Callable[[str], None]) -> None:
     made errors of those, and is not to be ended by a message that it did not ask for."""
     global _speak
     _speak = speak
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.WARNING)  # a program that shows all that is logged means its own
 
 
 def warn_once(key: str, message: str, place: str = "") -> None:

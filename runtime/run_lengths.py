@@ -1,17 +1,26 @@
-"""How long the last runs of the same command took, kept in the cache folder: what a run may expect
-of itself, so that a second run compiles early what paid late in the first."""
+"""How long the last runs of the same command took, and whether the programs that they used are
+stored, kept in the cache folder: what a run may expect of itself, so that a second run compiles
+early what paid late in the first. Only when something is done depends on it, never what."""
 
 import contextlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from . import cache
 
 KEPT = 3  # runs; the shortest counts
 SAFE = 0.7  # of that length is expected
 LONG = 20.0  # seconds: of shorter runs nothing is written, unless there were longer ones
+
+
+class Known(NamedTuple):
+    """What is remembered of a command."""
+
+    seconds: list[float]
+    stored: bool
 
 
 class RunLengths:
@@ -26,25 +35,33 @@ class RunLengths:
 
     def expected(self) -> float:
         """Seconds that this run may be expected to take; 0 where nothing is known."""
-        known = self._known()
+        known = self._known().seconds
         return SAFE * min(known) if known else 0.0
 
-    def note(self, seconds: float) -> None:
-        """The run ends after `seconds`."""
+    def stored(self) -> bool:
+        """Whether the last run used programs that are stored."""
+        return self._known().stored
+
+    def note(self, seconds: float, stored: bool = False) -> None:
+        """The run ends after `seconds`. `stored`: it used programs that later runs will find."""
         known = self._known()
-        if not known and seconds < LONG:
+        lengths = known.seconds
+        if lengths or seconds >= LONG:
+            lengths = [*lengths, seconds][-KEPT:]
+        elif not stored and not known.stored:
             return
         with contextlib.suppress(OSError):
             path = cache.path_for(self._key, ".runs")
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps([*known, seconds][-KEPT:]))
+            fresh.write_text(json.dumps(Known(lengths, stored)))
             fresh.replace(path)
 
-    def _known(self) -> list[float]:
+    def _known(self) -> Known:
         try:
-            known = json.loads(cache.path_for(self._key, ".runs").read_text())
-        except (OSError, ValueError):
-            return []
-        right = isinstance(known, list) and all(isinstance(each, float) for each in known)
-        return known if right else []
+            lengths, stored = json.loads(cache.path_for(self._key, ".runs").read_text())
+            if isinstance(lengths, list) and all(isinstance(each, float) for each in lengths):
+                return Known(lengths, stored is True)
+        except (OSError, ValueError, TypeError):
+            pass
+        return Known([], False)

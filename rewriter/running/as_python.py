@@ -1,7 +1,9 @@
 """A script, module, code or standard input run as `python` runs it: `__main__`, `sys.argv`,
 `sys.path[0]`, exit status and traceback."""
 
+import atexit
 import builtins
+import contextlib
 import io
 import linecache
 import os
@@ -16,6 +18,22 @@ from .tracebacks import without_own_frames
 
 CodeOf = Callable[[bytes, str], types.CodeType | None]
 _code_of: list[CodeOf] = []  # asked for the code of a script's text; None: Python's
+
+
+_interrupts: list[KeyboardInterrupt] = []  # the one that ended the script
+
+
+def end_as_python_does() -> None:
+    """Have an interrupted run end by the signal. To be called before anything else is registered
+    for the end of the process: each `exec` of a text, as dataclasses do, has the interpreter forget
+    the interrupt, and one that ends in another reminds it."""
+    atexit.register(_remind_of_the_interrupt)
+
+
+def _remind_of_the_interrupt() -> None:
+    if _interrupts:
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def code_from(code_of: CodeOf) -> None:
@@ -42,7 +60,8 @@ def _as_python_does(run: Callable[[], None], stop: Callable[[], None]) -> None:
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            stop()  # an `exec` of another thread would have the interpreter forget the interrupt
+            _interrupts.append(error)
+            stop()
         without_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.excepthook = lambda *shown: None

@@ -27,6 +27,7 @@ from ...runtime.watching import Watch
 from ..capture import current
 from .dozing import Doze
 from .session import Session
+from .tracebacks import without_own_frames
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
 LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
@@ -196,6 +197,8 @@ class ModuleCalls:
                 if entry is None
                 else entry(module, *args, **kwargs)
             )
+        except Exception as error:
+            raise without_own_frames(error)  # noqa: B904, it is the same one
         finally:
             self._thread.busy = False
             known.calls += 1

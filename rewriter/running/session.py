@@ -157,10 +157,10 @@ class Session:
         summary.say(text.getvalue(), file)
 
 
-def _load_compiler() -> None:
+def _load_compiler(stored: bool) -> None:
     public("compile")
     warm_up: Any = public("warm_up")
-    warm_up()
+    warm_up(stored)
 
 
 def _name(model: Any) -> str:

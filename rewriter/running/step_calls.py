@@ -25,6 +25,7 @@ from ...runtime.report import log
 from ..outline.step_texts import FALLS, NOT_BOUND, Start, TrainingStep
 
 CALLS = 8  # in place, before anything is done for a step
+STORED_CALLS = 4  # the same where its programs are expected to be stored
 WRAPPERS = (
     "torch.nn.parallel.",
     "torch.distributed.",
@@ -204,7 +205,9 @@ class Steps:
         background = self._session.background
         if background is None:
             return site.calls >= self._eager_calls
-        return site.calls >= CALLS and bool(background.wants(site.calls, site.seconds))
+        background.look_ahead()
+        enough = STORED_CALLS if background.stored else CALLS
+        return site.calls >= enough and bool(background.wants(site.calls, site.seconds))
 
 
 class Site:

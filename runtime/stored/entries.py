@@ -12,6 +12,7 @@ from .. import cache
 
 SUFFIX = ".program"
 MOST = 1 << 28  # bytes of all programs' files
+used: set[str] = set()  # what this process found or wrote
 
 
 def read(key: str, part: str = "") -> dict[str, Any] | None:
@@ -25,7 +26,10 @@ def read(key: str, part: str = "") -> dict[str, Any] | None:
         found = json.loads(data)
     except (ValueError, RecursionError):
         found = None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    used.add(key + part)
+    return found
 
 
 def write(key: str, value: dict[str, Any], part: str = "") -> None:
@@ -33,11 +37,13 @@ def write(key: str, value: dict[str, Any], part: str = "") -> None:
     data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     if len(data) <= MOST // 4:
         cache.put(key, part + SUFFIX, data)
+        used.add(key + part)
         _make_room()
 
 
 def forget(key: str, part: str = "") -> None:
     """Remove what cannot be used."""
+    used.discard(key + part)
     with contextlib.suppress(OSError):
         cache.path_for(key, part + SUFFIX).unlink()
 

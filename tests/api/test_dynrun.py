@@ -104,6 +104,12 @@ def test_keyboard_interrupt_ends_by_the_signal(tmp_path):
     )
 
 
+def test_an_interrupt_is_remembered_through_the_summary(tmp_path):
+    (tmp_path / "script.py").write_text("raise KeyboardInterrupt")
+    status, _, error = dynrun(["--summary", "script.py"], tmp_path)
+    assert status == -signal.SIGINT and "dynrun: " in error
+
+
 def test_standard_input(tmp_path):
     (tmp_path / "script.py").write_text("import sys; print(sys.stdin.read()[::-1])")
     wanted = run(["script.py"], tmp_path, input="abc")

@@ -84,7 +84,7 @@ INTERRUPTED = """
 EXECS = """
 import sys
 from dynfix.rewriter.running import session
-def execs_for_ever():
+def execs_for_ever(stored):
     sys.modules["__main__"].execs = True
     while True:
         exec("import colorsys")
@@ -99,3 +99,31 @@ def test_an_interrupt_while_the_worker_is_busy_ends_by_the_signal(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == -signal.SIGINT, done.stderr
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+CAUGHT = """
+    import logging, sys, traceback
+    import torch
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            if len(x) == 3:
+                raise ValueError("three")
+            return x.relu()
+    net = Net()
+    for size in (2, 2, 2, 3):
+        try:
+            net(torch.ones(size))
+        except ValueError as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            print([frame.name for frame in frames if "torch" not in frame.filename])
+    logging.info("the end")
+"""
+
+
+def test_what_a_script_logs_and_catches_is_its_own(tmp_path):
+    (tmp_path / "script.py").write_text(textwrap.dedent(CAUGHT))
+    command = [sys.executable, "-c", MAIN, "--eager-calls", "1", "script.py"]
+    env = {**os.environ, "DYNFIX_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.stdout == "['<module>', '_call', 'forward']\nINFO:root:the end\n", done.stderr

@@ -306,7 +306,7 @@ def test_what_does_not_matter_is_left_alone(monkeypatch):
     loaded = []
     now = time.perf_counter()
     account = Account(started=now - 10)
-    background = Background(lambda: loaded.append(1), account)
+    background = Background(lambda stored: loaded.append(1), account)
     assert not background.wants(calls=3, seconds=50)  # too few
     assert not background.wants(calls=1000, seconds=0.01)  # too short
     assert not background.wants(calls=1000, seconds=50)  # all that it takes is more than 0.4 s

@@ -7,6 +7,7 @@ from dynfix.rewriter.background import Background
 from dynfix.runtime import pacing, run_lengths
 from dynfix.runtime.pacing import Account
 from dynfix.runtime.run_lengths import SAFE, RunLengths
+from dynfix.runtime.stored import entries
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_an_edited_script_begins_anew(folder):
     assert RunLengths(["script.py"]).expected() == 0.0
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "[1, 2", '["x"]', "[true]"])
+@pytest.mark.parametrize("damage", ["", "{}", "[1, 2", '["x"]', "[true]", "3", "[[1], true]"])
 def test_a_damaged_file_is_no_knowledge(folder, damage):
     lengths = RunLengths(["script.py"])
     lengths.note(100.0)
@@ -51,7 +52,7 @@ def test_a_run_known_to_be_long_begins_at_once(monkeypatch):
     monkeypatch.setattr(pacing, "is_crowded", lambda: False)
     monkeypatch.setattr(run_lengths.RunLengths, "expected", lambda self: 500.0)
     account = Account(started=time.perf_counter() - 1)
-    background = Background(lambda: None, account)
+    background = Background(lambda stored: None, account)
     assert not background.wants(calls=20, seconds=0.5)
     assert not background._asked
     background.lengths = RunLengths(["script.py"])
@@ -60,3 +61,40 @@ def test_a_run_known_to_be_long_begins_at_once(monkeypatch):
     assert not background.wants(calls=20, seconds=0.5)
     assert background._asked
     background.worker.stop()
+
+
+def test_a_short_run_remembers_that_its_programs_are_stored(folder):
+    lengths = RunLengths(["script.py"])
+    lengths.note(5.0, stored=True)
+    assert RunLengths(["script.py"]).stored() and lengths.expected() == 0.0
+    lengths.note(5.0)
+    assert not lengths.stored()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_where_programs_are_stored_little_is_loaded_and_sooner(monkeypatch, stored):
+    monkeypatch.setattr(pacing, "is_crowded", lambda: False)
+    RunLengths(["script.py"]).note(5.0, stored)
+    asked = []
+    background = Background(asked.append, Account(started=time.perf_counter() - 20))
+    background.lengths = RunLengths(["script.py"])
+    background.torch_took(1.0)
+    assert not background.wants(calls=1, seconds=0.1)
+    end = time.monotonic() + 10
+    while stored and not background.loaded and time.monotonic() < end:
+        time.sleep(0.01)
+    assert (background.cost() < 0.5) == stored
+    assert asked == ([True] if stored else [])
+    background.worker.stop()
+
+
+def test_what_a_process_finds_or_writes_is_noted(monkeypatch):
+    monkeypatch.setattr(entries, "used", set())
+    assert entries.read("ab" * 32) is None and not entries.used
+    entries.write("ab" * 32, {"programs": {}})
+    assert entries.used
+    entries.used.clear()
+    entries.read("ab" * 32)
+    assert entries.used
+    entries.forget("ab" * 32)
+    assert not entries.used
