@@ -1,5 +1,5 @@
-// What is made of torch's own C++: autograd nodes (autograd_node.h) and products by the library (products.h).
-#include "autograd_node.h"
+// What is made of torch's own C++: autograd nodes (autograd_types.h) and products by the library (products.h).
+#include "autograd_types.h"
 #include "products.h"
 
 namespace {

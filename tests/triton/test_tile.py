@@ -96,7 +96,7 @@ def test_a_transposed_access_gets_a_square_tile_and_a_broadcast_does_not():
 
 def test_blocks_end_where_columns_do():
     """Else the compiler does not see that neighbours lie side by side."""
-    for tile in tiles(MADE["uneven_columns"]()[0]):
+    for tile in tiles(MADE["uneven_columns"]()[0], Device()):
         assert [dim.name for dim in tile.dims] == ["z", "x"]
         assert tile.dims[1].axis.size == 147
 
