@@ -291,7 +291,7 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
 def _is_made(recorder: Recorder, obj: Any) -> bool:
     """Whether a function or class was made in the call; torch's own Python makes functions, too."""
     closure = isinstance(obj, types.FunctionType) and bool(obj.__closure__)
-    return closure or recorder.rewriter.made_in_call(obj)
+    return closure or recorder.rewriter.made_in_call(recorder, obj)
 
 
 def _method(recorder: Recorder, obj: Any) -> Recipe | None:

@@ -97,13 +97,15 @@ class Target:
 
 class Forms:
     """Operators for one rewritten function; `fn` is the user's own function, whose globals and
-    cells the names come from."""
+    cells the names come from. `serial`: the recording in which it was rewritten, if any."""
 
-    __slots__ = ("fn",)
+    __slots__ = ("fn", "serial")
     slice = slice
 
     def __init__(self, fn: types.FunctionType) -> None:
         self.fn = fn
+        rec = recorder()
+        self.serial = 0 if rec is None else rec.serial
 
     # -- names
 

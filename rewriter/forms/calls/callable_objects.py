@@ -42,7 +42,7 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     and texts; for what else it answers, it declares its function pure."""
     if _has_tensors((args, kwargs)):
         return rec.call(function.__wrapped__, args, kwargs)
-    if rec.rewriter.made_in_call(function.__wrapped__):
+    if rec.rewriter.made_in_call(rec, function.__wrapped__):
         rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
         return function(*plain_in(args), **plain_in(kwargs))
     if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
