@@ -46,6 +46,14 @@ class Rewriter:
         return found
 
     @staticmethod
+    def holds_operators(cell: types.CellType) -> bool:
+        """Whether the cell is the one that a rewritten function has beside the user's."""
+        try:
+            return isinstance(cell.cell_contents, Forms)
+        except ValueError:  # it is empty
+            return False
+
+    @staticmethod
     def callback(rec: Recorder, fn: Any) -> Callable[..., Any]:
         """`fn` for C code that calls back: it runs as called from rewritten source."""
         return lambda *args, **kwargs: call_ops.call(rec, fn, args, kwargs)
