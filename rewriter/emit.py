@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import CodeType, FunctionType
 from typing import Any
@@ -27,6 +27,7 @@ _lock = threading.Lock()
 # By identity: code objects compare by value, and equal ones may stand in different files.
 _done: dict[int, tuple["weakref.ref[CodeType]", CodeType | NotRewritable]] = {}
 _rewritten: dict[int, "weakref.ref[CodeType]"] = {}
+_around: dict[int, "weakref.ref[CodeType]"] = {}  # of what is nested: the user's outer code
 
 
 def rewrite(
@@ -45,6 +46,7 @@ def rewrite(
     if is_rewritten(fn.__code__):
         return fn
     code = _rewritten_code(fn) if source is None else _changed_code(source)
+    _note_nested(code, fn.__code__)
     if "slice" in fn.__globals__ and _uses(code, "slice"):
         raise NotRewritable("the name `slice` is shadowed", code.co_filename, code.co_firstlineno)
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
@@ -57,6 +59,45 @@ def rewrite(
     operators = types.CellType(forms_factory(fn))
     closure = tuple(cells.get(name, operators) for name in code.co_freevars)
     return _dressed(FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure), fn)
+
+
+def original_of(fn: FunctionType) -> FunctionType | None:
+    """The user's own function, with the cells of `fn`, which rewritten code made; None where its
+    text is not told apart from others."""
+    around = _around.get(id(fn.__code__))
+    outer = None if around is None else around()
+    found = [] if outer is None else [code for code in _nested(outer) if _is_of(code, fn.__code__)]
+    if len(found) != 1:
+        return None
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    if not cells.keys() >= set(found[0].co_freevars):
+        return None
+    closure = tuple(cells[name] for name in found[0].co_freevars)
+    made = FunctionType(found[0], fn.__globals__, fn.__name__, fn.__defaults__, closure)
+    return _dressed(made, fn)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield const
+            yield from _nested(const)
+
+
+def _is_of(code: CodeType, rewritten: CodeType) -> bool:
+    """Whether these are one function of the text; several lambdas may stand on a line."""
+    return (code.co_name, code.co_firstlineno, code.co_varnames[: code.co_argcount]) == (
+        rewritten.co_name,
+        rewritten.co_firstlineno,
+        rewritten.co_varnames[: rewritten.co_argcount],
+    )
+
+
+def operators_of(fn: FunctionType) -> Any:
+    """What a rewritten function asks at every step; None where it takes no step."""
+    names = fn.__code__.co_freevars
+    place = names.index(OPERATORS) if OPERATORS in names else None
+    return None if place is None else (fn.__closure__ or ())[place].cell_contents
 
 
 def is_rewritten(code: CodeType) -> bool:
@@ -169,6 +210,13 @@ def _remember(code: CodeType) -> None:
     for const in code.co_consts:
         if isinstance(const, CodeType) and const.co_flags & 0x1:  # CO_OPTIMIZED: not a class body
             _remember(const)
+
+
+def _note_nested(code: CodeType, outer: CodeType) -> None:
+    for inner in _nested(code):
+        if is_rewritten(inner) and id(inner) not in _around:
+            _around[id(inner)] = weakref.ref(outer)
+            weakref.finalize(inner, _around.pop, id(inner), None)
 
 
 def load() -> Any:

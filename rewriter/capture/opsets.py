@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import _debug_has_internal_overlap  # type: ignore[attr-defined]
 
 from .nested import tensors_in
 
@@ -268,10 +267,15 @@ def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bo
     if not args or not isinstance(args[0], torch.Tensor) or not name.endswith("_"):
         return False
     writes = name == "__setitem__" or not name.endswith("__")
-    shared = (
-        writes and args[0].layout == torch.strided and _debug_has_internal_overlap(args[0]) == 1
-    )
+    shared = writes and args[0].layout == torch.strided and _shares_elements(args[0])
     return shared or (name in _RESHAPING and is_input(args[0]))
+
+
+def _shares_elements(tensor: torch.Tensor) -> bool:
+    """Whether a dim repeats one element; asked of the strides, which a transform's tensors have."""
+    return any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
 
 
 def draws(name: str) -> bool:

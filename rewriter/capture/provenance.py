@@ -90,6 +90,12 @@ class Provenance:
             self._paths[id(obj)] = path
             self._keep.append(obj)
 
+    def holds_cell(self, cell: types.CellType) -> bool:
+        """Whether a function from outside closes over `cell`."""
+        functions = (obj for obj in self._keep if isinstance(obj, types.FunctionType))
+        outside = (fn for fn in functions if self.path_of(fn) is not None)
+        return any(cell is each for fn in outside for each in fn.__closure__ or ())
+
     def guard(self, path: Path, check: Check) -> None:
         if (path, check) not in self.guards:
             self.guards[path, check] = self._origin()

@@ -251,7 +251,7 @@ class ReadRecorder(StoppableMode):
             return func(*args, **kwargs)
         if self.has_symbols():
             return traced_sizes.watched(self, func, name, args, kwargs)
-        for tensor in inputs if name == "stride" else ():
+        for tensor in inputs if name in ("stride", "dim_order") else ():
             self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))
         return func(*args, **kwargs)
 

@@ -283,15 +283,20 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         raise CannotRebuild("an array is returned or kept that may share another one's memory")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)
+    if type(obj) is types.CellType:
+        outside = recorder.known.holds_cell(obj) or recorder.rewriter.holds_operators(obj)
+        return Const(obj) if outside else None
     if isinstance(obj, BY_IDENTITY) and not _is_made(recorder, obj):
         return Const(obj)
+    if isinstance(obj, types.FunctionType) and not recorder.rewriter.made_in_call(recorder, obj):
+        raise CannotRebuild("a function that is not rewritten is made in the call and kept")
     return None
 
 
 def _is_made(recorder: Recorder, obj: Any) -> bool:
     """Whether a function or class was made in the call; torch's own Python makes functions, too."""
     closure = isinstance(obj, types.FunctionType) and bool(obj.__closure__)
-    return closure or recorder.rewriter.made_in_call(obj)
+    return closure or recorder.rewriter.made_in_call(recorder, obj)
 
 
 def _method(recorder: Recorder, obj: Any) -> Recipe | None:

@@ -57,7 +57,9 @@ def _alike(made: Any, real: Any, seen: dict[int, int]) -> bool:
         return False
     if is_constant(real):
         return bool(made == real) or made != made
-    if isinstance(real, torch.Tensor | type | types.FunctionType | types.ModuleType):
+    if isinstance(real, types.FunctionType) and made.__code__ is not real.__code__:
+        return False
+    if isinstance(real, torch.Tensor | type | types.ModuleType):
         return False
     if id(real) in seen:
         return seen[id(real)] == id(made)
@@ -68,6 +70,13 @@ def _alike(made: Any, real: Any, seen: dict[int, int]) -> bool:
     )
 
 
+def _content(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # it is empty
+        return []
+
+
 def _parts(obj: Any) -> list[Any]:
     if isinstance(obj, list | tuple | set | frozenset):
         return list(obj)
@@ -75,6 +84,10 @@ def _parts(obj: Any) -> list[Any]:
         return [part for pair in obj.items() for part in pair]
     if isinstance(obj, types.MethodType):
         return [obj.__func__, obj.__self__]
+    if isinstance(obj, types.FunctionType):
+        return [*(obj.__closure__ or ()), obj.__defaults__, obj.__kwdefaults__, obj.__dict__]
+    if isinstance(obj, types.CellType):
+        return _content(obj)
     parts = obj.__reduce_ex__(4)
     if isinstance(parts, str):
         return [parts]

@@ -1,6 +1,7 @@
 """How a recording ends: places in the user's code, stops, breaks, faults of the recorder itself."""
 
 import contextlib
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ class Stopped(Exception):
     plainly."""
 
 
+_serials = itertools.count(1)
+
+
 class StoppableMode(TorchFunctionMode):
     """A recording that can end at any moment while the call goes on. `sites` are its breaks;
     `stopped` says why it ended early, if it did."""
@@ -31,6 +35,7 @@ class StoppableMode(TorchFunctionMode):
         super().__init__()
         self.options, self.rewriter = options, rewriter
         self.active = True
+        self.serial = next(_serials)
         self.stopped: catalogue.Site | None = None
         self.stopped_at: tuple[Reached, ...] = ()
         self.unfit: catalogue.Site | None = None  # why it serves no later call as it is

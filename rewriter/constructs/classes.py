@@ -11,6 +11,7 @@ import libcst as cst
 from ..scope import NameKind, imported_names, target_names
 from .conversion import Context
 from .form import template
+from .functions import decorators
 from .tree import COMPREHENSIONS, SCOPES, children, swap
 
 _COMPUTING = (
@@ -46,7 +47,7 @@ def convert(node: cst.ClassDef, cx: Context) -> Any:
     told = template("__df.class_reads((", *reads, f"), {computes})")
     return swap(
         node,
-        decorators=[cx.inside(each) for each in node.decorators],
+        decorators=decorators(node, cx),
         bases=[cst.Arg(told, star="*"), *(cx.convert(each) for each in node.bases)],
         keywords=[cx.convert(each) for each in node.keywords],
         lpar=cst.LeftParen() if isinstance(node.lpar, cst.MaybeSentinel) else node.lpar,

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ..scope import NameKind
 from .conversion import Context
+from .form import operator
 from .tree import swap
 
 
@@ -17,10 +18,18 @@ def convert(node: cst.FunctionDef, cx: Context) -> Any:
         return node  # rewriting it is refused when it is reached
     return swap(
         node,
-        decorators=[cx.inside(each) for each in node.decorators],
+        decorators=decorators(node, cx),
         params=cx.inside(node.params),
         body=cx.within(cx.scope.function(node)).convert(node.body),
     )
+
+
+def decorators(node: cst.FunctionDef | cst.ClassDef, cx: Context) -> list[Any]:
+    """`@f` -> `@__df.decorator(f)`."""
+    return [
+        swap(each, decorator=operator("decorator", cx.convert(each.decorator)))
+        for each in node.decorators
+    ]
 
 
 def convert_root(node: cst.FunctionDef | cst.Lambda, cx: Context) -> Any:

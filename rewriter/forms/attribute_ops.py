@@ -151,13 +151,13 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
     except AttributeError:
         _guard_absence(rec, obj, name)
         raise
-    if name == "__dict__" and not rec.rewriter.made_in_call(obj):
+    if name == "__dict__" and not rec.rewriter.made_in_call(rec, obj):
         rec.known.register(value, InstDict(Obj(obj, getattr(obj, "__name__", "?"))))
         return value
     if (
         rec.known.is_own(obj, name)
         or (is_stable(obj) and (name.startswith("__") or _is_fixed(value, obj)))
-        or rec.rewriter.made_in_call(obj)
+        or rec.rewriter.made_in_call(rec, obj)
         or _is_bound_anew(obj, name, value)
     ):
         return value
@@ -171,7 +171,7 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
 
 def _guard_absence(rec: Recorder, obj: Any, name: str) -> None:
     """No module or class has the name that was asked for."""
-    if rec.rewriter.made_in_call(obj):
+    if rec.rewriter.made_in_call(rec, obj):
         return
     holders = [obj] if isinstance(obj, types.ModuleType) else [*obj.__mro__, *type(obj).__mro__]
     for holder in holders:
@@ -444,7 +444,7 @@ def _is_same_data(rec: Recorder, obj: torch.Tensor, value: Any) -> bool:
 def _is_outside(rec: Recorder, obj: Any) -> bool:
     if rec.known.touch(obj) is not None:
         return True
-    return isinstance(obj, type | types.ModuleType) and not rec.rewriter.made_in_call(obj)
+    return isinstance(obj, type | types.ModuleType) and not rec.rewriter.made_in_call(rec, obj)
 
 
 def delete(rec: Recorder, obj: Any, name: str) -> None:

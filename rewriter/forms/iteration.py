@@ -161,7 +161,8 @@ def used_up(rec: Recorder, iterable: Any) -> Any:
 def _iterator(rec: Recorder, iterator: Any) -> Any:
     """An iterator from outside is used up by reading it: only eager may do so."""
     if isinstance(iterator, types.GeneratorType):
-        if not rec.rewriter.is_rewritten(iterator.gi_code):
+        known = rec.known.path_of(iterator) is not None
+        if known or not rec.rewriter.is_rewritten(iterator.gi_code):
             rec.stop(
                 catalogue.UNSUPPORTED, f"generator {iterator.__name__} was not made in the call"
             )

@@ -117,7 +117,7 @@ _DESCRIPTORS = types.FunctionType | classmethod | staticmethod | property
 def _is_made(rec: Any, cls: type) -> bool:
     """Whether the call made the class; one without a method does not matter."""
     local = "<locals>" in cls.__qualname__ and rec.known.path_of(cls) is None
-    return local and any(map(rec.rewriter.made_in_call, vars(cls).values()))
+    return local and any(rec.rewriter.made_in_call(rec, each) for each in vars(cls).values())
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

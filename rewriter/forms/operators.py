@@ -22,7 +22,7 @@ from . import (
     name_ops,
     texts,
 )
-from .calls import call_ops, open_calls
+from .calls import call_ops, callable_objects, open_calls
 
 _BINARY = {
     "+": operator.add,
@@ -97,13 +97,15 @@ class Target:
 
 class Forms:
     """Operators for one rewritten function; `fn` is the user's own function, whose globals and
-    cells the names come from."""
+    cells the names come from. `serial`: the recording in which it was rewritten, if any."""
 
-    __slots__ = ("fn",)
+    __slots__ = ("fn", "serial")
     slice = slice
 
     def __init__(self, fn: types.FunctionType) -> None:
         self.fn = fn
+        rec = recorder()
+        self.serial = 0 if rec is None else rec.serial
 
     # -- names
 
@@ -298,6 +300,12 @@ class Forms:
         rec = recorder()
         if rec is not None:
             rec.safely(lambda: name_ops.imported(rec, self.fn, module, level, names), lambda: None)
+
+    def decorator(self, fn: Any) -> Any:
+        """What decorates a function or class of the text: the user's own is called as any other."""
+        if recorder() is None or not callable_objects.runs_users_code(fn):
+            return fn
+        return lambda made: self.call(fn, made)
 
     def raised(self, exception: Any) -> Any:
         """What `raise` raises, or names as the cause: made here, if it is a class."""

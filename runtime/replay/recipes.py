@@ -7,6 +7,7 @@ object; one `env` serves one call, so that an object which stands at two places 
 
 import copyreg
 import dataclasses
+import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import torch
 
 from . import containers
 from .containers import FILLS, Fields, by_methods
+from .made_functions import Content, Dress, maker, skeleton
 
 
 class CannotRebuild(Exception):
@@ -196,7 +198,7 @@ class Build(Recipe):
 
 
 def set_state(result: Any, state: Any) -> None:
-    if isinstance(state, Fields):
+    if isinstance(state, Fields | Content | Dress):
         state.put(result)
     elif hasattr(result, "__setstate__"):
         result.__setstate__(state)
@@ -239,6 +241,7 @@ class RecipeMaker:
     def __init__(self, leaf: Callable[[Any], Recipe | None]) -> None:
         self._leaf = leaf
         self._memo: dict[int, tuple[Any, Recipe]] = {}
+        self._filled_cells: dict[int, Build] = {}
         self.leaves: list[tuple[Recipe, Any]] = []
         self.by_protocol: list[tuple[Any, Recipe]] = []
 
@@ -262,6 +265,8 @@ class RecipeMaker:
         cls = type(obj)
         if cls in (list, set, dict):
             return self._filled(obj, Build(cls, base=cls))
+        if isinstance(obj, types.FunctionType):
+            return self._function(obj)
         if cls.__name__ in _NOT_REBUILT:
             raise CannotRebuild(f"a {cls.__name__} made in the call is returned or kept")
         if cls.__module__ == "torch.return_types":
@@ -277,6 +282,36 @@ class RecipeMaker:
             recipe = self._remember(obj, Build(create, parts, base=base))
             return self._with_fields(obj, self._filled(obj, recipe))
         return self._reduced(obj)
+
+    def _function(self, fn: types.FunctionType) -> Recipe:
+        """A function and its cells, empty at first: they may hold it."""
+        like = skeleton(fn)
+        cells = fn.__closure__ or ()
+        recipe = self._remember(fn, Build(maker(like), tuple(map(self._cell, cells))))
+        table = self._table({**fn.__dict__})
+        keywords = Const(None) if fn.__kwdefaults__ is None else self._table(fn.__kwdefaults__)
+        dress = Apply(Dress, (Const(like), self.recipe(fn.__defaults__), keywords, table))
+        filled = tuple(map(self._content, cells))
+        recipe.state = Apply(lambda dress, *filled: dress, (dress, *filled))
+        return recipe
+
+    def _cell(self, cell: types.CellType) -> Recipe:
+        if id(cell) not in self._memo:
+            self._remember(cell, self._leaf(cell) or Build(types.CellType))
+        return self._memo[id(cell)][1]
+
+    def _content(self, cell: types.CellType) -> Recipe:
+        """The cell, filled; one from outside is as it is."""
+        empty = self._cell(cell)
+        if id(cell) in self._filled_cells or isinstance(empty, Const):
+            return self._filled_cells.get(id(cell), empty)
+        filled = self._filled_cells[id(cell)] = Build(lambda made: made, (empty,))
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            return filled
+        filled.state = Apply(Content, (self.recipe(content),))
+        return filled
 
     def _immutable(self, obj: Any, base: type) -> Recipe:
         """A tuple or frozenset, or an object of a subclass: made from its parts at once, whatever
@@ -327,7 +362,7 @@ class RecipeMaker:
         return recipe
 
 
-_NOT_REBUILT = ("function", "generator", "method", "builtin_function_or_method")
+_NOT_REBUILT = ("generator", "method", "builtin_function_or_method")
 
 
 def _reduce(obj: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any, list[Any], list[Any]]:

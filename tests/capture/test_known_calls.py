@@ -458,3 +458,18 @@ def test_a_dropout_of_all_elements_draws_nothing(grad):
         before = torch.manual_seed(seed).get_state()
         torch.testing.assert_close(call(x), F.dropout(x, 1.0) + x, equal_nan=True)
         assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_keywords_that_torch_keeps_from_a_mode():
+    def order(x):
+        return x + 1, x.dim_order(ambiguity_check=True)
+
+    def chain(x, out):
+        return torch.chain_matmul(x, x.t(), out=out), out
+
+    same(lambda: order, (X,), (torch.ones(2, 1, 3).expand(2, 4, 3),), (X,))
+    same(lambda: chain, (A, torch.zeros(2, 2)), (A, torch.zeros(2, 2)))
+
+
+def test_order_of_dims():
+    one_graph(same(lambda: lambda x: (x + 1, x.dim_order()), (A,), (A.t(),), (A,)))

@@ -1,5 +1,6 @@
 """What functions read and is changed between two calls is seen: cells, globals, code, defaults, partials."""
 
+import contextlib
 import functools
 import operator
 import types
@@ -269,3 +270,108 @@ def test_classes_of_what_the_call_makes(monkeypatch, cls, name, value):
     monkeypatch.setattr(cls, name, value, raising=False)
     for _ in range(2):
         assert torch.equal(compiled(X), makes_an_instance(X))
+
+
+def counting(x):
+    count = 0
+
+    def inner(y):
+        nonlocal count
+        count += 1
+        return (lambda z: z * count)(y) + x
+
+    return inner
+
+
+def reading(x):
+    table = {"k": 2}
+
+    def inner(y):
+        return y * table["k"]
+
+    inner.change = lambda v: table.update(k=v)
+    return inner
+
+
+def asked_alone(x):
+    k = 2
+
+    def get():
+        return k
+
+    def put(v):
+        nonlocal k
+        k = v
+
+    def inner(y):
+        return y * get()
+
+    inner.change = put
+    return inner
+
+
+def of_defaults(x):
+    def inner(y, kept=[2]):  # noqa: B006
+        return y * kept[0]
+
+    inner.change = lambda v: kept_in(inner, v)
+    return inner
+
+
+def kept_in(fn, value):
+    fn.__defaults__[0][0] = value
+
+
+def of_attributes(x):
+    def inner(y):
+        return y * inner.k
+
+    inner.k = 2
+    inner.change = lambda v: setattr(inner, "k", v)
+    return inner
+
+
+def of_contexts(x):
+    seen = [0]
+
+    @contextlib.contextmanager
+    def entered():
+        seen[0] += 1
+        yield seen[0]
+
+    def inner(y):
+        with entered() as n:
+            return y * n
+
+    return inner
+
+
+@pytest.mark.parametrize("itself", [False, True])
+@pytest.mark.parametrize(
+    "maker", [counting, reading, asked_alone, of_defaults, of_attributes, of_contexts]
+)
+def test_a_function_that_a_compiled_call_made(maker, itself):
+    """What it closes over is no less guarded than what any other function does."""
+    made, eager = dynfix.compile(maker, backend="eager")(X), maker(X)
+    fn = dynfix.compile(made if itself else lambda f, y: f(y) + 1, backend="eager")
+    for value in (2, 3, 4, 2):
+        if hasattr(made, "change"):
+            made.change(value), eager.change(value)
+        found = fn(Y) + 1 if itself else fn(made, Y)
+        assert torch.equal(found, eager(Y) + 1)
+
+
+def test_a_generator_that_a_compiled_call_made():
+    def maker(x):
+        def steps():
+            count = 0
+            while True:
+                count += 1
+                yield x * count
+
+        return steps()
+
+    made, eager = dynfix.compile(maker, backend="eager")(X), maker(X)
+    fn = dynfix.compile(lambda steps, y: next(steps) + y, backend="eager")
+    for _ in range(3):
+        assert torch.equal(fn(made, X), next(eager) + X)

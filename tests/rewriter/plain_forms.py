@@ -167,6 +167,9 @@ class Forms:
     def iter(self, iterable):
         return iterable
 
+    def decorator(self, fn):
+        return fn
+
     def raised(self, exception):
         return exception
 

@@ -195,7 +195,7 @@ CASES = {
         [("call", "...", 1), ("glob", "G", 5), ("binary", "+", 1, 5)],
     ),
     "match guard": ("match n:\n    case x if x: pass", [("subject", 2, (), ()), ("truth", 2)]),
-    "decorator": ("@(lambda f: f)\ndef g(): pass", []),
+    "decorator": ("@(lambda f: f)\ndef g(): pass", [("decorator", "...")]),
 }
 
 

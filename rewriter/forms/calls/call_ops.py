@@ -59,6 +59,7 @@ from .known_calls import (
     DISABLED,
     EFFECTS,
     INLINED,
+    LOSES_KEYWORDS,
     PURE,
     PURE_PYTHON,
     STOPS,
@@ -99,10 +100,13 @@ def _is_hashable_in(function: Any, table: Any) -> bool:
 
 
 def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
-    if rec.rewriter.is_rewritten(function.__code__):
+    if rec.rewriter.made_in_call(rec, function):
         return function(*args, **kwargs)
     function = STAND_INS.get(function, function)
     try:
+        if rec.rewriter.is_rewritten(function.__code__):
+            _place(rec, function)
+            function = rec.rewriter.original_of(function)
         rewritten = rec.rewriter.rewrite(function)
     except Exception as error:  # NotRewritable, or a fault of the rewriter's own
         return _unseen(rec, function, args, kwargs, str(error))
@@ -394,6 +398,15 @@ def _stops(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         return function(*plain_in(args), **plain_in(kwargs))
 
 
+def _keeping_keywords(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    if all(value is None or value is False for value in kwargs.values()):
+        return _torch(rec, function, args, kwargs)
+    rec.stop(catalogue.UNSUPPORTED, f"keyword arguments of {_describe(function)}")
+    rec.tracker.forget()
+    with rec.off_stack():
+        return function(*plain_in(args), **plain_in(kwargs))
+
+
 def _unbound(function: Any) -> Any:
     """The descriptor of a tensor's method."""
     owned = isinstance(owner_of(function), torch.Tensor)
@@ -448,6 +461,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: _is_hashable_in(f, COMPILING), lambda rec, f, args, kwargs: True),
     (number_calls.makes_tensor, number_calls.from_array),
     (lambda f: _is_hashable_in(_unbound(f), STOPS), _stops),
+    (lambda f: _is_hashable_in(_unbound(f), LOSES_KEYWORDS), _keeping_keywords),
     (gradients.takes, gradients.call),
     (lambda f: f is copy.deepcopy, _deep_copy),
     (_is_effect, _effect),

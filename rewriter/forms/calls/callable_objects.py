@@ -1,6 +1,8 @@
 """Calls of objects of the standard library that stand for a function or an object: partials,
 caches, weak references."""
 
+import functools
+import types
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from ...capture.guarded_kinds import is_constant
 from ...capture.nested import plain_in, settle_in
 from ...capture.recording import leaf
 from ...capture.trace import Recorder
+from ..lookup import is_stable, module_name, python_method
 from ..texts import show
 
 Args = tuple[Any, ...]
@@ -42,7 +45,7 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     and texts; for what else it answers, it declares its function pure."""
     if _has_tensors((args, kwargs)):
         return rec.call(function.__wrapped__, args, kwargs)
-    if rec.rewriter.made_in_call(function.__wrapped__):
+    if rec.rewriter.made_in_call(rec, function.__wrapped__):
         rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
         return function(*plain_in(args), **plain_in(kwargs))
     if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
@@ -88,3 +91,15 @@ def call_weak_reference(rec: Recorder, function: Any, args: Args, kwargs: Kwargs
     else:
         rec.known.guard(path, Is(function))
     return target
+
+
+def runs_users_code(function: Any) -> bool:
+    """Whether calling it runs Python code that is no library's."""
+    if type(function) is functools.partial:
+        return runs_users_code(function.func)
+    target = getattr(function, "__func__", function)
+    if not isinstance(target, types.FunctionType):
+        target = python_method(None, function, "__call__")
+    if target is None or is_stable(target):
+        return False
+    return module_name(target).partition(".")[0] != __name__.partition(".")[0]

@@ -158,6 +158,8 @@ for _namespace in (torch, torch.random, torch.cuda, torch.cuda.random, torch.bac
 for _name in ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed", "fork_rng"):
     STOPS.setdefault(getattr(torch.random, _name), catalogue.UNSUPPORTED)
 
+# What torch itself does not hand on to a mode: their keyword arguments.
+LOSES_KEYWORDS: set[Any] = {torch.Tensor.dim_order, torch.chain_matmul}
 COMPILING: set[Any] = {
     torch.compiler.is_compiling,
     torch.compiler.is_dynamo_compiling,
