@@ -21,7 +21,7 @@ from ..ir import (
     store_values,
 )
 from ..poly import Size, divided, hint, is_known, variables
-from ..sizes import Atom, Axis, Index, Mod
+from ..sizes import Axis, Index, Mod
 from .triton_axes import coordinates, flatten, permute_space, rewrite_nest
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
@@ -268,7 +268,7 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     longest = max(map(length, flat))
     wide = needs_int64(group)
     if runs_along_space(flat):
-        columns = _uneven_columns(group, flat)
+        columns = _uneven_columns(group)
         if columns:
             return _staged(_column_tiles(group, columns, wide))
         shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
@@ -385,30 +385,21 @@ def _column_axis(group: Group) -> Axis | None:
     return axis
 
 
-def _uneven_columns(group: Group, flat: tuple[Nest, ...]) -> tuple[Axis, ...]:
+def _uneven_columns(group: Group) -> tuple[Axis, ...]:
     """The last space axes, if the columns that they make lie side by side in the largest operand,
     and a block over all of the space would go beyond their end: the compiler no longer sees there
     that neighbours lie side by side."""
-    loads = (load for nest in flat for load in nest_loads(nest) if load.buffer.scope == "global")
+    loads = (load for n in group.nests for load in nest_loads(n) if load.buffer.scope == "global")
     largest = max(loads, key=lambda load: hint(load.buffer.size), default=None)
     if largest is None or not all(map(is_known, group.space)):
         return ()
-    runs = [run for atom, factor in largest.index.terms if factor == 1 and (run := _run(atom))]
-    axes = sizes.make_axes(group.space)
-    for k in range(1, len(axes)):
-        count = prod(group.space[k:])
-        if runs == [count] and count % COLUMNS and count >= COLUMNS:
-            return axes[k:]
+    axes, count = sizes.make_axes(group.space), 1
+    for k in reversed(range(len(axes))):
+        if sizes.coefficient(largest.index, axes[k]) != count:
+            uneven = count >= COLUMNS and count % COLUMNS != 0
+            return axes[k + 1 :] if uneven else ()
+        count *= group.space[k]
     return ()
-
-
-def _run(atom: Atom) -> Size:
-    """How far the flat space goes before the atom starts again; 0 for another atom."""
-    if not isinstance(atom, Mod) or atom.base.offset != 0 or len(atom.base.terms) != 1:
-        return 0
-    (inner, factor), *_ = atom.base.terms
-    flat = isinstance(inner, Axis) and inner.number == 0 and factor == 1
-    return atom.divisor if flat else 0
 
 
 def _column_tiles(group: Group, columns: tuple[Axis, ...], wide: bool) -> list[Tile]:
