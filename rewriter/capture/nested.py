@@ -43,6 +43,24 @@ def plain_in(obj: Any) -> Any:
     return _changed(obj, scalars.plain, {})
 
 
+_FEW = 64  # parts of a list or dict that are looked at for every call
+
+
+def plain_where_they_are(obj: Any) -> Any:
+    """`obj` with plain values for the traced scalars in it and in its parts: a short list or dict
+    stays the same one, a tuple is made anew."""
+    if type(obj) in scalars.TRACED:
+        return scalars.plain(obj)
+    if type(obj) is tuple:
+        parts = tuple(map(plain_where_they_are, obj))
+        return obj if all(a is b for a, b in zip(parts, obj, strict=True)) else parts
+    if type(obj) in (list, dict) and len(obj) <= _FEW:
+        for place, part in list(enumerate(obj) if type(obj) is list else obj.items()):
+            if type(part) in scalars.TRACED or type(part) is tuple:
+                obj[place] = plain_where_they_are(part)
+    return obj
+
+
 def has_traced(values: Any) -> bool:
     """Whether a flat sequence holds a traced scalar."""
     return any(type(value) in scalars.TRACED for value in values)

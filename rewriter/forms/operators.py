@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..capture.current import family, recorder
+from ..capture.nested import plain_where_they_are
 from ..capture.numbers.scalars import plain
 from . import (
     attribute_ops,
@@ -76,8 +77,9 @@ _COMPARE = {
 def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call after a recording has ended: numbers that it traced are plain to whoever asks. In a
     function that runs in parts, the callee is compiled."""
-    if fn is type and len(args) == 1:
-        args = (plain(args[0]),)
+    args = plain_where_they_are(args)
+    if kwargs:
+        plain_where_they_are(kwargs)
     opened = family()
     if opened is None and not open_calls.is_choice(fn):
         return fn(*args, **kwargs)

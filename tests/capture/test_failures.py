@@ -1,6 +1,7 @@
 """A failure planted at each stage, at the first, second and third call: results and effects stay as
 eager has them, with one warning."""
 
+import datetime
 import warnings
 
 import dynfix
@@ -269,3 +270,29 @@ def test_messages_about_parts_of_a_cut_module_name_the_users_file(recwarn, capsy
         compiled(x, x.view(3, 4))
     shown = [str(warning.message) for warning in recwarn if "DYN" in str(warning.message)]
     assert shown and all("module_class" not in text and "test_failures" in text for text in shown)
+
+
+KEPT, BY_NAME = [], {}
+
+
+def keep_after_a_stop(x, step):
+    y = x * step
+    if step > 2:
+        _ = (  # one statement, whose first part is not captured
+            datetime.datetime.now(),
+            KEPT.append(step),
+            KEPT.append((step, [step])),
+            BY_NAME.update(step=step),
+        )
+    return y + 1
+
+
+def test_numbers_are_plain_after_a_recording_has_ended():
+    compiled = dynfix.compile(keep_after_a_stop, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(1, 7):
+            compiled(tensor(), step)
+    numbers = [*KEPT[::2], *(n for n, _ in KEPT[1::2]), *(n[0] for _, n in KEPT[1::2])]
+    assert numbers == [3, 4, 5, 6] * 3 and BY_NAME == {"step": 6}
+    assert {type(number) for number in (*numbers, *BY_NAME.values())} == {int}
