@@ -29,7 +29,8 @@ def copied(tree):
             return leaf
         made = leaf.detach().clone()
         if leaf.layout == torch.strided and made.stride() != leaf.stride():
-            made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
+            like = {"dtype": leaf.dtype, "device": leaf.device}
+            made = torch.empty_strided(leaf.shape, leaf.stride(), **like)
             if leaf.numel():  # all of the memory, in which elements may overlap
                 _memory(made).copy_(_memory(leaf.detach()))
         return made.requires_grad_(leaf.requires_grad)
@@ -63,7 +64,7 @@ def _gradients(result, args):
     if not used or not wanted:
         return []
     generator = torch.Generator().manual_seed(7)
-    seeds = [torch.randn(t.shape, generator=generator).to(t.dtype) for t in used]
+    seeds = [torch.randn(t.shape, generator=generator).to(t.device, t.dtype) for t in used]
     return list(torch.autograd.grad(used, wanted, seeds, allow_unused=True))
 
 

@@ -78,27 +78,27 @@ def compare(module, inputs, gradients, dynamic=None):
     return found, why_eager(compiled, caught, isinstance(two, Exception))
 
 
-def check(name, dtype=torch.float32, training=True, dynamic=None, most=None):
+def check(name, dtype=torch.float32, training=True, dynamic=None, most=None, device="cpu"):
     """What differs for the samples of one module, and what was not compiled."""
     info = modules()[name]
     if dtype not in info.dtypes and dtype.is_floating_point is False:
         return None
     given = info.module_inputs_func(
-        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+        info, device=device, dtype=dtype, requires_grad=True, training=training
     )
     found, eager = [], []
     for number, sample in enumerate(given[:most]):
-        made = _made(info, sample, dtype).train(training)
+        made = _made(info, sample, dtype, device).train(training)
         texts, why = compare(made, sample.forward_input, True, dynamic)
         found += [f"sample {number} {sample.desc}: {text}" for text in texts]
         eager += [why] if why else []
     return {"samples": len(given[:most]), "differences": found, "eager": sorted(set(eager))}
 
 
-def _made(info, sample, dtype):
+def _made(info, sample, dtype, device):
     torch.manual_seed(0)
     given = sample.constructor_input
-    module = info.module_cls(*given.args, **given.kwargs).to(dtype)
+    module = info.module_cls(*given.args, **given.kwargs).to(device, dtype)
     if info.is_lazy:
         module(*sample.forward_input.args, **sample.forward_input.kwargs)
     return module

@@ -37,6 +37,6 @@ def _called(op, *args, **kwargs):
     return op(*args, **kwargs)
 
 
-def samples(op, dtype, most, requires_grad=False):
-    found = op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
+def samples(op, dtype, most, requires_grad=False, device="cpu"):
+    found = op.sample_inputs(device, dtype, requires_grad=requires_grad)
     return list(itertools.islice(found, most))
