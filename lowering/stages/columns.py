@@ -28,19 +28,23 @@ Access = tuple[Buffer, Size, Size, Size, Size]
 
 
 class Cut(NamedTuple):
-    """most: rows summed in one part; parts: wanted, to spread over threads; least: rows worth it;
-    alone: elements from which a sum is cut that no loop over rows takes along; whole: the type in
-    which the parts are added."""
+    """most: rows summed in one part; parts: wanted, to spread over threads; unit: of which the rows
+    of a part are a multiple; least: rows worth it; alone: elements from which a sum is cut that no
+    loop over rows takes along; whole: the type in which the parts are added."""
 
     most: int
     parts: int
+    unit: int
     least: int
     alone: int | None
     whole: torch.dtype
 
 
-CORES = Cut(128, 32, LEAST_ROWS, 1 << 17, torch.float64)  # longer parts would round more than eager
-GPU = Cut(1 << 10, 264, 1 << 10, None, torch.float32)  # one program's each: two for each of 132
+CORES = Cut(
+    128, 32, 1, LEAST_ROWS, 1 << 17, torch.float64
+)  # longer parts would round more than eager
+GPU = Cut(1 << 10, 264, 16, 1 << 10, None, torch.float32)  # one program's each: two for each of 132
+NARROW = 256  # columns that a few warps hold: twice as many programs then keep a GPU busy
 UNKNOWN = 64  # rows of a part where only a call knows how many there are
 LEAST_COLUMNS, MANY_ROWS = 4, 1 << 10  # of a sum that is cut alone
 
@@ -50,7 +54,7 @@ def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
     layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
         if isinstance(item, Nest) and _is_column_sum(item, cut) and _is_cut(item, cut, shared):
-            height = _height(item.axes[1].size, cut)
+            height = _height(*(axis.size for axis in item.axes), cut)
             parts = _parts(item.axes[1].size, height, counts)
             partial, made = _partial(item, parts, height, layouts, f"part{len(items)}")
             items.extend((partial, _whole(item, made, parts, cut.whole)))
@@ -76,8 +80,12 @@ def _parts(rows: Size, height: int, counts: dict[Size, Var]) -> Size:
     return variable(counts[rows])
 
 
-def _height(rows: Size, cut: Cut) -> int:
-    return max(min(cut.most, -(-hint(rows) // cut.parts)), 8) if is_known(rows) else UNKNOWN
+def _height(columns: Size, rows: Size, cut: Cut) -> int:
+    if not is_known(rows):
+        return UNKNOWN
+    parts = cut.parts * (2 if cut is GPU and hint(columns) <= NARROW else 1)
+    rows_each = max(min(cut.most, -(-hint(rows) // parts)), 8)
+    return -(-rows_each // cut.unit) * cut.unit
 
 
 def _is_cut(nest: Nest, cut: Cut, shared: set[Access]) -> bool:

@@ -75,14 +75,22 @@ class KernelPrinter(ValuePrinter):
         """The lines, for each row of this program's part; what no row changes stands before."""
         (dim,), height = self.tile.dims, self.tile.height
         stored = {self.params[s.buffer] for s in self._global_stores() if s.buffer in self.params}
-        before, body = hoisted(body, {dim.name}, stored)
+        before, body = hoisted(body, {dim.name, f"{dim.name}_in"}, stored)
         whole = dim.axis.size % height == 0
         count = str(height) if whole else f"tl.minimum({height}, {dim.axis.size} - first)"
         head = [f"part = tl.program_id(0){'.to(tl.int64)' * self.tile.wide}"]
         head += [f"first = part * {height}", *before]
         head += [f"{name} = {self._zeros()}" for name in self.parts.values()]
-        head += [f"for row in {self._range(count)}:", f"{INDENT}{dim.name} = first + row"]
+        turns = self._range(count if dim.block == 1 else f"{count}, {dim.block}")
+        head += [f"for row in {turns}:", *(INDENT + line for line in self._rows(dim))]
         return [*head, *(INDENT + line for line in body), *self.ends]
+
+    def _rows(self, dim: Dim) -> Iterator[str]:
+        """The rows of one turn, all of one part."""
+        lanes = f" + {self._lanes(dim)}" if dim.block > 1 else ""
+        yield f"{dim.name} = first + row{lanes}"
+        if lanes and not dim.exact:
+            yield f"{dim.name}_in = {dim.name} < {dim.axis.size}"
 
     def _zeros(self) -> str:
         return full(0.0, torch.float32, self._shape(frozenset(self.rank)))
@@ -91,15 +99,22 @@ class KernelPrinter(ValuePrinter):
         """A value of one row, summed over the program's rows and stored after the last."""
         atom = next(a for a in atoms(store.index) if isinstance(a, FloorDiv))
         value, self.memo[atom] = self.value(store.value), "part"
-        name = self.parts.setdefault(store, f"sum{len(self.parts)}")
-        self.lines.append(f"{name} += {value}")
-        place, masks = self.index(store.index), self._inside(self.index_uses(store.index))
+        (dim,), name = self.tile.dims, self.parts.setdefault(store, f"sum{len(self.parts)}")
+        masks, total = self._inside(frozenset({dim.name})), name
+        self.lines.append(
+            f"{name} += " + (f"tl.where({masks[0]}, {value}, 0.0)" if masks else value)
+        )
+        if dim.block > 1:
+            total = f"tl.sum({name}, 0)" + "[None, :]" * (len(self.rank) > 1)
+        place = self.index(store.index)
+        masks = self._inside(self.index_uses(store.index) - {dim.name})
         mask = f", mask={' & '.join(masks)}" if masks else ""
-        self.ends.append(f"tl.store({self.param(store.buffer)} + {place}, {name}{mask})")
+        self.ends.append(f"tl.store({self.param(store.buffer)} + {place}, {total}{mask})")
 
     def _programs(self) -> None:
         """Which point of each parallel axis this program starts from."""
         if self.tile.height:
+            self.starts[self.tile.dims[0].name] = "first + row"
             return
         several = [dim for dim in self.tile.dims if dim.several]
         if several:
@@ -297,7 +312,7 @@ class KernelPrinter(ValuePrinter):
         """The lanes together."""
         dim, axis = self.inner, self.rank.index("r")
         assert dim is not None
-        column, (one, two), base = "[:, None]" * (len(self.rank) == 2), parts, self._fresh("t")
+        column, (one, two), base = self._kept(), parts, self._fresh("t")
         if value.kind == EXPONENTIALS:
             self.memo[base_of(value)] = base
             self.lines.append(f"{base} = m.reduce_max({one}, {axis}){column}")
@@ -320,7 +335,7 @@ class KernelPrinter(ValuePrinter):
         if value.kind in BASES:
             return self._fold_two(value, name, parts)
         axis = self.rank.index("r")
-        column = "[:, None]" * (len(self.rank) == 2)
+        column = self._kept()
         if value.kind.startswith("arg"):
             self.lines.append(
                 f"{name}_value, {name} = m.{value.kind}({parts[0]}, {parts[1]}, {axis})"
@@ -385,7 +400,7 @@ class KernelPrinter(ValuePrinter):
             neutral = literal(identity(kind, dtype), dtype)
             text = self._emit(f"tl.where({self.names[dim.axis]}_in, {text}, {neutral})", whole)
         carry, sign = self._fresh("a"), {"sum": "+", "prod": "*"}[kind]
-        column = "[:, None]" * (len(self.rank) == 2)
+        column = self._kept()
         start = full(identity(kind, dtype), dtype, self._shape(self._space_names()))
         self.lines.append(f"{carry} = {start if column else full(identity(kind, dtype), dtype)}")
         value = self._emit(f"{carry} {sign} tl.cum{kind}({text}, {axis})", whole)

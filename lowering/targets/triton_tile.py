@@ -31,6 +31,7 @@ WINDOW = 16  # points of a window, such as of pooling
 MANY = 1 << 16  # windows
 TURNED = 16  # rows a program, where an operand lies along the space
 COLUMNS = 64  # side by side in a program that folds them
+AT_ONCE = 1024  # elements of short rows that a program with partial sums takes together
 LONGEST_TURNED = 1024  # elements of them that are held at once
 INT32 = 2**31 - 1
 
@@ -86,6 +87,7 @@ class Tile:
     `persistent`: an inner block covers its whole axis; otherwise the program loops over it.
     `height`: a program takes as many rows one after the other (0: those of its block, at once).
     `stages`: turns of a loop whose loads are under way at once (0: as the compiler likes).
+    `columns`: points of the space lie side by side in memory, and so in the lanes of a warp.
     """
 
     dims: tuple[Dim, ...]
@@ -96,6 +98,7 @@ class Tile:
     wide: bool
     height: int = 0
     stages: int = 0
+    columns: bool = False
 
     @property
     def grid(self) -> str:
@@ -104,8 +107,9 @@ class Tile:
 
     @property
     def programs(self) -> int:
-        points = prod(dim.programs for dim in self.dims)
-        return -(-points // self.height) if self.height else points
+        if self.height:
+            return -(-hint(self.dims[0].axis.size) // self.height)
+        return prod(dim.programs for dim in self.dims)
 
 
 def pow2(n: Size) -> int:
@@ -274,7 +278,7 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
         shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
         if _are_windows(flat) and hint(x.size) >= MANY:
             shapes = [(512, 1, 4), *shapes]
-        return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
+        return _staged(_side_by_side([_flat_tile(x, shape, flat, wide) for shape in shapes]))
     column = _column_axis(group)
     if column is not None:
         return _column_tiles(group, (column,), wide)
@@ -284,6 +288,10 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     if _is_turned(flat) and hint(x.size) >= TURNED:
         shapes = [_turned(longest), *shapes]
     return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
+
+
+def _side_by_side(tiles: list[Tile]) -> list[Tile]:
+    return [dataclasses.replace(tile, columns=True) for tile in tiles]
 
 
 def _staged(tiles: list[Tile]) -> list[Tile]:
@@ -296,18 +304,32 @@ def _staged(tiles: list[Tile]) -> list[Tile]:
 
 
 def part_tiles(group: Group, height: int) -> list[Tile]:
-    """Tiles for a group with partial sums over `height` rows, which a program takes in turn."""
+    """Tiles for a group with partial sums over `height` rows, which a program takes in turn: short
+    ones some at a time."""
     nests = tuple(flatten(nest) for nest in group.nests)
-    dims, wide = (Dim("x", Axis(0, prod(group.space)), 1),), needs_int64(group)
+    x, wide = Axis(0, prod(group.space)), needs_int64(group)
     longest = pow2(max(prod(nest.inner) for nest in nests))
-    warps = min(max(longest // 512, 1), 16)
-    shapes = [(warps, 3), (warps, 2), (min(warps * 2, 16), 0), (warps, 0), (max(warps // 2, 1), 2)]
     return [
         dataclasses.replace(
-            _row_tile(dims, nests, longest, count, wide), height=height, stages=stages
+            _row_tile((Dim("x", x, rows),), nests, longest, count, wide),
+            height=height,
+            stages=stages,
         )
-        for count, stages in shapes
+        for rows, count, stages in _part_shapes(longest, height)
     ]
+
+
+def _part_shapes(longest: int, height: int) -> list[tuple[int, int, int]]:
+    """(rows at a time, warps, stages). Rows that are taken together are of one part."""
+    warps = min(max(longest // 512, 1), 16)
+    alone = [(warps, 3), (warps, 2), (min(warps * 2, 16), 0), (warps, 0), (max(warps // 2, 1), 2)]
+    most = height & -height  # the largest power of two that divides it
+    rows = min(AT_ONCE // longest, most)
+    if rows < 2:
+        return [(1, *shape) for shape in alone]
+    count = max(rows * longest // 256, 1)
+    shapes = [(rows, count, 3), (rows, count, 0), (rows // 2, max(count // 2, 1), 3)]
+    return [*shapes, (min(rows * 2, most), count, 2), (1, *alone[0])]
 
 
 def _is_two_passes(nests: tuple[Nest, ...]) -> bool:
@@ -410,10 +432,11 @@ def _column_tiles(group: Group, columns: tuple[Axis, ...], wide: bool) -> list[T
     where |= zip(columns, coordinates(x, tuple(axis.size for axis in columns)), strict=True)
     nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
     longest = max(hint(prod(nest.inner)) for nest in nests)
-    return [
+    tiles = [
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
         for block, step, warps in _column_shapes(x.size, longest, hint(z.size))
     ]
+    return _side_by_side(tiles)
 
 
 def _over_two(nest: Nest, z: Axis, x: Axis, where: dict[Axis, Index]) -> Nest:
