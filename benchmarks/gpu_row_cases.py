@@ -196,3 +196,24 @@ ROWS = {
     ),
     "Softmax": Row(softmax, _rows(8192, 4096), lambda n: 5 * n[0], "both", (0,)),
 }
+
+
+def liger(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What Liger-Kernel has for a row's function (its GELU is the one with tanh). Raises KeyError
+    where it has nothing, ImportError where it is not installed."""
+    from liger_kernel.ops import cross_entropy as losses
+    from liger_kernel.ops import geglu as gelus
+    from liger_kernel.ops import layer_norm as layers
+    from liger_kernel.ops import rms_norm as norms
+    from liger_kernel.ops import softmax as rows
+    from liger_kernel.ops import swiglu as gates
+
+    found: dict[Callable[..., Any], Callable[..., Any]] = {
+        gpu_kernels.rms_norm: lambda x, w: norms.LigerRMSNormFunction.apply(x, w, 1e-6),
+        layer_norm: lambda x, w, b: layers.LigerLayerNormFunction.apply(x, w, b, 1e-5),
+        gpu_kernels.swiglu: gates.LigerSiLUMulFunction.apply,
+        geglu: gelus.LigerGELUMulFunction.apply,
+        cross_entropy: lambda x, y: losses.LigerCrossEntropyFunction.apply(x, y, None)[0],
+        softmax: rows.LigerSoftmaxFunction.apply,
+    }
+    return found[fn]
