@@ -54,7 +54,7 @@ def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
     layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
         if isinstance(item, Nest) and _is_column_sum(item, cut) and _is_cut(item, cut, shared):
-            height = _height(*(axis.size for axis in item.axes), cut)
+            height = _height(item.axes[0].size, item.axes[1].size, cut)
             parts = _parts(item.axes[1].size, height, counts)
             partial, made = _partial(item, parts, height, layouts, f"part{len(items)}")
             items.extend((partial, _whole(item, made, parts, cut.whole)))

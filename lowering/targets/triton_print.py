@@ -312,7 +312,7 @@ class KernelPrinter(ValuePrinter):
         """The lanes together."""
         dim, axis = self.inner, self.rank.index("r")
         assert dim is not None
-        column, (one, two), base = self._kept(), parts, self._fresh("t")
+        column, (one, two), base = "[:, None]" * (len(self.rank) == 2), parts, self._fresh("t")
         if value.kind == EXPONENTIALS:
             self.memo[base_of(value)] = base
             self.lines.append(f"{base} = m.reduce_max({one}, {axis}){column}")
@@ -335,7 +335,7 @@ class KernelPrinter(ValuePrinter):
         if value.kind in BASES:
             return self._fold_two(value, name, parts)
         axis = self.rank.index("r")
-        column = self._kept()
+        column = "[:, None]" * (len(self.rank) == 2)
         if value.kind.startswith("arg"):
             self.lines.append(
                 f"{name}_value, {name} = m.{value.kind}({parts[0]}, {parts[1]}, {axis})"
@@ -400,7 +400,7 @@ class KernelPrinter(ValuePrinter):
             neutral = literal(identity(kind, dtype), dtype)
             text = self._emit(f"tl.where({self.names[dim.axis]}_in, {text}, {neutral})", whole)
         carry, sign = self._fresh("a"), {"sum": "+", "prod": "*"}[kind]
-        column = self._kept()
+        column = "[:, None]" * (len(self.rank) == 2)
         start = full(identity(kind, dtype), dtype, self._shape(self._space_names()))
         self.lines.append(f"{carry} = {start if column else full(identity(kind, dtype), dtype)}")
         value = self._emit(f"{carry} {sign} tl.cum{kind}({text}, {axis})", whole)

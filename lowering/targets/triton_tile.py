@@ -4,25 +4,22 @@ is printed here."""
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from math import prod
 
 from .. import sizes
 from ..ir import (
-    Buffer,
     Group,
     IndexValue,
     Load,
     Nest,
-    atoms,
     group_variables,
     nest_loads,
     store_values,
 )
 from ..poly import Size, divided, hint, is_known, variables
-from ..sizes import Axis, Index, Mod
+from ..sizes import Axis, Index
 from .triton_axes import coordinates, flatten, permute_space, rewrite_nest
+from .triton_memory import accesses, reads_vectors, unit_axes
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
 LOOPED = 2048  # elements of a row that one step of a loop takes
@@ -87,7 +84,6 @@ class Tile:
     `persistent`: an inner block covers its whole axis; otherwise the program loops over it.
     `height`: a program takes as many rows one after the other (0: those of its block, at once).
     `stages`: turns of a loop whose loads are under way at once (0: as the compiler likes).
-    `columns`: points of the space lie side by side in memory, and so in the lanes of a warp.
     """
 
     dims: tuple[Dim, ...]
@@ -98,7 +94,6 @@ class Tile:
     wide: bool
     height: int = 0
     stages: int = 0
-    columns: bool = False
 
     @property
     def grid(self) -> str:
@@ -128,16 +123,6 @@ def length(nest: Nest) -> int:
     return points if is_known(points) else max(hint(points), PERSISTENT + 1)
 
 
-def accesses(nest: Nest) -> Iterator[tuple[Buffer, Index]]:
-    """Every global load and store of the nest."""
-    for load in nest_loads(nest):
-        if load.buffer.scope == "global":
-            yield load.buffer, load.index
-    for store in nest.stores:
-        if store.buffer.scope == "global":
-            yield store.buffer, store.index
-
-
 def needs_int64(group: Group) -> bool:
     """Whether an offset, a point or an index value of the group can pass 2**31 in the recorded
     call."""
@@ -162,30 +147,6 @@ def reach(group: Group) -> list[Size]:
 def _ends(index: Index) -> list[Size]:
     ends = sizes.bounds(index)
     return [INT32 + 1] if None in ends else [*ends, *(-end for end in ends)]
-
-
-# ---- axes along which memory runs
-
-
-def unit_axes(nests: Iterable[Nest]) -> Counter[Axis]:
-    """Bytes of the accesses that run along each axis with stride 1; an access of one axis alone
-    asks for no order."""
-    weight: Counter[Axis] = Counter()
-    for nest in nests:
-        for buffer, index in set(accesses(nest)):
-            axes = {atom for atom in atoms(index) if isinstance(atom, Axis)}
-            for axis in _unit_terms(index):
-                if len(axes) > 1:
-                    weight[axis] += hint(buffer.size) * buffer.dtype.itemsize
-    return weight
-
-
-def _unit_terms(index: Index) -> Iterator[Axis]:
-    for atom, factor in index.terms:
-        if factor == 1 and isinstance(atom, Axis):
-            yield atom
-        elif factor == 1 and isinstance(atom, Mod):
-            yield from _unit_terms(atom.base)
 
 
 def _order_by_stride(group: Group) -> tuple[int, ...]:
@@ -278,7 +239,7 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
         shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
         if _are_windows(flat) and hint(x.size) >= MANY:
             shapes = [(512, 1, 4), *shapes]
-        return _staged(_side_by_side([_flat_tile(x, shape, flat, wide) for shape in shapes]))
+        return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
     column = _column_axis(group)
     if column is not None:
         return _column_tiles(group, (column,), wide)
@@ -290,17 +251,12 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
     return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
 
 
-def _side_by_side(tiles: list[Tile]) -> list[Tile]:
-    return [dataclasses.replace(tile, columns=True) for tile in tiles]
-
-
 def _staged(tiles: list[Tile]) -> list[Tile]:
     """And the first ones with loops that load ahead: before the others where nothing is read
-    twice."""
+    twice, and all that is read comes in vectors."""
     ahead = [dataclasses.replace(tile, stages=3) for tile in tiles[:2] if not tile.persistent]
-    if sum(nest.inner != () for nest in tiles[0].nests) == 1:
-        return ahead + tiles
-    return tiles + ahead
+    once = sum(nest.inner != () for nest in tiles[0].nests) == 1
+    return ahead + tiles if once and reads_vectors(tiles[0].nests) else tiles + ahead
 
 
 def part_tiles(group: Group, height: int) -> list[Tile]:
@@ -315,21 +271,23 @@ def part_tiles(group: Group, height: int) -> list[Tile]:
             height=height,
             stages=stages,
         )
-        for rows, count, stages in _part_shapes(longest, height)
+        for rows, count, stages in _part_shapes(longest, height, reads_vectors(nests))
     ]
 
 
-def _part_shapes(longest: int, height: int) -> list[tuple[int, int, int]]:
+def _part_shapes(longest: int, height: int, vectors: bool) -> list[tuple[int, int, int]]:
     """(rows at a time, warps, stages). Rows that are taken together are of one part."""
     warps = min(max(longest // 512, 1), 16)
     alone = [(warps, 3), (warps, 2), (min(warps * 2, 16), 0), (warps, 0), (max(warps // 2, 1), 2)]
     most = height & -height  # the largest power of two that divides it
     rows = min(AT_ONCE // longest, most)
     if rows < 2:
-        return [(1, *shape) for shape in alone]
-    count = max(rows * longest // 256, 1)
-    shapes = [(rows, count, 3), (rows, count, 0), (rows // 2, max(count // 2, 1), 3)]
-    return [*shapes, (min(rows * 2, most), count, 2), (1, *alone[0])]
+        shapes = [(1, *shape) for shape in alone]
+    else:
+        count = max(rows * longest // 256, 1)
+        shapes = [(rows, count, 3), (rows, count, 0), (rows // 2, max(count // 2, 1), 3)]
+        shapes += [(min(rows * 2, most), count, 2), (1, *alone[0])]
+    return shapes if vectors else sorted(shapes, key=lambda shape: shape[-1] > 0)
 
 
 def _is_two_passes(nests: tuple[Nest, ...]) -> bool:
@@ -432,11 +390,10 @@ def _column_tiles(group: Group, columns: tuple[Axis, ...], wide: bool) -> list[T
     where |= zip(columns, coordinates(x, tuple(axis.size for axis in columns)), strict=True)
     nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
     longest = max(hint(prod(nest.inner)) for nest in nests)
-    tiles = [
+    return [
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
         for block, step, warps in _column_shapes(x.size, longest, hint(z.size))
     ]
-    return _side_by_side(tiles)
 
 
 def _over_two(nest: Nest, z: Axis, x: Axis, where: dict[Axis, Index]) -> Nest:

@@ -57,9 +57,7 @@ class ValuePrinter:
         self.checked: set[str] = set()
         self.inner: Dim | None = None  # the inner axis of the nest that is being printed
         inner = [dim for dim in tile.inner if dim is not None and dim.block > 1]
-        outer, folded = [dim.name for dim in tile.dims if dim.block > 1], ["r"] * bool(inner)
-        # the last axis is the one along which lanes lie where the compiler cannot tell
-        self.rank = folded + outer if tile.columns else outer + folded
+        self.rank = [dim.name for dim in tile.dims if dim.block > 1] + ["r"] * bool(inner)
         self.axes: dict[Axis, Dim] = {dim.axis: dim for dim in tile.dims}
         self.tile_axes = {dim.axis for dim in tile.dims if dim.several}
         self.names: dict[Axis, str] = {dim.axis: dim.name for dim in tile.dims}
@@ -89,12 +87,6 @@ class ValuePrinter:
         return (
             "[" + ", ".join(str(blocks[name]) if name in names else "1" for name in self.rank) + "]"
         )
-
-    def _kept(self) -> str:
-        """The subscript that gives back the axis over which a fold went."""
-        if len(self.rank) < 2:
-            return ""
-        return "[None, :]" if self.rank.index("r") == 0 else "[:, None]"
 
     def used(self, key: Node) -> Names:
         """Names of the tiled axes that a value or an atom depends on."""

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from dynfix.lowering import sizes
+from dynfix.lowering.ir import PARTIAL, Group, Load, Nest, Reduced, Store
 from dynfix.lowering.sizes import (
     Axis,
     FloorDiv,
@@ -18,7 +19,7 @@ from dynfix.lowering.sizes import (
 )
 from dynfix.lowering.targets.triton import global_buffers, print_group, tiles
 from dynfix.lowering.targets.triton_split import cut
-from dynfix.lowering.targets.triton_tile import Device, needs_int64, pow2
+from dynfix.lowering.targets.triton_tile import Device, needs_int64, part_tiles, pow2
 from kernel_examples import (
     EXAMPLES,
     add_layer_norm,
@@ -99,6 +100,34 @@ def test_blocks_end_where_columns_do():
     for tile in tiles(MADE["uneven_columns"]()[0], Device()):
         assert [dim.name for dim in tile.dims] == ["z", "x"]
         assert tile.dims[1].axis.size == 147
+
+
+@pytest.mark.parametrize(("columns", "ahead"), [(128, True), (147, False)])
+def test_loops_load_ahead_what_comes_in_vectors(columns, ahead):
+    at = linear((Axis(0, columns), Axis(1, 8192)), (1, columns))
+    x, y = (common.Buffer(name, torch.float32, columns * 8192) for name in "xy")
+    total = Reduced("sum", Load(x, at), torch.float32)
+    group = Group("sums", (columns,), (Nest((columns,), (8192,), (Store(y, at, total),)),))
+    found = [tile.stages > 0 for tile in tiles(group, Device())]
+    assert found[0] == ahead and set(found) == {True, False}
+
+
+def test_partial_sums_take_short_rows_some_at_a_time():
+    for longest, rows in ((64, 16), (512, 2), (4096, 1)):
+        for tile in part_tiles(rows_with_parts(longest, 48), 48):
+            taken = tile.dims[0].block
+            assert 48 % taken == 0 and tile.programs == 25
+        assert part_tiles(rows_with_parts(longest, 48), 48)[0].dims[0].block == rows
+
+
+def rows_with_parts(length, height):
+    """Sums over columns of 1,200 rows, by parts."""
+    row, column = Axis(0, 1200), Axis(1, length)
+    at = linear((row, column), (length, 1))
+    to = add(sizes.scale(floordiv(atom_index(row), height), length), atom_index(column))
+    x, y = (common.Buffer(name, torch.float32, length * 1200) for name in "xy")
+    nest = Nest((1200,), (length,), (Store(y, to, Load(x, at), PARTIAL),))
+    return Group("parts", (1200,), (nest,))
 
 
 def test_stored_values_are_used_from_registers():
