@@ -22,7 +22,7 @@ from .autograd.gradient_paths import GradientPaths
 from .autograd.lean_calls import lean
 from .autograd.plain_calls import Around, plain_call
 from .autograd.wrappers import check_replayed, keep_saved
-from .graphs import effect_tokens
+from .graphs import conjugates, effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.decompose import decompositions
@@ -129,6 +129,8 @@ def compile_graph(
         def compile_kind(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
             with_seeds(graph)
             effect_tokens.without_tokens(graph)
+            if kind == "backward":
+                conjugates.take_resolved(graph)
             program = compile_unit(graph, kind, options, _returned(kind, graph, paths))
             if kept is not None:
                 kept.compiled(kind, program)

@@ -267,9 +267,10 @@ class GraphLowering:
         return all(map(is_known, numbers)) and len(tensors) == len(values)
 
     def _is_foreign(self, node: Node) -> bool:
-        """Whether numbers that kernels do not have are taken or given."""
-        values = leaves(self._examples(node))
-        return any(isinstance(v, torch.Tensor) and v.dtype not in KERNEL_DTYPES for v in values)
+        """Whether numbers that kernels do not have are taken or given, or negatives that memory
+        does not show."""
+        tensors = (v for v in leaves(self._examples(node)) if isinstance(v, torch.Tensor))
+        return any(each.dtype not in KERNEL_DTYPES or each.is_neg() for each in tensors)
 
     def _one_device(self, node: Node) -> bool:
         return (

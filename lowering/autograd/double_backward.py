@@ -328,8 +328,11 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
     missing = []
     for k in taken:
-        if given[k] is None:
+        grad = given[k]
+        if grad is None:
             missing.append(k)
+        elif grad.is_conj() or grad.is_neg():  # programs read memory as it lies there
+            given[k] = grad.resolve_conj().resolve_neg()
     again = torch.is_grad_enabled() or _is_batched(_VMAP)
     if missing or again or (call is not None and call.released is not None):
         return _unusual(ctx, call, given, missing, grads)

@@ -45,8 +45,9 @@ class GradientPaths:
 
     def inputs_without(self, gm: GraphModule, example_inputs: list[Any]) -> frozenset[int]:
         """Indices of inputs that require gradients and get none, though they are neither written
-        nor does an output share their memory (AOTAutograd remakes such outputs from the input)."""
-        if len(self._has_gradient) != len(example_inputs):
+        nor does an output share their memory (AOTAutograd remakes such outputs from the input).
+        None where no input gets one: results, which have a history in eager, would have none."""
+        if len(self._has_gradient) != len(example_inputs) or not any(self._has_gradient):
             return frozenset()
         found = {
             index

@@ -194,6 +194,22 @@ def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., An
     return resized
 
 
+def _in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, with the losses in the input's dtype, as in eager, before they are
+    summed up."""
+
+    def loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
+        made = decomposed(x, target, 0, delta).to(x.dtype)
+        if reduction == 0:
+            return made
+        return made.mean() if reduction == 1 else made.sum()
+
+    return loss
+
+
+_HUBER: Any = aten.huber_loss.default
+replace_decomposition(_HUBER, _in_dtype_of_input)
+
 for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
     _vec, _whole = _resize.vec, _resize.default
     replace_decomposition(_vec, partial(_bytes_whole, whole=_whole))
@@ -211,6 +227,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
     chosen.update(random_decompositions(drawing) if drawing else {})
     chosen[_MARGINS] = _margin_losses
+    chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     chosen[aten.native_dropout_backward.default] = dropout_backward

@@ -175,7 +175,9 @@ def settled(nest: Nest) -> Nest:
     stores = tuple(
         Store(s.buffer, settler.index(s.index), settler(s.value), s.combine) for s in nest.stores
     )
-    return Nest(nest.space, nest.inner, stores, nest.origins)
+    made = Nest(nest.space, nest.inner, stores, nest.origins)
+    meet = any(sizes.coefficient(s.index, axis) == 0 for s in stores for axis in nest.axes)
+    return nest if nest.scatters and not made.scatters and meet else made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,14 +195,15 @@ class _Turns:
 
 def with_positions(group: Group) -> Group:
     """The group with its positions evaluated, and the last axis unrolled where that makes those of
-    its loops linear; groups of pointwise nests alone are unrolled."""
+    its loops linear; groups of pointwise nests alone are unrolled, whose points meet nowhere."""
     with _disable_current_modes():  # compilation runs under AOTAutograd's fake tensors
         return _with_positions(group)
 
 
 def _with_positions(group: Group) -> Group:
     group = Group(group.name, group.space, tuple(map(settled, group.nests)))
-    if any(nest.inner or nest.is_reduction for nest in group.nests) or len(group.space) < 2:
+    whole = any(nest.inner or nest.is_reduction or nest.scatters for nest in group.nests)
+    if whole or len(group.space) < 2:
         return group
     last = group.nests[0].axes[-1]
     buffers = (access.buffer for nest in group.nests for access in accesses(nest))

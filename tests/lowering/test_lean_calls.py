@@ -121,3 +121,15 @@ def test_a_later_training_call_runs_few_functions():
     finally:
         sys.setprofile(None)
     assert len([name for name in ran if not name.startswith("<")]) < 33, ran
+
+
+def test_a_result_without_any_gradient_has_a_history_as_in_eager():
+    def zeroth(x):
+        return torch.linalg.vector_norm(x, 0)
+
+    call = dynfix.compile(zeroth)
+    for _ in range(3):
+        x = torch.randn(5, requires_grad=True)
+        found, expected = call(x), zeroth(x)
+        assert (found.requires_grad, found.is_leaf) == (expected.requires_grad, expected.is_leaf)
+        assert torch.autograd.grad(found, x, allow_unused=True) == (None,)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from .harness import UNFUSED, check
+from .harness import UNFUSED, check, compiled
 
 F = torch.nn.functional
 KINDS = [
@@ -186,3 +186,12 @@ def test_masked_softmax_and_losses():
 
     call = check(fn, x, target, rtol=1e-5, atol=1e-6)
     call(x, target)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_huber_loss_of_two_dtypes_is_in_that_of_its_input(reduction):
+    def loss(x, target):
+        return torch.nn.functional.huber_loss(x, target, reduction)
+
+    x, target = torch.randn(4, 5, dtype=torch.bfloat16), torch.randn(4, 5)
+    torch.testing.assert_close(compiled(loss, x, target)(x, target), loss(x, target))

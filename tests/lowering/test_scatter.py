@@ -163,3 +163,17 @@ def test_a_differentiated_value_written_under_a_mask(function, shape):
         seed[~mask] = torch.nan
         grads = [torch.autograd.grad(each, (x, token), seed) for each in (found, expected)]
         torch.testing.assert_close(*grads, equal_nan=True)
+
+
+def test_positions_that_a_division_of_the_last_axis_gives():
+    def unpooled(x, positions):
+        made = x.new_zeros(4 * 18)
+        rows = torch.arange(4).view(2, 2, 1, 1) * 18
+        return made.index_put(((positions + rows).reshape(-1),), x.reshape(-1))
+
+    x = randn(2, 2, 2, 4).contiguous(memory_format=torch.channels_last)
+    positions = torch.stack([randperm(18)[:8] for _ in range(4)]).view(2, 2, 2, 4)
+    positions = positions.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(
+        compiled(unpooled, x, positions)(x, positions), unpooled(x, positions)
+    )
