@@ -17,9 +17,11 @@ from torch.fx import Graph, GraphModule, Node
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.pacing import in_background
+from .autograd import missing_gradients
 from .autograd.aot_calls import watched
 from .autograd.gradient_paths import GradientPaths
 from .autograd.lean_calls import lean
+from .autograd.missing_gradients import Zero
 from .autograd.plain_calls import Around, plain_call
 from .autograd.wrappers import check_replayed, keep_saved
 from .graphs import conjugates, effect_tokens
@@ -129,11 +131,16 @@ def compile_graph(
         def compile_kind(graph: GraphModule, inputs: Any) -> Callable[..., Any]:
             with_seeds(graph)
             effect_tokens.without_tokens(graph)
-            if kind == "backward":
-                conjugates.take_resolved(graph)
+            if kind != "backward":
+                return compiled(graph)
+            conjugates.take_resolved(graph)
+            made: Callable[..., Any] = missing_gradients.backward(graph, compiled)
+            return made
+
+        def compiled(graph: GraphModule, zero: Zero | None = None) -> Callable[..., Any]:
             program = compile_unit(graph, kind, options, _returned(kind, graph, paths))
             if kept is not None:
-                kept.compiled(kind, program)
+                kept.compiled(kind, program, zero)
             return program
 
         return boxed(compile_kind)

@@ -14,6 +14,7 @@ from ..runtime.report import log
 from ..runtime.stored import entries, program_data
 from ..runtime.stored.named_functions import Unnamed
 from ..runtime.stored.plain_data import Unstorable
+from .autograd import missing_gradients
 from .autograd.plain_calls import Around, plain_call
 from .graphs import graph_key
 
@@ -41,6 +42,7 @@ class Kept:
     def __init__(self, key: str, origins: Sequence[str]) -> None:
         self.key, self._origins = key, origins
         self._programs: dict[str, Any] = {}
+        self._zero: Any = None
         self._around: dict[str, Any] | None = None
 
     def load(self) -> Callable[..., Any] | None:
@@ -60,7 +62,7 @@ class Kept:
             kind: program_data.from_data(one, self._origins)
             for kind, one in data["programs"].items()
         }
-        backward = programs.pop(BACKWARD, None)
+        backward = _missing(data["zero"], programs.pop(BACKWARD, None))
         (forward,) = programs.values()
         around = data["around"]
         if around["plain"] is not None:
@@ -69,9 +71,10 @@ class Kept:
             called = _wrappers().from_data(around, forward, backward)
         return Around.from_data(data["facts"]).called(called)
 
-    def compiled(self, kind: str, program: Any) -> None:
-        """A program of the graph: 'inference', or 'forward' and 'backward'."""
-        self._programs[kind] = program
+    def compiled(self, kind: str, program: Any, zero: Any = None) -> None:
+        """A program of the graph: 'inference', or 'forward' and 'backward'. `zero`: what a backward
+        takes for zero (`missing_gradients`)."""
+        self._programs[kind], self._zero = program, zero
         if kind == BACKWARD and self._around is not None:
             self._store()
 
@@ -99,9 +102,14 @@ class Kept:
                 kind: program_data.to_data(program, self._origins)
                 for kind, program in self._programs.items()
             }
-            entries.write(self.key, {**(self._around or {}), "programs": programs})
+            zero = None if self._zero is None else missing_gradients.to_data(self._zero)
+            entries.write(self.key, {**(self._around or {}), "programs": programs, "zero": zero})
         except (Unstorable, Unnamed, OSError) as reason:
             log.debug("a program is not kept: %s", reason)
+
+
+def _missing(zero: Any, backward: Any) -> Any:
+    return backward if zero is None else missing_gradients.from_data(zero, backward)
 
 
 def _wrappers() -> ModuleType:

@@ -16,11 +16,15 @@ import torch
 
 from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError
+from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
 from ..graphs.random_numbers import redrawn
+from . import missing_gradients
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
 from .native_nodes import with_node
+from .plain_calls import program_in
 
+_NONE = frozenset[int]()
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
 
@@ -355,16 +359,39 @@ def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: A
             ctx.dynfix_call = None
     if again:
         return _through_eager(ctx, call, given)
-    kept = list(given)
+    kept, absent_here = list(given), _NONE
     if missing:
-        with_zeros(ctx, given, missing)
-    found = _usual(ctx, call, given, grads, kept)
+        absent_here = _places(ctx._forward_cls, missing)
+        with_zeros(ctx, given, missing, _unread(ctx._forward_cls, missing))
+    found = _usual(ctx, call, given, grads, kept, absent_here)
     return tuple(None if i in none else grad for i, grad in enumerate(found)) if none else found
 
 
-def _usual(ctx: Any, call: Any, given: list[Any], grads: Any, kept: list[Any]) -> Any:
+def _places(cls: Any, missing: list[int]) -> frozenset[int]:
+    """Which of the gradients that the backward program takes are missing."""
+    taken = cls.dynfix_taken
+    return frozenset() if taken is None else frozenset(map(taken.index, missing))
+
+
+def _unread(cls: Any, missing: list[int]) -> frozenset[int]:
+    """Those that it need not be given."""
+    program = program_in(cls.compiled_bw)
+    if cls.dynfix_taken is None or not isinstance(program, missing_gradients.Backward):
+        return frozenset()
+    return frozenset(k for k in missing if cls.dynfix_taken.index(k) in program.apart)
+
+
+def _usual(
+    ctx: Any,
+    call: Any,
+    given: list[Any],
+    grads: Any,
+    kept: list[Any],
+    absent_here: frozenset[int] = _NONE,
+) -> Any:
     """AOTAutograd's backward, which empties a list that it is given once it has what was saved.
-    `kept`: the gradients as autograd gave them."""
+    `kept`: the gradients as autograd gave them; `absent_here`: what the program takes of them that
+    was not given."""
     cls = ctx._forward_cls
     if call is not None and cls.dynfix_unbuilt:
         return _through_eager(ctx, call, kept)
@@ -372,7 +399,17 @@ def _usual(ctx: Any, call: Any, given: list[Any], grads: Any, kept: list[Any]) -
         kept = list(kept)
     count, arguments = len(given), ((given,) if grads[0] is given else given)
     try:
-        found = cls.dynfix_plain_backward(ctx, *arguments)
+        if missing_gradients.missing() == absent_here:
+            found = cls.dynfix_plain_backward(ctx, *arguments)
+        else:
+            with missing_gradients.without(absent_here):
+                found = cls.dynfix_plain_backward(ctx, *arguments)
+    except missing_gradients.NotStored:
+        if call is None:
+            raise
+        if call.owner.kept_under is not None:
+            entries.forget(call.owner.kept_under)  # a later process has it compiled anew
+        return _through_eager(ctx, call, kept)
     except (LoweringError, BuildError) as error:
         if call is None:
             raise

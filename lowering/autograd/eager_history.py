@@ -7,7 +7,7 @@ later through those that the first backward did not reach.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -155,9 +155,15 @@ def savers(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
     return frozenset(node for grad, lead in pairs if grad is not None for node in lead.savers)
 
 
-def with_zeros(node: Any, given: list[Any], missing: Sequence[int]) -> None:
-    """Gradients of None as zeros, in place, as autograd itself makes them."""
+def with_zeros(
+    node: Any, given: list[Any], missing: Sequence[int], unread: Container[int] = ()
+) -> None:
+    """Gradients of None as zeros, in place, as autograd itself makes them; one zero for all where
+    nothing reads them."""
     metas = node._input_metadata
     for k in missing:
         shape, dtype, device = tuple(metas[k].shape), metas[k].dtype, metas[k].device
-        given[k] = result_memory.zeros(shape, dtype, device)
+        if k in unread:
+            given[k] = torch.zeros((), dtype=dtype, device=device).expand(shape)
+        else:
+            given[k] = result_memory.zeros(shape, dtype, device)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..sizes import contiguous_strides
+from . import missing_gradients
 from .aot_calls import RuntimeWrapper, Wrapped, post_compile
 from .aot_parts import runtime_wrappers, schemas
 from .plain_calls import plain_call, program_in
@@ -172,7 +173,11 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
             if program is None or _is_unusual(facts, wanted):
                 return torchs.backward(ctx, *grads)
             args = [*ctx.symints, *ctx.saved_tensors, *ctx._tensors_no_vc_check]
-            args += [laid_out(grad) for laid_out, grad in zip(layouts, wanted, strict=True)]
+            absent = missing_gradients.missing()
+            pairs = zip(layouts, wanted, strict=True)
+            args += [
+                grad if k in absent else laid_out(grad) for k, (laid_out, grad) in enumerate(pairs)
+            ]
             wanted.clear()
             given.clear()
             ctx.maybe_clear_saved_tensors()
