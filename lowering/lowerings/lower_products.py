@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from .. import sizes
+from ..ir import Nest
 from ..unit import ExternCall, Layout, Ref
 from .lowering_context import Context
 from .value_builders import const
@@ -26,6 +27,7 @@ _PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
 _BYTES = 16
 _PART = 1 << 25  # bytes of a wide result that may stand beside its copy
 _TILE = 512  # rows from which the library's kernels lose little by it
+_MORE = 1.25  # times as many elements of a batched product may be made
 _WORTH = 256  # the product's third size from which a copy of a matrix costs less than it gains
 
 
@@ -60,6 +62,69 @@ def aligned_product(ctx: Context, node: Node, operands: Sequence[Ref]) -> Ref:
     given += [_padded(ctx, a, (m, k)), _padded(ctx, b, (k, n))]
     made = _product(ctx, node, given, (m, n))
     return made if made.shape == tuple(value.shape) else ctx.pointwise(node, made.load)
+
+
+def with_room(ctx: Context, node: Node, operands: Sequence[Any]) -> Ref | None:
+    """A batched product whose operands, where loops make them, lie in wider matrices, so that it
+    does as well; what it makes of the room between is not read. None for any other call."""
+    shape = _roomy(node)
+    if shape is None or not all(isinstance(each, Ref) for each in operands):
+        return None
+    a, b = operands
+    batch, (m, k, n) = a.shape[0], shape
+    wide_a, wide_b = _roomier(ctx, a, (batch, m, k)), _roomier(ctx, b, (batch, k, n))
+    if wide_a is None or wide_b is None:
+        return None
+    value = ctx.value_of(node)
+    layout = Layout((batch, m, n), (m * n, n, 1), value.device)
+    made = Ref(ctx.buffer("ext", value.dtype, layout), layout.shape, layout.strides)
+    ctx.items.append(ExternCall(node.target, (wide_a, wide_b), {}, made, ctx.origin))  # type: ignore[arg-type]
+    return ctx.pointwise(node, made.load)
+
+
+def _roomy(node: Node) -> tuple[int, int, int] | None:
+    """The wider sizes of a batched product that is better made so: nothing is summed over what is
+    added, and loops read the result."""
+    if node.target is not aten.bmm.default or _leaves(node) or _feeds_calls(node):
+        return None
+    a, b = (operand.meta["val"] for operand in node.args)  # type: ignore[union-attr]
+    shape = (*a.shape[1:], b.shape[2])
+    narrow = a.dtype in (torch.float16, torch.bfloat16) and a.device.type in DEVICES
+    if not narrow or not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
+        return None
+    m, k, n = _aligned(shape, a.stride()[1:], b.stride()[1:], a.itemsize)
+    worth = (m, n) != (shape[0], shape[2]) and m * n <= _MORE * shape[0] * shape[2]
+    return (m, k, n) if worth and k == shape[1] else None
+
+
+def _feeds_calls(node: Node) -> bool:
+    """Whether a product reads the node's result, or a view of it, as it lies."""
+    for user in node.users:
+        target = user.target
+        view = isinstance(target, torch._ops.OpOverload) and target.is_view
+        if target in _PRODUCTS or target is aten.bmm.default or (view and _feeds_calls(user)):
+            return True
+    return False
+
+
+def _roomier(ctx: Context, operand: Ref, shape: tuple[int, int, int]) -> Ref | None:
+    """The matrices with room behind each; None where that would be a copy."""
+    if operand.shape == shape:
+        return operand
+    nests = (item for item in ctx.items if isinstance(item, Nest))
+    made_here = (store.buffer for nest in nests for store in nest.stores)
+    if operand.buffer not in made_here:
+        return None
+    key = operand, shape
+    if key not in ctx.widened:
+        _, rows, columns = shape
+        turned = operand.strides[2] != 1
+        strides = (rows * columns, 1, rows) if turned else (rows * columns, columns, 1)
+        layout = Layout(shape, strides, ctx.device_of(operand))
+        made = Ref(ctx.buffer("wide", operand.dtype, layout), shape, strides)
+        ctx.fill(dataclasses.replace(made, shape=operand.shape), operand.load)
+        ctx.widened[key] = made
+    return ctx.widened[key]
 
 
 def _product(ctx: Context, node: Node, given: Sequence[Ref], shape: tuple[int, int]) -> Ref:

@@ -89,3 +89,45 @@ def test_what_the_graph_reads_itself_is_made_at_once(calls, monkeypatch):
     monkeypatch.setattr(lower_products, "_TILE", 3)
     check(lambda x, w: (lambda y: (y, y.float().sum()))(x @ w.t()), half(8, 16), half(13, 16))
     assert [each[-1] for each in calls] == [(8, 16)]
+
+
+def attention_backward(p, g, q):
+    """Products over rows, whose first operand a loop makes."""
+    made = (p.float() * 2).to(p.dtype)
+    return (made.transpose(1, 2) @ g).float() + 1, (made @ q).float(), p.float().sum(-1)
+
+
+def test_batched_products_get_room_where_it_costs_nothing(calls):
+    p, g, q = half(3, 49, 49), half(3, 49, 32), half(3, 49, 32)
+    check(attention_backward, p, g, q)
+    assert calls == [
+        [(3, 56, 49), (3, 49, 32), (3, 56, 32)],
+        [(3, 49, 49), (3, 49, 32), (3, 49, 32)],  # the room would be summed over
+    ]
+
+
+def test_what_is_given_or_leaves_as_it_is_gets_no_room(calls):
+    def given(p, g):
+        return (p.transpose(1, 2) @ g).float()
+
+    def leaves(p, g):
+        return (p * 2).transpose(1, 2) @ g
+
+    def read_by_a_product(p, g, h):
+        return (((p * 2).transpose(1, 2) @ g) @ h).float()
+
+    for fn, more in ((given, ()), (leaves, ()), (read_by_a_product, (half(3, 32, 16),))):
+        check(fn, half(3, 49, 49), half(3, 49, 32), *more)
+    assert all(call[0] == (3, 49, 49) for call in calls if call[0][2] == 49)
+
+
+def test_room_on_the_side_of_columns(calls):
+    def scores(q, k):
+        return ((q * 2) @ (k * 3).transpose(1, 2)).float().softmax(-1)
+
+    def plain(q, v):
+        return ((q * 2) @ (v * 3)).float().exp()
+
+    check(scores, half(5, 49, 32), half(5, 49, 32))
+    check(plain, half(5, 49, 32) * 0.1, half(5, 32, 61) * 0.1)
+    assert [call[1] for call in calls] == [(5, 32, 56), (5, 32, 64)]
