@@ -20,7 +20,7 @@ from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
 from . import catalogue, stances
 from .background import Background
-from .capture import current, lookahead, places
+from .capture import current, lookahead, places, refusals
 from .capture.moving import Moving
 from .capture.numbers.symbolic import Symbols
 from .capture.recording import Failed, Recording, finish
@@ -423,7 +423,8 @@ class CompiledFunction:
             programs = self._programs(recording)
             entry = recording.entry(programs, self.eager)
         except Exception as error:
-            self._internal(error, "compiling")
+            if self.options.fullgraph or not refusals.learn(self.moving.apart, recording, error):
+                self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
             return None
         recording.compile_times["backend"] = time.perf_counter() - start
@@ -437,11 +438,8 @@ class CompiledFunction:
         """A gradient through this entry is differentiated: from now on its calls run in eager."""
         entry.stays_eager = True
         name = getattr(self.fn, "__qualname__", repr(self.fn))
-        report.warn_once(
-            "double-backward",
-            f"{name} runs in eager where its gradients are differentiated (create_graph=True)",
-            name,
-        )
+        why = f"{name} runs in eager where its gradients are differentiated (create_graph=True)"
+        report.warn_once("double-backward", why, name)
 
     def _programs(self, recording: Recording) -> tuple[Callable[..., Any], ...]:
         """The compiled segments. A recording whose sizes cannot be symbols stands for one size."""

@@ -194,6 +194,11 @@ def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., An
     return resized
 
 
+def _take(x: torch.Tensor, positions: torch.Tensor) -> Any:
+    """`take`; torch's own decomposition reads a position without axes on the host."""
+    return aten.index.Tensor(x.reshape(-1), [positions])
+
+
 def _in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     """torch's decomposition, with the losses in the input's dtype, as in eager, before they are
     summed up."""
@@ -227,6 +232,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
     chosen.update(random_decompositions(drawing) if drawing else {})
     chosen[_MARGINS] = _margin_losses
+    chosen[aten.take.default] = _take
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from .nested import tensors_in
 from .values import Meta
 
-_REFUSALS = (
+REFUSALS = (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedOperatorException,
@@ -50,7 +50,7 @@ def _is_refused(func: Any, args: Any, kwargs: Any) -> bool:
         with torch._C.DisableTorchFunction(), FakeTensorMode(), torch.no_grad():
             like = tree_map_only(torch.Tensor, lambda each: Meta.of(each).fake(), (args, kwargs))
             func(*like[0], **like[1])
-    except _REFUSALS:
+    except REFUSALS:
         return True
     except Exception as error:  # others will come again from the operator itself
         return "no fake impl" in str(error)

@@ -16,7 +16,8 @@ VALUES = 3  # that are assumed at one place, each in a recording of its own
 class Moving:
     """`numbers`: paths of Python numbers. `sizes`: dims of tensors by path. `fixed`: dims that
     turned out to decide something, so that a recording stands for one size all the same.
-    `contents`: of small tensors by path, as recordings compare them."""
+    `contents`: of small tensors by path, as recordings compare them. `apart`: operators that run
+    between graphs, each with its line."""
 
     numbers: set[Path] = dataclasses.field(default_factory=set)
     names: frozenset[str] = frozenset()  # keys whose numbers move, whatever was seen
@@ -24,6 +25,7 @@ class Moving:
     fixed: set[tuple[Path, int]] = dataclasses.field(default_factory=set)
     contents: dict[Path, Any] = dataclasses.field(default_factory=dict)
     assumed: dict[Any, list[Any]] = dataclasses.field(default_factory=dict)
+    apart: set[tuple[str, str]] = dataclasses.field(default_factory=set)
 
     def clear(self) -> None:
         self.numbers.clear()
@@ -31,6 +33,7 @@ class Moving:
         self.fixed.clear()
         self.contents.clear()
         self.assumed.clear()
+        self.apart.clear()
 
     def moves(self, path: Path, value: Any) -> bool:
         """Whether the number there is to be traced."""

@@ -33,6 +33,12 @@ def only_asks(name: str, args: Any, kwargs: Any) -> bool:
     return name in METADATA or (name == "type" and len(args) == 1 and not kwargs)
 
 
+def takes_numbers_alone(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a call is Python's arithmetic on plain numbers (`torch.sym_max(3, 4)`)."""
+    given = (*args, *kwargs.values())
+    return name.startswith("sym_") and all(type(each) in (bool, int, float) for each in given)
+
+
 # Those among them whose answers follow from sizes and strides.
 SIZED = frozenset(
     """

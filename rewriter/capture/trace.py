@@ -88,6 +88,8 @@ class Recorder(ReadRecorder):
             return self.metadata(func, name, plain_in(args), plain_in(kwargs))
         if name in opsets.HOST_READS:
             return self.host_read(func, name, args, kwargs)
+        if opsets.takes_numbers_alone(name, args, kwargs):
+            return func(*args, **kwargs)
         if name == "numpy" and constant_values.are(self, args, given=True):
             return constant_values.as_array(self, func, args, kwargs)
         if name == "requires_grad_" and self._needs_no_change(args, kwargs):
@@ -173,7 +175,7 @@ class Recorder(ReadRecorder):
         nodes that stand for some arguments, by place or name."""
         if self.bucket_full:
             self.part()
-        apart = custom_operators.why_apart(func, args, kwargs)
+        apart = self._refused(name) or custom_operators.why_apart(func, args, kwargs)
         shaped = bool(apart) or opsets.has_data_shape(name, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
@@ -223,6 +225,12 @@ class Recorder(ReadRecorder):
             # a fault of the recorder's own must not take the operator's result away
             self.fault(error)
         return result
+
+    def _refused(self, name: str) -> str:
+        """Why the operator runs between graphs, if an earlier recording of it was not compiled."""
+        if not self.moving.apart or (name, self.origin_text()) not in self.moving.apart:
+            return ""
+        return f"what {name} gives, or its gradient, is known when it has run"
 
     def _prepared(
         self, func: Any, name: str, args: Any, kwargs: Any, given: Mapping[int | str, Any]
@@ -286,7 +294,7 @@ class Recorder(ReadRecorder):
     def _record(self, name: str, call: Any, given: Any, result: Any) -> None:
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
-        node.meta.update(self.marks)
+        node.meta.update(self.marks, called=name)
         self._bind(result, node)
         if self.rewritings is not None:
             for tensor in tensors_in(result):

@@ -433,6 +433,56 @@ def test_what_asks_for_its_data_runs_between_two_graphs(name):
     torch.testing.assert_close(found, expected)
 
 
+def filled(x, token):
+    return (x * 2).index_fill(1, PLACES, token) + 1
+
+
+def put_under_a_mask(x, values):
+    return (x * 2).index_put((MASK,), values).sin()
+
+
+def decomposed(x, shift):
+    left, values, right = torch.linalg.svd(torch.complex(x, x.mT) + shift)
+    return ((left * values.sqrt()) @ right).abs() + x.sin()
+
+
+PLACES = torch.tensor([0, 2])
+MASK = torch.tensor([True, False, True])
+
+
+@pytest.mark.parametrize(
+    ("program", "shape"), [(filled, ()), (put_under_a_mask, (2, 3)), (decomposed, (3, 3))]
+)
+def test_what_gradients_ask_of_data_runs_between_two_graphs(program, shape):
+    """Which compiling finds out: a second recording knows it."""
+    torch.manual_seed(0)
+    call = dynfix.compile(program)
+    for _ in range(4):
+        given = torch.randn(3, 3, requires_grad=True), torch.randn(shape, requires_grad=True)
+        found, expected = call(*given), program(*given)
+        torch.testing.assert_close(found, expected)
+        ours, theirs = (torch.autograd.grad(each.sum(), given) for each in (found, expected))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert sum(entry.hits for entry in call._dynfix_entry._dispatcher.entries) == 2
+
+
+def test_arithmetic_on_plain_numbers_by_torch_is_no_operator():
+    def program(x):
+        return x * torch.sym_max(3, 4) + torch.sym_float(2)
+
+    one_graph(same(lambda: program, (A,), (B,), (A,)))
+
+
+def test_elements_taken_by_a_position_without_axes():
+    def program(x, position):
+        return (x * 2).take(position) + (x > 0).any()
+
+    call = dynfix.compile(program, fullgraph=True)
+    for position in (0, -1, 1):
+        where = torch.tensor(position)
+        torch.testing.assert_close(call(A, where), program(A, where))
+
+
 def test_a_dropout_that_is_off_draws_nothing(monkeypatch):
     """Nor is what it was given kept as a result of the graph, for the generator's sake."""
     seen = []

@@ -58,12 +58,9 @@ BETWEEN = {
     "ctc_loss, gaussian_nll_loss, cov, corrcoef, linalg.lstsq": "ask for their data",
     "nonzero, unique, masked_select, bincount, x[mask]": "the result's shape depends on data",
     "to_sparse, sparse.*, sparse tensors": "other layouts than strided",
+    "index_fill, index_put, x[mask] = v: values that need a gradient": "it asks for positions",
+    "svd of complex numbers that need a gradient": "its backward looks at them",
     "functions that are given a module (triplet_margin_with_distance_loss)": "Python inside",
-}
-EAGER = {
-    "index_put, x[mask] = v: values that need a gradient": "it has a shape that data decides",
-    "index_fill: a tensor that needs a gradient": "its backward reads positions on the host",
-    "take of a tensor without axes": "reads its position on the host",
 }
 # What a lowering leaves to the library.
 PARTLY = {
@@ -208,12 +205,11 @@ def text():
         "## Beside the core",
         "",
         "What `python -m tests.operators.sweep` finds not to be in a compiled graph on the CPU.",
-        "*between*: it runs as it is, between two graphs; *eager*: so does the whole call.",
+        "*between*: it runs as it is, between two graphs.",
         "",
         "| functions | state | |",
         "|---|---|---|",
         *(f"| {names} | between | {why} |" for names, why in BETWEEN.items()),
-        *(f"| {names} | eager | {why} |" for names, why in EAGER.items()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -158,7 +158,7 @@ def _deciding(name: str, args: tuple[Any, ...]) -> list[torch.Tensor]:
         return masks if all(mask.dtype is torch.bool and mask.dim() for mask in masks) else []
     if name == "masked_select":
         same = isinstance(args[1], torch.Tensor) and args[0].shape == args[1].shape
-        return [args[1]] if same and args[1].dtype is torch.bool else []
+        return [args[1]] if same and args[1].dtype is torch.bool and args[1].dim() else []
     if name == "repeat_interleave":
         repeats = args[min(len(args), 2) - 1]
         return [repeats] if repeats.shape == _repeatable(args) else []
