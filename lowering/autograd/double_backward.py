@@ -19,7 +19,7 @@ from ...runtime.errors import BuildError, LoweringError
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
 from ..graphs.random_numbers import redrawn
-from . import missing_gradients
+from . import missing_gradients, turned_gradients
 from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
 from .native_nodes import with_node
 from .plain_calls import program_in
@@ -150,6 +150,9 @@ class Differentiable:
         cls.dynfix_taken = getattr(cls, "taken", None)
         history = self._history()
         cls.dynfix_leads = staticmethod(functools.cache(lambda: history.leads(targets)))
+        cls.dynfix_strides = staticmethod(
+            functools.cache(lambda given: history.gradient_strides(targets, given))
+        )
         cls.backward = staticmethod(_backward)
 
 
@@ -330,19 +333,17 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     cls, call = ctx._forward_cls, getattr(ctx, "dynfix_call", None)
     given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
     taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
-    missing = []
-    for k in taken:
-        grad = given[k]
-        if grad is None:
-            missing.append(k)
-        elif grad.is_conj() or grad.is_neg():  # programs read memory as it lies there
-            given[k] = grad.resolve_conj().resolve_neg()
+    missing = [k for k in taken if given[k] is None]
     again = torch.is_grad_enabled() or _is_batched(_VMAP)
+    turned_gradients.resolve(given)
+    turned = None if again else turned_gradients.layouts(cls, given)
     if missing or again or (call is not None and call.released is not None):
-        return _unusual(ctx, call, given, missing, grads)
-    if call is not None and not _keeps_graph():
-        ctx.dynfix_call = None
-    return _usual(ctx, call, given, grads, given)
+        found = _unusual(ctx, call, given, missing, grads)
+    else:
+        if call is not None and not _keeps_graph():
+            ctx.dynfix_call = None
+        found = _usual(ctx, call, given, grads, given)
+    return found if turned is None else turned_gradients.as_in_eager(cls, found, turned)
 
 
 def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: Any) -> Any:

@@ -72,6 +72,20 @@ class EagerHistory:
             log.info("which gradients are None in eager is not known: %s", error)
             return ()
 
+    def gradient_strides(
+        self,
+        targets: Callable[[Sequence[Any], Any], Sequence[Any]],
+        given: Sequence[tuple[Any, Any] | None],
+    ) -> tuple[tuple[Any, Any] | None, ...]:
+        """(sizes, strides) of the gradient of each input, None where it has none, for gradients of
+        the `targets` of sizes and strides as given. Empty where that is not known."""
+        try:
+            with self._run() as (inputs, results):
+                return _gradient_strides(inputs, targets(inputs, results), given)
+        except Exception as error:
+            log.info("the layout of eager's gradients is not known: %s", error)
+            return ()
+
     def order(self) -> tuple[int, ...]:
         """The inputs in the order in which their gradients arrive, as far as it is known."""
         found: list[int] = []
@@ -88,6 +102,22 @@ class EagerHistory:
                     each.register_hook(lambda _, index=index: found.append(index))  # type: ignore[no-untyped-call]
             outs = [out for out in results if isinstance(out, torch.Tensor) and out.requires_grad]
             torch.autograd.backward(outs, [torch.ones_like(out) for out in outs])
+
+
+def _gradient_strides(
+    inputs: Sequence[Any], targets: Sequence[Any], given: Sequence[tuple[Any, Any] | None]
+) -> tuple[tuple[Any, Any] | None, ...]:
+    outs, seeds = [], []
+    for target, layout in zip(targets, given, strict=False):
+        if layout is not None and target.requires_grad:
+            if tuple(target.shape) != layout[0]:
+                return ()  # the program serves several sizes
+            outs.append(target)
+            seeds.append(target.new_empty_strided(*layout))
+    wanted = [each for each in inputs if isinstance(each, torch.Tensor) and each.requires_grad]
+    found = iter(torch.autograd.grad(outs, wanted, seeds, allow_unused=True))
+    grads = [next(found) if any(each is w for w in wanted) else None for each in inputs]
+    return tuple(None if grad is None else (tuple(grad.shape), grad.stride()) for grad in grads)
 
 
 class Lead(NamedTuple):

@@ -138,6 +138,7 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
 
     class CompiledFunction(torchs):  # type: ignore[misc]
         taken = positions  # of the outputs whose gradients the backward takes
+        laid_out = tuple(layouts)  # what gives each of these the layout that it is compiled for
         node_facts = told
 
         @staticmethod

@@ -57,7 +57,7 @@ def as_recorded(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     axes = zip(result.shape, result.stride(), strides, strict=True)
     if all(size == 1 or is_ == noted for size, is_, noted in axes):
         return result
-    if result.numel() == 0 or not _is_dense(result.shape, strides):
+    if result.numel() == 0 or not is_dense(result.shape, strides):
         return result
     made = result.new_empty_strided(result.shape, strides)
     return made.copy_(result)
@@ -67,7 +67,7 @@ def _in_order(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The result itself, or a dense copy with its axes in the order of these strides, if they are
     those of a dense tensor of the recorded sizes."""
     hints = [size.node.hint if isinstance(size, torch.SymInt) else size for size in result.shape]
-    if None in hints or 0 in hints or not _is_dense(hints, strides):
+    if None in hints or 0 in hints or not is_dense(hints, strides):
         return result
     wanted: dict[int, Any] = {}
     step: Any = 1
@@ -80,7 +80,7 @@ def _in_order(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return result.new_empty_strided(result.shape, placed).copy_(result)
 
 
-def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether each element has a place of its own, and no place is left out."""
     expected = 1
     for step, size in sorted(zip(strides, shape, strict=True)):

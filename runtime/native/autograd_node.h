@@ -119,8 +119,11 @@ struct CompiledNode final : torch::autograd::Node {
     for (const auto key : {c10::DispatchKey::VmapMode, c10::DispatchKey::FuncTorchDynamicLayerFrontMode})
       if (c10::impl::tls_is_dispatch_key_included(key)) return false;
     if (f.asks_deterministic && at::globalContext().deterministicAlgorithms()) return false;
-    for (const Py_ssize_t k : f.places->taken)
-      if ((size_t)k >= gradients.size() || !is_plain(gradients[k])) return false;
+    const auto &taken = f.places->taken;
+    for (size_t k = 0; k < taken.size(); k++) {
+      if ((size_t)taken[k] >= gradients.size() || !is_plain(gradients[taken[k]])) return false;
+      if (is_turned(gradients[taken[k]], PyTuple_GET_ITEM(f.layouts, k) == Py_None)) return false;
+    }
     return true;
   }
 

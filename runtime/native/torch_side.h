@@ -166,6 +166,12 @@ inline at::Tensor repeated(const at::Tensor &tensor) {
   return made;
 }
 
+// Whether a gradient is dense, in another order than the program takes: a contiguous one, or that of its result.
+inline bool is_turned(const at::Tensor &tensor, bool takes_contiguous) {
+  if (tensor.is_contiguous() == takes_contiguous || tensor.dim() < 2) return false;
+  return takes_contiguous ? tensor.is_non_overlapping_and_dense() : !tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
 inline at::Tensor contiguous(at::Tensor &&tensor) {
   if (tensor.is_contiguous()) return std::move(tensor);
   return is_small_number(tensor) ? repeated(tensor) : tensor.contiguous();

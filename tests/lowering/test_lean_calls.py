@@ -5,6 +5,7 @@ import sys
 import dynfix
 import pytest
 import torch
+from dynfix.lowering.autograd import double_backward
 from dynfix.runtime import guard_native
 
 from .harness import compiled
@@ -133,3 +134,34 @@ def test_a_result_without_any_gradient_has_a_history_as_in_eager():
         found, expected = call(x), zeroth(x)
         assert (found.requires_grad, found.is_leaf) == (expected.requires_grad, expected.is_leaf)
         assert torch.autograd.grad(found, x, allow_unused=True) == (None,)
+
+
+def _to_channels_last(x):
+    return (x * 2).contiguous(memory_format=torch.channels_last)
+
+
+def _to_rows(x):
+    return (x.permute(0, 2, 3, 1) * 3).contiguous()
+
+
+def _spectrum(x):
+    return torch.fft.irfft(x, dim=1)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("program", [_to_channels_last, _to_rows, _spectrum])
+def test_gradients_in_another_order_than_results_lead_to_those_of_eager(
+    program, native, monkeypatch
+):
+    if not native:
+        monkeypatch.setattr(double_backward, "torch_parts", lambda: None)
+    call = dynfix.compile(program)
+    for turn in range(4):
+        x = torch.randn(2, 3, 4, 5, requires_grad=True)
+        found, expected = call(x), program(x)
+        assert found.stride() == expected.stride()
+        order = torch.channels_last if turn % 2 else torch.contiguous_format
+        seed = torch.randn(expected.shape).contiguous(memory_format=order)
+        one, two = (torch.autograd.grad(each, x, seed)[0] for each in (found, expected))
+        torch.testing.assert_close(one, two)
+        assert one.stride() == two.stride()

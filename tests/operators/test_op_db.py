@@ -13,8 +13,8 @@ QUICK = (
     " nn.functional.layer_norm nn.functional.avg_pool2d nn.functional.max_pool2d where cat"
     " nn.functional.cross_entropy slice_scatter clamp std argmax"
 ).split()
-# The gradient's layout alone differs: AOTAutograd gives dense gradients where eager gives views.
-LAYOUTS = ("to", "rot90", "ormqr")
+# The gradient's layout alone differs: torch does not say of it what it is in eager.
+LAYOUTS = ("ormqr",)
 
 
 @pytest.mark.parametrize("name", QUICK)
