@@ -333,14 +333,9 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     cls, call = ctx._forward_cls, getattr(ctx, "dynfix_call", None)
     given = grads[0] if len(grads) == 1 and isinstance(grads[0], list) else list(grads)
     taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
-    missing = []
-    for k in taken:
-        grad = given[k]
-        if grad is None:
-            missing.append(k)
-        elif grad.is_conj() or grad.is_neg():  # programs read memory as it lies there
-            given[k] = grad.resolve_conj().resolve_neg()
+    missing = [k for k in taken if given[k] is None]
     again = torch.is_grad_enabled() or _is_batched(_VMAP)
+    turned_gradients.resolve(given)
     turned = None if again else turned_gradients.layouts(cls, given)
     if missing or again or (call is not None and call.released is not None):
         found = _unusual(ctx, call, given, missing, grads)

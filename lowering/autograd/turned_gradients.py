@@ -15,6 +15,13 @@ from ..graphs.result_strides import is_dense
 Layout = tuple[Any, Any]  # sizes and strides
 
 
+def resolve(given: list[Any]) -> None:
+    """Make lazy conjugates and negatives, in place: programs read memory as it lies there."""
+    for k, grad in enumerate(given):
+        if grad is not None and (grad.is_conj() or grad.is_neg()):
+            given[k] = grad.resolve_conj().resolve_neg()
+
+
 def layouts(cls: Any, given: list[Any]) -> tuple[Layout | None, ...] | None:
     """The layouts of the gradients, if one is dense and not as the program of `cls` takes it; such
     ones are laid out, in place. None otherwise."""

@@ -17,7 +17,7 @@ from dynfix.runtime import report
 from torch.utils._pytree import tree_map
 
 from . import op_tables  # noqa: F401  (torch's tables need its stand-in for a missing package)
-from .compare import CALLS, copied, differences, no_worse, run, why_eager
+from .compare import CALLS, OPTIONS, copied, differences, no_worse, run, why_eager
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def compare(module, inputs, gradients, dynamic=None):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         before = copy.deepcopy(module)
-        compiled = dynfix.compile(module, dynamic=dynamic)
+        compiled = dynfix.compile(module, dynamic=dynamic, options=OPTIONS)
         ours = _Called(module, inputs, compiled=compiled)
         for turn in range(CALLS):
             (one, given), (two, other) = ours.run(turn, gradients), theirs.run(turn, gradients)

@@ -17,6 +17,10 @@ sys.modules.setdefault(
 # What these give is not a function of their inputs.
 UNDEFINED = ("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_")
 UNDEFINED += ("empty_permuted", "resize_as_", "_native_batch_norm_legit")
+UNDEFINED += (
+    "torch.ops.aten._efficient_attention_forward",
+    "torch.ops.aten._flash_attention_forward",
+)
 
 
 @functools.cache
