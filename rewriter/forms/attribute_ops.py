@@ -52,6 +52,7 @@ _C_DESCRIPTORS = (
     types.WrapperDescriptorType,
     type,
 )
+REPLACEABLE = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -160,6 +161,7 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
         or rec.rewriter.made_in_call(rec, obj)
         or _is_bound_anew(obj, name, value)
     ):
+        _guard_function(rec, obj, name, value)
         return value
     path = Obj(obj, getattr(obj, "__name__", "?"))
     if isinstance(value, types.MethodType) and isinstance(obj, type):  # bound anew at each read
@@ -167,6 +169,16 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
         rec.known.guard(Attr(Attr(path, name), "__self__"), Is(value.__self__))
         return value
     return rec.known.loaded(value, Attr(path, name))
+
+
+def _guard_function(rec: Recorder, obj: Any, name: str, value: Any) -> None:
+    """A function of torch's own modules may be replaced by another one later."""
+    if not isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+        return
+    if isinstance(obj, types.ModuleType) and obj.__name__ in REPLACEABLE:
+        names = vars(obj)
+        if names.get(name) is value and not rec.known.is_own(obj, name):
+            rec.known.guard(Item(Obj(names, obj.__name__), name), Is(value))
 
 
 def _guard_absence(rec: Recorder, obj: Any, name: str) -> None:

@@ -375,3 +375,38 @@ def test_a_generator_that_a_compiled_call_made():
     fn = dynfix.compile(lambda steps, y: next(steps) + y, backend="eager")
     for _ in range(3):
         assert torch.equal(fn(made, X), next(eager) + X)
+
+
+@pytest.mark.parametrize("owner", (torch, torch.nn.functional), ids=("torch", "functional"))
+def test_a_function_of_torch_replaced(owner, monkeypatch):
+    def make():
+        class M(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = torch.nn.ReLU()
+
+            def forward(self, x):
+                return self.inner(x) + owner.relu(x)
+
+        return M()
+
+    def patched(x, inplace=False):
+        return x.clamp(min=0) * 3
+
+    def patch(_):
+        monkeypatch.setattr(owner, "relu", patched)
+
+    with monkeypatch.context() as monkeypatch:
+        original = owner.relu
+        same(
+            make,
+            (X,),
+            (X,),
+            patch,
+            (X,),
+            (Y,),
+            lambda _: monkeypatch.setattr(owner, "relu", original),
+            (X,),
+            backend="native",
+            tolerance=(1e-6, 1e-6),
+        )
