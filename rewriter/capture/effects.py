@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ...runtime.replay.recipes import Const, Recipe, RecipeMaker
 from ...runtime.replay.steps import Redo
 from .numbers import scalars
@@ -26,6 +28,11 @@ class Effect:
         """The live object that is changed, if it is one of the outside."""
         return self.arguments[0] if self.arguments else None
 
+    @property
+    def name(self) -> Any:
+        """What is stored there, if that is a constant."""
+        return getattr(self.arguments[1], "value", None)
+
     def settle(self, maker: RecipeMaker) -> Redo:
         return Redo(
             self.function,
@@ -45,6 +52,28 @@ class Effect:
             *place, _ = (part.value if isinstance(part, Const) else part for part in self.arguments)
             if STORES[self.function](*place) is value:
                 self.function(*place, made_plain)
+
+
+def dress(stores: list[Effect], tensor: torch.Tensor, name: str, value: Any) -> None:
+    """Note a store to an attribute of a tensor that the call made; of several the last counts."""
+    others = (store for store in stores if store.owner is not tensor or store.name != name)
+    stores[:] = others
+    stores.append(Effect(setattr, (tensor, constant(name), value)))
+
+
+def dressings(stores: list[Effect], maker: RecipeMaker) -> tuple[Redo, ...]:
+    """Stores to attributes of tensors that the call made, as far as the tensors leave it: what one
+    holds may be another one."""
+    done: list[Redo] = []
+    waiting = stores
+    while waiting:
+        left = {id(obj) for _, obj in maker.leaves}
+        ready = [store for store in waiting if id(store.owner) in left]
+        if not ready:
+            break
+        waiting = [store for store in waiting if id(store.owner) not in left]
+        done += [store.settle(maker) for store in ready]
+    return tuple(done)
 
 
 def set_cell(cell: Any, value: Any) -> None:

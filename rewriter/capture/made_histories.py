@@ -52,7 +52,8 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
             parts = (recorder.value_recipe(value), Const(tensor.requires_grad))
             recorder.remade[value] = Apply(_without_history, parts)
         return recorder.remade[value]  # type: ignore[no-any-return]
-    if not recorder.differentiates or not tensor.requires_grad:
+    kept_leaf = tensor.is_leaf and recorder.options.backend != "eager"
+    if not tensor.requires_grad or not (recorder.differentiates or kept_leaf):
         return None
     if value not in recorder.remade:
         recorder.remade[value] = _recipe(recorder, tensor, value)

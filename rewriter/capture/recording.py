@@ -14,6 +14,7 @@ from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe
 from ...runtime.replay.steps import CALL_INPUT, Redo, Step
 from .. import catalogue
 from . import made_histories, rehearsal
+from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
 from .numbers import constant_values, scalars
 from .numbers.symbolic import Symbols, make_static
@@ -190,6 +191,7 @@ def _assemble(
     maker = RecipeMaker(lambda obj: leaf(recorder, obj))
     output = maker.recipe(result)
     effects = tuple(effect.settle(maker) for effect in recorder.effects)
+    effects += dressings(recorder.dressed, maker)
     rehearsal.check(maker)
     aliases = tuple(
         (recorder.input_index(a), recorder.input_index(b)) for a, b in recorder.known.aliases
@@ -305,6 +307,8 @@ def _method(recorder: Recorder, obj: Any) -> Recipe | None:
 
 
 def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
+    if recorder.on_arrays and storage_of(tensor) in recorder.on_arrays:
+        raise CannotRebuild("a tensor on the memory of an array from outside is returned or kept")
     tracked = recorder.tracker.get(tensor)
     made = tracked is not None and tracked.value.home >= 0
     if tracked is not None and made and isinstance(tensor, torch.nn.Parameter):

@@ -48,6 +48,7 @@ class StoppableMode(TorchFunctionMode):
         self.cuttable = True
         self.open_shapes: set[Value] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.on_arrays: set[Any] = set()  # storages that are the memory of arrays from outside
 
     def has_symbols(self) -> bool:
         """Whether sizes or integers are symbols, so that later calls may have others."""

@@ -44,6 +44,7 @@ class Recorder(ReadRecorder):
     def __init__(self, options: Options, rewriter: Any, moving: Moving | None = None) -> None:
         super().__init__(options, rewriter, moving)
         self.effects: list[Any] = []
+        self.dressed: list[Any] = []  # stores to attributes of tensors that the call made
         self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()
         self.flags_before: dict[library_flags.Question, Any] | None = None  # once one is set
@@ -62,7 +63,7 @@ class Recorder(ReadRecorder):
         if not self.scalars:
             return result
         stripper = scalars.Stripper()
-        for effect in self.effects:
+        for effect in (*self.effects, *self.dressed):
             effect.strip(stripper)
         result = stripper.value(result)
         scalars.release(self.scalars)

@@ -13,6 +13,7 @@ from ...runtime.guard import (
     ABSENT,
     Attr,
     ClassAttr,
+    HasKey,
     InstDict,
     Is,
     Item,
@@ -22,7 +23,7 @@ from ...runtime.guard import (
 )
 from ...runtime.replay.recipes import Apply, Const, Input
 from .. import catalogue
-from ..capture.effects import Effect, constant
+from ..capture.effects import Effect, constant, dress
 from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
@@ -365,14 +366,15 @@ def _guard_class(rec: Recorder, path: Path | None, name: str, found: Any) -> Non
 def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
     """`__getattr__`: nn.Module's tables are guarded where they hold the name, another class's
     method is run."""
-    if isinstance(obj, torch.nn.Module):
-        for group in ("_parameters", "_buffers", "_modules"):
-            table = obj.__dict__.get(group, {})
-            if name in table:
-                if path is None or rec.known.is_own(obj, name):
-                    return table[name]
-                guard_classes(rec, type(obj), name)
-                return rec.known.loaded(table[name], Item(Item(InstDict(path), group), name))
+    for group in _groups(obj):
+        table = obj.__dict__[group]
+        if name in table:
+            if path is None or rec.known.is_own(obj, name):
+                return table[name]
+            guard_classes(rec, type(obj), name)
+            return rec.known.loaded(table[name], Item(Item(InstDict(path), group), name))
+    for group in _groups(obj) if path is not None else ():
+        rec.known.guard(Item(InstDict(path), group), HasKey(name, False))
     if path is not None and hasattr(obj, "__dict__"):
         rec.known.guard(path, Missing(name))
     _guard_class(rec, path, name, ABSENT)
@@ -383,6 +385,12 @@ def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
         _guard_class(rec, path, "__getattr__", on_class(type(obj), "__getattr__"))
         return items.load(rec, obj, name)
     return _absent(rec, obj, name, path)
+
+
+def _groups(obj: Any) -> list[str]:
+    """The tables of a module."""
+    groups = ("_parameters", "_buffers", "_modules")
+    return [g for g in groups if isinstance(obj, torch.nn.Module) and g in obj.__dict__]
 
 
 def _is_lookup(cls: type) -> bool:
@@ -414,7 +422,7 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         if name == "grad":
             return gradients.store(rec, obj, value)
         if hasattr(type(obj), name) or rec.known.path_of(obj) is None:
-            rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
+            return _dress(rec, obj, name, value)
     setter = python_method(rec, obj, "__setattr__")
     if setter is not None and setter is not torch.nn.Module.__setattr__:
         rec.call(setter, (obj, name, value), {})
@@ -438,6 +446,14 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     if outside:
         rec.effects.append(Effect(setattr, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
+
+
+def _dress(rec: Recorder, obj: torch.Tensor, name: str, value: Any) -> None:
+    """An attribute of a tensor that the call made, and that its class does not know."""
+    if hasattr(type(obj), name) or rec.tracker.get(obj) is None:
+        rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
+    setattr(obj, name, value)
+    dress(rec.dressed, obj, name, value)
 
 
 def _is_same_data(rec: Recorder, obj: torch.Tensor, value: Any) -> bool:

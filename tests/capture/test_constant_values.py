@@ -3,6 +3,7 @@ compared ahead of the first graph, and NumPy's arrays and shapes that data decid
 
 import time
 
+import dynfix
 import numpy as np
 import pytest
 import torch
@@ -203,3 +204,15 @@ def test_data_without_history(make, backend):
 
 def test_a_parameter_that_is_kept():
     same(Makes, call(X), call(Y), call(X + 1))
+
+
+def test_a_tensor_on_the_memory_of_an_array_from_outside():
+    def program(array, x):
+        return torch.from_numpy(array.T)[1:], x * torch.tensor(array)
+
+    compiled = dynfix.compile(program, backend="eager")
+    array = np.arange(4, dtype=np.float32)
+    for step in range(4):
+        shared, made = compiled(array, X[0] + step)
+        assert shared.data_ptr() == array.ctypes.data + 4
+        assert torch.equal(made, (X[0] + step) * torch.arange(4))

@@ -295,3 +295,35 @@ def test_versions_of_inputs_and_of_what_the_call_makes():
             assert torch.equal(found, wanted) if torch.is_tensor(found) else found == wanted
         x.add_(1)
         y.add_(1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_attributes_of_tensors_made_in_the_call(backend):
+    def program(x):
+        y, unseen = x + 1, x * 2
+        y.grad = unseen
+        y.grad = x
+        unseen.count = 3
+        y.parent = {"made": x * unseen.count}
+        y.parent["made"].child = y
+        return y
+
+    compiled = dynfix.compile(program, backend=backend, fullgraph=True)
+    for step in range(4):
+        x = torch.full((2,), 1.0 + step)
+        y = compiled(x)
+        assert torch.equal(y, x + 1) and y.grad is x
+        assert torch.equal(y.parent["made"], x * 3) and y.parent["made"].child is y
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_leaf_made_in_the_call_stays_a_leaf(backend):
+    def program(x):
+        leaf = torch.ones(2, requires_grad=True)
+        return leaf, leaf * x
+
+    compiled = dynfix.compile(program, backend=backend)
+    for step in range(4):
+        leaf, y = compiled(torch.full((2,), 1.0 + step))
+        y.sum().backward()
+        assert leaf.is_leaf and leaf.grad.tolist() == [1.0 + step] * 2

@@ -250,3 +250,16 @@ def test_method_replaced():
         forward_on_instance,
         (X,),
     )
+
+
+def test_tables_that_a_first_call_fills():
+    class Filled(torch.nn.Module):
+        def forward(self, x):
+            if not hasattr(self, "sum"):
+                self.register_buffer("sum", torch.zeros(3), persistent=False)
+            if getattr(self, "scale", None) is None:
+                self.scale = torch.nn.Parameter(torch.ones(3))
+            self.sum = self.sum + x
+            return self.sum * self.scale
+
+    same(Filled, (X,), (-X,), (X,), lambda m: delattr(m, "sum"), (X,), (-X,))

@@ -13,7 +13,7 @@ from ....runtime.replay.recipes import Apply, Input
 from ....runtime.replay.steps import CALL_INPUT
 from ... import catalogue
 from ...capture import histories
-from ...capture.effects import Effect, constant
+from ...capture.effects import Effect, constant, dress
 from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.stops import Stopped
 from ...capture.trace import Recorder
@@ -292,15 +292,11 @@ def store(rec: Recorder, tensor: torch.Tensor, value: Any) -> None:
 def _stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> None:
     """Later calls store it as well. Of several stores only the last can be seen."""
     if rec.known.path_of(tensor) is None:
-        return
+        return dress(rec.dressed, tensor, "grad", value)
     rec.effects[:] = [effect for effect in rec.effects if not _is_store(effect, tensor)]
     rec.effects.append(Effect(setattr, (tensor, constant("grad"), value)))
     rec.known.wrote(tensor, "grad")
 
 
 def _is_store(effect: Effect, tensor: torch.Tensor) -> bool:
-    return effect.function is setattr and effect.owner is tensor and _name(effect) == "grad"
-
-
-def _name(effect: Effect) -> Any:
-    return getattr(effect.arguments[1], "value", None)
+    return effect.function is setattr and effect.owner is tensor and effect.name == "grad"

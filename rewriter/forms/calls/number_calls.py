@@ -16,6 +16,7 @@ from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
 from ...capture.numbers import constant_values
 from ...capture.trace import Recorder
+from ...capture.values import storage_of
 from .. import items
 from ..lookup import owner_of
 
@@ -83,7 +84,13 @@ def from_array(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict
     if len(args) != 1 or not constant_values.is_array(args[0]) or kwargs.get("requires_grad"):
         rec.stop(catalogue.OPAQUE_CALL, f"torch.{function.__name__} of an array")
         return function(*args, **kwargs)
-    return constant_values.as_tensor(rec, function, args[0], **kwargs)
+    result = constant_values.as_tensor(rec, function, args[0], **kwargs)
+    address = args[0].__array_interface__["data"][0]
+    if any(np.may_share_memory(args[0], given) for given, _ in rec.known.arrays):
+        with rec.paused():
+            if result.data_ptr() == address:
+                rec.on_arrays.add(storage_of(result))
+    return result
 
 
 def with_dtype(
