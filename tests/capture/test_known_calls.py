@@ -473,6 +473,23 @@ def test_arithmetic_on_plain_numbers_by_torch_is_no_operator():
     one_graph(same(lambda: program, (A,), (B,), (A,)))
 
 
+@pytest.mark.parametrize("swap", [True, False])
+def test_a_loss_that_calls_a_distance_of_the_users(swap):
+    net = torch.nn.Linear(3, 3)
+
+    def distance(x, y):
+        return (net(x) - net(y)).abs().sum(-1)
+
+    loss = torch.nn.TripletMarginWithDistanceLoss(distance_function=distance, swap=swap)
+    call = dynfix.compile(loss, fullgraph=True)
+    for _ in range(3):
+        given = torch.randn(3, 2, 3, requires_grad=True)
+        found, expected = call(*given), loss(*given)
+        torch.testing.assert_close(found, expected)
+        one, two = (torch.autograd.grad(each, given)[0] for each in (found, expected))
+        torch.testing.assert_close(one, two)
+
+
 def test_elements_taken_by_a_position_without_axes():
     def program(x, position):
         return (x * 2).take(position) + (x > 0).any()

@@ -60,7 +60,7 @@ BETWEEN = {
     "to_sparse, sparse.*, sparse tensors": "other layouts than strided",
     "index_fill, index_put, x[mask] = v: values that need a gradient": "it asks for positions",
     "svd of complex numbers that need a gradient": "its backward looks at them",
-    "functions that are given a module (triplet_margin_with_distance_loss)": "Python inside",
+    "triplet_margin_with_distance_loss called by code of torch": "the user's code inside of it",
 }
 # What a lowering leaves to the library.
 PARTLY = {
