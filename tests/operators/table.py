@@ -60,6 +60,8 @@ BETWEEN = {
     "to_sparse, sparse.*, sparse tensors": "other layouts than strided",
     "index_fill, index_put, x[mask] = v: values that need a gradient": "it asks for positions",
     "svd of complex numbers that need a gradient": "its backward looks at them",
+    "t_, squeeze_, unsqueeze_ of an input": "what the input is changes under the call's guards",
+    "BatchNorm with `momentum=None`": "its momentum is a number, another one at each call",
     "triplet_margin_with_distance_loss called by code of torch": "the user's code inside of it",
 }
 # What a lowering leaves to the library.
