@@ -7,7 +7,7 @@ import typing
 
 import pytest
 import torch
-from helpers import Case, X, same
+from helpers import Case, X, call, one_graph, same, tensor
 
 
 def test_base_method_replaced():
@@ -280,3 +280,22 @@ def test_an_object_becomes_callable():
         case.cls.__call__ = lambda self: 1
 
     same(make, (X,), (X,), (X,), gains, (X,), (X,))
+
+
+def test_inequality_and_text_of_an_object():
+    class Setting:
+        def __init__(self, value):
+            self.value = value
+
+        def __eq__(self, other):
+            return self.value == other.value if isinstance(other, Setting) else NotImplemented
+
+        def __repr__(self):
+            return f"<{self.value}>"
+
+    def program(a, b, x):
+        return x * (2 if a != b else 3), b != a, repr(a) + str(b)
+
+    pairs = ((1, 2), (1, 2), (2, 2), (2, 1))
+    calls = (call(Setting(a), Setting(b), tensor(a, b)) for a, b in pairs)
+    one_graph(same(lambda: program, *calls))
