@@ -174,7 +174,9 @@ DIRECT = (
 
 
 # Python that maps functions of the user's over tensors: rewritten, as the user's own.
-_MAPPING = frozenset(("torch._higher_order_ops.associative_scan",))
+_MAPPING = frozenset(
+    f"torch._higher_order_ops.{name}" for name in ("associative_scan", "map", "scan")
+)
 
 
 def module_name(fn: types.FunctionType) -> str:
