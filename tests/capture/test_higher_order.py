@@ -175,7 +175,8 @@ def test_structures_that_branches_take_and_give(backend):
             lambda each: {"p": each["a"].cos(), "q": [each["a"] * 2]},
             given,
         )
-        return y, torch.cond(x.sum() > 0, lambda a: [a + 1], lambda a: [a - 1], (x,))
+        plain = torch.ops.higher_order.cond(x[0] > 0, lambda: (x + 1,), lambda: (x - 1,), ())
+        return y, torch.cond(x.sum() > 0, lambda a: [a + 1], lambda a: [a - 1], (x,)), plain
 
     for fullgraph in (True, False):
         compiled = dynfix.compile(program, backend=backend, fullgraph=fullgraph)

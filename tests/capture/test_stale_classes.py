@@ -299,3 +299,30 @@ def test_inequality_and_text_of_an_object():
     pairs = ((1, 2), (1, 2), (2, 2), (2, 1))
     calls = (call(Setting(a), Setting(b), tensor(a, b)) for a, b in pairs)
     one_graph(same(lambda: program, *calls))
+
+
+def test_truth_of_an_object():
+    class Plain:
+        def __init__(self, value):
+            self.value = value
+
+    class Kept:
+        value = 2
+
+    def program(x, plain, kept=None):
+        made = Kept()
+        first = plain and plain.value
+        return x * first if not kept else x + (made or plain).value
+
+    x, plain = tensor(1, 2), Plain(3)
+    calls = (call(x, plain), call(x, Plain(4)), call(x, plain, Kept()), call(x, plain, None))
+    fn = same(lambda: program, *calls)
+    one_graph(fn)
+
+    def falsy(program):
+        Kept.__bool__ = lambda self: False
+
+    try:
+        same(lambda: program, call(x, plain, Kept()), call(x, plain), falsy, *calls)
+    finally:
+        del Kept.__bool__

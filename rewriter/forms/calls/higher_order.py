@@ -27,17 +27,21 @@ _LOOP_NAMES = ("cond_fn", "body_fn", "carried_inputs")
 
 
 def takes(function: Any) -> bool:
-    return function is torch.cond or function is torch.while_loop
+    return _is_cond(function) or function is torch.while_loop
+
+
+def _is_cond(function: Any) -> bool:
+    return function is torch.cond or function is torch.ops.higher_order.cond
 
 
 def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     items.guard_arguments(rec, args, kwargs)
-    names = _COND_NAMES if function is torch.cond else _LOOP_NAMES
+    names = _COND_NAMES if _is_cond(function) else _LOOP_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     try:
         if set(given) - {"operands"} != set(names) - {"operands"}:
-            rec.stop_here(catalogue.UNSUPPORTED, f"these arguments of {function.__name__}()")
-        if function is torch.cond:
+            rec.stop_here(catalogue.UNSUPPORTED, "these arguments of cond() or while_loop()")
+        if _is_cond(function):
             return _chosen(rec, *(given.get(name, ()) for name in names))
         return _repeated(rec, *(given[name] for name in names))
     except Stopped:
