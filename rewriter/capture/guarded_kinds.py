@@ -14,7 +14,7 @@ import typing
 import uuid
 import weakref
 import zoneinfo
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ FROZEN = (
     typing.TypeVar,
     typing.ForwardRef,
 )
-SEQUENCES = (list, tuple)
+SEQUENCES = (list, tuple, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 HASHING = (dict, set, frozenset)
 BY_WHAT_IT_IS = (object.__hash__, torch.Tensor.__hash__)

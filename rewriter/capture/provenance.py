@@ -1,6 +1,7 @@
 """Where objects come from: the access path of everything that the recorded call was given, and the
 guards on what it read there."""
 
+import collections
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -199,6 +200,8 @@ class Provenance:
         held = self._before.get(id(obj), obj)
         if isinstance(held, SEQUENCES):
             self._sequence(held, path)
+            if isinstance(obj, collections.deque):
+                self.guard(Attr(path, "maxlen"), Equals(obj.maxlen))
         elif isinstance(held, MAPPINGS):
             self._mapping(obj, held, path)
         elif isinstance(held, set | frozenset):

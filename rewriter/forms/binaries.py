@@ -175,8 +175,13 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
         turns.reverse()
     for owner, name, other in turns:
         method = python_method(rec, owner, name)
+        inverted = name == "__ne__" and on_class(type(owner), name) is object.__ne__
+        if inverted:
+            method = python_method(rec, owner, "__eq__")
         if method is not None:
             result = rec.call(method, (owner, other), {})
+            if result is not NotImplemented and inverted:
+                return not branches.truth(rec, result)
             if result is not NotImplemented:
                 return result
     c_calls.check(rec, ("__eq__", "__ne__", "__lt__", "__gt__", "__le__", "__ge__"), a, b)

@@ -174,7 +174,9 @@ DIRECT = (
 
 
 # Python that maps functions of the user's over tensors: rewritten, as the user's own.
-_MAPPING = frozenset(("torch._higher_order_ops.associative_scan",))
+_MAPPING = frozenset(
+    f"torch._higher_order_ops.{name}" for name in ("associative_scan", "map", "scan")
+)
 
 
 def module_name(fn: types.FunctionType) -> str:
@@ -232,15 +234,9 @@ def is_stable(obj: Any) -> bool:
 def is_distributed(module: torch.nn.Module) -> bool:
     """Whether torch's data parallelism stands around the module, or has changed its class: its own
     calls talk to other devices and processes, and run as they are."""
-    cls: Any = type(module)
-    return _is_distributed(cls)
-
-
-@functools.lru_cache(maxsize=256)
-def _is_distributed(cls: Any) -> bool:
     return any(
         base.__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
-        for base in cls.__mro__
+        for base in type(module).__mro__
     )
 
 

@@ -163,3 +163,47 @@ def test_between_graphs_a_choice_is_pythons(monkeypatch):
         result = compiled(x)
         assert torch.equal(result[0], y + 1) and result[1] == 3
         assert torch.equal(result[2], y * 2 if sign > 0 else y)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_structures_that_branches_take_and_give(backend):
+    def program(x):
+        given = ({"a": x, "b": [x + 1]},)
+        y = torch.cond(
+            x.sum() > 0,
+            lambda each: {"p": each["a"].sin(), "q": [each["b"][0] * 3]},
+            lambda each: {"p": each["a"].cos(), "q": [each["a"] * 2]},
+            given,
+        )
+        plain = torch.ops.higher_order.cond(x[0] > 0, lambda: (x + 1,), lambda: (x - 1,), ())
+        return y, torch.cond(x.sum() > 0, lambda a: [a + 1], lambda a: [a - 1], (x,)), plain
+
+    for fullgraph in (True, False):
+        compiled = dynfix.compile(program, backend=backend, fullgraph=fullgraph)
+        for x in (torch.randn(3), torch.ones(3), -torch.ones(3)):
+            torch.testing.assert_close(compiled(x), program(x))
+
+
+def mapped(x, y):
+    scale = y.sum()
+    rows = torch._higher_order_ops.map(
+        lambda pair, w: (pair[0] * w, pair[1] + scale), [x, y], y.mean(0)
+    )
+    return rows, torch._higher_order_ops.map(lambda row: row.sin(), x)
+
+
+def scanned(x, y):
+    def step(carry, row):
+        return [carry[0] + row * y.mean(), carry[1] * 2], (carry[0] * row, row + 1)
+
+    init = [torch.zeros(4), torch.ones(())]
+    return torch._higher_order_ops.scan(step, init, x, dim=1, reverse=True)
+
+
+@pytest.mark.parametrize("program", [mapped, scanned])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_functions_mapped_over_rows(program, backend):
+    compiled = dynfix.compile(program, backend=backend, fullgraph=True)
+    for _ in range(3):
+        x, y = torch.randn(4, 3), torch.randn(4, 3)
+        torch.testing.assert_close(compiled(x, y), program(x, y))

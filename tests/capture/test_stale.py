@@ -1,10 +1,14 @@
 """Whatever changes between two calls is seen: attributes, classes, globals, cells, hooks, modes.
 Never a stale answer."""
 
+import collections
+import gc
 import types
+import weakref
 
+import dynfix
 import torch
-from helpers import X, one_graph, same, tensor
+from helpers import Case, X, one_graph, same, tensor
 
 F = torch.nn.functional
 
@@ -263,3 +267,41 @@ def test_tables_that_a_first_call_fills():
             return self.sum * self.scale
 
     same(Filled, (X,), (-X,), (X,), lambda m: delattr(m, "sum"), (X,), (-X,))
+
+
+def test_a_queue_with_a_longest_length():
+    def make():
+        queue = collections.deque([X, -X], maxlen=3)
+
+        def program(x):
+            queue.append(x)
+            first = queue.popleft()
+            return first * queue[-1] + len(queue), [t + 1 for t in queue], queue.maxlen
+
+        return Case(fn=program, watch=lambda: queue, queue=queue)
+
+    def grow(case):
+        case.queue.append(X)
+
+    one_graph(same(make, (X,), (X + 1,), (X + 2,), grow, (X,), (-X,)), 2)
+    lengths = [collections.deque([X], maxlen=most) for most in (1, 2, None, 1)]
+    same(lambda: lambda queue, x: (queue.append(x), len(queue)), *((q, X) for q in lengths))
+
+
+def test_what_was_compiled_is_let_go():
+    def run():
+        shared = torch.nn.Linear(3, 3)
+
+        class Local(torch.nn.Module):
+            def forward(self, x):
+                assert x.sum() < 100
+                return shared(x)
+
+        compiled = dynfix.compile(Local(), backend="eager")
+        for _ in range(3):
+            compiled(X)
+        return weakref.ref(shared), weakref.ref(Local)
+
+    kept = run()
+    gc.collect(), gc.collect()
+    assert [reference() for reference in kept] == [None, None]

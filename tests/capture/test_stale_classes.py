@@ -7,7 +7,7 @@ import typing
 
 import pytest
 import torch
-from helpers import Case, X, same
+from helpers import Case, X, call, one_graph, same, tensor
 
 
 def test_base_method_replaced():
@@ -280,3 +280,49 @@ def test_an_object_becomes_callable():
         case.cls.__call__ = lambda self: 1
 
     same(make, (X,), (X,), (X,), gains, (X,), (X,))
+
+
+def test_inequality_and_text_of_an_object():
+    class Setting:
+        def __init__(self, value):
+            self.value = value
+
+        def __eq__(self, other):
+            return self.value == other.value if isinstance(other, Setting) else NotImplemented
+
+        def __repr__(self):
+            return f"<{self.value}>"
+
+    def program(a, b, x):
+        return x * (2 if a != b else 3), b != a, repr(a) + str(b)
+
+    pairs = ((1, 2), (1, 2), (2, 2), (2, 1))
+    calls = (call(Setting(a), Setting(b), tensor(a, b)) for a, b in pairs)
+    one_graph(same(lambda: program, *calls))
+
+
+def test_truth_of_an_object():
+    class Plain:
+        def __init__(self, value):
+            self.value = value
+
+    class Kept:
+        value = 2
+
+    def program(x, plain, kept=None):
+        made = Kept()
+        first = plain and plain.value
+        return x * first if not kept else x + (made or plain).value
+
+    x, plain = tensor(1, 2), Plain(3)
+    calls = (call(x, plain), call(x, Plain(4)), call(x, plain, Kept()), call(x, plain, None))
+    fn = same(lambda: program, *calls)
+    one_graph(fn)
+
+    def falsy(program):
+        Kept.__bool__ = lambda self: False
+
+    try:
+        same(lambda: program, call(x, plain, Kept()), call(x, plain), falsy, *calls)
+    finally:
+        del Kept.__bool__

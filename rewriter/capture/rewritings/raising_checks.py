@@ -11,6 +11,7 @@ import functools
 import linecache
 import os
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -47,14 +48,18 @@ def _lines_of_file(file: str) -> frozenset[int]:
         return frozenset()
 
 
-@functools.lru_cache(512)
+_found: "weakref.WeakKeyDictionary[Any, frozenset[int]]" = weakref.WeakKeyDictionary()
+
+
 def _lines(function: types.FunctionType) -> frozenset[int]:
     """The lines on which a function's checks ask."""
-    try:
-        source = live_source.find(function)
-        return _checks(ast.parse(live_source.padded(source, source.text)))
-    except (live_source.NotRewritable, SyntaxError, ValueError):
-        return frozenset()
+    if function not in _found:
+        try:
+            source = live_source.find(function)
+            _found[function] = _checks(ast.parse(live_source.padded(source, source.text)))
+        except (live_source.NotRewritable, SyntaxError, ValueError):
+            _found[function] = frozenset()
+    return _found[function]
 
 
 def _checks(tree: ast.AST) -> frozenset[int]:

@@ -168,20 +168,27 @@ def _bool(rec: Recorder, *args: Any) -> bool:
     return branches.truth(rec, *args) if args else False
 
 
-def _str(rec: Recorder, *args: Any, **kwargs: Any) -> str:
-    if len(args) == 1 and type(args[0]) in scalars.TRACED:
-        return scalars.apply(str, args[0])  # type: ignore[no-any-return]
-    items.guard_arguments(rec, args, kwargs)
-    args = settle_in(args)
-    if len(args) == 1 and not isinstance(args[0], torch.nn.Module | torch.Tensor | BaseException):
-        has_own = on_class(type(args[0]), "__str__") is not object.__str__
-        name = "__str__" if has_own else "__repr__"
-        method = python_method(rec, args[0], name)
-        if method is not None:
-            made: Any = rec.call(method, (args[0],), {})
-            kept = type(made) in scalars.TRACED and isinstance(made, str)
-            return made if kept else c_calls.given(rec, str, args[0], name, made)  # type: ignore[no-any-return]
-    return str(*args, **kwargs)
+def _text(ask: Callable[..., str]) -> Callable[..., str]:
+    """`str` or `repr`."""
+
+    def run(rec: Recorder, *args: Any, **kwargs: Any) -> str:
+        if len(args) == 1 and type(args[0]) in scalars.TRACED:
+            return scalars.apply(ask, args[0])  # type: ignore[no-any-return]
+        items.guard_arguments(rec, args, kwargs)
+        args = settle_in(args)
+        plain = torch.nn.Module | torch.Tensor | BaseException
+        if len(args) == 1 and not isinstance(args[0], plain):
+            has_own = on_class(type(args[0]), "__str__") is not object.__str__
+            name = "__str__" if has_own and ask is str else "__repr__"
+            method = python_method(rec, args[0], name)
+            if method is not None and not c_calls.is_generated(method):
+                made: Any = rec.call(method, (args[0],), {})
+                kept = type(made) in scalars.TRACED and isinstance(made, str)
+                return made if kept else c_calls.given(rec, ask, args[0], name, made)  # type: ignore[no-any-return]
+            c_calls.check(rec, ("__repr__",), args[0])
+        return ask(*args, **kwargs)
+
+    return run
 
 
 def _rounded(rec: Recorder, number: Any, ndigits: Any = None) -> Any:
@@ -397,7 +404,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.float: _number(float),
     builtins.int: _number(int),
     builtins.bool: _bool,
-    builtins.str: _str,
+    builtins.str: _text(str),
+    builtins.repr: _text(repr),
     builtins.round: _rounded,
     builtins.abs: lambda rec, value: binaries.unary_call(rec, abs, "__abs__", value),
     builtins.iter: _iter,

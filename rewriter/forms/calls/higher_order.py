@@ -27,17 +27,21 @@ _LOOP_NAMES = ("cond_fn", "body_fn", "carried_inputs")
 
 
 def takes(function: Any) -> bool:
-    return function is torch.cond or function is torch.while_loop
+    return _is_cond(function) or function is torch.while_loop
+
+
+def _is_cond(function: Any) -> bool:
+    return function is torch.cond or function is torch.ops.higher_order.cond
 
 
 def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     items.guard_arguments(rec, args, kwargs)
-    names = _COND_NAMES if function is torch.cond else _LOOP_NAMES
+    names = _COND_NAMES if _is_cond(function) else _LOOP_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     try:
         if set(given) - {"operands"} != set(names) - {"operands"}:
-            rec.stop_here(catalogue.UNSUPPORTED, f"these arguments of {function.__name__}()")
-        if function is torch.cond:
+            rec.stop_here(catalogue.UNSUPPORTED, "these arguments of cond() or while_loop()")
+        if _is_cond(function):
             return _chosen(rec, *(given.get(name, ()) for name in names))
         return _repeated(rec, *(given[name] for name in names))
     except Stopped:
@@ -48,23 +52,25 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 def _chosen(rec: Recorder, test: Any, one: Any, two: Any, operands: Any) -> Any:
     if not isinstance(test, torch.Tensor):
         return rec.call(one if test else two, tuple(operands), {})
+    operands, layout = pytree.tree_flatten(operands)
     _check(rec, operands)
-    sides = [_Side(rec, side, operands) for side in (one, two)]
-    if sides[0].gives != sides[1].gives:
+    sides = [_Side(rec, side, operands, layout) for side in (one, two)]
+    if sides[0].gives != sides[1].gives or sides[0].body.result != sides[1].body.result:
         rec.stop_here(catalogue.UNSUPPORTED, "the branches of cond() give different tensors")
     with rec.paused():
         test_node, target = rec.node(test), Chosen(*(side.graph() for side in sides))
         captured = [side.body.taken() for side in sides]
         result = target(test, *captured, *operands)
         _bind(rec, target, [test_node], sides, operands, result)
-    return result if sides[0].several else result[0]
+    return pytree.tree_unflatten(result, sides[0].body.result)
 
 
 def _repeated(rec: Recorder, test: Any, body: Any, carried: Any) -> Any:
     _check(rec, carried)
     if any(each.requires_grad for each in carried) and torch.is_grad_enabled():
         rec.stop_here(catalogue.UNSUPPORTED, "gradients through while_loop()")
-    sides = [_Side(rec, side, carried) for side in (test, body)]
+    layout = pytree.tree_structure(tuple(carried))
+    sides = [_Side(rec, side, carried, layout) for side in (test, body)]
     with rec.paused():
         if sides[1].learns or sides[1].gives != [
             Meta.of(each.detach().contiguous()) for each in carried
@@ -94,7 +100,10 @@ def _bind(
 class _Side:
     """A function recorded as a graph of its own. Raises Stopped."""
 
-    def __init__(self, rec: Recorder, function: Callable[..., Any], operands: Any) -> None:
+    def __init__(
+        self, rec: Recorder, function: Callable[..., Any], operands: Any, layout: pytree.TreeSpec
+    ) -> None:
+        self._layout = layout
         self.body = Body(rec, function, plain=True)
         with rec.paused():
             copies = [each.detach().clone() for each in operands]
@@ -115,8 +124,7 @@ class _Side:
 
     def _run(self, rec: Recorder, copies: list[torch.Tensor]) -> None:
         with contextlib.suppress(Exception), self.body.watched() as watched:
-            result = watched(*copies)
-            results, self.several = pytree.tree_leaves(result), isinstance(result, tuple | list)
+            results = pytree.tree_leaves(watched(*pytree.tree_unflatten(copies, self._layout)))
             shared = {storage_of(copy) for copy in copies}
             self._own = [storage_of(each) not in shared for each in results]
             self.gives = [Meta.of(each.detach()) for each in results]

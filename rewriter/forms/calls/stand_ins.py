@@ -1,11 +1,16 @@
-"""Functions of the standard library whose source Python freezes away, written out, so that they can
-be rewritten: the mixin methods of collections.abc, os.environ
-(https://docs.python.org/3/library/collections.abc.html)."""
+"""Functions written out, so that they can be rewritten: those of the standard library whose source
+Python freezes away (the mixin methods of collections.abc, os.environ,
+https://docs.python.org/3/library/collections.abc.html), and torch's map and scan, which else call
+its own compiler."""
 
 import collections.abc as abc
 import os
 import sys
 from typing import Any
+
+import torch
+from torch import _higher_order_ops
+from torch.utils import _pytree as pytree
 
 _marker: Any = object()
 _ENCODING = sys.getfilesystemencoding()
@@ -112,8 +117,66 @@ def _getenv(key: Any, default: Any = None) -> Any:
     return os.environ.get(key, default)
 
 
+def _map(f: Any, xs: Any, *args: Any) -> Any:
+    """Row by row, as torch's own does in eager."""
+    rows, spec = pytree.tree_flatten(xs)
+    if not all(isinstance(each, torch.Tensor) for each in rows):
+        raise RuntimeError(f"Mapped xs can only consist of tensors. Got xs {rows}.")
+    if rows[0].shape[0] == 0:
+        raise RuntimeError("Leading dimensions of mapped xs cannot be 0.")
+    if any(each.shape[0] != rows[0].shape[0] for each in rows):
+        shapes = [each.shape for each in rows]
+        raise RuntimeError(
+            f"Leading dimensions of mapped xs must be consistent. Got shapes {shapes}."
+        )
+    made = [
+        f(pytree.tree_unflatten([each[i] for each in rows], spec), *args)
+        for i in range(rows[0].shape[0])
+    ]
+    return _stacked(made)
+
+
+def _scan(combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
+    rows, spec = pytree.tree_flatten(xs)
+    if not rows:
+        return init, []
+    count = rows[0].shape[dim]
+    carry, made = init, []
+    for i in range(count - 1, -1, -1) if reverse else range(count):
+        row = pytree.tree_unflatten([each.select(dim, i) for each in rows], spec)
+        carry, out = combine_fn(carry, row)
+        made.append(out)
+    if [_kind(each) for each in pytree.tree_leaves(carry)] != [
+        _kind(each) for each in pytree.tree_leaves(init)
+    ]:
+        raise RuntimeError("scan() expects what is carried to keep its shapes and dtypes")
+    stacked = _stacked(made[::-1] if reverse else made)
+    if dim % rows[0].dim() != 0:
+        to = dim % rows[0].dim()
+        stacked = pytree.tree_map(
+            lambda each: each.movedim(0, to) if to < each.dim() else each, stacked
+        )
+    return carry, stacked
+
+
+def _kind(tensor: Any) -> Any:
+    return tensor.shape, tensor.dtype
+
+
+def _stacked(made: Any) -> Any:
+    leaves = [pytree.tree_leaves(each) for each in made]
+    spec = pytree.tree_flatten(made[0])[1]
+    stacked = [
+        torch.stack(parts) if isinstance(parts[0], torch.Tensor) else parts[0]
+        for parts in zip(*leaves, strict=True)
+    ]
+    return pytree.tree_unflatten(stacked, spec)
+
+
 STAND_INS: dict[Any, Any] = {
     os.getenv: _getenv,
+    _higher_order_ops.map: _map,
+    _higher_order_ops.scan: _scan,
     type(os.environ).__getitem__: _environment_item,
     abc.Mapping.__contains__: _contains_key,
     abc.Mapping.get: _get,
