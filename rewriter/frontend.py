@@ -414,7 +414,7 @@ class CompiledFunction:
             else:
                 switchover.ready(entry)
 
-        background.build(build)
+        background.build(torch.set_grad_enabled(torch.is_grad_enabled())(build))
 
     def _entry(self, recording: Recording) -> Entry | None:
         """The recording with its compiled segments; None, and a message, if that failed."""
