@@ -33,6 +33,7 @@ from .recorders_rewriter import Rewriter
 from .rerecord import Attempt, Changed, Rerecordings
 from .segment_programs import Foreign, compile_segment
 from .switchover import State, Switchover, are_all
+from .thread_modes import under_modes_of_caller
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -414,7 +415,7 @@ class CompiledFunction:
             else:
                 switchover.ready(entry)
 
-        background.build(build)
+        background.build(under_modes_of_caller(build))
 
     def _entry(self, recording: Recording) -> Entry | None:
         """The recording with its compiled segments; None, and a message, if that failed."""

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
 from .. import catalogue
-from . import current
+from . import current, deep_calls
 from .places import Reached, place_of, reached_lines
 from .rewritings.rewriting import Rewritings
 from .values import Value
@@ -49,6 +49,16 @@ class StoppableMode(TorchFunctionMode):
         self.open_shapes: set[Value] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.on_arrays: set[Any] = set()  # storages that are the memory of arrays from outside
+        self.depth = 0  # functions inside each other
+        self._room = deep_calls.Room()
+
+    def __enter__(self) -> Any:
+        self._room.give()
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._room.take()
 
     def has_symbols(self) -> bool:
         """Whether sizes or integers are symbols, so that later calls may have others."""

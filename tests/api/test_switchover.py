@@ -9,6 +9,7 @@ import threading
 import time
 import types
 
+import dynfix
 import pytest
 import torch
 from dynfix.rewriter import switchover as switchover_module
@@ -402,3 +403,32 @@ def test_a_run_without_a_free_core_is_charged_for_compilers(monkeypatch):
     wait(lambda: not worker.busy)
     worker.stop()
     assert account.lost > 0.05
+
+
+@pytest.mark.parametrize("enabled", (True, False))
+def test_it_is_built_under_the_modes_of_its_call(enabled):
+    """Which are a thread's own: a model that is only evaluated would be built with a backward, and
+    one under autocast in float32."""
+    seen = []
+
+    class Beside(Judge):
+        def may_record(self):
+            return True
+
+        def recorded(self, seconds):
+            pass
+
+        def build(self, job):
+            thread = threading.Thread(target=job)
+            thread.start()
+            thread.join()
+
+    def backend(gm, inputs):
+        seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+        return gm
+
+    fn = dynfix.compile(lambda x, w: x @ w, backend=backend)
+    fn._dynfix_entry.background = Beside()
+    with torch.set_grad_enabled(enabled), torch.autocast("cpu", enabled=not enabled):
+        fn(torch.ones(2, 2), torch.ones(2, 2, requires_grad=True))
+    assert seen == [(enabled, not enabled)]

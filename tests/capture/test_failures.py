@@ -2,6 +2,8 @@
 eager has them, with one warning."""
 
 import datetime
+import inspect
+import sys
 import warnings
 
 import dynfix
@@ -296,3 +298,24 @@ def test_numbers_are_plain_after_a_recording_has_ended():
     numbers = [*KEPT[::2], *(n for n, _ in KEPT[1::2]), *(n[0] for _, n in KEPT[1::2])]
     assert numbers == [3, 4, 5, 6] * 3 and BY_NAME == {"step": 6}
     assert {type(number) for number in (*numbers, *BY_NAME.values())} == {int}
+
+
+def test_deep_recursion_is_no_error():
+    """Rewritten functions have several frames of the interpreter for each of the user's."""
+
+    def deep(n, x):
+        return x if n == 0 else deep(n - 1, x + 1)
+
+    def endless(x):
+        return endless(x + 1)
+
+    limit = sys.getrecursionlimit()
+    fn = dynfix.compile(lambda x, n: deep(n, x))
+    levels = limit - len(inspect.stack()) - 60
+    for depth in (20, levels, levels, levels, 20):
+        assert fn(torch.zeros(1), depth).item() == depth
+    stopped = dynfix.compile(endless)
+    for _ in range(3):
+        with pytest.raises(RecursionError):
+            stopped(torch.zeros(1))
+    assert sys.getrecursionlimit() == limit

@@ -16,6 +16,7 @@ import torch
 from ....runtime.guard import Is
 from ....runtime.replay.recipes import Apply, Const
 from ... import catalogue
+from ...capture.deep_calls import recursion_limit
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
 from ...capture.numbers import scalars
@@ -436,5 +437,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     tuple.__new__: _new_tuple,
     sys.exc_info: _exc_info,
     collections._count_elements: _count_elements,  # type: ignore[attr-defined]
-    sys.getrecursionlimit: _of_process(sys.getrecursionlimit),
+    sys.getrecursionlimit: _of_process(recursion_limit),
 }

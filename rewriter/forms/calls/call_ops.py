@@ -13,6 +13,7 @@ import torch
 
 from ....runtime.guard import Is, Obj
 from ... import catalogue
+from ...capture import deep_calls
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.numbers import scalars
@@ -113,7 +114,10 @@ def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwa
     if _looks_around(function.__code__):
         return _unseen(rec, function, args, kwargs, "it uses globals(), eval() or exec()")
     _place(rec, function)
-    return rewritten(*args, **kwargs)
+    if rec.depth >= deep_calls.DEEPEST:
+        rec.cuttable = False  # parts would call each other as deeply
+        return _unseen(rec, function, args, kwargs, "calls are too deep inside each other")
+    return deep_calls.deeper(rec, rewritten, args, kwargs)
 
 
 def _looks_around(code: types.CodeType) -> bool:
