@@ -14,7 +14,7 @@ from ..lowering.autograd.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
-from ..runtime.guard import Arg, GuardState, Kwarg, Obj, packs_saved_tensors
+from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_watched
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
@@ -80,7 +80,7 @@ class CompiledFunction:
         if active is not None:
             why = "a compiled function is called by code that is not rewritten"
             active.stop(catalogue.OPAQUE_CALL, why)
-        if stances.state.now.name == "force_eager" or packs_saved_tensors():
+        if stances.state.now.name == "force_eager" or is_watched():
             return self.eager(*args, **kwargs)
         if self._stays_eager and not self._dispatcher.entries:
             return self._uncaptured(args, kwargs)

@@ -28,7 +28,7 @@ from .guard_checks import (
     TypeIs,
 )
 from .guard_plan import Guard, Plan, Step
-from .guard_state import GuardState, packs_saved_tensors
+from .guard_state import GuardState, is_watched
 from .paths import (
     Arg,
     Attr,
@@ -74,7 +74,7 @@ __all__ = [
     "TensorMeta",
     "TypeIs",
     "TypeOf",
-    "packs_saved_tensors",
+    "is_watched",
 ]
 
 

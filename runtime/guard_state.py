@@ -42,7 +42,13 @@ _saved_tensors_hooks = getattr(
 )
 
 
-def packs_saved_tensors() -> bool:
+def is_watched() -> bool:
+    """Whether something sees what eager does operator by operator, which nothing compiled shows:
+    `torch.jit.trace`, or hooks on what is saved for a backward."""
+    return torch._C._is_tracing() or _packs_saved_tensors()
+
+
+def _packs_saved_tensors() -> bool:
     """Whether hooks of the user's own see the tensors that eager saves for a backward, or those of
     checkpoint(), which counts them and wants as many when it runs the call again. Other hooks of
     torch itself give back what they were given."""

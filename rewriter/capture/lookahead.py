@@ -125,12 +125,22 @@ class _OwnWritesOnly(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        given = tensors_in((args, kwargs))
+        if any(map(_is_freed, given)):
+            self._abandon()  # reading it would be the end of the process
         if any(storage_of(tensor) not in self._own for tensor in _written(func, args, kwargs)):
             self._abandon()
         result = func(*args, **kwargs)
-        given = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
-        self._own.update({storage_of(tensor) for tensor in tensors_in((result,))} - given)
+        old = {storage_of(tensor) for tensor in given}
+        self._own.update({storage_of(tensor) for tensor in tensors_in((result,))} - old)
         return result
+
+
+def _is_freed(tensor: torch.Tensor) -> bool:
+    """Whether the memory was taken away from under the tensor (`untyped_storage().resize_(0)`)."""
+    if tensor.layout != torch.strided or not tensor.numel():
+        return False
+    return tensor.untyped_storage().nbytes() == 0
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:

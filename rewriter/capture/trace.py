@@ -97,6 +97,8 @@ class Recorder(ReadRecorder):
             return func(*args, **kwargs)
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
+        if kwargs.get("requires_grad") and self.options.backend != "eager":
+            self.differentiates = True  # a leaf that the compiled graph would take for a constant
         args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
         if self.index_mode is not None and name == "__getitem__" and not _has_mask(args[1]):
             func, name = Indexed(type(self.index_mode)), "indexed"

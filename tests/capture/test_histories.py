@@ -315,3 +315,42 @@ def test_views_made_without_gradients_are_leaves(backend):
         for made, wanted in zip(compiled(x), program(x), strict=True):
             assert (made.is_leaf, made.requires_grad) == (wanted.is_leaf, wanted.requires_grad)
             assert made.data_ptr() == wanted.data_ptr() and torch.equal(made, wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_is_given_to_a_result(backend):
+    def make(compiled):
+        kept = {}
+
+        def gives(x, inner):
+            made = x * 2
+            made.grad = made + 1 if inner else x
+            kept["made"] = made
+            return made, made.sum()
+
+        fn, seen = compiled(gives), []
+        for turn in range(6):
+            x = torch.ones(2) * turn
+            made, _ = fn(x, turn % 2)
+            seen.append((made.grad.tolist(), made.grad is x, kept["made"] is made))
+        return seen
+
+    both(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_leaf_made_by_a_factory(backend, kept):
+    def make(compiled):
+        def leads(x):
+            leaf = torch.ones(2, requires_grad=True)
+            return (leaf, leaf * x) if kept else (None, leaf * x)
+
+        fn, seen = compiled(leads), []
+        for turn in range(4):
+            leaf, made = fn(torch.ones(2) * turn)
+            made.sum().backward()
+            seen.append((made.requires_grad, made.is_leaf, leaf is None or leaf.grad.tolist()))
+        return seen
+
+    both(make, backend)

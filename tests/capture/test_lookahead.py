@@ -3,6 +3,7 @@ recorded again at once, for what it left; nobody notices the second run."""
 
 import logging
 
+import dynfix
 import pytest
 import torch
 from helpers import call, one_graph, recordings, same
@@ -164,3 +165,17 @@ def test_a_global_is_stored_once():
 def test_it_is_tried_once():
     fn = same(Mean, call(X), call(Y), call(X))
     one_graph(fn, 2)
+
+
+def test_memory_that_the_call_gave_back():
+    def released(x):
+        y = torch.sin(x + 1)
+        storage = x.untyped_storage()
+        storage.resize_(0)
+        return torch.cos(y), storage
+
+    fn = dynfix.compile(released, backend="eager")
+    for _ in range(4):
+        x = torch.rand(10)
+        expected = torch.cos(torch.sin(x + 1))
+        assert torch.equal(fn(x)[0], expected) and not x.untyped_storage().nbytes()

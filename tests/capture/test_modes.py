@@ -477,3 +477,14 @@ def test_the_recording_is_no_mode_of_the_users():
         return x + 1, asked, torch.overrides.has_torch_function_unary(x)
 
     one_graph(same(lambda: body, (X,), (X,)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("called", [False, True])
+def test_torch_jit_trace_sees_operators(backend, called):
+    fn = dynfix.compile(lambda x: (x + 1) * x, backend=backend)
+    for _ in range(3 * called):
+        fn(torch.ones(3))
+    traced = torch.jit.trace(fn, torch.ones(3))
+    for x in (torch.ones(3), torch.arange(4.0)):
+        assert torch.equal(traced(x), (x + 1) * x)
