@@ -19,7 +19,7 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import current, custom_operators, library_flags, opsets
+from . import current, custom_operators, library_flags, opsets, patched_functions
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -77,6 +77,7 @@ class Recorder(ReadRecorder):
             return func(*args, **kwargs)
         before = current.install(None)
         try:
+            func = patched_functions.original(func)
             return self._watched(func, opsets.name_of(func), args, kwargs)
         except Stopped:
             return func(*plain_in(args), **plain_in(kwargs))

@@ -410,3 +410,23 @@ def test_a_function_of_torch_replaced(owner, monkeypatch):
             backend="native",
             tolerance=(1e-6, 1e-6),
         )
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", ["relu", "softmax", "layer_norm"])
+def test_a_function_that_stands_before_torchs_own_runs_once(backend, name, monkeypatch):
+    own, calls = getattr(torch.nn.functional, name), []
+    more = {"relu": (), "softmax": (-1,), "layer_norm": ((3,),)}[name]
+
+    def patched(x, *args, **kwargs):
+        calls.append(name)
+        return own(x, *args, **kwargs) + 1
+
+    monkeypatch.setattr(torch.nn.functional, name, patched)
+    call = dynfix.compile(
+        lambda x: getattr(torch.nn.functional, name)(x, *more) * 2, backend=backend
+    )
+    for turn in range(4):
+        x = torch.randn(2, 3)
+        torch.testing.assert_close(call(x), (own(x, *more) + 1) * 2)
+        assert len(calls) == turn + 1

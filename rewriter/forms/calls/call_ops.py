@@ -244,18 +244,16 @@ def _overrides(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """torch's own code runs as it is; its tensor work passes by the recorder's mode. Python code
-    that the mode does not see as one call gets plain numbers: C code below it would take traced
-    ones without asking."""
+    """torch's own code runs as it is, seen by the recorder's mode. Python that the mode does not see
+    as one call gets plain numbers: C code below it would take traced ones without asking."""
     items.guard_arguments(rec, args, kwargs)
     if len(args) == 1 and number_calls.copies(function, args[0]):
         return number_calls.from_array(rec, function, args, kwargs)
     kwargs = number_calls.with_dtype(rec, function, args, kwargs)
     if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
         args, kwargs = callbacks.rewritten(rec, function, settle_in(args), settle_in(kwargs))
-    if kwargs.get("distance_function") is not None:  # the user's code is called inside
-        return _python(rec, function, args, kwargs)
-    return function(*args, **kwargs)
+    within = kwargs.get("distance_function") is not None  # the user's code is called inside
+    return _python(rec, function, args, kwargs) if within else function(*args, **kwargs)
 
 
 @functools.cache
