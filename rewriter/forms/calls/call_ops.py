@@ -244,7 +244,7 @@ def _overrides(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """torch's own code runs as it is, seen by the recorder's mode. Python that the mode does not see
+    """torch's own code runs as it is, seen by the recorder. Python that its mode does not see
     as one call gets plain numbers: C code below it would take traced ones without asking."""
     items.guard_arguments(rec, args, kwargs)
     if len(args) == 1 and number_calls.copies(function, args[0]):
