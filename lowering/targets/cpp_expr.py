@@ -1,5 +1,6 @@
 """C++ expressions of loop IR values: one method a node."""
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import torch
@@ -24,18 +25,27 @@ from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from .cpp_ops import TYPES, conversion, literal, operation
 
+_CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
+_LOOP = re.compile(r"for \(int64_t (\w+) = ")
+
 
 class Lines:
-    """Indented lines of C++."""
+    """Indented lines of C++. Numbers that are the same in all turns of a vectorised loop stand
+    before it: the compiler takes one that it finds inside for one of each lane, and what is read at
+    such a place for elements that lie apart."""
 
     def __init__(self) -> None:
         self.text: list[str] = []
         self.depth = 0
+        self._heads: list[int] = []  # the lines of the blocks at hand
+        self._innermost = False
 
     def add(self, line: str) -> None:
         self.text.append("  " * self.depth + line)
 
     def open(self, head: str) -> None:
+        self._heads.append(len(self.text))
+        self._innermost = True
         self.add(head + " {")
         self.depth += 1
 
@@ -43,6 +53,42 @@ class Lines:
         for _ in range(count):
             self.depth -= 1
             self.add("}")
+            self._settle(self._heads.pop())
+            self._innermost = False
+
+    def _settle(self, head: int) -> None:
+        """Take what no turn changes out of the loop that begins at this line."""
+        loop = _LOOP.match(self.text[head].lstrip())
+        if not self._innermost or loop is None or not head or " simd" not in self.text[head - 1]:
+            return
+        before, rest = _invariant(self.text[head + 1 : -1], loop[1])
+        if before:
+            margin = "  " * self.depth
+            lines = ["{", *(line.lstrip() for line in before)]
+            self.text[head - 1 :] = [
+                *(margin + line for line in lines),
+                *self.text[head - 1 : head + 1],
+                *rest,
+                margin + "}",
+                margin + "}",
+            ]
+
+
+def _invariant(body: list[str], variable: str) -> tuple[list[str], list[str]]:
+    """The assignments that read nothing that the loop changes, and the other lines."""
+    text = "\n".join(body)
+    changing = {variable, *re.findall(r"(\w+) [-+*|&]?= ", text)}
+    stored = set(re.findall(r"(\w+)\[.*\] [-+*|&]?= ", text))
+    before, rest = list[str](), list[str]()
+    for line in body:
+        match = _CONSTANT.match(line.lstrip())
+        words = set(re.findall(r"[A-Za-z_]\w*", match[2])) if match else changing
+        if match is None or words & (changing | stored):
+            rest.append(line)
+        else:
+            before.append(line)
+            changing.discard(match[1])
+    return before, rest
 
 
 class ExpressionPrinter:
@@ -79,7 +125,10 @@ class ExpressionPrinter:
 
     def _assign(self, value: Value, text: str) -> str:
         name = f"t{len(self.names)}"
-        self.lines.add(f"const {TYPES[value.dtype]} {name} = {text};")
+        # GCC vectorises no call in a loop that has a bool from memory
+        from_memory = isinstance(value, Load) and value.dtype == torch.bool
+        type_ = "int32_t" if from_memory else TYPES[value.dtype]
+        self.lines.add(f"const {type_} {name} = {text};")
         return name
 
     def print_Const(self, value: Const) -> str:
@@ -103,13 +152,13 @@ class ExpressionPrinter:
 
     def print_Cast(self, value: Cast) -> str:
         inner = value.value
-        if (
-            isinstance(inner, Cast)
-            and (value.dtype, inner.dtype) == (torch.float32, torch.bfloat16)
-            and inner.value.dtype == torch.float32
-        ):
-            short = "_short" if has_short_nan(inner.value, self.short_nans) else ""
-            return f"round_bf16{short}({self._before_rounding(inner.value)})"
+        float32 = (value.dtype, inner.value.dtype) if isinstance(inner, Cast) else ()
+        if isinstance(inner, Cast) and float32 == (torch.float32, torch.float32):
+            if inner.dtype == torch.float16:
+                return f"round_fp16({self(inner.value)})"
+            if inner.dtype == torch.bfloat16:
+                short = "_short" if has_short_nan(inner.value, self.short_nans) else ""
+                return f"round_bf16{short}({self._before_rounding(inner.value)})"
         if (inner.dtype, value.dtype) == (torch.float32, torch.bfloat16):
             short = "_short" if has_short_nan(inner, self.short_nans) else ""
             return f"to_bf16{short}({self._before_rounding(inner)})"

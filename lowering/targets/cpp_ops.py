@@ -11,7 +11,7 @@ TYPES = {
     torch.float32: "float",
     torch.float64: "double",
     torch.bfloat16: "bf16",
-    torch.float16: "_Float16",
+    torch.float16: "fp16",
     torch.int64: "int64_t",
     torch.int32: "int32_t",
     torch.int16: "int16_t",
@@ -154,13 +154,13 @@ def conversion(text: str, source: torch.dtype, target: torch.dtype) -> str:
     """`text` of `source` as `target`, as c10::convert does it on x86: half types go through float,
     float to uint8 through int64_t."""
     if source in (torch.bfloat16, torch.float16):
-        as_float = f"from_bf16({text})" if source == torch.bfloat16 else f"(float){text}"
+        as_float = f"from_{TYPES[source]}({text})"
         return as_float if target == torch.float32 else conversion(as_float, torch.float32, target)
     if target == torch.bool:
         return f"({text} != 0)"
     if target in (torch.bfloat16, torch.float16):
         as_float = text if source == torch.float32 else f"(float)({text})"
-        return f"to_bf16({as_float})" if target == torch.bfloat16 else f"(_Float16)({as_float})"
+        return f"to_{TYPES[target]}({as_float})"
     if source.is_floating_point and target in (torch.uint8, torch.int8, torch.int16):
         between = "int64_t" if target == torch.uint8 else "int32_t"
         return f"({TYPES[target]})({between})({text})"

@@ -2,6 +2,7 @@ typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef short int16_t;
 typedef unsigned short bf16;
+typedef unsigned short fp16;
 typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef __INT64_TYPE__ int64_t;
@@ -45,6 +46,46 @@ INLINE float round_bf16_short(float x) {
   uint32_t bits;
   __builtin_memcpy(&bits, &x, 4);
   bits = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  float made;
+  __builtin_memcpy(&made, &bits, 4);
+  return made;
+}
+
+// IEEE's 16 bits, in operations that GCC vectorises, as it does not _Float16's conversions. No step has a float that is denormal.
+INLINE float from_fp16(fp16 x) {
+  const uint32_t rest = x & 0x7fffu, wide = (rest << 13) + ((rest < 0x7c00u ? 112u : 224u) << 23);
+  const float small = (float)(int32_t)rest * 0x1p-24f;
+  uint32_t bits;
+  __builtin_memcpy(&bits, &small, 4);
+  bits = (rest < 0x400u ? bits : wide) | ((uint32_t)(x & 0x8000u) << 16);
+  float made;
+  __builtin_memcpy(&made, &bits, 4);
+  return made;
+}
+
+// Round to nearest even: what lies below 2^-14 by the last place of a float from 0.5 on, which is 2^-24.
+INLINE fp16 to_fp16(float x) {
+  uint32_t bits, small;
+  __builtin_memcpy(&bits, &x, 4);
+  const uint32_t rest = bits & 0x7fffffffu;
+  const float above = __builtin_fabsf(x) + 0.5f;
+  __builtin_memcpy(&small, &above, 4);
+  const uint32_t normal = (rest + 0xfffu + ((rest >> 13) & 1u) - (112u << 23)) >> 13;
+  const uint32_t large = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  const uint32_t made = rest < 0x38800000u ? small - 0x3f000000u : rest < 0x47800000u ? normal : large;
+  return (fp16)(made | ((bits >> 16) & 0x8000u));
+}
+
+// from_fp16(to_fp16(x)) without leaving 32 bits.
+INLINE float round_fp16(float x) {
+  uint32_t bits, small;
+  __builtin_memcpy(&bits, &x, 4);
+  const uint32_t rest = bits & 0x7fffffffu, rounded = (rest + 0xfffu + ((rest >> 13) & 1u)) & ~0x1fffu;
+  const float low = (__builtin_fabsf(x) + 0.5f) - 0.5f;
+  __builtin_memcpy(&small, &low, 4);
+  const uint32_t large = rest > 0x7f800000u ? 0x7fc00000u : 0x7f800000u;
+  const uint32_t whole = rounded < 0x47800000u ? rounded : large;
+  bits = (bits & 0x80000000u) | (rest < 0x38800000u ? small : whole);
   float made;
   __builtin_memcpy(&made, &bits, 4);
   return made;

@@ -312,3 +312,42 @@ def test_types_that_kernels_lack_go_to_the_library(dtype):
     for found, expected in zip(compiled(fn, x)(x), fn(x), strict=True):
         assert found.dtype == expected.dtype and found.stride() == expected.stride()
         assert torch.equal(found.float(), expected.float())
+
+
+HALVES = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(torch.float16)
+
+
+def same_bits(found, expected):
+    kind = torch.int16 if found.element_size() == 2 else torch.int32
+    equal = found.view(kind) == expected.view(kind)
+    assert (equal | (found.isnan() & expected.isnan())).all()
+
+
+def test_every_number_of_float16_and_those_between():
+    """By operations on whole numbers, which GCC vectorises."""
+    same_bits(compiled(lambda x: x.float(), HALVES)(HALVES), HALVES.float())
+    ends = HALVES.float().sort().values
+    middle = (ends[:-1] + ends[1:]) / 2
+    beside = (torch.nextafter(middle, torch.tensor(to)) for to in (-math.inf, math.inf))
+    torch.manual_seed(0)
+    bits = torch.randint(-(1 << 31), 1 << 31, (1 << 16,)).to(torch.int32).view(torch.float32)
+    x = torch.cat([middle, *beside, bits, torch.tensor([-0.0, math.inf, -math.inf, math.nan])])
+    same_bits(compiled(lambda x: x.half(), x)(x), x.half())
+    same_bits(compiled(lambda x: x.half().float(), x)(x), x.half().float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8])
+def test_masks_from_memory(dtype):
+    mask, x = torch.rand(3, 70) > 0.5, torch.randn(3, 70).mul(9).to(dtype)
+
+    def fn(mask, x):
+        return (
+            torch.where(mask, x, x + 1) * mask,
+            mask & (x > 0),
+            ~mask,
+            (x * mask).sum(-1),
+            mask + 1,
+        )
+
+    for found, expected in zip(compiled(fn, mask, x)(mask, x), fn(mask, x), strict=True):
+        torch.testing.assert_close(found, expected)
