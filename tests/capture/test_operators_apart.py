@@ -1,0 +1,84 @@
+"""Operators that ask for their data, or whose gradients do, run as they are between two graphs."""
+
+import dynfix
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import same
+
+
+@torch.library.custom_op("dynfix_tests::larger", mutates_args=())
+def larger(x: torch.Tensor) -> torch.Tensor:
+    return x[x > -9].clone()
+
+
+larger.register_fake(lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()))
+
+
+@torch.library.custom_op("dynfix_tests::without_fake", mutates_args=())
+def without_fake(x: torch.Tensor) -> torch.Tensor:
+    return x.flip(0)
+
+
+torch.library.define("dynfix_tests::tripled", "(Tensor x) -> Tensor")
+torch.library.impl("dynfix_tests::tripled", "CPU", lambda x: x * 3)
+torch.library.register_fake("dynfix_tests::tripled", torch.empty_like)
+
+
+ASKING = {
+    "overload": lambda x: (x * 2)[torch.ops.aten.nonzero.default(x > -9)[:, 0]] + 1,
+    "custom operator": lambda x: larger(x.detach() * 2) + x.sum(),
+    "overload of one": lambda x: torch.ops.dynfix_tests.larger.default(x.detach()) + x.sum(),
+    "gradients through a kernel": lambda x: torch.ops.dynfix_tests.tripled(x * 2) + x,
+    "custom operator without a fake": lambda x: without_fake(x.detach() * 2) + x,
+    "ctc_loss": lambda x: F.ctc_loss((x @ x.mT).log_softmax(-1)[:, None], ONES, (3,), (2,)),
+    "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x * 2, x, x.exp()).sin(),
+    "cov": lambda x: torch.cov(x * 2) + 1,
+    "complex pinv": lambda x: torch.linalg.pinv(torch.complex(x, x.T)).abs() + x,
+    "lstsq": lambda x: torch.linalg.lstsq(x @ x.mT + 3 * torch.eye(3), x * 2).solution.cos(),
+}
+ONES = torch.ones(1, 2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_asks_for_its_data_runs_between_two_graphs(name):
+    torch.manual_seed(0)
+    steps = [(torch.randn(3, 3).requires_grad_(),) for _ in range(3)]
+    fn = same(lambda: ASKING[name], *steps, backend="native", tolerance=(1e-3, 1e-4))
+    assert sum(entry.hits for entry in fn._dynfix_entry._dispatcher.entries) == 2
+    x = torch.randn(3, 3).requires_grad_()
+    found, expected = (torch.autograd.grad(f(x).sum(), x)[0] for f in (fn, ASKING[name]))
+    torch.testing.assert_close(found, expected)
+
+
+def filled(x, token):
+    return (x * 2).index_fill(1, PLACES, token) + 1
+
+
+def put_under_a_mask(x, values):
+    return (x * 2).index_put((MASK,), values).sin()
+
+
+def decomposed(x, shift):
+    left, values, right = torch.linalg.svd(torch.complex(x, x.mT) + shift)
+    return ((left * values.sqrt()) @ right).abs() + x.sin()
+
+
+PLACES = torch.tensor([0, 2])
+MASK = torch.tensor([True, False, True])
+
+
+@pytest.mark.parametrize(
+    ("program", "shape"), [(filled, ()), (put_under_a_mask, (2, 3)), (decomposed, (3, 3))]
+)
+def test_what_gradients_ask_of_data_runs_between_two_graphs(program, shape):
+    """Which compiling finds out: a second recording knows it."""
+    torch.manual_seed(0)
+    call = dynfix.compile(program)
+    for _ in range(4):
+        given = torch.randn(3, 3, requires_grad=True), torch.randn(shape, requires_grad=True)
+        found, expected = call(*given), program(*given)
+        torch.testing.assert_close(found, expected)
+        ours, theirs = (torch.autograd.grad(each.sum(), given) for each in (found, expected))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert sum(entry.hits for entry in call._dynfix_entry._dispatcher.entries) == 2
