@@ -1,6 +1,6 @@
 """Which ATen operators AOTAutograd decomposes, and which reach the lowering whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -199,6 +199,31 @@ def _take(x: torch.Tensor, positions: torch.Tensor) -> Any:
     return aten.index.Tensor(x.reshape(-1), [positions])
 
 
+def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """Along all axes at once as along one."""
+    return NotImplemented if dims else x.flatten().roll(shifts, 0).view(x.shape)
+
+
+def _pad_circular(x: torch.Tensor, pad: Sequence[int]) -> torch.Tensor:
+    """Joins, of which one element is one of `x`; torch's own copies part after part."""
+    for number in range(len(pad) // 2):
+        dim = x.dim() - 1 - number
+        low, high = pad[2 * number : 2 * number + 2]
+        size = x.shape[dim]
+        if low > size or high > size:
+            raise RuntimeError("Padding value causes wrapping around more than once.")
+        if low + high + size < 0:
+            raise RuntimeError("Negative padding value is resulting in an empty dimension")
+        middle = x.narrow(dim, max(-low, 0), size + min(low, 0) + min(high, 0))
+        before = [middle.narrow(dim, middle.shape[dim] - low, low)] if low > 0 else []
+        behind = [middle.narrow(dim, 0, high)] if high > 0 else []
+        x = torch.cat([*before, middle, *behind], dim) if before or behind else middle
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+aten._pad_circular.default.py_impl(torch._C.DispatchKey.CompositeImplicitAutograd)(_pad_circular)
+
+
 def _in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     """torch's decomposition, with the losses in the input's dtype, as in eager, before they are
     summed up."""
@@ -233,6 +258,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen.update(random_decompositions(drawing) if drawing else {})
     chosen[_MARGINS] = _margin_losses
     chosen[aten.take.default] = _take
+    chosen[aten.roll.default] = _roll
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])

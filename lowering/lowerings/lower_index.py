@@ -1,6 +1,8 @@
 """Joins, pads, ranges, and loads at positions that are themselves loaded."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,6 +30,9 @@ def _cat(ctx: Context, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     axis = dim % value.dim()
     parts = [part for part in tensors if part.shape != (0,) or value.dim() == 1]
     parts = [part for part in parts if part.shape[axis] != 0]
+    around = _cycle(parts, axis)
+    if around is not None:
+        return ctx.pointwise(node, lambda at: around(at))
     if len(parts) <= FEW and any(user.target in LOWERINGS for user in node.users):
         return ctx.pointwise(node, lambda at: _picked(parts, axis, at, value.dtype))
     target = ctx.result(value)
@@ -36,6 +41,34 @@ def _cat(ctx: Context, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
         _store_part(ctx, target, part, axis, start)
         start += part.shape[axis]
     return target
+
+
+def _cycle(parts: Sequence[Ref], axis: int) -> Callable[[tuple[Index, ...]], Value] | None:
+    """The element at a place of a join that goes round one tensor (`cat([x[-1:], x, x[:1]])`): each
+    part goes on where the one before ends, or begins again where that was the end."""
+    first, step = parts[0], parts[0].strides[axis]
+    numbers = [step, *(n for part in parts for n in (part.offset, part.shape[axis]))]
+    if len(parts) < 2 or not all(map(is_known, numbers)) or step <= 0:
+        return None
+    lowest = min(part.offset for part in parts)
+    spans = [((part.offset - lowest) // step, part.shape[axis]) for part in parts]
+    size = max(start + length for start, length in spans)
+    alike = all(
+        part.buffer is first.buffer
+        and part.strides == first.strides
+        and (part.offset - lowest) % step == 0
+        for part in parts
+    )
+    if not alike or any((a + length) % size != b for (a, length), (b, _) in pairwise(spans)):
+        return None
+    shape = (*first.shape[:axis], size, *first.shape[axis + 1 :])
+    whole = dataclasses.replace(first, shape=shape, offset=lowest)
+
+    def element(at: tuple[Index, ...]) -> Value:
+        place = sizes.mod(sizes.add(at[axis], sizes.const(spans[0][0])), size)
+        return whole.load([place if d == axis else index for d, index in enumerate(at)])
+
+    return element
 
 
 def _picked(parts: Sequence[Ref], axis: int, at: tuple[Index, ...], dtype: torch.dtype) -> Value:
@@ -330,6 +363,30 @@ def _flip(ctx: Context, node: Any, x: Ref, dims: Sequence[int]) -> Ref:
         )
 
     return ctx.pointwise(node, body)
+
+
+@lowers(aten.roll.default)
+def _roll(ctx: Context, node: Any, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
+    moved = dict[int, Size]()
+    for shift, dim in zip(_listed(shifts), _listed(dims), strict=True):
+        moved[dim % len(x.shape)] = moved.get(dim % len(x.shape), 0) + shift
+    if 0 in x.shape:
+        return ctx.pointwise(node, x.load)
+
+    def body(at: tuple[Index, ...]) -> Value:
+        source = list(at)
+        for dim, shift in moved.items():
+            start = (
+                (-shift) % x.shape[dim] if is_known(x.shape[dim]) and is_known(shift) else -shift
+            )
+            source[dim] = sizes.mod(sizes.add(at[dim], sizes.const(start)), x.shape[dim])
+        return x.load(source)
+
+    return ctx.pointwise(node, body)
+
+
+def _listed(numbers: Any) -> Sequence[Any]:
+    return numbers if isinstance(numbers, list | tuple) else [numbers]
 
 
 @lowers(aten.repeat.default)

@@ -2,13 +2,14 @@
 evaluated here, once, so that loops read neighbours where they can.
 
 A position that is a linear function of its axis becomes one; any other is certain to be in range
-and is not checked. Where the last axis has positions of period d (`i // 2`), the loop takes d
-elements a turn, for then each position is linear; a few elements at the ends may be left to lines
-of their own (the clamped ones of a bilinear upsampling).
+and is not checked. The last axis is cut where its positions take another step or a condition on
+it changes (the sides of a padding, the parts of a join); where its positions have a period d
+(`i // 2`) a loop takes d elements a turn. In each piece every position is linear and no condition
+is left.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -20,6 +21,7 @@ from ..ir import (
     Group,
     IndexValue,
     Indirect,
+    Load,
     Nest,
     Op,
     Rewriter,
@@ -29,15 +31,19 @@ from ..ir import (
     accesses,
     atoms,
     indices_of,
+    store_values,
 )
+from ..lowerings.value_builders import const
 from ..poly import is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from ..stages.axes import all_indices, rebuild
 
 LONGEST = 1 << 14  # positions evaluated
 PERIODS = (1, 2, 3, 4, 8)
-LEAST_TURNS = 8  # of an unrolled loop
-MOST_ENDS = 8  # elements with lines of their own
+LEAST_TURNS = 8  # of a loop that is worth vectorising
+MOST_ENDS = 8  # elements, or a part of `1 / MOST_ENDS` of them, in pieces shorter than that
+MOST_PIECES = 9
+MOST_VALUES = 1000  # of all pieces
 
 _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
@@ -45,6 +51,7 @@ _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "mul": torch.mul,
     "div": torch.div,
     "neg": torch.neg,
+    "abs": torch.abs,
     "maximum": torch.maximum,
     "minimum": torch.minimum,
     "floor": torch.floor,
@@ -68,11 +75,11 @@ class _Unknown(Exception):
 
 
 class Positions:
-    """Values as functions of one axis: int64 or other tensors with an element for each position."""
+    """Values as functions of one atom (an axis; what a division leaves of one): int64 or other
+    tensors with an element for each of its values from 0 on."""
 
-    def __init__(self, axis: Axis | None) -> None:
-        self.axis = axis
-        self.count = 1 if axis is None else axis.size
+    def __init__(self, variable: Atom | None, count: int) -> None:
+        self.variable, self.count = variable, count
         self._known: dict[Value, torch.Tensor] = {}
 
     def value(self, value: Value) -> torch.Tensor:
@@ -101,7 +108,7 @@ class Positions:
         return total
 
     def atom(self, atom: Atom) -> torch.Tensor:
-        if atom is self.axis:
+        if atom is self.variable:
             return torch.arange(self.count)
         if isinstance(atom, FloorDiv):
             base = self.index(atom.base)
@@ -125,29 +132,48 @@ def _axes_below(atom: Atom) -> set[Axis]:
     if isinstance(atom, FloorDiv | Mod):
         return {axis for below, _ in atom.base.terms for axis in _axes_below(below)}
     assert isinstance(atom, Indirect)
-    return _axes_of(atom.value)
+    return {axis for below in _atoms_of(atom.value) for axis in _axes_below(below)}
 
 
-def _axes_of(value: Value) -> set[Axis]:
-    from_indices = {a for i in indices_of(value) for atom, _ in i.terms for a in _axes_below(atom)}
-    return from_indices.union(*(_axes_of(child) for child in value.children()))
+def _atoms_of(value: Value) -> set[Atom]:
+    """The terms of the indices in the value."""
+    return {a for leaf in value.leaves for i in indices_of(leaf) for a, _ in i.terms}
 
 
-def _table(atom: Atom) -> tuple[Axis | None, torch.Tensor] | None:
-    """The axis that the atom depends on and its value at each position of it."""
-    axes = _axes_below(atom)
-    axis = next(iter(axes), None)
-    known = axis is None or (is_known(axis.size) and 0 < axis.size <= LONGEST)
-    if len(axes) > 1 or not known:
-        return None
-    try:
-        return axis, Positions(axis).atom(atom)
-    except _Unknown:
-        return None
+Table = tuple[Atom | None, torch.Tensor]
+
+
+def _table(found: Atom | Value) -> Table | None:
+    """What the atom or value depends on, an axis or the one division that stands for longer ones,
+    and its value at each value of that."""
+    if isinstance(found, Value):
+        below = _atoms_of(found)
+    else:
+        below = _atoms_of(found.value) if isinstance(found, Indirect) else {found}
+    axes = {axis for atom in below for axis in _axes_below(atom)}
+    for variables in (axes, below):
+        variable = next(iter(variables), None)
+        count = 1 if variable is None else _values(variable)
+        if len(variables) <= 1 and 0 < count <= LONGEST:
+            positions = Positions(variable, count)
+            try:
+                if isinstance(found, Value):
+                    return variable, positions.value(found)
+                return variable, positions.atom(found)
+            except _Unknown:
+                return None
+    return None
+
+
+def _values(atom: Atom) -> int:
+    """How many values from 0 on the atom takes, if that is known; else 0."""
+    low, high = atom.bounds()
+    return high + 1 if is_known(low) and low == 0 and is_known(high) and high is not None else 0
 
 
 class _Settler(Rewriter):
-    """Indirect positions that depend on one axis, as linear functions or as certain ones."""
+    """Indirect positions that depend on one axis, as linear functions or as certain ones, and
+    conditions on one axis that all of its positions meet, or none."""
 
     def index(self, index: Index) -> Index:
         if not any(isinstance(atom, Indirect) for atom in atoms(index)):
@@ -159,15 +185,46 @@ class _Settler(Rewriter):
         found = _table(atom) if isinstance(atom, Indirect) else None
         if found is None or not isinstance(atom, Indirect):
             return sizes.atom_index(atom)
-        axis, table = found
+        variable, table = found
         low, high = int(table.min()), int(table.max())
         if low < 0 or not is_known(atom.bound) or high >= atom.bound:
             return sizes.atom_index(atom)
         step = int(table[1] - table[0]) if len(table) > 1 else 0
         if torch.equal(table, table[0] + step * torch.arange(len(table))):
-            linear = sizes.ZERO if axis is None else sizes.atom_index(axis, step)
+            linear = sizes.ZERO if variable is None else sizes.atom_index(variable, step)
             return sizes.add(linear, sizes.const(int(table[0])))
         return sizes.atom_index(Indirect(atom.value, atom.bound, True))
+
+    def leave(self, value: Value) -> Value:
+        if isinstance(value, Op) and is_condition(value):
+            found = _table(value)
+            if found is not None and bool((found[1] == found[1][0]).all()):
+                return Const(bool(found[1][0]), torch.bool)
+            return _without_constants(value)
+        if isinstance(value, Select) and isinstance(value.condition, Const):
+            return value.then if value.condition.value else value.orelse
+        if isinstance(value, Load) and isinstance(value.mask, Const):
+            return Load(value.buffer, value.index) if value.mask.value else const(0, value.dtype)
+        return value
+
+
+def is_condition(value: Op) -> bool:
+    """Whether the axes alone decide the value, a bool."""
+    return value.dtype == torch.bool and all(
+        isinstance(leaf, Const | IndexValue) for leaf in value.leaves
+    )
+
+
+def _without_constants(value: Op) -> Value:
+    """A conjunction or disjunction without the sides that are certain."""
+    neutral = {"and": True, "or": False}.get(value.name)
+    if neutral is None:
+        return value
+    certain = [arg for arg in value.args if isinstance(arg, Const)]
+    rest = [arg for arg in value.args if not isinstance(arg, Const)]
+    if any(bool(arg.value) is not neutral for arg in certain):
+        return Const(not neutral, torch.bool)
+    return rest[0] if len(rest) == 1 and certain else value
 
 
 def settled(nest: Nest) -> Nest:
@@ -180,17 +237,12 @@ def settled(nest: Nest) -> Nest:
     return nest if nest.scatters and not made.scatters and meet else made
 
 
-@dataclasses.dataclass(frozen=True)
-class _Turns:
-    """Positions `start + period * j + r` for j below `count` and r below `period`."""
+class _Piece(NamedTuple):
+    """Positions `start + period * j + r` of an axis, with j below `turns` and r below `period`."""
 
     start: int
     period: int
-    count: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.period * self.count
+    turns: int
 
 
 def with_positions(group: Group) -> Group:
@@ -210,64 +262,78 @@ def _with_positions(group: Group) -> Group:
     if not is_known(last.size) or any(buffer.scope == "local" for buffer in buffers):
         return group
     tables = list(_tables(group, last))
-    turns = _turns(tables, last.size) if tables else None
-    if turns is None or (turns.period == 1 == len(tables) and turns.count == last.size):
+    pieces = _pieces(tables, last.size) if tables else None
+    if pieces is None or (len(pieces) == 1 == pieces[0].period):
         return group
-    space = group.space[:-1]
-    pieces = [(i, 1, 1) for i in range(turns.start)]
-    pieces.append((turns.start, turns.period, turns.count))
-    pieces.extend((i, 1, 1) for i in range(turns.end, last.size))
-    nests = [_piece(nest, last, *piece) for nest in group.nests for piece in pieces]
-    return Group(group.name, space, tuple(map(settled, nests)))
+    values = sum(len(nest.values) for nest in group.nests)
+    if values * sum(piece.period for piece in pieces) > MOST_VALUES:
+        return group
+    nests = [_piece(nest, last, piece) for nest in group.nests for piece in pieces]
+    return Group(group.name, group.space[:-1], tuple(map(settled, nests)))
 
 
 def _tables(group: Group, last: Axis) -> Iterator[torch.Tensor]:
-    """Positions that are no linear function of the last axis, which they alone depend on."""
-    seen: set[Atom] = set()
-    for index in (index for nest in group.nests for index in all_indices(nest)):
-        for atom, _ in index.terms:
-            if isinstance(atom, Axis) or atom in seen or last not in _axes_below(atom):
-                continue
-            seen.add(atom)
-            found = _table(atom)
-            if found is not None:
-                yield found[1]
+    """Positions that are no linear function of the last axis, and conditions, which they alone
+    depend on."""
+    for found in dict.fromkeys(_candidates(group)):
+        table = _table(found)
+        if table is not None and table[0] is last:
+            yield table[1]
 
 
-def _turns(tables: Sequence[torch.Tensor], size: int) -> _Turns | None:
-    """The smallest period at which almost all positions of every table go on linearly."""
+def _candidates(group: Group) -> Iterator[Atom | Value]:
+    for nest in group.nests:
+        for index in all_indices(nest):
+            yield from (atom for atom, _ in index.terms if not isinstance(atom, Axis))
+        for value in store_values(nest):
+            if isinstance(value, Op) and is_condition(value):
+                yield value
+
+
+def _pieces(tables: Sequence[torch.Tensor], size: int) -> list[_Piece] | None:
+    """The few pieces of the axis in which every table goes on linearly, at the smallest period at
+    which there are such."""
     for period in PERIODS:
-        regular = torch.ones(max(size - period, 0), dtype=torch.bool)
-        for table in tables:
-            step = table[period:] - table[:-period]
-            regular &= step == (step.mode().values if len(step) else 0)
-        start, length = _longest_run(regular)
-        count = (length + period) // period
-        if count >= LEAST_TURNS and size - period * count <= MOST_ENDS:
-            return _Turns(start, period, count)
+        if size < period * LEAST_TURNS:
+            return None
+        pieces = list(_runs(tables, period, size))
+        short = sum(p.period * p.turns for p in pieces if p.turns < LEAST_TURNS)
+        if len(pieces) <= MOST_PIECES and short <= max(MOST_ENDS, size // MOST_ENDS):
+            return pieces
     return None
 
 
-def _longest_run(regular: torch.Tensor) -> tuple[int, int]:
-    best, start = (0, 0), 0
-    for place, good in enumerate([*regular.tolist(), False]):
-        if not good:
-            if place - start > best[1]:
-                best = (start, place - start)
-            start = place + 1
-    return best
+def _runs(tables: Sequence[torch.Tensor], period: int, size: int) -> Iterator[_Piece]:
+    """The longest pieces, each from where the one before ends."""
+    steps = [table[period:].long() - table[:-period].long() for table in tables]
+    still, equal = torch.ones(2, size - period, dtype=torch.bool).unbind()
+    for table, step in zip(tables, steps, strict=True):
+        equal[1:] &= step[1:] == step[:-1]
+        if table.dtype == torch.bool:
+            still &= step == 0
+    goes_on, starts = (still & equal).tolist(), still.tolist()
+    start = 0
+    while start < size:
+        end = start
+        if start < len(starts) and starts[start]:
+            end = start + 1
+            while end < len(goes_on) and goes_on[end]:
+                end += 1
+        turns = 1 + (end - start) // period
+        yield _Piece(start, period, turns) if turns > 1 else _Piece(start, 1, 1)
+        start += period * turns if turns > 1 else 1
 
 
-def _piece(nest: Nest, last: Axis, start: int, period: int, count: int) -> Nest:
+def _piece(nest: Nest, last: Axis, piece: _Piece) -> Nest:
     """The nest at some positions of its last axis, which becomes an inner one: all elements of a
     period are stored in one turn."""
-    turn = sizes.atom_index(Axis(last.number, count), period)
+    turn = sizes.atom_index(Axis(last.number, piece.turns), piece.period)
     stores: list[Store] = []
-    for phase in range(period):
-        place = sizes.add(turn, sizes.const(start + phase))
+    for phase in range(piece.period):
+        place = sizes.add(turn, sizes.const(piece.start + phase))
 
         def rewrite(axis: Atom, place: Index = place) -> Index:
             return place if axis is last else sizes.atom_index(axis)
 
-        stores.extend(rebuild(nest, nest.space[:-1], (count,), rewrite).stores)
-    return Nest(nest.space[:-1], (count,), tuple(stores), nest.origins)
+        stores.extend(rebuild(nest, nest.space[:-1], (piece.turns,), rewrite).stores)
+    return Nest(nest.space[:-1], (piece.turns,), tuple(stores), nest.origins)
