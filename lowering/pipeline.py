@@ -28,6 +28,7 @@ from .stages.early import early
 from .stages.few_rows import split_few_rows
 from .stages.in_place import in_place
 from .stages.inline import inline
+from .stages.narrow import widen
 from .stages.schedule import schedule, schedule_unfused
 from .stages.simplify import simplify
 from .stages.sink import sink
@@ -58,6 +59,7 @@ STAGES = (
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers
     Stage("in_place", in_place),
+    Stage("narrow", widen, fusion=True, ordered=True),
     Stage("columns", split_columns, fusion=True, ordered=True),
     Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
     Stage("few_rows", split_few_rows, fusion=True, ordered=True),
