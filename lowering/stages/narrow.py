@@ -7,7 +7,7 @@ times, is first written out for each place.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -65,7 +65,8 @@ class _Widening:
             nest, whole = self._folded_apart(nest, run)
             *_, before, axis = nest.axes[: len(nest.space)]
             run = Run(axis, before, _spread(nest, before, axis) or ())
-        rewriter = _Replacer({load: self._written_out(nest, run, load) for load in run.spread})
+        spread: dict[Value, Value] = {v: self._written_out(nest, run, v) for v in run.spread}
+        rewriter = _Replacer(spread)
         stores = tuple(Store(s.buffer, s.index, rewriter(s.value)) for s in nest.stores)
         self.items.append(canonical(Nest(nest.space, nest.inner, stores, nest.origins)))
         if whole is not None:
@@ -124,7 +125,7 @@ class _Widening:
 
 
 class _Replacer(Rewriter):
-    def __init__(self, replaced: Mapping[Load, Load]) -> None:
+    def __init__(self, replaced: dict[Value, Value]) -> None:
         super().__init__()
         self._done |= replaced
 
