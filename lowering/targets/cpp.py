@@ -364,9 +364,7 @@ def prefers_tile(group: Group) -> bool:
     score = 0
     for nest in group.nests:
         if nest.is_reduction:
-            if not nest.inner or any(
-                isinstance(v, Reduced) and v.kind.startswith("arg") for v in store_values(nest)
-            ):
+            if not nest.inner:
                 return False
             score += _tile_score(nest)
     return score > 0

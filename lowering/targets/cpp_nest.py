@@ -1,10 +1,7 @@
 """C++ of one nest at one point of its space, or at `TILE` neighbouring points at once."""
 
-import dataclasses
 from collections.abc import Callable, Container, Sequence
 from math import prod
-
-import torch
 
 from .. import sizes
 from ..ir import (
@@ -20,7 +17,7 @@ from ..ir import (
     store_values,
 )
 from ..poly import hint, is_known
-from ..sizes import Atom, Axis, Index
+from ..sizes import Atom, Axis
 from ..stages.axes import all_indices
 from .cpp_expr import (
     ExpressionPrinter,
@@ -29,90 +26,22 @@ from .cpp_expr import (
     outermost,
     slow_divisions,
 )
-from .cpp_ops import TYPES, highest, lowest
-from .cpp_rows import BLOCK, Rows, finds_in_row, fold, folds_row, in_memory
+from .cpp_rows import (
+    BLOCK,
+    SIMD_KINDS,
+    Accumulator,
+    Row,
+    Rows,
+    finds_in_row,
+    fold,
+    folds_row,
+    in_memory,
+)
 
 ROW_BLOCK = 32  # the same for sums of columns
 TILE = 64
 LANES = 64  # partial sums of a row, in registers
 MOST_LANES = 3  # sums of one loop that are kept so
-SIMD_KINDS = {"sum": "+", "prod": "*", "max": "op_max", "min": "op_min", "any": "|", "all": "&"}
-COMBINE = {
-    "sum": "{0} += {1};",
-    "prod": "{0} *= {1};",
-    "max": "{0} = op_maximum<{t}>({1}, {0});",
-    "min": "{0} = op_minimum<{t}>({1}, {0});",
-    "any": "{0} |= {1};",
-    "all": "{0} &= {1};",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Accumulator:
-    """Variables of one reduction: `name` of `kind`; `wide`: a double that float sums are flushed
-    into."""
-
-    reduced: Reduced
-    name: str
-
-    @property
-    def kind(self) -> str:
-        return self.reduced.kind
-
-    @property
-    def type(self) -> str:
-        if self.kind in ("any", "all"):
-            return "int32_t"
-        return TYPES[self.reduced.value.dtype if self.is_position else self.reduced.dtype]
-
-    @property
-    def is_position(self) -> bool:
-        return self.kind.startswith("arg")
-
-    @property
-    def wide(self) -> bool:
-        return self.kind == "sum" and self.reduced.dtype == torch.float32
-
-    @property
-    def start(self) -> str:
-        dtype = self.reduced.value.dtype
-        if self.kind in ("sum", "any"):
-            return "0"
-        return (
-            "1"
-            if self.kind in ("prod", "all")
-            else lowest(dtype)
-            if "max" in self.kind
-            else highest(dtype)
-        )
-
-    def combine(self, into: str, value: str) -> str:
-        return COMBINE[self.kind].format(into, value, t=self.type)
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """Where the elements of a row fold stand. kept: in an array for later nests; computed: the
-    nest's loop writes them."""
-
-    array: str
-    kept: bool
-    computed: bool
-    memory: tuple[Buffer, Index] | None = None
-
-    def folded(self, a: Accumulator, printer: ExpressionPrinter, low: str, high: str) -> str:
-        """The fold of elements `low` to `high`, which an array of one block holds from its
-        start."""
-        if self.memory is None:
-            start = "" if low == "0" or not self.kept else f" + {low}"
-            return fold(a.reduced, self.array + start, high if low == "0" else f"{high} - {low}")
-        buffer, index = self.memory
-        start = "" if low == "0" else f" + {low}"
-        return fold(
-            a.reduced,
-            f"{buffer.name} + {printer.index(index)}{start}",
-            high if low == "0" else f"{high} - {low}",
-        )
 
 
 class NestPrinter:
@@ -246,15 +175,12 @@ class NestPrinter:
                 self.lines.add(f"int64_t {a.name}_at = 0;")
 
     def _outcome(self, a: Accumulator) -> str:
+        name = a.name + self.lane
         if a.is_position:
-            return f"{a.name}_at"
-        return (
-            f"(float){a.name}"
-            if a.wide
-            else f"({a.name} != 0)"
-            if a.type == "int32_t" and a.kind in ("any", "all")
-            else a.name
-        )
+            return f"{a.name}_at{self.lane}"
+        if a.wide:
+            return f"(float){name}"
+        return f"({name} != 0)" if a.type == "int32_t" and a.kind in ("any", "all") else name
 
     def _sweep(
         self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter
@@ -435,15 +361,12 @@ class NestPrinter:
         for a in accumulators:
             self.lines.add(f"{'double' if a.wide else a.type} {a.name}[{TILE}];")
             self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}[t] = {a.start};")
+            if a.is_position:
+                self.lines.add(f"{self._place(nest)} {a.name}_at[{TILE}] = {{}};")
         self._tile_sweep(nest, accumulators)
 
         def finish(printer: ExpressionPrinter) -> None:
-            printer.names.update(
-                {
-                    a.reduced: self._outcome(dataclasses.replace(a, name=a.name + "[t]"))
-                    for a in accumulators
-                }
-            )
+            printer.names.update({a.reduced: self._outcome(a) for a in accumulators})
             self.stores(nest, printer)
 
         self.tile_loop(nest, finish)
@@ -455,25 +378,39 @@ class NestPrinter:
         self.lines.add(
             f"const int64_t e = b + {ROW_BLOCK} < {first.size} ? b + {ROW_BLOCK} : {first.size};"
         )
-        for a in accumulators:
+        parts = [a for a in accumulators if not a.is_position]
+        for a in parts:
             self.lines.add(f"{a.type} {a.name}_part[{TILE}];")
             self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}_part[t] = {a.start};")
         self.lines.open(f"for (int64_t {first.text} = b; {first.text} < e; ++{first.text})")
         for axis in axes[1:]:
             self.lines.open(loop(axis))
+        place = sizes.linear(axes, sizes.contiguous_strides(nest.inner))
 
         def body(printer: ExpressionPrinter) -> None:
             for a in accumulators:
-                self.lines.add(a.combine(f"{a.name}_part[t]", printer(a.reduced.value)))
+                value = printer(a.reduced.value)
+                if a.is_position:
+                    at = f"({self._place(nest)})({printer.index(place)})"
+                    for line in a.moved(value, at):
+                        self.lines.add(line)
+                else:
+                    self.lines.add(a.combine(f"{a.name}_part[t]", value))
 
         self.tile_loop(nest, body)
         self.lines.close(len(axes))
-        for a in accumulators:
+        for a in parts:
             self.lines.add(
                 f"for (int64_t t = 0; t < {TILE}; ++t)"
                 f" {a.combine(a.name + '[t]', a.name + '_part[t]')}"
             )
         self.lines.close()
+
+    def _place(self, nest: Nest) -> str:
+        """The type of positions: as wide as the values, where that is wide enough, they are
+        vectorised beside them."""
+        count = prod(nest.inner)
+        return "int32_t" if is_known(count) and count < 1 << 31 else "int64_t"
 
 
 def loop(axis: Axis) -> str:

@@ -5,6 +5,7 @@ The array also serves later nests of the group that need the same values: a soft
 exponential once.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -14,8 +15,8 @@ from ..ir import Buffer, Load, Nest, Op, Reduced, Value, store_values, walk
 from ..ops import OPS
 from ..poly import hint, is_known
 from ..sizes import Axis, Index
-from .cpp_expr import axes_of
-from .cpp_ops import TYPES
+from .cpp_expr import ExpressionPrinter, axes_of
+from .cpp_ops import TYPES, highest, lowest
 
 BLOCK = 512  # elements of an array that one nest alone uses
 LONGEST = 2048  # elements of an array that is kept for later nests
@@ -25,6 +26,98 @@ SHORTEST = 16  # elements below which a row is folded one by one
 _FOLDS = {"sum": "op_row_sum", "max": "op_row_max", "min": "op_row_min"}
 
 Rows = dict[tuple[Axis, ...], dict[Value, str]]
+
+
+SIMD_KINDS = {"sum": "+", "prod": "*", "max": "op_max", "min": "op_min", "any": "|", "all": "&"}
+COMBINE = {
+    "sum": "{0} += {1};",
+    "prod": "{0} *= {1};",
+    "max": "{0} = op_maximum<{t}>({1}, {0});",
+    "min": "{0} = op_minimum<{t}>({1}, {0});",
+    "any": "{0} |= {1};",
+    "all": "{0} &= {1};",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulator:
+    """Variables of one reduction: `name` of `kind`; `wide`: a double that float sums are flushed
+    into."""
+
+    reduced: Reduced
+    name: str
+
+    @property
+    def kind(self) -> str:
+        return self.reduced.kind
+
+    @property
+    def type(self) -> str:
+        if self.kind in ("any", "all"):
+            return "int32_t"
+        return TYPES[self.reduced.value.dtype if self.is_position else self.reduced.dtype]
+
+    @property
+    def is_position(self) -> bool:
+        return self.kind.startswith("arg")
+
+    @property
+    def wide(self) -> bool:
+        return self.kind == "sum" and self.reduced.dtype == torch.float32
+
+    @property
+    def start(self) -> str:
+        dtype = self.reduced.value.dtype
+        if self.kind in ("sum", "any"):
+            return "0"
+        return (
+            "1"
+            if self.kind in ("prod", "all")
+            else lowest(dtype)
+            if "max" in self.kind
+            else highest(dtype)
+        )
+
+    def moved(self, value: str, place: str) -> Iterator[str]:
+        """Lines that take one element into a tile's extremum: the first NaN, else the first
+        largest."""
+        sign, best, new = (
+            ">" if self.kind == "argmax" else "<",
+            f"{self.name}[t]",
+            f"{self.name}_new",
+        )
+        better = f"({value} {sign} {best}) | (({value} != {value}) & ({best} == {best}))"
+        yield f"const bool {new} = {better};"
+        yield f"{best} = {new} ? {value} : {best};"
+        yield f"{self.name}_at[t] = {new} ? {place} : {self.name}_at[t];"
+
+    def combine(self, into: str, value: str) -> str:
+        return COMBINE[self.kind].format(into, value, t=self.type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Where the elements of a row fold stand. kept: in an array for later nests; computed: the
+    nest's loop writes them."""
+
+    array: str
+    kept: bool
+    computed: bool
+    memory: tuple[Buffer, Index] | None = None
+
+    def folded(self, a: Accumulator, printer: ExpressionPrinter, low: str, high: str) -> str:
+        """The fold of elements `low` to `high`, which an array of one block holds from its
+        start."""
+        if self.memory is None:
+            start = "" if low == "0" or not self.kept else f" + {low}"
+            return fold(a.reduced, self.array + start, high if low == "0" else f"{high} - {low}")
+        buffer, index = self.memory
+        start = "" if low == "0" else f" + {low}"
+        return fold(
+            a.reduced,
+            f"{buffer.name} + {printer.index(index)}{start}",
+            high if low == "0" else f"{high} - {low}",
+        )
 
 
 def folds_row(reduced: Reduced, last: Axis) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from ..ir import Nest, Store
 from ..sizes import Axis, coefficient
 from .cpp_expr import ExpressionPrinter, Lines
-from .cpp_nest import COMBINE, NestPrinter, has_indirect, loop
+from .cpp_nest import NestPrinter, has_indirect, loop
 from .cpp_ops import TYPES
+from .cpp_rows import COMBINE
 
 
 def scatter(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:

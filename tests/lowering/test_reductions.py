@@ -195,3 +195,21 @@ def test_huber_loss_of_two_dtypes_is_in_that_of_its_input(reduction):
 
     x, target = torch.randn(4, 5, dtype=torch.bfloat16), torch.randn(4, 5)
     torch.testing.assert_close(compiled(loss, x, target)(x, target), loss(x, target))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
+)
+@pytest.mark.parametrize("shape, dim", [((5, 70), 0), ((3, 7, 9, 33), 1), ((100, 65), 0)], ids=str)
+def test_positions_in_columns(dtype, shape, dim):
+    x = (torch.rand(shape) * 20).to(dtype)
+    if dtype.is_floating_point:
+        x.view(-1)[::37] = torch.nan
+        x[..., 0] = -torch.inf
+
+    def fn(x):
+        if dtype == torch.bool:
+            return x.int().argmax(dim), x.int().argmin(dim)
+        return x.argmax(dim), x.argmin(dim), *x.max(dim), x.min(dim).indices, x.amax(dim)
+
+    check(fn, x)
