@@ -351,3 +351,26 @@ def test_masks_from_memory(dtype):
 
     for found, expected in zip(compiled(fn, mask, x)(mask, x), fn(mask, x), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rests_of_divisions_are_exact(dtype):
+    ends = [0.0, 1.0, 1.5, 2.5, 0.1, 1e-38, 1e-45, 3e38, 8388607.0, 2.0**24 + 2, 1e10, math.inf]
+    special = torch.tensor([*ends, *(-x for x in ends), math.nan], dtype=dtype)
+    wide = (torch.rand(2, 20_000, dtype=torch.float64) * 60 - 30).exp2()
+    counts = (torch.rand(2, 20_000, dtype=torch.float64) * 2**25).floor() + 1
+    random = torch.cat([wide * torch.randn(2, 20_000).sign(), counts], 1).to(dtype)
+    a = torch.cat([special.repeat_interleave(len(special)), random[0]])
+    b = torch.cat([special.repeat(len(special)), random[1]])
+
+    def rest(x, y):
+        return math.nan if math.isinf(x) or y == 0 else math.fmod(x, y)
+
+    pairs = zip(a.tolist(), b.tolist(), strict=True)
+    exact = torch.tensor([rest(*pair) for pair in pairs], dtype=torch.float64)
+    found = compiled(lambda a, b: torch.fmod(a, b), a, b)(a, b)
+    torch.testing.assert_close(found, exact.to(dtype), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.signbit() | exact.isnan(), exact.signbit() | exact.isnan())
+    kept = ~torch.fmod(a, b).isnan() | exact.isnan()  # eager's vector form gives NaN for some
+    a, b = a[kept], b[kept]
+    check(lambda a, b: (a % b, a // b), a, b, rtol=0, atol=0)
