@@ -211,8 +211,15 @@ INLINE float op_one_plus_erf_short(float x) {
   return one_plus_erf(x, logarithm, power);
 }
 
-template <typename T> INLINE T op_maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
-template <typename T> INLINE T op_minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+// A NaN wins. One instruction where b is a literal.
+template <typename T> INLINE T op_maximum(T a, T b) {
+  const T larger = b > a ? b : a;
+  return b != b ? b : larger;
+}
+template <typename T> INLINE T op_minimum(T a, T b) {
+  const T smaller = b < a ? b : a;
+  return b != b ? b : smaller;
+}
 template <typename T> INLINE T op_sign(T x) { return (T)((T)(0 < x) - (T)(x < 0)); }
 
 template <typename T> INLINE T op_floordiv(T a, T b) {
