@@ -2,11 +2,12 @@
 
 import torch
 
-from ..ir import RUNNING, Nest, Store
+from ..ir import RUNNING, Load, Nest, Store
 from ..sizes import Axis, coefficient
 from .cpp_expr import ExpressionPrinter, Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop
 from .cpp_ops import TYPES, conversion
+from .cpp_rows import BLOCK
 
 STEPS = {"sum": "{0} += {1};", "prod": "{0} *= {1};"}
 
@@ -33,11 +34,26 @@ def scan(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
 
 
 def _row(nest: Nest, nests: NestPrinter, lines: Lines, along: Axis) -> None:
+    """What is computed is first written to a block on the stack, by a vector loop."""
     store = nest.stores[0]
     lines.add(f"{_kind(store)} sofar = {_start(store)};")
-    lines.open(loop(along))
-    _step(store, nests.expressions(), lines, "sofar")
+    if isinstance(store.value, Load):
+        lines.open(loop(along))
+        _step(store, nests.expressions(), lines, "sofar")
+        lines.close()
+        return
+    size, place = along.size, along.text
+    lines.open(f"for (int64_t b = 0; b < {size}; b += {BLOCK})")
+    lines.add(f"const int64_t e = b + {BLOCK} < {size} ? b + {BLOCK} : {size};")
+    lines.add(f"{TYPES[store.buffer.dtype]} block[{BLOCK}];")
+    nests.simd(nest)
+    lines.open(f"for (int64_t {place} = b; {place} < e; ++{place})")
+    value = nests.expressions()(store.value)
+    lines.add(f"block[{place} - b] = {value};")
     lines.close()
+    lines.open(f"for (int64_t {place} = b; {place} < e; ++{place})")
+    _take(store, nests.expressions(), lines, "sofar", f"block[{place} - b]")
+    lines.close(2)
 
 
 def _side_by_side(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, along: Axis) -> None:
@@ -55,8 +71,11 @@ def _side_by_side(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, al
 
 
 def _step(store: Store, printer: ExpressionPrinter, lines: Lines, sofar: str) -> None:
+    _take(store, printer, lines, sofar, printer(store.value))
+
+
+def _take(store: Store, printer: ExpressionPrinter, lines: Lines, sofar: str, value: str) -> None:
     dtype, wide = store.buffer.dtype, _wide(store)
-    value = printer(store.value)
     lines.add(STEPS[RUNNING[store.combine]].format(sofar, conversion(value, dtype, wide)))  # type: ignore[index]
     place = f"{store.buffer.name}[{printer.index(store.index)}]"
     lines.add(f"{place} = {conversion(sofar, wide, dtype)};")

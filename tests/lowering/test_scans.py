@@ -30,3 +30,12 @@ def test_cumprod():
 
 def test_gradient():
     check_gradients(lambda x: torch.cumsum(x, 1) * x, torch.randn(4, 50))
+
+
+@pytest.mark.parametrize("length", [5, 512, 1300])
+def test_what_is_computed_along_rows(length):
+    x, places = torch.rand(3, length), torch.randint(length, (3, length))
+    check(lambda x: (x * 2 - 1).exp().cumsum(1), x)
+    check(lambda x: (x + 0.5).cumprod(1).log(), x)
+    check(lambda x, i: (x.gather(1, i) * 3).cumsum(1), x, places)
+    check(lambda x: (x * 9).int().cumsum(1), x)
