@@ -21,6 +21,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ... import (
+    # the package's lazy table: `public("OptimizedModule")` loads torch
+    __getattr__ as public,
+)
 from ...runtime import backends, report
 from ...runtime.options import list_mode_options
 from ...runtime.watching import Watch
@@ -313,14 +317,21 @@ def torch_compile(
                 session.background.give_up()  # Dynamo takes another thread's tracing for its own
             return original(model, **arguments)
         is_module = hasattr(model, "_compiled_call_impl")
+        if is_module and type(model).__name__ == "OptimizedModule":
+            model = getattr(model, "_orig_mod", model)  # it was compiled before
         kinds = session.kinds
         left_out = kinds == "step" or (kinds == "modules" and not is_module)
         if session.excludes(model) or left_out:
-            return original(model, disable=True)
-        compiled = session.compile(model, **_translated(arguments))
-        if hasattr(compiled, "_orig_mod"):
+            compiled = original(model, disable=True)
+        else:
+            compiled = session.compile(model, **_translated(arguments))
+        if not is_module or isinstance(model, type) or arguments.get("disable"):
+            return compiled
+        if hasattr(compiled, "_dynfix_entry"):
             calls.exclude(compiled._orig_mod)
-        return compiled
+            model = compiled._orig_mod
+        around: Any = public("OptimizedModule")
+        return around(model, compiled, arguments)
 
     return compile
 
