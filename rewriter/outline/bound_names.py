@@ -4,8 +4,9 @@ function must be given, and what it must hand back."""
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
+from .tree_walks import SCOPES, all_nodes, children, own_nodes
+
 Names = frozenset[str]
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -18,12 +19,12 @@ def loads(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, _COMPREHENSIONS):
         own = {name for loop in node.generators for name in stores(loop.target)}
         yield from loads(node.generators[0].iter)
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from (name for name in loads(child) if name not in own)
     else:
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from loads(child)
 
 
@@ -32,14 +33,14 @@ def stores(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load):
             yield node.id
-    elif isinstance(node, _SCOPES):
+    elif isinstance(node, SCOPES):
         if not isinstance(node, ast.Lambda):
             yield node.name
     elif isinstance(node, _COMPREHENSIONS):
-        yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+        yield from (n.target.id for n in all_nodes(node) if isinstance(n, ast.NamedExpr))
     else:
         yield from _named(node)
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from stores(child)
 
 
@@ -63,14 +64,6 @@ def all_stores(body: Iterable[ast.stmt]) -> Names:
 
 def all_loads(body: Iterable[ast.AST]) -> Names:
     return frozenset(name for node in body for name in loads(node))
-
-
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """`node` and what is below it, but for the bodies of functions and classes made there."""
-    yield node
-    if not isinstance(node, _SCOPES):
-        for child in ast.iter_child_nodes(node):
-            yield from own_nodes(child)
 
 
 class Unbound(Exception):

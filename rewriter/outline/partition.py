@@ -22,9 +22,9 @@ from .bound_names import (
     is_torch_context,
     loads,
     names,
-    own_nodes,
     stores,
 )
+from .tree_walks import own_nodes
 
 PREFIX = "_dynfix_part_"
 

@@ -12,6 +12,7 @@ from .. import live_source
 from .partition import first_line
 from .step_regions import Region, regions
 from .step_texts import BREAKS, CONTINUES, RETURNS, STOPS, Start, TrainingStep, training_step
+from .tree_walks import all_nodes
 
 DRIVER = "__dynfix_step__"  # a builtin while dynrun runs; its methods: `running.step_calls.Steps`
 Register = Callable[[TrainingStep], int]
@@ -143,14 +144,14 @@ def _has_rest(stmt: ast.stmt, rest: tuple[ast.stmt, ...]) -> bool:
 
 
 def _lines_of(stmt: ast.stmt) -> set[int]:
-    return {node.lineno for node in ast.walk(stmt) if isinstance(node, ast.stmt | ast.expr)}
+    return {node.lineno for node in all_nodes(stmt) if isinstance(node, ast.stmt | ast.expr)}
 
 
 def _parsed(text: str, line: int) -> list[ast.stmt]:
     """Statements that all stand on one line."""
     body = ast.parse(text).body
     for stmt in body:
-        for node in ast.walk(stmt):
+        for node in all_nodes(stmt):
             if hasattr(node, "lineno"):
                 node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
                 node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]

@@ -6,8 +6,9 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from .bound_names import Names, all_stores, own_nodes
+from .bound_names import Names, all_stores
 from .partition import parameters_of
+from .tree_walks import all_nodes, children, own_nodes
 
 MOST_STARTS = 12
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -56,7 +57,7 @@ def regions(tree: ast.Module) -> Iterator[Region]:
 def _scopes(node: ast.AST, scope: Scope) -> Iterator[Scope]:
     if node is scope.node:
         yield scope
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         if isinstance(child, ast.ClassDef):
             inside = (*scope.containers, *_own_name(scope), (child.name, True))
             yield from _below(child, dataclasses.replace(scope, containers=inside), scope)
@@ -214,7 +215,7 @@ def _makes_what_is_differentiated(block: list[ast.stmt], first: int, backward: i
     """Whether the block has the forward: what `backward()` is called on is stored in it, or made on
     the spot."""
     receivers = [call.func.value for call in _calls(block[backward], "backward")]  # type: ignore[attr-defined]
-    inside = [node for each in receivers for node in ast.walk(each)]
+    inside = [node for each in receivers for node in all_nodes(each)]
     names = {node.id for node in inside if isinstance(node, ast.Name)}
     stored = all_stores(block[first : backward + 1])
     return bool(names & stored) or sum(isinstance(node, ast.Call) for node in inside) > 1

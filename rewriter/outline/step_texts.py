@@ -16,11 +16,11 @@ from .bound_names import (
     all_stores,
     loads,
     names,
-    own_nodes,
     stores,
 )
 from .partition import LOOKS_AROUND, first_line, insert, last_line, parameters_of
 from .step_regions import Region, Scope, clears_gradients, declared, local_names
+from .tree_walks import all_nodes, children, own_nodes
 
 FALLS, CONTINUES, BREAKS, RETURNS, STOPS = range(5)  # STOPS: before the rest of an `if`
 NOT_BOUND = "\0not bound"  # stands for a variable that the step has not bound
@@ -147,7 +147,7 @@ class _Outline:
             self.shared = declared(node, ast.Global)
             self.local = local_names(node)
             inside_out = frozenset(
-                name for n in ast.walk(tree) if isinstance(n, ast.Nonlocal) for name in n.names
+                name for n in all_nodes(tree) if isinstance(n, ast.Nonlocal) for name in n.names
             )
             self.refused = inside_out & (self.local | self.scope.around)
             self.variables = self.local | (self.scope.around - self.shared)
@@ -199,7 +199,7 @@ class _Outline:
             and (not rest or self._own_lines(rest))
             and not any(isinstance(node, _REFUSED) for node in nodes)
             and not any(_is_deleted_name(node) or _keeps_variables(node, written) for node in nodes)
-            and not any(_name_of(node) in _STOPS_AT for stmt in body for node in ast.walk(stmt))
+            and not any(_name_of(node) in _STOPS_AT for stmt in body for node in all_nodes(stmt))
             and not (written & self.closed & self.local)
             and not self._names_errors(body)
             and not ((written | read) & self.refused)
@@ -209,11 +209,13 @@ class _Outline:
         """Whether an `except … as name` in the step has a name that stands elsewhere, too: it is
         unbound behind the handler."""
         handlers = [n for s in body for n in own_nodes(s) if isinstance(n, ast.ExceptHandler)]
-        inside = {id(below) for handler in handlers for below in ast.walk(handler)}
+        if not handlers:
+            return False
+        inside = {id(below) for handler in handlers for below in all_nodes(handler)}
         named = {handler.name for handler in handlers if handler.name}
         return any(
             isinstance(node, ast.Name) and node.id in named and id(node) not in inside
-            for node in ast.walk(self.scope.node)
+            for node in all_nodes(self.scope.node)
         )
 
     def _own_lines(self, body: tuple[ast.stmt, ...]) -> bool:
@@ -287,7 +289,7 @@ def _leaving(body: Sequence[ast.AST]) -> Iterator[ast.stmt]:
             )
             yield from _leaving(node.orelse)
         elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _leaving(list(ast.iter_child_nodes(node)))
+            yield from _leaving(children(node))
 
 
 # -- variables
@@ -311,7 +313,7 @@ def _closed(node: ast.AST) -> Names:
     """Names that functions, classes and lambdas made in `node` read from outside themselves: they
     would see another variable."""
     found: set[str] = set()
-    for inner in ast.walk(node):
+    for inner in all_nodes(node):
         if inner is node:
             continue
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -330,7 +332,7 @@ def _loads_outside(body: Sequence[ast.AST], left_out: set[int]) -> Iterator[str]
         if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
             if isinstance(node, ast.AugAssign):
                 yield from names(loads(node))
-            yield from _loads_outside(list(ast.iter_child_nodes(node)), left_out)
+            yield from _loads_outside(children(node), left_out)
         else:
             yield from loads(node)
 

@@ -33,8 +33,8 @@ class OptimizedModule(torch.nn.Module):
         set_own("_call", call)
         set_own("_again", again)
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         """torch's own, where it is loaded: scripts ask whether a module is one of these."""
         return getattr(sys.modules.get(_TORCHS), "OptimizedModule", type(self))
 

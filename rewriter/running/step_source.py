@@ -11,6 +11,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+from ...runtime.report import log
 from ..outline.step_driver import DRIVER, with_drivers
 from . import as_python
 from .session import Session
@@ -38,7 +39,12 @@ def install(session: Session, eager_calls: int) -> None:
 
 
 def _code_of(steps: Steps, text: bytes, file: str) -> types.CodeType | None:
-    return with_drivers(text, file, steps.register)
+    """None also where this package is at fault: the file runs as it is."""
+    try:
+        return with_drivers(text, file, steps.register)
+    except Exception as error:
+        log.debug("no training step is looked for in %s", file, exc_info=error)
+        return None
 
 
 class _GetCode:
