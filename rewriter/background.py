@@ -75,8 +75,7 @@ class Background:
         atexit.register(note)
 
     def start(self) -> None:
-        """Be ended with the process, and keep out of forks."""
-        atexit.register(self.worker.stop)
+        """Keep out of forks."""
         os.register_at_fork(
             before=self.worker.before_fork,
             after_in_parent=self.worker.after_fork,

@@ -7,6 +7,7 @@ keeps while the worker rests. While the loss so far is more than `SHARE` of the 
 Nothing here knows torch.
 """
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -157,6 +158,7 @@ class Worker:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="dynfix", daemon=True)
             self._thread.start()
+            atexit.register(self.stop)  # now, so that it runs before torch takes itself down
 
     @property
     def busy(self) -> bool:
