@@ -182,9 +182,11 @@ class _Outline:
         self, body: tuple[ast.stmt, ...], written: Names, given: Names
     ) -> tuple[Names, Names]:
         """Variables that something may read later, and those that nothing does. What a file's own
-        code binds other files may read."""
+        code binds other files may read, and what looks around (`locals()`) reads all."""
         node = self.scope.node
-        if isinstance(node, ast.Module):
+        if isinstance(node, ast.Module) or any(
+            _name_of(each) in LOOKS_AROUND for each in all_nodes(node)
+        ):
             return written, frozenset()
         outside = frozenset(_loads_outside(node.body, {id(stmt) for stmt in body}))
         back = written & (outside | given)

@@ -303,6 +303,23 @@ def test_an_error_in_a_step_has_its_lines_and_variables(equal):
     assert len(equal(text).entries) == 2
 
 
+def test_variables_that_only_locals_reads(equal):
+    equal(
+        START
+        + textwrap.dedent("""
+        def train(n):
+            for i in range(n):
+                x = X[:6] + i
+                optimizer.zero_grad()
+                loss = net(x).square().mean()
+                loss.backward()
+                optimizer.step()
+            return sorted(locals())
+        print(train(4))
+    """)
+    )
+
+
 def test_what_cannot_be_captured_stays_in_its_place(equal):
     session = equal("""
         for _ in range(4):
