@@ -1,13 +1,15 @@
 """Pooling: reductions over windows, and their gradients."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
 from typing import Any
 
 import torch
 
 from .. import sizes
-from ..ir import IndexValue, Load, Reduced, Select, Value
+from ..ir import Const, IndexValue, Load, Reduced, Select, Value
 from ..poly import Size, is_known
 from ..registry import Unsupported, lowers
 from ..sizes import Index
@@ -18,7 +20,9 @@ from .value_builders import cast, compute_dtype, const, op
 
 aten = torch.ops.aten
 LONG = torch.int64
+FEW = 16  # elements of a window that are added up one by one
 Coordinates = tuple[Index, ...]
+Part = Callable[[Coordinates, Coordinates], Value]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,32 @@ def chosen(inside: Value | None, value: Value, otherwise: Value) -> Value:
     return value if inside is None else Select(inside, value, otherwise)
 
 
+def summed(
+    ctx: Context,
+    target: Ref,
+    inner: Sequence[int],
+    part: Part,
+    finish: Callable[[Coordinates, Value], Value] = lambda outer, total: total,
+) -> Ref:
+    """Stores `finish` of the sum of `part(outer, within)` over the window `inner`. One of few
+    elements is written out: it is vectorised along memory, and computed where it is read."""
+
+    def whole(outer: Coordinates) -> Value:
+        total: Value | None = None
+        for within in product(*(range(size) for size in inner)):
+            value = part(outer, tuple(map(sizes.const, within)))
+            total = value if total is None else op("add", total, value)
+        assert total is not None
+        return cast(finish(outer, total), target.dtype)
+
+    def fold(outer: Coordinates, within: Coordinates) -> Value:
+        value = part(outer, within)
+        return finish(outer, Reduced("sum", value, value.dtype))
+
+    few = 0 < prod(inner) <= FEW
+    return ctx.fill(target, whole) if few else ctx.reduce(target, inner, fold)
+
+
 # averages
 
 
@@ -77,12 +107,27 @@ def _clipped(position: Index, limit: Size) -> Value:
     return op("minimum", value, const(limit, LONG))
 
 
+def _all_whole(at: Windows, windows: Sequence[Size], include_pad: bool) -> bool:
+    """Whether every window has all of its elements within the axes, or within their padding."""
+    if not all(map(is_known, (*at.extent, *windows))) or not (include_pad or not any(at.padding)):
+        return False
+    ends = zip(windows, at.extent, at.kernel, at.stride, at.padding, strict=True)
+    return all((n - 1) * s + k <= m + 2 * p for n, m, k, s, p in ends)
+
+
 def _divisor(
-    at: Windows, window: Coordinates, include_pad: bool, override: Any, dtype: torch.dtype
+    at: Windows,
+    count_of_windows: Sequence[Size],
+    window: Coordinates,
+    include_pad: bool,
+    override: Any,
+    dtype: torch.dtype,
 ) -> Value:
     """What the window's sum is divided by: its elements within the axis, or within its padding."""
     if override is not None:
         return const(override, dtype)
+    if _all_whole(at, count_of_windows, include_pad):
+        return const(prod(at.kernel), dtype)
     count: Value | None = None
     zero = tuple(sizes.ZERO for _ in window)
     starts = at.source(window, zero)
@@ -107,12 +152,14 @@ def _average(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -
     target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - rank
     compute = compute_dtype(x.dtype)
 
-    def body(outer: Coordinates, inner: Coordinates) -> Value:
-        element, _ = element_at(x, outer[:lead], at.source(outer[lead:], inner))
-        total = Reduced("sum", cast(element, compute), compute)
-        return op("div", total, _divisor(at, outer[lead:], include_pad, override, compute))
+    def part(outer: Coordinates, inner: Coordinates) -> Value:
+        return cast(element_at(x, outer[:lead], at.source(outer[lead:], inner))[0], compute)
 
-    return ctx.reduce(target, at.kernel, body)
+    def mean(outer: Coordinates, total: Value) -> Value:
+        divisor = _divisor(at, target.shape[lead:], outer[lead:], include_pad, override, compute)
+        return op("div", total, divisor)
+
+    return summed(ctx, target, at.kernel, part, mean)
 
 
 def filled(given: Sequence[Any], defaults: Sequence[Any]) -> list[Any]:
@@ -139,7 +186,7 @@ def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any)
     compute = compute_dtype(x.dtype)
     reach = tuple(-(-side // step) for side, step in zip(at.kernel, at.stride, strict=True))
 
-    def body(outer: Coordinates, inner: Coordinates) -> Value:
+    def part(outer: Coordinates, inner: Coordinates) -> Value:
         ends = [sizes.add(i, sizes.const(p)) for i, p in zip(outer[lead:], at.padding, strict=True)]
         last = [sizes.floordiv(end, step) for end, step in zip(ends, at.stride, strict=True)]
         window = tuple(
@@ -153,11 +200,16 @@ def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any)
         for test in far:
             inside = test if inside is None else op("and", inside, test)
         held = Load(element.buffer, element.index, inside)
-        divisor = _divisor(at, window, include_pad, override, compute)
-        part = chosen(inside, op("div", cast(held, compute), divisor), const(0, compute))
-        return Reduced("sum", part, compute)
+        divisor = _divisor(at, grad.shape[lead:], window, include_pad, override, compute)
+        if isinstance(divisor, Const):
+            return cast(held, compute)
+        return chosen(inside, op("div", cast(held, compute), divisor), const(0, compute))
 
-    return ctx.reduce(target, reach, body)
+    def whole(outer: Coordinates, total: Value) -> Value:
+        divisor = _divisor(at, grad.shape[lead:], outer[lead:], include_pad, override, compute)
+        return op("div", total, divisor) if isinstance(divisor, Const) else total
+
+    return summed(ctx, target, reach, part, whole)
 
 
 @lowers(aten._adaptive_avg_pool2d.default)
@@ -182,24 +234,30 @@ def _adaptive(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
     )
     target, compute = ctx.result(ctx.value_of(node)), compute_dtype(x.dtype)
 
-    def body(outer: Coordinates, inner: Coordinates) -> Value:
+    def limits(outer: Coordinates) -> tuple[list[Index], list[Index]]:
         starts, ends = [], []
         for i, m, n in zip(outer[lead:], extent, size, strict=True):
             starts.append(sizes.floordiv(sizes.scale(i, m), n))
             ends.append(sizes.floordiv(sizes.add(sizes.scale(i, m), sizes.const(m + n - 1)), n))
+        return starts, ends
+
+    def part(outer: Coordinates, inner: Coordinates) -> Value:
+        starts, ends = limits(outer)
         source = tuple(sizes.add(s, k) for s, k in zip(starts, inner, strict=True))
         element, inside = element_at(x, outer[:lead], source)
-        for position, end in zip(source, ends, strict=True):
-            test = op("lt", IndexValue(position), IndexValue(end))
-            inside = test if inside is None else op("and", inside, test)
-        held = Load(element.buffer, element.index, inside)
-        total: Value = Reduced("sum", cast(held, compute), compute)
-        for start, end in zip(starts, ends, strict=True):
+        for position, end, m, n in zip(source, ends, extent, size, strict=True):
+            if m % n:
+                test = op("lt", IndexValue(position), IndexValue(end))
+                inside = test if inside is None else op("and", inside, test)
+        return cast(Load(element.buffer, element.index, inside), compute)
+
+    def mean(outer: Coordinates, total: Value) -> Value:
+        for start, end in zip(*limits(outer), strict=True):
             length = IndexValue(sizes.add(end, sizes.scale(start, -1)))
             total = op("div", total, cast(length, compute))
         return total
 
-    return ctx.reduce(target, longest, body)
+    return summed(ctx, target, longest, part, mean)
 
 
 @lowers(aten._adaptive_avg_pool2d_backward.default)
@@ -222,13 +280,14 @@ def _adaptive_backward(ctx: Context, node: Any, grad: Ref, x: Ref, rank: int) ->
     most = tuple(max(((p + 1) * n - 1) // m - p * n // m + 1 for p in range(m)) for m, n in axes)
     target, compute = ctx.result(ctx.value_of(node)), compute_dtype(x.dtype)
 
-    def body(outer: Coordinates, inner: Coordinates) -> Value:
+    def part(outer: Coordinates, inner: Coordinates) -> Value:
         windows, inside, shares = [], None, list[Value]()
         for p, k, (m, n) in zip(outer[lead:], inner, axes, strict=True):
             window = sizes.add(sizes.floordiv(sizes.scale(p, n), m), k)
             last = sizes.floordiv(sizes.add(sizes.scale(p, n), sizes.const(n - 1)), m)
-            test = op("le", IndexValue(window), IndexValue(last))
-            inside = test if inside is None else op("and", inside, test)
+            if m % n:
+                test = op("le", IndexValue(window), IndexValue(last))
+                inside = test if inside is None else op("and", inside, test)
             start = sizes.floordiv(sizes.scale(window, m), n)
             end = sizes.floordiv(sizes.add(sizes.scale(window, m), sizes.const(m + n - 1)), n)
             windows.append(window)
@@ -236,6 +295,6 @@ def _adaptive_backward(ctx: Context, node: Any, grad: Ref, x: Ref, rank: int) ->
         element = cast(grad.load((*outer[:lead], *windows), inside), compute)
         for share in shares:
             element = op("div", element, share)
-        return Reduced("sum", chosen(inside, element, const(0, compute)), compute)
+        return chosen(inside, element, const(0, compute))
 
-    return ctx.reduce(target, most, body)
+    return summed(ctx, target, most, part)
