@@ -12,6 +12,7 @@ from .ir import Buffer
 from .lowerings import (
     lower_index,
     lower_max_pool,
+    lower_padding,
     lower_pointwise,
     lower_pool,
     lower_random,
@@ -33,6 +34,7 @@ TABLES = (
     lower_index,
     lower_max_pool,
     lower_scatter,
+    lower_padding,
     lower_pool,
     lower_random,
 )  # imported for the lowerings that they register

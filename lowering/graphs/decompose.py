@@ -8,6 +8,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
 
+from . import image_gradients
 from .foreach import foreach_decompositions
 from .pool_offsets import POOLING
 from .random_numbers import random_decompositions
@@ -194,6 +195,26 @@ def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., An
     return resized
 
 
+def _with_linear_gradient(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
+        made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
+        gradient = image_gradients.linear(x, made, align_corners, scales or [None] * len(made))
+        apply = partial(decomposed, output_size=size, align_corners=align_corners, scale_factors=scales)
+        return image_gradients.with_gradient(x, apply, gradient)
+
+    return resized
+
+
+def _with_nearest_gradient(decomposed: Callable[..., Any], exact: bool) -> Callable[..., Any]:
+    def resized(x: torch.Tensor, size: Any, scales: Any = None) -> Any:
+        made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
+        gradient = image_gradients.nearest(x, made, scales or [None] * len(made), exact)
+        apply = partial(decomposed, output_size=size, scale_factors=scales)
+        return image_gradients.with_gradient(x, apply, gradient)
+
+    return resized
+
+
 def _take(x: torch.Tensor, positions: torch.Tensor) -> Any:
     """`take`; torch's own decomposition reads a position without axes on the host."""
     return aten.index.Tensor(x.reshape(-1), [positions])
@@ -240,6 +261,13 @@ def _in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
 _HUBER: Any = aten.huber_loss.default
 replace_decomposition(_HUBER, _in_dtype_of_input)
 
+for _resize in (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d):
+    replace_decomposition(_resize.vec, _with_linear_gradient)
+for _rank in (1, 2, 3):
+    for _kind, _exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
+        _resize = getattr(aten, f"{_kind}{_rank}d")
+        replace_decomposition(_resize.vec, partial(_with_nearest_gradient, exact=_exact))
+
 for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
     _vec, _whole = _resize.vec, _resize.default
     replace_decomposition(_vec, partial(_bytes_whole, whole=_whole))
@@ -266,4 +294,5 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward
     chosen.update(POOLING)
+    chosen.update(image_gradients.padding_gradients(chosen))
     return chosen

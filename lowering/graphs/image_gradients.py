@@ -1,0 +1,282 @@
+"""Gradients of resizing and padding as sums over what each element was given to, instead of stores
+to where it came from, which may meet. What they return lies in memory as the gradient they take."""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import ceil, prod
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+from torch._prims_common import get_computation_dtype
+
+aten = torch.ops.aten
+MOST_TAPS = 16  # elements along an axis that one element of the input goes to
+Resize = Callable[..., torch.Tensor]
+Gradient = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Linear(torch.autograd.Function):
+    """A linear operator with a gradient of its own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, apply: Gradient, gradient: Gradient) -> torch.Tensor:
+        return apply(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, ctx.apply_, ctx.gradient = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        return ctx.gradient(grad), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:  # type: ignore[override]
+        return ctx.apply_(tangent)
+
+
+# resizing
+
+
+def _is_whole(number: float) -> bool:
+    return number == int(number)
+
+
+def _shaped(vector: torch.Tensor, grad: torch.Tensor, dim: int) -> torch.Tensor:
+    return vector.reshape(*(-1 if d == dim else 1 for d in range(grad.dim())))
+
+
+def _gathered(
+    grad: torch.Tensor,
+    dim: int,
+    first: torch.Tensor,
+    taps: int,
+    weight: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """For each element of `first`, the sum along `dim` of `taps` elements from there on, times
+    their weights; those outside of the axis count for nothing. Strides as those of `grad`."""
+    size, memory = grad.shape[dim], suggest_memory_format(grad)
+    total: torch.Tensor | None = None
+    for tap in range(taps):
+        at = first + tap
+        weights = torch.where((at >= 0) & (at < size), weight(at), 0).to(grad.dtype)
+        taken = grad.index_select(dim, at.clamp(0, size - 1)) * _shaped(weights, grad, dim)
+        total = taken if total is None else total + taken
+    assert total is not None
+    return total.contiguous(memory_format=memory)
+
+
+def _linear_axis(
+    grad: torch.Tensor, dim: int, size: int, scale: float, align_corners: bool
+) -> torch.Tensor:
+    """scale: steps of the input for one of the output."""
+    kind, steps = grad.dtype, 1 / scale
+    taps = ceil(2 * steps) + (not _is_whole(steps))
+    places = torch.arange(size, device=grad.device)
+    low = (places - 1) * steps if align_corners else (places - 0.5) * steps - 0.5
+    first = low.to(torch.float64).floor().to(torch.int64) + 1
+
+    def weight(at: torch.Tensor) -> torch.Tensor:
+        where = at.to(kind)
+        source = scale * where if align_corners else scale * (where + 0.5) - 0.5
+        source = source.clamp(min=0.0)
+        before = source.to(torch.int64)
+        behind = (before + 1).clamp(max=size - 1)
+        share = (source - before).clamp(0.0, 1.0)
+        return torch.where(before == places, 1 - share, 0) + torch.where(behind == places, share, 0)
+
+    return _gathered(grad, dim, first, taps, weight)
+
+
+def _single(number: float) -> float:
+    (made,) = struct.unpack("f", struct.pack("f", number))
+    return float(made)
+
+
+def _repeats(size: int, steps: float, scale: float, exact: bool) -> bool:
+    """Whether element `i` of the output is `i // steps` of the input, by arithmetic in float32."""
+    factor, half = _single(scale), 0.5 * exact
+    return _is_whole(steps) and all(
+        int(_single((i * int(steps) + half) * factor)) == i
+        and int(_single((i * int(steps) + steps - 1 + half) * factor)) == i
+        for i in range(size)
+    )
+
+
+def _nearest_axis(
+    grad: torch.Tensor, dim: int, size: int, scale: float, exact: bool
+) -> torch.Tensor:
+    places = torch.arange(size, device=grad.device)
+    first = (places * (1 / scale)).to(torch.float64).floor().to(torch.int64) - 1
+
+    def weight(at: torch.Tensor) -> torch.Tensor:
+        source = ((at.to(torch.float32) + 0.5 * exact) * scale).to(torch.int64)
+        return torch.where(source == places, 1.0, 0.0)
+
+    return _gathered(grad, dim, first, ceil(1 / scale) + 2, weight)
+
+
+def _spans(
+    grad: torch.Tensor, dims: Sequence[int], steps: Sequence[int]
+) -> Iterator[torch.Tensor]:
+    """Every element of blocks of `steps` along `dims`."""
+    for start in product(*map(range, steps)):
+        part = grad
+        for dim, at, step in zip(dims, start, steps, strict=True):
+            part = aten.slice.Tensor(part, dim, at, part.shape[dim], step)
+        yield part
+
+
+def _added(parts: Iterator[torch.Tensor]) -> torch.Tensor:
+    total = next(parts)
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _in_computation_dtype(gradient: Gradient) -> Gradient:
+    def made(grad: torch.Tensor) -> torch.Tensor:
+        memory = suggest_memory_format(grad)
+        found = gradient(grad.to(get_computation_dtype(grad.dtype)))
+        return found.to(grad.dtype).contiguous(memory_format=memory)
+
+    return made
+
+
+def _known(x: torch.Tensor, output: Sequence[Any], scales: Sequence[float]) -> bool:
+    """Whether the gradient can be written out."""
+    sizes = (*x.shape[2:], *output)
+    static = all(isinstance(size, int) and size > 0 for size in sizes)
+    return static and x.is_floating_point() and all(0 < 1 / s <= MOST_TAPS / 2 for s in scales if s)
+
+
+def linear(x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: Any) -> Gradient | None:
+    """The gradient of a linear, bilinear or trilinear resizing; None if it is not worked out."""
+    sizes = x.shape[2:]
+    if not _known(x, output, ()):
+        return None
+    if align_corners:
+        steps = [(n - 1) / (m - 1) if m > 1 else 0 for n, m in zip(sizes, output, strict=True)]
+    else:
+        steps = [1 / s if s else n / m for n, m, s in zip(sizes, output, scales, strict=True)]
+    if not all(steps) or max(ceil(2 / step) + 1 for step in steps) > MOST_TAPS + 1:
+        return None
+
+    def gradient(grad: torch.Tensor) -> torch.Tensor:
+        for dim, (size, step) in enumerate(zip(sizes, steps, strict=True), 2):
+            grad = _linear_axis(grad, dim, size, step, align_corners)
+        return grad
+
+    return _in_computation_dtype(gradient)
+
+
+def nearest(x: torch.Tensor, output: Sequence[int], scales: Any, exact: bool) -> Gradient | None:
+    sizes = x.shape[2:]
+    if not _known(x, output, ()):
+        return None
+    steps = [n / (n * s) if s else n / m for n, m, s in zip(sizes, output, scales, strict=True)]
+    if max(1 / step for step in steps) > MOST_TAPS:
+        return None
+    dims = range(2, x.dim())
+    spans = [m // n for n, m in zip(sizes, output, strict=True)]
+    whole = all(n * s == m for n, m, s in zip(sizes, output, spans, strict=True))
+    repeats = whole and all(map(_repeats, sizes, spans, steps, [exact] * len(sizes)))
+
+    def gradient(grad: torch.Tensor) -> torch.Tensor:
+        if repeats and prod(spans) <= MOST_TAPS:
+            return _added(_spans(grad, dims, spans))
+        for dim, size, step in zip(dims, sizes, steps, strict=True):
+            grad = _nearest_axis(grad, dim, size, step, exact)
+        return grad
+
+    return _in_computation_dtype(gradient)
+
+
+def with_gradient(x: torch.Tensor, apply: Gradient, gradient: Gradient | None) -> Any:
+    if gradient is None:
+        return apply(x)
+    return _Linear.apply(x, apply, gradient)  # type: ignore[no-untyped-call]
+
+
+# padding
+
+_LIBRARY = torch.library.Library("dynfix", "FRAGMENT")  # noqa: TOR901
+_LIBRARY.define("reflection_pad_backward(Tensor grad, SymInt[] size, int[] padding) -> Tensor")
+
+
+def _unpadded(grad: torch.Tensor, size: Sequence[Any], padding: Sequence[int]) -> torch.Tensor:
+    op = getattr(aten, f"reflection_pad{len(padding) // 2}d_backward").default
+    made: torch.Tensor = op(grad, grad.new_empty(size), padding)
+    return made.contiguous(memory_format=suggest_memory_format(grad))
+
+
+def _unpadded_fake(grad: torch.Tensor, size: Sequence[Any], padding: Sequence[int]) -> torch.Tensor:
+    return grad.new_empty(size).contiguous(memory_format=suggest_memory_format(grad))
+
+
+_LIBRARY.impl("reflection_pad_backward", _unpadded, "CompositeExplicitAutograd")
+torch.library.register_fake("dynfix::reflection_pad_backward", _unpadded_fake, lib=_LIBRARY)
+REFLECTION_BACKWARD = torch.ops.dynfix.reflection_pad_backward.default
+
+
+def _reflection_backward(grad: torch.Tensor, x: torch.Tensor, padding: Sequence[int]) -> Any:
+    return REFLECTION_BACKWARD(grad, x.shape, padding)
+
+
+def _added_rows(part: torch.Tensor, dim: int) -> torch.Tensor:
+    return _added(part.narrow(dim, at, 1) for at in range(part.shape[dim]))
+
+
+def _replicated(part: torch.Tensor, dim: int, size: int, low: int, high: int) -> Iterator[Any]:
+    """The parts of a padded axis, with the zeros before and behind each in an axis of `size`."""
+    yield part.narrow(dim, low, size), 0, 0
+    if low:
+        yield _added_rows(part.narrow(dim, 0, low), dim), 0, size - 1
+    if high:
+        yield _added_rows(part.narrow(dim, low + size, high), dim), size - 1, 0
+
+
+def _replication_backward(grad: torch.Tensor, x: torch.Tensor, padding: Sequence[int]) -> Any:
+    rank = len(padding) // 2
+    parts: list[tuple[torch.Tensor, list[int]]]
+    parts = [(grad.to(get_computation_dtype(grad.dtype)), [])]
+    for number in range(rank):
+        dim, (low, high) = x.dim() - 1 - number, padding[2 * number : 2 * number + 2]
+        parts = [
+            (made, [*zeros, before, behind])
+            for part, zeros in parts
+            for made, before, behind in _replicated(part, dim, x.shape[dim], low, high)
+        ]
+    padded = (
+        aten.constant_pad_nd.default(part, zeros, 0) if any(zeros) else part
+        for part, zeros in parts
+    )
+    return _added(padded).to(grad.dtype).contiguous(memory_format=suggest_memory_format(x))
+
+
+def _where_known(gradient: Any, otherwise: Any) -> Any:
+    """The gradient for images of known sizes, with padding that is known not to cut."""
+
+    def backward(grad: torch.Tensor, x: torch.Tensor, padding: Sequence[int]) -> Any:
+        numbers = (*padding, *x.shape)
+        known = all(isinstance(n, int) and n >= 0 for n in numbers) and 0 not in x.shape
+        if known and max(padding) <= MOST_TAPS:
+            return gradient(grad, x, padding)
+        return otherwise(grad, x, padding) if otherwise else NotImplemented
+
+    return backward
+
+
+def padding_gradients(table: dict[Any, Any]) -> dict[Any, Any]:
+    """Decompositions of the gradients of padding, in front of those of the table."""
+    kinds = {"reflection": _reflection_backward, "replication": _replication_backward}
+    ops = {
+        getattr(aten, f"{kind}_pad{rank}d_backward").default: gradient
+        for kind, gradient in kinds.items()
+        for rank in (1, 2)
+    }
+    return {op: _where_known(gradient, table.get(op)) for op, gradient in ops.items()}
