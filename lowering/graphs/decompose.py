@@ -196,10 +196,14 @@ def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., An
 
 
 def _with_linear_gradient(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, with a gradient that stores each element once."""
+
     def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
         made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
         gradient = image_gradients.linear(x, made, align_corners, scales or [None] * len(made))
-        apply = partial(decomposed, output_size=size, align_corners=align_corners, scale_factors=scales)
+        apply = partial(
+            decomposed, output_size=size, align_corners=align_corners, scale_factors=scales
+        )
         return image_gradients.with_gradient(x, apply, gradient)
 
     return resized

@@ -8,8 +8,7 @@ from math import ceil, prod
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
-from torch._prims_common import get_computation_dtype
+from torch._prims_common import get_computation_dtype, suggest_memory_format
 
 aten = torch.ops.aten
 MOST_TAPS = 16  # elements along an axis that one element of the input goes to
@@ -20,8 +19,6 @@ Gradient = Callable[[torch.Tensor], torch.Tensor]
 class _Linear(torch.autograd.Function):
     """A linear operator with a gradient of its own."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: torch.Tensor, apply: Gradient, gradient: Gradient) -> torch.Tensor:
         return apply(x)
@@ -31,11 +28,11 @@ class _Linear(torch.autograd.Function):
         _, ctx.apply_, ctx.gradient = inputs
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return ctx.gradient(grad), None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:  # type: ignore[override]
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:
         return ctx.apply_(tangent)
 
 
@@ -120,10 +117,8 @@ def _nearest_axis(
     return _gathered(grad, dim, first, ceil(1 / scale) + 2, weight)
 
 
-def _spans(
-    grad: torch.Tensor, dims: Sequence[int], steps: Sequence[int]
-) -> Iterator[torch.Tensor]:
-    """Every element of blocks of `steps` along `dims`."""
+def _spans(grad: torch.Tensor, dims: Sequence[int], steps: Sequence[int]) -> Iterator[torch.Tensor]:
+    """For each place of blocks of `steps` along `dims`, the elements there."""
     for start in product(*map(range, steps)):
         part = grad
         for dim, at, step in zip(dims, start, steps, strict=True):
@@ -147,23 +142,24 @@ def _in_computation_dtype(gradient: Gradient) -> Gradient:
     return made
 
 
-def _known(x: torch.Tensor, output: Sequence[Any], scales: Sequence[float]) -> bool:
-    """Whether the gradient can be written out."""
+def _known(x: torch.Tensor, output: Sequence[Any]) -> bool:
+    """Whether the sizes are known, and there is anything to differentiate."""
     sizes = (*x.shape[2:], *output)
-    static = all(isinstance(size, int) and size > 0 for size in sizes)
-    return static and x.is_floating_point() and all(0 < 1 / s <= MOST_TAPS / 2 for s in scales if s)
+    return x.is_floating_point() and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
-def linear(x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: Any) -> Gradient | None:
+def linear(
+    x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: Any
+) -> Gradient | None:
     """The gradient of a linear, bilinear or trilinear resizing; None if it is not worked out."""
     sizes = x.shape[2:]
-    if not _known(x, output, ()):
+    if not _known(x, output):
         return None
     if align_corners:
         steps = [(n - 1) / (m - 1) if m > 1 else 0 for n, m in zip(sizes, output, strict=True)]
     else:
         steps = [1 / s if s else n / m for n, m, s in zip(sizes, output, scales, strict=True)]
-    if not all(steps) or max(ceil(2 / step) + 1 for step in steps) > MOST_TAPS + 1:
+    if not all(steps) or max(2 / step for step in steps) > MOST_TAPS:
         return None
 
     def gradient(grad: torch.Tensor) -> torch.Tensor:
@@ -175,8 +171,9 @@ def linear(x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: 
 
 
 def nearest(x: torch.Tensor, output: Sequence[int], scales: Any, exact: bool) -> Gradient | None:
+    """The same for nearest neighbours."""
     sizes = x.shape[2:]
-    if not _known(x, output, ()):
+    if not _known(x, output):
         return None
     steps = [n / (n * s) if s else n / m for n, m, s in zip(sizes, output, scales, strict=True)]
     if max(1 / step for step in steps) > MOST_TAPS:
@@ -197,14 +194,16 @@ def nearest(x: torch.Tensor, output: Sequence[int], scales: Any, exact: bool) ->
 
 
 def with_gradient(x: torch.Tensor, apply: Gradient, gradient: Gradient | None) -> Any:
-    if gradient is None:
+    """`apply(x)`; under `vmap` and `grad`, which know no autograd functions while a graph is made,
+    it is differentiated as it stands."""
+    if gradient is None or torch._C._functorch.peek_interpreter_stack() is not None:
         return apply(x)
     return _Linear.apply(x, apply, gradient)  # type: ignore[no-untyped-call]
 
 
 # padding
 
-_LIBRARY = torch.library.Library("dynfix", "FRAGMENT")  # noqa: TOR901
+_LIBRARY: Any = torch.library.Library("dynfix", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("reflection_pad_backward(Tensor grad, SymInt[] size, int[] padding) -> Tensor")
 
 

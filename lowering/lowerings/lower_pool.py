@@ -21,7 +21,6 @@ from .value_builders import cast, compute_dtype, const, op
 aten = torch.ops.aten
 LONG = torch.int64
 FEW = 16  # elements of a window that are added up one by one
-FEWER = 4  # where channels lie side by side
 Coordinates = tuple[Index, ...]
 Part = Callable[[Coordinates, Coordinates], Value]
 
@@ -73,12 +72,6 @@ def chosen(inside: Value | None, value: Value, otherwise: Value) -> Value:
     return value if inside is None else Select(inside, value, otherwise)
 
 
-def _along_memory(target: Ref, rank: int) -> bool:
-    """Whether neighbours along the last of the `rank` pooled axes are neighbours in memory. In
-    other layouts whole rows of channels are added up or left out."""
-    return 1 in target.strides[len(target.strides) - rank :]
-
-
 def summed(
     ctx: Context,
     target: Ref,
@@ -101,7 +94,7 @@ def summed(
         value = part(outer, within)
         return finish(outer, Reduced("sum", value, value.dtype))
 
-    few = 0 < prod(inner) <= (FEW if _along_memory(target, len(inner)) else FEWER)
+    few = 0 < prod(inner) <= FEW
     return ctx.fill(target, whole) if few else ctx.reduce(target, inner, fold)
 
 

@@ -5,7 +5,7 @@ A position that is a linear function of its axis becomes one; any other is certa
 and is not checked. The last axis is cut where its positions take another step or a condition on
 it changes (the sides of a padding, the parts of a join); where its positions have a period d
 (`i // 2`) a loop takes d elements a turn. In each piece every position is linear and no condition
-is left.
+is left. Where the last axis has none, the one before it is cut at its conditions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +37,7 @@ from ..lowerings.value_builders import const
 from ..poly import is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from ..stages.axes import all_indices, rebuild
+from .cpp_tiles import find_tiles
 
 LONGEST = 1 << 14  # positions evaluated
 PERIODS = (1, 2, 3, 4, 8)
@@ -262,22 +263,41 @@ def _with_positions(group: Group) -> Group:
     if not is_known(last.size) or any(buffer.scope == "local" for buffer in buffers):
         return group
     tables = list(_tables(group, last))
-    pieces = _pieces(tables, last.size) if tables else None
+    if tables:
+        return _cut(group, last, _pieces(tables, last.size))
+    return _cut_around_rows(group)
+
+
+def _cut(group: Group, axis: Axis, pieces: list[_Piece] | None) -> Group:
     if pieces is None or (len(pieces) == 1 == pieces[0].period):
         return group
     values = sum(len(nest.values) for nest in group.nests)
     if values * sum(piece.period for piece in pieces) > MOST_VALUES:
         return group
-    nests = [_piece(nest, last, piece) for nest in group.nests for piece in pieces]
-    return Group(group.name, group.space[:-1], tuple(map(settled, nests)))
+    nests = [_piece(nest, axis, piece) for nest in group.nests for piece in pieces]
+    return Group(group.name, group.space[: axis.number], tuple(map(settled, nests)))
 
 
-def _tables(group: Group, last: Axis) -> Iterator[torch.Tensor]:
-    """Positions that are no linear function of the last axis, and conditions, which they alone
-    depend on."""
+def _cut_around_rows(group: Group) -> Group:
+    """The axis before the last one cut where a condition on it, which whole rows of the last one
+    meet (the channels of a pixel beside the edge), changes."""
+    *_, axis, _ = group.nests[0].axes
+    masks = {load.mask for nest in group.nests for load in nest.loads}
+    if len(group.space) < 3 or not is_known(axis.size) or masks == {None}:
+        return group
+    tables = [table for table in _tables(group, axis) if table.dtype == torch.bool]
+    if not tables or find_tiles(group) is not None:
+        return group
+    pieces = list(_runs(tables, 1, axis.size))
+    return _cut(group, axis, pieces if len(pieces) <= MOST_PIECES else None)
+
+
+def _tables(group: Group, axis: Axis) -> Iterator[torch.Tensor]:
+    """Positions that are no linear function of the axis, and conditions, which depend on it
+    alone."""
     for found in dict.fromkeys(_candidates(group)):
         table = _table(found)
-        if table is not None and table[0] is last:
+        if table is not None and table[0] is axis:
             yield table[1]
 
 
@@ -324,16 +344,17 @@ def _runs(tables: Sequence[torch.Tensor], period: int, size: int) -> Iterator[_P
         start += period * turns if turns > 1 else 1
 
 
-def _piece(nest: Nest, last: Axis, piece: _Piece) -> Nest:
-    """The nest at some positions of its last axis, which becomes an inner one: all elements of a
-    period are stored in one turn."""
-    turn = sizes.atom_index(Axis(last.number, piece.turns), piece.period)
+def _piece(nest: Nest, cut: Axis, piece: _Piece) -> Nest:
+    """The nest at some positions of an axis, which becomes an inner one with those behind it: all
+    elements of a period are stored in one turn."""
+    turn = sizes.atom_index(Axis(cut.number, piece.turns), piece.period)
+    space, behind = nest.space[: cut.number], nest.space[cut.number + 1 :]
     stores: list[Store] = []
     for phase in range(piece.period):
         place = sizes.add(turn, sizes.const(piece.start + phase))
 
         def rewrite(axis: Atom, place: Index = place) -> Index:
-            return place if axis is last else sizes.atom_index(axis)
+            return place if axis is cut else sizes.atom_index(axis)
 
-        stores.extend(rebuild(nest, nest.space[:-1], (piece.turns,), rewrite).stores)
-    return Nest(nest.space[:-1], (piece.turns,), tuple(stores), nest.origins)
+        stores.extend(rebuild(nest, space, (piece.turns, *behind), rewrite).stores)
+    return Nest(space, (piece.turns, *behind), tuple(stores), nest.origins)

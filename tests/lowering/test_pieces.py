@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from dynfix.lowering.unit import ExternCall
 
-from .harness import check, check_gradients
+from .harness import check, check_gradients, units
 from .symbolic import check_sizes
 
 PADS = [(3, 3, 3, 3), (1, 0, 0, 2), (11, 9, 10, 8), (2, -1, -3, 1)]
@@ -80,3 +81,20 @@ def test_conditions_on_the_last_axis():
     check(masked, x)
     check(banded, x)
     check(lambda x: x.masked_fill(torch.arange(70) % 3 == 1, -1.0), x)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate"])
+def test_channels_beside_an_edge_are_apart_from_the_others(mode):
+    """The axis of pixels is cut, so that no channel asks where it lies."""
+    x = torch.randn(2, 24, 12, 40).to(memory_format=torch.channels_last)
+    check_gradients(lambda x: F.pad(x.sin(), (3, 2, 1, 2), mode=mode).square(), x)
+    check_gradients(lambda x: F.avg_pool2d(x.sin(), 3, 2, 1), x)
+    check_gradients(lambda x: F.avg_pool2d(x.sin(), 3, 2, 1, count_include_pad=False), x)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_gradients_of_padding_are_stored_once(mode, monkeypatch):
+    made = units(monkeypatch)
+    check_gradients(lambda x: F.pad(x.sin(), (3, 2, 1, 2), mode=mode), torch.randn(2, 3, 8, 9))
+    check_gradients(lambda x: F.pad(x.sin(), (3, 2), mode=mode), torch.randn(2, 3, 9))
+    assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from .harness import check, check_gradients, compiled
+from .harness import check, check_gradients, compiled, units
 
 WINDOWS = [
     {"kernel_size": 3, "stride": 2, "padding": 1},
@@ -109,3 +109,12 @@ def test_gradient_of_adaptive_avg_pool3d():
 def test_three_dimensions():
     check(lambda x: F.avg_pool3d(x, 2, 1, 1), planes(2, 3, 5, 6, 4))
     check(lambda x: F.max_pool3d(x, 3, 2, 1), planes(2, 3, 5, 6, 4))
+
+
+def test_windows_of_few_elements_are_no_loop(monkeypatch):
+    """They are vectorised along memory, and what follows them is the same loop."""
+    made = units(monkeypatch)
+    check_gradients(lambda x: F.avg_pool2d(x, 3, 2, 1).sigmoid(), planes(2, 3, 9, 8))
+    check_gradients(lambda x: F.adaptive_avg_pool2d(x, (3, 4)).sigmoid(), planes(2, 3, 9, 8))
+    nests = [nest for unit in made for item in unit.items for nest in item.nests]
+    assert nests and not any(nest.is_reduction for nest in nests)

@@ -1,10 +1,15 @@
 """Nearest neighbours, at eager's positions."""
 
+import warnings
+
+import dynfix
 import pytest
 import torch
+from dynfix.lowering.ir import Batch, Group
+from dynfix.lowering.unit import ExternCall
 from torch.nn.functional import interpolate
 
-from .harness import check, check_gradients
+from .harness import check, check_gradients, units
 
 SIZES = [{"scale_factor": 2}, {"size": (7, 5)}, {"size": (33, 3)}, {"scale_factor": (1.5, 0.7)}]
 
@@ -34,3 +39,68 @@ def test_float_ranges():
 def test_images_of_bytes_are_rounded_as_by_eager(mode, more):
     x = torch.randint(0, 255, (2, 3, 16, 15), dtype=torch.uint8)
     check(lambda x: interpolate(x, mode=mode, **more) // 2, x, rtol=0, atol=0)
+
+
+LINEAR = [
+    {"scale_factor": 2, "mode": "bilinear"},
+    {"scale_factor": (3, 1.7), "mode": "bilinear"},
+    {"size": (4, 9), "mode": "bilinear", "align_corners": True},
+]
+NEAREST = [
+    {"scale_factor": 2},
+    {"scale_factor": 3, "mode": "nearest-exact"},
+    {"size": (11, 3)},
+    {"size": (7, 17), "mode": "nearest-exact"},
+]
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("more", [*LINEAR, *NEAREST], ids=str)
+def test_gradients_are_stored_once(more, form, monkeypatch):
+    made = units(monkeypatch)
+    x = torch.randn(2, 5, 6, 8).to(memory_format=form)
+    check_gradients(lambda x: interpolate(x.sigmoid(), **more) * 2, x)
+    items = [item for unit in made for item in unit.items]
+    assert items and not any(isinstance(item, ExternCall) for item in items)
+    nests = [nest for item in items if isinstance(item, Group | Batch) for nest in item.nests]
+    assert not any(nest.scatters for nest in nests)
+
+
+def test_gradients_of_lines_and_volumes():
+    check_gradients(lambda x: interpolate(x, scale_factor=2.5, mode="linear"), torch.randn(2, 3, 7))
+    volume = torch.randn(1, 2, 3, 4, 5)
+    check_gradients(lambda x: interpolate(x, scale_factor=2, mode="trilinear"), volume)
+    check_gradients(lambda x: interpolate(x, size=(5, 3, 7)), volume)
+
+
+@pytest.mark.parametrize("more", [LINEAR[1], NEAREST[2]], ids=str)
+def test_gradients_of_halves_are_added_up_in_float(more):
+    x = torch.randn(1, 4, 9, 7).bfloat16()
+    check_gradients(lambda x: interpolate(x, **more), x, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("more", [LINEAR[0], NEAREST[0]], ids=str)
+def test_gradients_of_a_size_that_changes(more):
+    call = dynfix.compile(lambda x: interpolate(x * 2, **more))
+    for size in (5, 6, 9, 7):
+        x = torch.randn(2, 3, size, 4, requires_grad=True)
+        seed = torch.randn(2, 3, 2 * size, 8)
+        (found,) = torch.autograd.grad(call(x), x, seed)
+        (expected,) = torch.autograd.grad(interpolate(x * 2, **more), x, seed)
+        torch.testing.assert_close(found, expected)
+
+
+def test_tangents_and_gradients_of_samples():
+    def tangent(x):
+        return torch.func.jvp(lambda x: interpolate(x, scale_factor=2, mode="bilinear"), (x,), (x,))
+
+    def of_samples(x):
+        loss = torch.func.grad(lambda x: interpolate(x[None], scale_factor=2).square().sum())
+        return torch.func.vmap(loss)(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dynfix.DynfixWarning)
+        for fn, x in ((tangent, torch.randn(1, 2, 4, 3)), (of_samples, torch.randn(3, 2, 4, 3))):
+            call = dynfix.compile(fn)
+            for _ in range(3):
+                torch.testing.assert_close(call(x), fn(x))
