@@ -8,6 +8,7 @@ change something outside, or is not understood, abandons it before it happens.
 import contextlib
 import copyreg
 import dataclasses
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -175,11 +176,32 @@ def _keeps_state(recorder: Recorder) -> bool:
 
 
 @contextlib.contextmanager
+def _quiet_finalizers() -> Iterator[None]:
+    """Nothing is told of what abandons the run in a finalizer, where no error goes further."""
+    before = sys.unraisablehook
+
+    def hook(told: Any) -> None:
+        if not isinstance(told.exc_value, Abandoned):
+            before(told)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+@contextlib.contextmanager
 def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
     """Inside, the call is made again without a trace."""
     writes, grad_mode = _OwnWritesOnly(recorder.abandon), torch.is_grad_enabled()
     try:
-        with without_warnings(), torch.set_grad_enabled(grad_mode), writes:
+        with (
+            without_warnings(),
+            _quiet_finalizers(),
+            torch.set_grad_enabled(grad_mode),
+            writes,
+        ):
             yield
         if recorder.abandoned:
             raise Abandoned

@@ -1,8 +1,10 @@
 """Which line of the user's code is running."""
 
 import dataclasses
+import inspect
 import linecache
 import os
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -51,13 +53,26 @@ class Reached:
     variables: dict[str, int]
 
 
+def locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """The variables of a function's frame. Before Python 3.13 a frame keeps what it was asked for,
+    and so alive: it is emptied."""
+    shown = frame.f_locals
+    variables = dict(shown)
+    if _KEEPS_LOCALS and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        shown.clear()
+    return variables
+
+
+_KEEPS_LOCALS = sys.version_info < (3, 13)
+
+
 def reached_lines(frame: types.FrameType | None) -> tuple[Reached, ...]:
     """Where each function of the rewritten code that runs has got to, the innermost first."""
     found = []
     while frame is not None:
         code = frame.f_code
         if _is_rewritten and _is_rewritten[0](code):
-            local = frame.f_locals
+            local = locals_of(frame)
             owner = local.get(code.co_varnames[0]) if code.co_argcount else None
             known = id(owner) if isinstance(owner, torch.nn.Module) else 0
             variables = {name: id(value) for name, value in local.items()}

@@ -63,6 +63,16 @@ def item_path(obj: Any, path: Path, key: Any) -> Path:
     return Stored(path, key) if own else Item(path, key)
 
 
+def namespace(obj: Any) -> Any:
+    """Where the attributes of `obj` are stored, so that `obj.name` and `obj.__dict__["name"]` are
+    one place; `obj` itself, if that is not a dict of its own."""
+    try:
+        attributes = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return obj
+    return attributes if type(attributes) is dict else obj
+
+
 class Provenance:
     """Paths by object identity (the objects are held while the recording lasts), guards in the
     order of the reads."""
@@ -401,12 +411,12 @@ class Provenance:
     def wrote(self, obj: Any, key: Any) -> None:
         """Attribute or item `key` of `obj` was stored in this call: reading it back is no read of
         the outside."""
-        self._keep.append(obj)
-        self._dirty.add((id(obj), plain(key)))
+        self._keep += (obj, namespace(obj))
+        self._dirty.add((id(namespace(obj)), plain(key)))
 
     def took_back(self, obj: Any, key: Any) -> None:
         """What this call stored there is gone: what is found now is of the outside again."""
-        self._dirty.discard((id(obj), plain(key)))
+        self._dirty.discard((id(namespace(obj)), plain(key)))
 
     def is_own(self, obj: Any, key: Any) -> bool:
-        return (id(obj), plain(key)) in self._dirty
+        return bool(self._dirty) and (id(namespace(obj)), plain(key)) in self._dirty

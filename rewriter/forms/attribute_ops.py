@@ -437,6 +437,8 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         rec.call(putter, (prop, obj, value), {})
         return
     outside = _is_outside(rec, obj)
+    if outside and name in ("__dict__", "__class__"):
+        rec.stop(catalogue.UNSUPPORTED, f"a store to {name}")
     if outside:
         rec.before_change(obj)
     elif prop is MISSING:

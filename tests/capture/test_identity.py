@@ -246,3 +246,32 @@ def test_what_containers_compare(program):
     for at, one, other in ((3, a, b), (1, a, a), (2, b, b), (3, b, a), (1, a, b)):
         given = Point(at), one, other, table, X
         assert torch.equal(compiled(*given), program(*given))
+
+
+def test_what_is_deleted_in_the_call_dies_there():
+    def deleted(x):
+        y = x * 2
+        weak = weakref.ref(y)
+        shown = weak() + 1  # the recording ends here, and notes the variables
+        del y
+        return shown, weak() is None
+
+    compiled = dynfix.compile(deleted, backend="eager")
+    for x in (X, -X, X):
+        assert compiled(x)[1]
+
+
+def test_a_variable_bound_anew_lets_go_of_what_it_held():
+    def asked(seen, value):
+        alive = sum(each() is not None for each in seen)
+        seen.append(weakref.ref(value))
+        return alive
+
+    def layers(x, seen):
+        counts = []
+        for _ in range(4):
+            x = x * 2
+            counts.append(asked(seen, x))
+        return x, counts
+
+    assert dynfix.compile(layers, backend="eager")(X, [])[1] == [0, 0, 0, 0]

@@ -18,6 +18,7 @@ import torch
 
 from ... import live_source
 from ...patterns.telling_calls import LOG_METHODS
+from .. import places
 from .user_frames import function_frame
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -36,7 +37,7 @@ def decides_only_that(frame: types.FrameType | None, is_rewritten: Any) -> bool:
     frame = function_frame(frame, is_rewritten)
     if frame is None:
         return False
-    return frame.f_lineno in _lines(frame.f_locals["__df"].fn)
+    return frame.f_lineno in _lines(places.locals_of(frame)["__df"].fn)
 
 
 @functools.lru_cache(64)

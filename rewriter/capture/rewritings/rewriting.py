@@ -168,7 +168,7 @@ class Rewritings:
         frame = function_frame(frame, self._is_rewritten)
         if frame is None or f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
             return "no function of the user's decides"
-        found = self._file_of(frame.f_locals["__df"].fn)
+        found = self._file_of(places.locals_of(frame)["__df"].fn)
         if isinstance(found, str):
             return found
         line = frame.f_lineno
@@ -227,7 +227,7 @@ def _names_of(file: str, text: str) -> Names:
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:
-    return {name: value for name, value in frame.f_locals.items() if name != "__df"}
+    return {name: value for name, value in places.locals_of(frame).items() if name != "__df"}
 
 
 def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | str":
