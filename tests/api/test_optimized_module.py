@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+pytest.importorskip("torch")
+
 MAIN = (
     "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 )
