@@ -126,7 +126,7 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
     checked = facts.tensors_saved_for_backwards_with_vc_check_slice
     unchecked = facts.tensors_saved_for_backwards_no_vc_check_slice
     numbers = facts.symints_saved_for_backwards_slice
-    unsafe, aliased = tuple(facts.unsafe_view_out_indices), tuple(facts.aliased_out_indices)
+    unsafe, aliased = _no_views(facts), tuple(facts.aliased_out_indices)
     constant = [k for k, info in enumerate(facts.output_info) if not info.requires_grad]
     gradients = _gradients(facts)
     positions, layouts = tuple(k for k, _ in gradients), [laid_out for _, laid_out in gradients]
@@ -215,7 +215,7 @@ def _node_facts(
         "checked": facts.tensors_saved_for_backwards_with_vc_check_slice,
         "unchecked": facts.tensors_saved_for_backwards_no_vc_check_slice,
         "numbers": facts.symints_saved_for_backwards_slice,
-        "unsafe": tuple(facts.unsafe_view_out_indices),
+        "unsafe": _no_views(facts),
         "constant": tuple(constant),
         "taken": tuple(k for k, _ in gradients),
         "layouts": tuple(None if each is _CONTIGUOUS else each for _, each in gradients),
@@ -239,14 +239,26 @@ def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Ten
     return list(zip((*wanted, *bases), layouts, strict=True))
 
 
+def _no_views(facts: Any) -> tuple[int, ...]:
+    """The outputs that autograd must not take for views: those that are views in the graph alone,
+    and those that others are views of, whichever the program makes first."""
+    found = [*facts.unsafe_view_out_indices]
+    if facts.num_outputs_aliased:
+        kinds = [info.output_type.name for info in facts.output_info]
+        found += [k for k, kind in enumerate(kinds) if kind == "non_alias"]
+        found += range(facts.num_outputs, facts.num_outputs + facts.num_intermediate_bases)
+    return tuple(found)
+
+
 def _layout(form: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     if form.memory_format is None and tuple(form.stride) == contiguous_strides(tuple(form.size)):
         return _CONTIGUOUS
     return partial(runtime_wrappers.coerce_to_expected_memory_format, memory_format=form)
 
 
-def _not_view(tensor: torch.Tensor) -> Any:
-    return torch.ops.aten._unsafe_view(tensor, tensor.shape) if tensor._is_view() else tensor
+def _not_view(given: Any) -> Any:
+    is_view = isinstance(given, torch.Tensor) and given._is_view()
+    return torch.ops.aten._unsafe_view(given, given.shape) if is_view else given
 
 
 def _is_unusual(facts: Any, grads: list[Any]) -> bool:

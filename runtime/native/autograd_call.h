@@ -122,6 +122,7 @@ struct Call {
     {
       at::AutoGradMode off(false);
       for (const Py_ssize_t k : f.places->unsafe) {
+        if (!THPVariable_Check(made[k].get())) continue;
         const at::Tensor &tensor = THPVariable_Unpack(made[k].get());
         if (tensor.is_view()) made[k] = Held(wrapped(at::_unsafe_view(tensor, tensor.sizes())));
       }

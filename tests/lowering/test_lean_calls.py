@@ -168,3 +168,34 @@ def test_gradients_in_another_order_than_results_lead_to_those_of_eager(
         one, two = (torch.autograd.grad(each, x, seed)[0] for each in (found, expected))
         torch.testing.assert_close(one, two)
         assert one.stride() == two.stride()
+
+
+RELATED = {
+    "view, base": lambda y: (y.view(-1), y),
+    "base, view": lambda y: (y, y.view(-1)),
+    "two views, base": lambda y: (y.t(), y.view(-1), y),
+    "parts": lambda y: (y[0], y[1]),
+    "part, base, another": lambda y: (y[1:], y, y.sum(0)),
+    "view of a part, part": lambda y: (y[0].view(1, -1), y[0]),
+    "view, base, count": lambda y: (y.view(-1), y, (y > 0).sum()),
+}
+
+
+@pytest.mark.parametrize("related", RELATED)
+@pytest.mark.parametrize("which", [0, 1])
+def test_results_that_share_memory_are_written_afterwards(related, which):
+    def fn(x):
+        return RELATED[related](x.mul(2))
+
+    compiled, given = dynfix.compile(fn), torch.randn(3, 2, 4)
+    for x in given:
+        sides = []
+        for call in (compiled, fn):
+            leaf = x.clone().requires_grad_()
+            made = call(leaf)
+            made[which].mul_(3)
+            sum(each.square().sum() for each in made if each.requires_grad).backward()
+            sides.append((*made, leaf.grad))
+        for found, expected in zip(*sides, strict=True):
+            torch.testing.assert_close(found, expected)
+            assert found._is_view() == expected._is_view()
