@@ -6,7 +6,8 @@ import argparse
 
 import torch
 
-from .gpu_models import MODELS, _train_step, system
+from .gpu_model_cases import MODELS
+from .gpu_models import _train_step, system
 
 
 def peak(name: str, which: str) -> tuple[float, float]:

@@ -28,71 +28,10 @@ from pathlib import Path
 
 import torch
 
+from .gpu_model_cases import MODELS
 from .interleave import interleaved
 
 SYSTEMS = ("eager", "tc", "tc-ro", "ours", "ours-ro")
-
-
-def _text(name: str, batch: int, length: int) -> tuple[torch.nn.Module, tuple, dict]:
-    import transformers as t
-
-    made = {
-        "bert": lambda: t.BertForMaskedLM(t.BertConfig()),
-        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)),
-        "llama": lambda: t.LlamaForCausalLM(
-            t.LlamaConfig(
-                hidden_size=1024,
-                intermediate_size=2816,
-                num_hidden_layers=12,
-                num_attention_heads=16,
-                num_key_value_heads=16,
-                use_cache=False,
-            )
-        ),
-        "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(use_cache=False)),
-    }[name]()
-    vocabulary = made.config.vocab_size
-    ids = torch.randint(vocabulary, (batch, length), device="cuda")
-    named = {"input_ids": ids, "labels": ids}
-    if name == "t5":
-        named["decoder_input_ids"] = ids
-    return made, (), named
-
-
-def _image(name: str) -> tuple[torch.nn.Module, tuple, dict]:
-    if name == "vit":
-        import transformers as t
-
-        x = torch.randn(32, 3, 224, 224, device="cuda")
-        return t.ViTForImageClassification(t.ViTConfig()), (), {"pixel_values": x}
-    if name == "mixer":
-        import timm
-
-        mixer = timm.create_model("mixer_b16_224")
-        return mixer, (torch.randn(32, 3, 224, 224, device="cuda"),), {}
-    import torchvision
-
-    made = {
-        "resnet50": torchvision.models.resnet50,
-        "convnext": torchvision.models.convnext_tiny,
-        "swin": torchvision.models.swin_t,
-        "efficientnet": torchvision.models.efficientnet_b0,
-    }[name]()
-    return made, (torch.randn(32, 3, 224, 224, device="cuda"),), {}
-
-
-MODELS: dict[str, Callable[[], tuple[torch.nn.Module, tuple, dict]]] = {
-    "bert": lambda: _text("bert", 16, 512),
-    "gpt2": lambda: _text("gpt2", 8, 512),
-    "llama": lambda: _text("llama", 4, 1024),
-    "t5": lambda: _text("t5", 8, 512),
-    "vit": lambda: _image("vit"),
-    "resnet50": lambda: _image("resnet50"),
-    "convnext": lambda: _image("convnext"),
-    "swin": lambda: _image("swin"),
-    "efficientnet": lambda: _image("efficientnet"),
-    "mixer": lambda: _image("mixer"),
-}
 
 
 def system(name: str, model: torch.nn.Module) -> Callable:
@@ -112,7 +51,9 @@ def _loss(out: object) -> torch.Tensor:
 
 
 def _main(out: object) -> torch.Tensor:
-    return out if isinstance(out, torch.Tensor) else out.logits  # type: ignore[attr-defined]
+    if isinstance(out, torch.Tensor):
+        return out
+    return out.logits if hasattr(out, "logits") else out.logits_per_image  # type: ignore
 
 
 @contextlib.contextmanager
@@ -146,7 +87,7 @@ def _prepared(
     model.eval().to(torch.bfloat16)
     args = tuple(a.to(torch.bfloat16) for a in args)
     named = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in named.items()}
-    named.pop("labels", None)
+    named = {k: v for k, v in named.items() if k not in {"labels", "return_loss"}}
     return model, args, named
 
 
