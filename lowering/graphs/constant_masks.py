@@ -1,6 +1,7 @@
-"""Attention masks that hang on constants alone, in a torch-level graph: evaluated once, and dropped
-where they change nothing, so that attention can take the library's kernel for no mask or for a
-causal one. With a mask it takes a slower kernel, or products in float32.
+"""Attention masks that hang on constants and sizes alone, in a torch-level graph: evaluated once,
+or proved where only a call knows the sizes (`size_masks.py`), and dropped where they change
+nothing, so that attention can take the library's kernel for no mask or for a causal one. With a
+mask it takes a slower kernel, or products in float32.
 
 Under compilation models make such masks on purpose (of `arange` and `ones`): whether a mask is all
 true is a question that they may not ask of data.
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...runtime.report import log
 from .needed_nodes import needed
+from .size_masks import is_size, open_or_causal
 
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _LARGEST = 1 << 28  # bytes of a mask that is evaluated
@@ -34,19 +36,37 @@ _IN_PLACE = frozenset(
 
 def drop_constant_masks(gm: GraphModule, examples: Sequence[Any] = ()) -> GraphModule:
     """The graph with attention over constant masks rewritten; itself where there is none."""
-    constant = _constants(gm) if any(map(_is_attention, gm.graph.nodes)) else frozenset()
-    if not any(_is_attention(node) and _mask_of(node) in constant for node in gm.graph.nodes):
+    if not any(_is_attention(node) and _of_sizes(node) for node in gm.graph.nodes):
         return gm
     gm = GraphModule(gm, copy.deepcopy(gm.graph))
-    constant, values = _constants(gm), dict[Node, torch.Tensor | None]()
+    constant, kinds = _constants(gm), dict[Node, str | None]()
     for node in gm.graph.nodes:
-        if _is_attention(node) and _mask_of(node) in constant:
+        if _is_attention(node) and _of_sizes(node):
             mask = _mask_of(node)
-            if mask not in values:
-                values[mask] = _evaluated(gm, mask)
-            _simplify(node, values[mask])
+            if mask not in kinds and mask in constant:
+                kinds[mask] = _kind(_evaluated(gm, mask))
+            elif mask not in kinds:
+                kinds[mask] = _proved(gm, examples, mask)
+            _simplify(node, kinds[mask])
     gm.recompile()
     return gm
+
+
+def _of_sizes(node: Node) -> bool:
+    """Whether the call's mask is made of constants and sizes."""
+    mask = _mask_of(node)
+    return isinstance(mask, Node) and not any(n.op == "placeholder" for n in _parts(mask))
+
+
+def _parts(mask: Node) -> set[Node]:
+    return needed([mask], lambda node: () if is_size(node) else node.all_input_nodes)
+
+
+def _proved(gm: GraphModule, examples: Sequence[Any], mask: Node) -> str | None:
+    written = [place for node in gm.graph.nodes for place in _written(node)]
+    if not needed(written).isdisjoint(_parts(mask)):
+        return None
+    return open_or_causal(gm, examples, mask)
 
 
 def _is_attention(node: Node) -> bool:
@@ -75,17 +95,35 @@ def _is_impure(node: Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
     name = str(getattr(node.target, "__name__", node.target))
-    writes = name.endswith("_") and not name.endswith("__")
-    draws = any(part in name for part in DRAWS)
-    return writes or draws or name.strip("_") in _IN_PLACE or "out" in node.kwargs
+    return any(part in name for part in DRAWS) or _writes(node)
 
 
-def _simplify(node: Node, mask: torch.Tensor | None) -> None:
+def _writes(node: Node) -> bool:
+    name = str(getattr(node.target, "__name__", node.target))
+    in_place = name.endswith("_") and not name.endswith("__")
+    asked = "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    return in_place or name.strip("_") in _IN_PLACE or asked
+
+
+def _written(node: Node) -> list[Node]:
+    """What the node may write to, or to what lies under it."""
+    if node.op not in ("call_function", "call_method") or not _writes(node):
+        return []
+    return [each for each in (*node.args[:1], node.kwargs.get("out")) if isinstance(each, Node)]
+
+
+def _kind(mask: torch.Tensor | None) -> str | None:
+    if mask is None:
+        return None
+    return "open" if _is_open(mask) else "causal" if _is_causal(mask) else None
+
+
+def _simplify(node: Node, kind: str | None) -> None:
     """Rewrite one call if its mask changes nothing, or is causal."""
     given = dict(zip(_PARAMETERS, node.args, strict=False)) | node.kwargs
-    if mask is None or given.get("is_causal") or not (_is_open(mask) or _is_causal(mask)):
+    if kind is None or given.get("is_causal"):
         return
-    given["attn_mask"], given["is_causal"] = None, not _is_open(mask)
+    given["attn_mask"], given["is_causal"] = None, kind == "causal"
     node.args, node.kwargs = tuple(given.pop(name) for name in _PARAMETERS[:3]), given
     log.debug("attention without its constant mask: %s", node.meta.get("origin", node.name))
 
