@@ -99,6 +99,18 @@ class Symbols:
             for stride in value.stride()
         )
 
+    def quotient(self, size: Size, divisor: int) -> Size:
+        """size // divisor, computed once a call; the size is not below zero."""
+        whole = poly.floor_divided(size, divisor)
+        formula = ("//", (size, divisor))
+        made = (v for v in self.variables if isinstance(v, Var) and v.formula == formula)
+        var = next(made, None)
+        if whole is None and var is None:
+            self._made += 1
+            var = Var(f"n{self._made}", poly.hint(size) // divisor, 0, None, formula)
+            self.variables.append(var)
+        return poly.variable(var) if whole is None and var is not None else whole
+
     def _define(
         self, source: _Source, expr: sympy.Expr, hint: int, text: str, uses: tuple[str, ...] = ()
     ) -> None:

@@ -30,18 +30,19 @@ def launch_type() -> Callable[..., Any] | None:
 
 def native_launch(
     binaries: Sequence[tuple[Any, int, tuple[int, ...]]],
+    numbers: tuple[int, ...],
     device: int,
     otherwise: Callable[..., None],
     version: str,
 ) -> Callable[..., None] | None:
     """A function that launches the binaries (each with its programs and the positions of its
-    arguments) on aligned pointers; `otherwise` is called for others. None where that is not known
-    to be right."""
+    pointers among the arguments) on aligned pointers, and on the numbers; `otherwise` is called for
+    others. None where that is not known to be right."""
     made = launch_type() if version.startswith(_VERSIONS) else None
     if made is None or not all(_is_simple(binary) for binary, _, _ in binaries):
         return None
     kernels = [
-        (b.function, programs, b.metadata.num_warps * 32, b.metadata.shared, positions)
+        (b.function, programs, b.metadata.num_warps * 32, b.metadata.shared, positions, numbers)
         for b, programs, positions in binaries
     ]
     try:

@@ -28,7 +28,7 @@ from .report import log
 
 ALIGNMENT = 16
 _INT32 = 2**31 - 1
-_SIZES = 256  # sets of sizes remembered of a kernel
+_SIZES = 256  # sets of sizes remembered of a kernel, and of a group
 TOOL = "triton-1"
 
 
@@ -195,6 +195,15 @@ class _Kernel:
             *numbers,
         )
 
+    def with_programs(self, numbers: tuple[int, ...]) -> tuple[Any, int]:
+        """The binary for these sizes and aligned pointers, and its programs."""
+        if not numbers:
+            return self.prepare(), self.kernel.programs
+        programs, far, even = self.sized.get(numbers) or self._note(numbers)
+        return (
+            self.wider().with_programs(numbers) if far else (self.prepare((True, *even)), programs)
+        )
+
     def _note(self, numbers: tuple[int, ...]) -> tuple[int, bool, tuple[bool, ...]]:
         """The grid for these sizes, whether they need 64 bits, and which are multiples of 16."""
         if len(self.sized) >= _SIZES:
@@ -295,26 +304,48 @@ def _device_launch(group: TritonGroup, kernels: Sequence[Chosen], device: torch.
         with torch.cuda.device(index):
             run(arguments)
 
-    return launch if count else _native(group, steps, index, launch)
+    native = _sized(group, steps, index, launch, count) if count else None
+    return native or _native(group, steps, index, launch)
+
+
+Steps = Sequence[tuple[_Kernel, tuple[int, ...]]]
+
+
+def _sized(group: TritonGroup, steps: Steps, device: int, slow: Launch, count: int) -> Launch:
+    """One native call for each set of sizes, made when they first come."""
+    plans: dict[tuple[int, ...], Launch] = {}
+
+    def plan(numbers: tuple[int, ...]) -> Launch:
+        if len(plans) >= _SIZES:
+            plans.clear()
+        sized = [step for step in steps if step[0].shape(*numbers)[0]]
+        made = _native(group, sized, device, lambda *given: slow(*given, *numbers), numbers)
+        plans[numbers] = made
+        return made
+
+    def launch(*arguments: Any) -> None:
+        cut = len(arguments) - count
+        numbers = arguments[cut:]
+        (plans.get(numbers) or plan(numbers))(*arguments[:cut])
+
+    return launch
 
 
 def _native(
-    group: TritonGroup, steps: Sequence[tuple[_Kernel, tuple[int, ...]]], device: int, slow: Launch
+    group: TritonGroup, steps: Steps, device: int, slow: Launch, numbers: tuple[int, ...] = ()
 ) -> Launch:
     """The same by one native call; `slow` where there is none, and for pointers that are not
     aligned."""
     if not steps:
         return slow
-    binaries = [(kernel.prepare(), kernel.kernel.programs, own) for kernel, own in steps]
-    if not group.scratch:
-        return native_launch(binaries, device, slow, _triton().__version__) or slow
+    binaries = [(*kernel.with_programs(numbers), own) for kernel, own in steps]
 
     def again(*arguments: Any) -> None:
         slow(*arguments[: len(arguments) - len(group.scratch)])
 
-    fast = native_launch(binaries, device, again, _triton().__version__)
-    if fast is None:
-        return slow
+    fast = native_launch(binaries, numbers, device, again, _triton().__version__)
+    if fast is None or not group.scratch:
+        return fast or slow
     scratch = [(size, dtype, torch.device("cuda", device)) for dtype, size in group.scratch]
 
     def launch(*arguments: Any) -> None:

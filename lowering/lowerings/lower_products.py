@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from .. import sizes
 from ..ir import Nest
+from ..poly import Size, hint, is_known
 from ..unit import ExternCall, Layout, Ref
 from .lowering_context import Context
 from .value_builders import const
@@ -26,13 +27,13 @@ DEVICES = frozenset({"cuda"})
 _PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
 _BYTES = 16
 _PART = 1 << 25  # bytes of a wide result that may stand beside its copy
-_TILE = 512  # rows from which the library's kernels lose little by it
+_TILE = 256  # rows from which the library's kernels lose little by it
 _MORE = 1.25  # times as many elements of a batched product may be made
 _WORTH = 256  # the product's third size from which a copy of a matrix costs less than it gains
 
 
 def wants_alignment(node: Node) -> bool:
-    """Whether the node is a product of known sizes that is better made wider."""
+    """Whether the node is a product that is better made wider, by sizes that are known."""
     made = node.meta.get("val")
     if node.target not in _PRODUCTS or node.kwargs or not isinstance(made, torch.Tensor):
         return False
@@ -40,23 +41,30 @@ def wants_alignment(node: Node) -> bool:
         return False
     *bias, a, b = (operand.meta["val"] for operand in node.args)  # type: ignore[union-attr]
     shape = (*a.shape, b.shape[1])
-    if any(not isinstance(size, int) for size in shape) or any(t.dim() != 1 for t in bias):
-        return False
     wide = _aligned(shape, a.stride(), b.stride(), made.itemsize)
-    m, k, n = shape
+    if wide is None or any(t.dim() != 1 for t in bias):
+        return False
+    m, k, n = map(_hint, shape)
     others = min(k, n), min(m, n), min(m, k)
     pairs = zip(shape, wide, others, strict=True)
-    return any(size != up and other >= _WORTH for size, up, other in pairs)
+    return any(size is not up and other >= _WORTH for size, up, other in pairs)
+
+
+def _hint(size: Any) -> int:
+    """The size in the recorded call."""
+    return size if isinstance(size, int) else size.node.hint  # type: ignore[no-any-return]
 
 
 def aligned_product(ctx: Context, node: Node, operands: Sequence[Ref]) -> Ref:
     """The product by a library call of wider operands."""
     *bias, a, b = operands
     shape: Any = (*a.shape, b.shape[1])
-    m, k, n = _aligned(shape, a.strides, b.strides, a.dtype.itemsize)
+    wide = _aligned(shape, a.strides, b.strides, a.dtype.itemsize)
+    assert wide is not None
+    m, k, n = wide
     value = ctx.value_of(node)
     rows = max(_PART // (n * value.itemsize) // _TILE * _TILE, _TILE)
-    if (m, k) == shape[:2] and n != shape[2] and rows < m and _leaves(node):
+    if (m, k) == shape[:2] and n != shape[2] and rows < hint(m) and _leaves(node):
         return _in_parts(ctx, node, operands, n, rows)
     given = [*(_padded(ctx, each, (n,)) for each in bias)]
     given += [_padded(ctx, a, (m, k)), _padded(ctx, b, (k, n))]
@@ -92,7 +100,9 @@ def _roomy(node: Node) -> tuple[int, int, int] | None:
     narrow = a.dtype in (torch.float16, torch.bfloat16) and a.device.type in DEVICES
     if not narrow or not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
         return None
-    m, k, n = _aligned(shape, a.stride()[1:], b.stride()[1:], a.itemsize)
+    wide = _aligned(shape, a.stride()[1:], b.stride()[1:], a.itemsize)
+    assert wide is not None
+    m, k, n = wide
     worth = (m, n) != (shape[0], shape[2]) and m * n <= _MORE * shape[0] * shape[2]
     return (m, k, n) if worth and k == shape[1] else None
 
@@ -165,31 +175,47 @@ def _in_parts(ctx: Context, node: Node, operands: Sequence[Ref], n: int, rows: i
     else:
         whole_rows = whole
         bias, b = [_padded(ctx, each, (n,)) for each in bias], _padded(ctx, b, (k, n))
-    for start in range(0, m, rows):
-        stop = min(start + rows, m)
+    for start, stop in _parts(ctx, m, rows):
         some = _product(ctx, node, (*bias, _cut(a, 0, start, stop), b), (stop - start, n))
         ctx.fill(_cut(whole_rows, 0, start, stop), some.load)
     return whole
 
 
-def _cut(ref: Ref, axis: int, start: int, stop: int) -> Ref:
+def _parts(ctx: Context, size: Size, length: int) -> list[tuple[Size, Size]]:
+    """Where parts of about this length begin and end; of a size that only a call knows, as many as
+    in the recorded call, alike but for the last."""
+    if is_known(size):
+        return [(start, min(start + length, size)) for start in range(0, size, length)]
+    count = -(-hint(size) // length)
+    part = ctx.symbols.quotient(size, count)
+    return [(k * part, (k + 1) * part if k + 1 < count else size) for k in range(count)]
+
+
+def _cut(ref: Ref, axis: int, start: Size, stop: Size) -> Ref:
     shape = (*ref.shape[:axis], stop - start, *ref.shape[axis + 1 :])
     return dataclasses.replace(ref, shape=shape, offset=ref.offset + start * ref.strides[axis])
 
 
 def _aligned(
-    shape: tuple[int, int, int], a: Sequence[Any], b: Sequence[Any], itemsize: int
-) -> tuple[int, int, int]:
+    shape: tuple[Any, Any, Any], a: Sequence[Any], b: Sequence[Any], itemsize: int
+) -> tuple[Any, Any, Any] | None:
     """The sizes m, k and n by which an operand's rows, or its columns, or the result's rows lie
-    apart, as multiples of 16 bytes; the others as they are. a, b: the operands' strides."""
-    m, k, n = shape
+    apart, as multiples of 16 bytes; the others, which alone may be known to a call only, as they
+    are; None where one of them is not known. a, b: the operands' strides."""
     elements = _BYTES // itemsize
-    rows, columns = a[1] == 1, b[1] != 1
+    rows, columns = _is_one(a[1]), not _is_one(b[1])
+    wide: list[Any] = []
+    for size, apart in zip(shape, (not rows, rows or columns, True), strict=True):
+        if apart and not isinstance(size, int):
+            return None
+        even = not apart or size % elements == 0
+        wide.append(size if even else size // elements * elements + elements)
+    m, k, n = wide
+    return m, k, n
 
-    def up(size: int, apart: bool) -> int:
-        return -(-size // elements) * elements if apart else size
 
-    return up(m, not rows), up(k, rows or columns), up(n, True)
+def _is_one(stride: Any) -> bool:
+    return isinstance(stride, int) and stride == 1
 
 
 def _padded(ctx: Context, matrix: Ref, shape: tuple[int, ...]) -> Ref:

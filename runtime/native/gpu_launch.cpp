@@ -1,6 +1,7 @@
-// Launches of GPU kernels that take pointers alone.
+// Launches of GPU kernels that take pointers, then numbers that are known when the launch is made.
 //   Launch(kernels, device, stream_of, otherwise, library)
-//     kernels: (function, programs, threads, shared, positions), positions those of its arguments
+//     kernels: (function, programs, threads, shared, positions, numbers), positions those of its
+//       pointers among the arguments
 //     device: the ordinal whose context has to be current; stream_of(device): its current stream
 //     otherwise: called with the same arguments where a pointer is not aligned, or the context another
 //     library: of the driver, "libcuda.so.1"
@@ -28,6 +29,7 @@ struct Kernel {
   void *function;
   unsigned programs, threads, shared;
   std::vector<int> positions;
+  std::vector<int64_t> numbers;  // one that has 32 bits is read as the lower half
 };
 
 struct Launch {
@@ -61,6 +63,7 @@ int launch_all(Launch *self, uintptr_t *pointers, void *stream) {
     void *parameters[kMost + 2];
     size_t n = 0;
     for (int position : kernel.positions) parameters[n++] = &pointers[position];
+    for (const int64_t &number : kernel.numbers) parameters[n++] = const_cast<int64_t *>(&number);
     parameters[n++] = &none;
     parameters[n++] = &none;
     int error = self->launch(kernel.function, kernel.programs, 1, 1, kernel.threads, 1, 1,
@@ -108,9 +111,10 @@ bool read_kernels(PyObject *given, std::vector<Kernel> *kernels, Py_ssize_t *cou
   for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(items); k++) {
     Kernel kernel;
     unsigned long long function;
-    PyObject *positions;
-    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, k), "KIIIO!", &function, &kernel.programs,
-                          &kernel.threads, &kernel.shared, &PyTuple_Type, &positions))
+    PyObject *positions, *numbers;
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, k), "KIIIO!O!", &function,
+                          &kernel.programs, &kernel.threads, &kernel.shared, &PyTuple_Type,
+                          &positions, &PyTuple_Type, &numbers))
       break;
     kernel.function = reinterpret_cast<void *>(static_cast<uintptr_t>(function));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(positions); i++) {
@@ -118,7 +122,9 @@ bool read_kernels(PyObject *given, std::vector<Kernel> *kernels, Py_ssize_t *cou
       if (position >= *count) *count = position + 1;
       kernel.positions.push_back(static_cast<int>(position));
     }
-    if (PyTuple_GET_SIZE(positions) > kMost || *count > kMost)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(numbers); i++)
+      kernel.numbers.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, i)));
+    if (PyTuple_GET_SIZE(positions) + PyTuple_GET_SIZE(numbers) > kMost || *count > kMost)
       PyErr_SetString(PyExc_ValueError, "too many arguments");
     if (PyErr_Occurred()) break;
     kernels->push_back(kernel);

@@ -91,6 +91,34 @@ def test_what_the_graph_reads_itself_is_made_at_once(calls, monkeypatch):
     assert [each[-1] for each in calls] == [(8, 16)]
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_rows_that_only_a_call_counts(calls, monkeypatch, reads):
+    """Known sizes alone are made wider; a result is made in as many parts as in the recorded call."""
+    monkeypatch.setattr(lower_products, "_PART", 3 * 16 * 2)
+    monkeypatch.setattr(lower_products, "_TILE", 3)
+    layer = torch.nn.Linear(16, 13, dtype=torch.bfloat16)
+
+    def fn(x):
+        made = layer(x)
+        return (made, made.float().sum(-1)) if reads else made
+
+    call = dynfix.compile(fn, fullgraph=True)
+    for rows in (8, 9, 1, 40, 2, 17):
+        x = half(2, rows, 16).requires_grad_()
+        found, expected = call(x), fn(x)
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+        total = [
+            sum(y.float().square().sum() for y in (y if reads else [y])) for y in (found, expected)
+        ]
+        inputs = (x, *layer.parameters())
+        for one, two in zip(*(torch.autograd.grad(each, inputs) for each in total), strict=True):
+            assert one.stride() == two.stride()
+            torch.testing.assert_close(one, two, rtol=3e-2, atol=0.5)
+    wide = [call[-1] for call in calls if len(call) == 4 and not isinstance(call[-1][0], int)]
+    assert len(wide) == (1 if reads else 7)  # the columns that are too many, and six parts
+    assert wide[0][1] == (16 if reads else 5)
+
+
 def attention_backward(p, g, q):
     """Products over rows, whose first operand a loop makes."""
     made = (p.float() * 2).to(p.dtype)

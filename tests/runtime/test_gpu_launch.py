@@ -33,7 +33,7 @@ def driver(tmp_path):
 def test_kernels_get_their_pointers_and_two_more(driver):
     library, path = driver
     a, b, c = torch.empty(8), torch.empty(8), torch.empty(8)
-    kernels = [(77, 5, 128, 4096, (2, 0)), (78, 6, 64, 0, (1, 2))]
+    kernels = [(77, 5, 128, 4096, (2, 0), ()), (78, 6, 64, 0, (1, 2), ())]
     launch = launch_type()(kernels, 0, lambda device: 900 + device, None, path)
     launch(a, b.data_ptr(), c)
     seen = (ctypes.c_long * 16).in_dll(library, "seen")
@@ -43,10 +43,19 @@ def test_kernels_get_their_pointers_and_two_more(driver):
     ]
 
 
+def test_numbers_come_after_the_pointers(driver):
+    library, path = driver
+    a = torch.empty(8)
+    kernels = [(77, 5, 128, 0, (0,), (41, 2**40, -3))]
+    launch_type()(kernels, 0, lambda device: 0, None, path)(a)
+    seen = (ctypes.c_long * 8).in_dll(library, "seen")
+    assert [*seen][5:] == [a.data_ptr(), 41, -3]
+
+
 def test_what_it_cannot_launch_goes_the_other_way(driver):
     library, path = driver
     others = []
-    kernels = [(77, 5, 128, 0, (0, 1))]
+    kernels = [(77, 5, 128, 0, (0, 1), ())]
     launch = launch_type()(kernels, 0, lambda device: 0, lambda *given: others.append(given), path)
     x = torch.empty(8)
     launch(x, x[1:])
@@ -61,6 +70,6 @@ def test_what_it_cannot_launch_goes_the_other_way(driver):
 def test_an_error_of_the_driver_is_raised(driver):
     library, path = driver
     ctypes.c_int.in_dll(library, "fails").value = 700
-    launch = launch_type()([(77, 5, 128, 0, (0, 0))], 0, lambda device: 0, None, path)
+    launch = launch_type()([(77, 5, 128, 0, (0, 0), ())], 0, lambda device: 0, None, path)
     with pytest.raises(RuntimeError, match="700"):
         launch(torch.empty(4))
