@@ -19,6 +19,7 @@ from .lowerings import (
     lower_reduction,
     lower_scatter,
 )
+from .lowerings.lower_convolutions import with_wider_groups
 from .lowerings.lower_products import aligned_product, wants_alignment, with_room
 from .lowerings.lower_writes import Write, write_back
 from .lowerings.lowering_context import Context
@@ -290,9 +291,10 @@ class GraphLowering:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         if wants_alignment(node) and all(isinstance(arg, Ref) for arg in args):
             return aligned_product(self.ctx, node, args)
-        roomy = with_room(self.ctx, node, args)
-        if roomy is not None:
-            return roomy
+        for wider in (with_room, with_wider_groups):
+            made = wider(self.ctx, node, args)
+            if made is not None:
+                return made
         schema = getattr(target, "_schema", None)
         aliases = schema is not None and any(
             result.alias_info is not None for result in schema.returns
