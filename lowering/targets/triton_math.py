@@ -321,12 +321,26 @@ def arg_min_step(v, i, w, j):
 # ---- reductions with two accumulators (triton_one_pass)
 
 
+if INTERPRETED:
+
+    @triton.jit
+    def _at_most_zero(x):
+        return tl.where(x < 0, x, 0.0)
+
+else:
+
+    @triton.jit
+    def _at_most_zero(x):
+        """Zero for NaN: the device's minimum gives the number."""
+        return tl.minimum(x, 0.0, propagate_nan=tl.PropagateNan.NONE)
+
+
 @triton.jit
 def exponentials_step(top, total, x):
     """`total` of exp(x - top) with one more x, which may be the new top; lanes that saw -inf alone
     count for nothing in the end."""
-    d = tl.where(x == top, 0.0, x - top)
-    t = exp2_flush(-tl.abs(d) * LOG2E)
+    d = x - top
+    t = exp2_flush(_at_most_zero(-tl.abs(d) * LOG2E))  # of two infinities d is NaN
     total = tl.where(d > 0, total * t + 1.0, total + t)
     return tl.maximum(top, x, propagate_nan=tl.PropagateNan.ALL), total
 

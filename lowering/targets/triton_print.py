@@ -15,6 +15,7 @@ from ..ir import (
     PARTIAL,
     RUNNING,
     Buffer,
+    Cast,
     Load,
     Nest,
     Reduced,
@@ -30,7 +31,7 @@ from ..sizes import FloorDiv
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
 from .triton_tile import INT32, WINDOW, Dim, Tile
-from .triton_values import Names, ValuePrinter
+from .triton_values import BEYOND, Names, ValuePrinter
 
 INDENT = "    "
 
@@ -241,11 +242,27 @@ class KernelPrinter(ValuePrinter):
 
     def _masked(self, value: Reduced, dim: Dim) -> str:
         """The reduced value over the whole tile; lanes beyond the axis hold the identity."""
+        beyond, other = dim.block > 1 and not dim.exact, self._identity(value)
+        loaded = beyond and self._loads_beyond(value.value, other)
         text = self.value(value.value)
-        if dim.block > 1 and not dim.exact:
-            other = self._identity(value)
-            text = f"tl.where({self.names[dim.axis]}_in, {text}, {other})"
-        return text
+        return (
+            f"tl.where({self.names[dim.axis]}_in, {text}, {other})"
+            if beyond and not loaded
+            else text
+        )
+
+    def _loads_beyond(self, value: Value, other: str) -> bool:
+        """Whether the value is a load, as it is or in a wider type, that gives this number for
+        lanes beyond the axis."""
+        while isinstance(value, Cast) and value.dtype.is_floating_point:
+            value = value.value
+        if not isinstance(value, Load) or not value.dtype.is_floating_point:
+            return False
+        if value.mask is not None or "r" not in self.index_uses(value.index):
+            return False
+        if value not in self.memo and value not in self.loop_memo:
+            self.beyond[value] = other
+        return self.beyond.get(value, BEYOND) == other
 
     def _identity(self, value: Reduced) -> str:
         dtype = value.value.dtype

@@ -33,6 +33,7 @@ from .triton_ops import cast, full, literal, template
 from .triton_tile import INT32, Dim, Tile
 
 Names = frozenset[str]
+BEYOND = "0.0"  # what a load of floats gives for lanes beyond an axis
 
 
 class ValuePrinter:
@@ -49,6 +50,7 @@ class ValuePrinter:
         self.locals: dict[Buffer, str] = {}
         self.uses: dict[Node, Names] = {}
         self.loaded: set[Buffer] = set()
+        self.beyond: dict[Load, str] = {}  # what loads give for lanes beyond an axis, if not zero
         self.earlier: set[Buffer] = set()  # buffers that the nests before this one load
         self.later: set[Buffer] = set()  # and the nests after it
         self.count = 0
@@ -251,7 +253,7 @@ class ValuePrinter:
         policy = self._eviction(value, names)
         if not masks:
             return f"tl.load({text}{policy})"
-        other = "0.0" if value.dtype.is_floating_point else "0"
+        other = self.beyond.get(value, BEYOND) if value.dtype.is_floating_point else "0"
         return f"tl.load({text}, mask={' & '.join(masks)}, other={other}{policy})"
 
     def _eviction(self, value: Load, names: Names) -> str:
