@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from .gpu_models import with_native_parts
+
 
 def model(name: str) -> tuple[torch.nn.Module, int]:
     import transformers as t
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    with_native_parts()
     for name in options.only.split(","):
         row = case(name, options.train, options.lengths)
         with open(options.out / "sizes.jsonl", "a") as file:

@@ -67,8 +67,13 @@ def uniform_block(seed, stream, first, block: tl.constexpr):
 
 # the interpreter truncates, and loses what is denormal; the device rounds to nearest even
 if INTERPRETED:
-    to_bf16 = ext.to_bf16
+    to_bf16 = to_bf16_pairs = ext.to_bf16
     from_bf16 = ext.from_bf16
+
+    @triton.jit
+    def to_f16_pairs(x):
+        return x.to(tl.float16)
+
 else:
 
     @triton.jit
@@ -78,6 +83,21 @@ else:
     @triton.jit
     def to_bf16(x):
         return x.to(tl.bfloat16)
+
+    # Two at once: of values that are taken apart again the compiler converts one by one, at a
+    # quarter of the speed.
+
+    @triton.jit
+    def to_bf16_pairs(x):
+        return tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.bfloat16, is_pure=True, pack=2
+        )
+
+    @triton.jit
+    def to_f16_pairs(x):
+        return tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.float16, is_pure=True, pack=2
+        )
 
 
 # ---- functions with a cheaper form than libdevice's
@@ -95,7 +115,7 @@ else:
     def exp2_flush(x):
         """exp2 that gives zero for what is denormal: one instruction in place of four."""
         return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
         )
 
 

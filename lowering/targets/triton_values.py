@@ -26,6 +26,7 @@ from ..ir import (
     Value,
     atoms,
 )
+from ..lowerings.value_builders import HALVES
 from ..nodes import Node
 from ..poly import Size, is_known
 from ..sizes import Axis, FloorDiv, Index, Mod
@@ -154,7 +155,13 @@ class ValuePrinter:
         return full(value.value, value.dtype)
 
     def _cast(self, value: Cast) -> str:
-        return cast(self.value(value.value), value.value.dtype, value.dtype)
+        of = value.value
+        pairs = value.dtype in HALVES and of.dtype == torch.float32 and bool(self.used(value))
+        if pairs and not _is_half_arithmetic(of, value.dtype):
+            return (
+                f"m.to_{'bf16' if value.dtype == torch.bfloat16 else 'f16'}_pairs({self.value(of)})"
+            )
+        return cast(self.value(of), of.dtype, value.dtype)
 
     def _indexvalue(self, value: IndexValue) -> str:
         if not value.index.terms:
@@ -349,3 +356,12 @@ def _message(origin: str) -> str:
         c if c.isascii() and c.isprintable() and c not in '"\\' else " " for c in origin
     )
     return f'"index out of range: {plain[:120]}"'
+
+
+def _is_half_arithmetic(value: Value, dtype: torch.dtype) -> bool:
+    """Whether the device does it in the narrow type itself, since that gives the same."""
+    made = isinstance(value, Op) and value.name in ("add", "sub", "mul")
+    return made and all(
+        isinstance(arg, Const) or (isinstance(arg, Cast) and arg.value.dtype == dtype)
+        for arg in value.children()
+    )
