@@ -26,6 +26,24 @@ else:
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
+# ---- what only NVIDIA's assembler has: functions that Triton's own cache of kernels does not look
+# into, so that one of them gets another name when it gets another instruction
+
+
+def _is_cuda(semantic):
+    """Whether the kernel that is being built is for NVIDIA."""
+    return semantic.builder.options.backend_name == "cuda"
+
+
+def _assembled(text, x, dtype, semantic):
+    """One instruction for each register of the result: of two elements if they have 16 bits."""
+    pack = 32 // dtype.primitive_bitwidth
+    registers = "=r,f,f" if pack == 2 else "=f,f"
+    return tl.inline_asm_elementwise(
+        text, registers, [x], dtype, is_pure=True, pack=pack, _semantic=semantic
+    )
+
+
 # ---- random numbers
 
 
@@ -87,18 +105,17 @@ else:
     # Two at once: of values that are taken apart again the compiler converts one by one, at a
     # quarter of the speed.
 
-    @triton.jit
-    def to_bf16_pairs(x):
-        return tl.inline_asm_elementwise(
-            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.bfloat16, is_pure=True, pack=2
-        )
+    @tl.core.builtin
+    def to_bf16_pairs(x, _semantic=None):
+        if not _is_cuda(_semantic):
+            return x.to(tl.bfloat16, _semantic=_semantic)
+        return _assembled("cvt.rn.bf16x2.f32 $0, $2, $1;", x, tl.bfloat16, _semantic)
 
-    @triton.jit
-    def to_f16_pairs(x):
-        return tl.inline_asm_elementwise(
-            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.float16, is_pure=True, pack=2
-        )
-
+    @tl.core.builtin
+    def to_f16_pairs(x, _semantic=None):
+        if not _is_cuda(_semantic):
+            return x.to(tl.float16, _semantic=_semantic)
+        return _assembled("cvt.rn.f16x2.f32 $0, $2, $1;", x, tl.float16, _semantic)
 
 # ---- functions with a cheaper form than libdevice's
 
@@ -111,12 +128,12 @@ if INTERPRETED:
 
 else:
 
-    @triton.jit
-    def exp2_flush(x):
-        """exp2 that gives zero for what is denormal: one instruction in place of four."""
-        return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
-        )
+    @tl.core.builtin
+    def exp2_flush(x, _semantic=None):
+        """exp2 that may give zero for what is denormal: one instruction in place of four."""
+        if not _is_cuda(_semantic):
+            return tl.exp2(x, _semantic=_semantic)
+        return _assembled("ex2.approx.ftz.f32 $0, $1;", x, tl.float32, _semantic)
 
 
 @triton.jit
