@@ -185,8 +185,26 @@ class ValuePrinter:
         if self._narrow(value):
             texts = [self._narrow_text(arg) for arg in value.args]
             return template(value.name, torch.int32, False).format(*texts)
+        shorter = self._shorter(value) if self.fast else None
+        if shorter is not None:
+            return shorter
         text = template(value.name, value.args[0].dtype, self.fast)
         return text.format(*self._operands(value.args, literals="(" not in text))
+
+    def _shorter(self, value: Op) -> str | None:
+        """Forms of fewer instructions, for results of 16 bits: erf(x * 0.7), and x * (y + 1) as
+        x * y + x."""
+        if value.name == "erf" and value.dtype == torch.float32:
+            parts = _with_constant("mul", value.args[0])
+            if parts is not None and parts[1] > 0:
+                return f"m.erf_fast({self.value(parts[0])}, {parts[1]})"
+        if value.name == "mul" and value.dtype == torch.float32:
+            for one, other in (value.args, value.args[::-1]):
+                parts = _with_constant("add", other)
+                if parts is not None and parts[1] == 1:
+                    factor = self.value(one)
+                    return f"{factor} * {self.value(parts[0])} + {factor}"
+        return None
 
     def _uniform(self, seed: Value, stream: Value, place: Index) -> str:
         """Of places in a row that start at a multiple of 4 each call of Philox gives four."""
@@ -365,3 +383,13 @@ def _is_half_arithmetic(value: Value, dtype: torch.dtype) -> bool:
         isinstance(arg, Const) or (isinstance(arg, Cast) and arg.value.dtype == dtype)
         for arg in value.children()
     )
+
+
+def _with_constant(name: str, value: Value) -> tuple[Value, float] | None:
+    """The operand and the number of such an operation with a number; None for another value."""
+    if not isinstance(value, Op) or value.name != name:
+        return None
+    for one, other in (value.args, value.args[::-1]):
+        if isinstance(other, Const) and not isinstance(one, Const):
+            return one, float(other.value)
+    return None
