@@ -86,8 +86,8 @@ def _prepared(
         return model.train(), args, named
     model.eval().to(torch.bfloat16)
     args = tuple(a.to(torch.bfloat16) for a in args)
-    named = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in named.items()}
     named = {k: v for k, v in named.items() if k not in {"labels", "return_loss"}}
+    named = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in named.items()}
     return model, args, named
 
 

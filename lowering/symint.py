@@ -102,14 +102,15 @@ class Symbols:
     def quotient(self, size: Size, divisor: int) -> Size:
         """size // divisor, computed once a call; the size is not below zero."""
         whole = poly.floor_divided(size, divisor)
+        if whole is not None:
+            return whole
         formula = ("//", (size, divisor))
-        made = (v for v in self.variables if isinstance(v, Var) and v.formula == formula)
-        var = next(made, None)
-        if whole is None and var is None:
+        known = [v for v in self.variables if isinstance(v, Var) and v.formula == formula]
+        if not known:
             self._made += 1
-            var = Var(f"n{self._made}", poly.hint(size) // divisor, 0, None, formula)
-            self.variables.append(var)
-        return poly.variable(var) if whole is None and var is not None else whole
+            known = [Var(f"n{self._made}", poly.hint(size) // divisor, 0, None, formula)]
+            self.variables += known
+        return poly.variable(known[0])
 
     def _define(
         self, source: _Source, expr: sympy.Expr, hint: int, text: str, uses: tuple[str, ...] = ()

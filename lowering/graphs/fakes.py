@@ -1,5 +1,5 @@
-"""Fake tensors for compiling: a mode whose every operator is a place where background work may
-rest."""
+"""The dispatch modes of this package, and the one that makes its fake tensors, whose every operator
+is a place where background work may rest."""
 
 import contextlib
 import warnings
@@ -8,11 +8,21 @@ from typing import Any
 from torch._higher_order_ops import utils as higher_order
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...runtime.pacing import checkpoint, in_background
 
 # Operators on functions whose rule the mode itself calls.
 _OF_THE_MODE: Any = getattr(higher_order, "registered_hop_fake_fns", {})
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode whose every operator does not first go through Dynamo's `disable`, which costs more
+    than most operators and keeps the frames that an exception leaves."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]

@@ -16,8 +16,7 @@ from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.report import log
-from .dispatch_mode import DispatchMode
-from .fakes import PacedFakeMode
+from .fakes import DispatchMode, PacedFakeMode
 from .result_strides import all_as_recorded
 
 Decompositions = Mapping[Any, Callable[..., Any]]

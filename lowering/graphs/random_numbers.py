@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from .dispatch_mode import DispatchMode
+from .fakes import DispatchMode
 
 aten = torch.ops.aten
 _LIBRARY: Any = torch.library.Library("dynfix", "FRAGMENT")  # type: ignore[no-untyped-call]

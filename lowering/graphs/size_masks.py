@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -37,8 +37,8 @@ class _Truth:
 
 ALWAYS = _Truth(frozenset())
 NEVER = _Truth(frozenset((sympy.Integer(-1),)))
-Value = sympy.Expr | _Truth | float
-Index = tuple[sympy.Expr, ...]
+Value: TypeAlias = Any  # sympy.Expr | _Truth | float
+Index: TypeAlias = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +102,9 @@ class _Reader:
     def __init__(self, gm: GraphModule, examples: Sequence[Any], mask: Node) -> None:
         self.gm, self.examples, self.mask = gm, examples, mask
         self.known: dict[Node, _Tensor] = {}
-        shapes = (each.shape for each in examples if isinstance(each, torch.Tensor))
-        found = (s.node.expr for shape in shapes for s in shape if isinstance(s, torch.SymInt))
+        tensors = (each for each in examples if isinstance(each, torch.Tensor))
+        given: list[Any] = [size for tensor in tensors for size in tensor.shape]
+        found = (size.node.expr for size in given if isinstance(size, torch.SymInt))
         self.sizes = frozenset(size for size in found if size.is_Symbol)
 
     def proof(self, index: Index, shape: Index) -> _Proof:
@@ -236,7 +237,7 @@ class _Reader:
                 within = isinstance(number, sympy.Expr) and proof.never_negative(number)
                 if not within or not proof.never_negative(size - 1 - number):
                     raise _Unknown("positions that may lie outside")
-            return of.at(tuple(found))  # type: ignore[arg-type]
+            return of.at(tuple(found))
 
         return _Tensor(shape, at)
 

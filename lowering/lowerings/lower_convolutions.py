@@ -46,8 +46,11 @@ def with_wider_groups(ctx: Context, node: Node, operands: Sequence[Any]) -> Any:
 
 def _forward(ctx: Context, node: Node, operands: Sequence[Any], groups: _Groups) -> Ref:
     x, weight, bias, *settings = operands
-    given = [groups.widened(ctx, x, 1), groups.widened(ctx, weight, 0, 1)]
-    given.append(None if bias is None else groups.widened(ctx, bias, 0))
+    given = (
+        groups.widened(ctx, x, 1),
+        groups.widened(ctx, weight, 0, 1),
+        None if bias is None else groups.widened(ctx, bias, 0),
+    )
     value = ctx.value_of(node)
     made = groups.result(ctx, value, 1)
     ctx.items.append(
@@ -70,7 +73,7 @@ def _backward(ctx: Context, node: Node, operands: Sequence[Any], groups: _Groups
     target, arguments = aten.convolution_backward.default, (*given, biases, *settings)
     ctx.items.append(ExternCall(target, arguments, {}, made, ctx.origin))
     return tuple(
-        None if value is None else groups.cut(ctx, value, wide, each[0])
+        None if wide is None else groups.cut(ctx, value, wide, each[0])
         for value, wide, each in zip(values, made, axes, strict=True)
     )
 

@@ -52,7 +52,8 @@ def wants_alignment(node: Node) -> bool:
 
 def _hint(size: Any) -> int:
     """The size in the recorded call."""
-    return size if isinstance(size, int) else size.node.hint  # type: ignore[no-any-return]
+    made: int = size if isinstance(size, int) else size.node.hint
+    return made
 
 
 def aligned_product(ctx: Context, node: Node, operands: Sequence[Ref]) -> Ref:
