@@ -262,6 +262,42 @@ def _in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
+def _empty_as_it_is(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, but for images without elements: the CPU's kernel copies these."""
+
+    def unshuffled(x: torch.Tensor, downscale_factor: int) -> Any:
+        empty = any(isinstance(size, int) and size == 0 for size in x.shape)
+        if empty and x.device.type == "cpu":
+            return x.clone()
+        return decomposed(x, downscale_factor)
+
+    return unshuffled
+
+
+_UNSHUFFLE: Any = aten.pixel_unshuffle.default
+replace_decomposition(_UNSHUFFLE, _empty_as_it_is)
+
+
+def _cut_as_a_copy(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, but where nothing is added, which eager's kernel copies in the order
+    of its memory; torch's own asks for something to be cut at each side."""
+
+    def padded(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
+        cuts = [amount < 0 for amount in pad]
+        added = (amount > 0 for amount, cut in zip(pad, cuts, strict=True) if not cut)
+        if not any(cuts) or len(pad) % 2 or len(pad) > 2 * x.dim() or any(added):
+            return decomposed(x, pad, value)
+        for number in range(len(pad) // 2):
+            dim, (low, high) = x.dim() - 1 - number, pad[2 * number : 2 * number + 2]
+            x = x.narrow(dim, -low, x.shape[dim] + low + high)
+        return x.clone()
+
+    return padded
+
+
+_PAD: Any = aten.constant_pad_nd.default
+replace_decomposition(_PAD, _cut_as_a_copy)
+
 _HUBER: Any = aten.huber_loss.default
 replace_decomposition(_HUBER, _in_dtype_of_input)
 
@@ -292,6 +328,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen[aten.take.default] = _take
     chosen[aten.roll.default] = _roll
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
+    chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     chosen[aten.native_dropout_backward.default] = dropout_backward

@@ -3,11 +3,14 @@ is a place where background work may rest."""
 
 import contextlib
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch._higher_order_ops import utils as higher_order
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._prims_common import compute_elementwise_output_strides
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...runtime.pacing import checkpoint, in_background
@@ -35,7 +38,41 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         rule = _higher_order_rule(func)
         if rule is not None:
             return rule(self, *args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        operands = _operands(func, args)
+        if operands and type(made) is FakeTensor and made.dim() > 1:
+            return self._in_order_of(operands, made)
+        return made
+
+    def _in_order_of(self, operands: Sequence[Any], made: Any) -> Any:
+        """The result laid out as eager does by its operands: torch's rules compute in float32, and
+        convert them first, which writes repeated elements out in an order of their own."""
+        with self:
+            shaped = torch.broadcast_tensors(*operands)  # type: ignore[no-untyped-call]
+            strides = compute_elementwise_output_strides(*shaped)
+            return torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device)
+
+
+def _operands(operator: Any, args: Sequence[Any]) -> list[Any]:
+    """The tensors of a half type that a new one is computed from, element by element, if there are
+    several and one of them repeats elements."""
+    if not isinstance(operator, OpOverload) or torch.Tag.pointwise not in operator.tags:
+        return []
+    found = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim()]
+    if len(found) < 2 or operator._schema.is_mutable:
+        return []
+    kind = found[0].dtype
+    is_half = kind in (torch.float16, torch.bfloat16) and all(each.dtype == kind for each in found)
+    return found if is_half and any(map(_repeats, found)) else []
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether an axis has several elements in one place; what only a call knows is not asked."""
+    axes = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(
+        type(step) is int and step == 0 and not (type(size) is int and size == 1)
+        for size, step in axes
+    )
 
 
 def _higher_order_rule(operator: Any) -> Any:

@@ -1,0 +1,66 @@
+"""Shapes and strides where torch's rules for tensors without data differ from eager's kernels."""
+
+import dynfix
+import pytest
+import torch
+from torch.nn import functional as F
+
+CALLS = 3
+
+
+def outcome(function, *args):
+    args = [arg.detach().clone().requires_grad_(arg.requires_grad) for arg in args]
+    result = function(*args)
+    wanted = [arg for arg in args if arg.requires_grad]
+    seed = torch.ones(result.shape, dtype=result.dtype)
+    grads = torch.autograd.grad(result, wanted, seed) if wanted else ()
+    return [result, *grads]
+
+
+def check(function, calls, dynamic=None):
+    compiled = dynfix.compile(function, dynamic=dynamic)
+    for args in calls:
+        for one, two in zip(outcome(compiled, *args), outcome(function, *args), strict=True):
+            assert (one.shape, one.stride()) == (two.shape, two.stride())
+            torch.testing.assert_close(one, two)
+    assert any(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_repeated_number_leaves_the_order_to_the_other_operand(dtype):
+    def scaled(x, y):
+        return (x * y.t()).sum() + (y.sum().expand(5, 4).t() * x).sum()
+
+    def product(x, y):
+        return x.sum().expand(5, 4) * y.t()
+
+    made = [[torch.randn(4, 5, dtype=dtype, requires_grad=True) for _ in "ab"] for _ in "123"]
+    check(scaled, [(x, y.detach().t().clone().requires_grad_()) for x, y in made])
+    check(product, made)
+
+
+def test_a_repeated_number_that_is_converted_is_written_out_in_rows():
+    def product(x, y):
+        return (x.sum().expand(5, 4) * y.t()).view(-1)
+
+    check(product, [(torch.arange(4), torch.randn(4, 5)) for _ in range(CALLS)])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_cut_lies_in_the_order_of_what_is_cut(dynamic):
+    def padded(x):  # whose gradient is cut
+        return F.pad(x, (0, 0, 0, 10 - x.shape[1])).transpose(1, 2).contiguous()
+
+    def cut(x):
+        return F.pad(x.transpose(1, 2), (0, 0, 0, 4 - x.shape[2])).transpose(1, 2).view(-1)
+
+    sizes = (6, 7, 9) if dynamic else (6, 6, 6)
+    for function in (padded, cut):
+        check(function, [(torch.randn(3, n, n, requires_grad=True),) for n in sizes], dynamic)
+
+
+def test_images_without_elements_are_not_unshuffled():
+    def unshuffled(x):
+        return F.pixel_unshuffle(x[:, :, :0], 2) + x.mean()
+
+    check(unshuffled, [(torch.randn(1, 1, 4, 2),) for _ in range(CALLS)])
