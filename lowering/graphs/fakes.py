@@ -62,7 +62,8 @@ def _operands(operator: Any, args: Sequence[Any]) -> list[Any]:
     if len(found) < 2 or operator._schema.is_mutable:
         return []
     kind = found[0].dtype
-    is_half = kind in (torch.float16, torch.bfloat16) and all(each.dtype == kind for each in found)
+    same = all((each.dtype, each.layout) == (kind, torch.strided) for each in found)
+    is_half = same and kind in (torch.float16, torch.bfloat16)
     return found if is_half and any(map(_repeats, found)) else []
 
 
