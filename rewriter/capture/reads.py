@@ -28,6 +28,7 @@ from .nested import settle_but_sizes, tensors_in
 from .numbers import (
     assumptions,
     constant_values,
+    drawn_numbers,
     memory_lists,
     open_shapes,
     scalar_forms,
@@ -256,7 +257,7 @@ class ReadRecorder(StoppableMode):
         return func(*args, **kwargs)
 
     def host_read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if constant_values.are(self, args):
+        if constant_values.are(self, args) or drawn_numbers.decided(self, args):
             return func(*args, **kwargs)
         recipes = tuple(
             self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.Const(arg)
