@@ -1,7 +1,7 @@
 """The stages from a core-ATen graph to a program, in order."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.fx import GraphModule
@@ -146,11 +146,8 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
 def _graph_device(unit: Unit) -> torch.device | None:
     """The GPU that everything in the unit runs on; None, and a line that says why, if there are
     several devices."""
-    read = {buffer for item in unit.items for buffer in _read(item)} - unit.constants.keys()
-    written_to = {
-        b for item in unit.items if isinstance(item, Group | Batch) for b in touched(item)
-    }
-    devices = {unit.layouts[buffer].device for buffer in read | written_to}
+    used = {buffer for item in unit.items for buffer in _used(item, unit)} - unit.constants.keys()
+    devices = {unit.layouts[buffer].device for buffer in used}
     if len(devices) == 1 and next(iter(devices)).type == "cuda":
         (device,) = devices
         return device if device.index is not None else torch.device("cuda", 0)
@@ -160,8 +157,13 @@ def _graph_device(unit: Unit) -> torch.device | None:
     return None
 
 
-def _read(item: Item) -> Iterator[Buffer]:
-    return item.reads() if isinstance(item, ExternCall) else iter(touched(item))
+def _used(item: Item, unit: Unit) -> Iterable[Buffer]:
+    """What the item reads and stores; what a call makes that works on the host alone, too, since it
+    makes that at every call. (Attention on a GPU leaves numbers on the host beside its result.)"""
+    if not isinstance(item, ExternCall):
+        return touched(item)
+    kinds = {unit.layouts[buffer].device.type for buffer in touched(item)}
+    return item.reads() if "cuda" in kinds else touched(item)
 
 
 def target_of(unit: Unit, options: Options) -> Target:

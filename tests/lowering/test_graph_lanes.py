@@ -8,6 +8,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline, stored_graphs
+from dynfix.lowering.ir import Buffer
+from dynfix.lowering.unit import ExternCall, Layout, Ref, Unit
 from dynfix.runtime import cudagraphs
 from torch import nn
 
@@ -166,3 +168,26 @@ def test_a_result_that_is_written_before_the_backward(programs):
             assert "inplace" in str(error)
         else:
             torch.testing.assert_close(x.grad, 1 - torch.tanh(x.detach()) ** 2)
+
+
+def of_device(name, kind):
+    layout = Layout((4,), (1,), torch.device(kind))
+    buffer = Buffer(name, torch.float32, 4)
+    return Ref(buffer, (4,), (1,)), {buffer: layout}
+
+
+def test_what_the_host_makes_beside_the_device_is_made_at_every_call():
+    """A replay runs the device's work alone: random numbers of the host would stay the first call's."""
+    x, one = of_device("x", "cuda:0")
+    y, two = of_device("y", "cuda:0")
+    drawn, three = of_device("drawn", "cpu")
+    made = ExternCall(torch.ops.aten.relu.default, (x,), {}, y, "")
+    draws = ExternCall(torch.ops.aten.rand.default, ((4,),), {}, drawn, "")
+    beside = ExternCall(torch.ops.aten.relu.default, (x,), {}, (y, drawn), "")
+    layouts = {**one, **two, **three}
+
+    def device(*items):
+        return pipeline._graph_device(Unit("forward", (x,), (y, drawn), items, layouts, {}))
+
+    assert device(made) == device(beside) == torch.device("cuda:0")
+    assert device(made, draws) is None
