@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from ..runtime.cudagraphs import GraphedProgram
+from ..runtime.cudagraphs import Beside, GraphedProgram
 from ..runtime.errors import LoweringError
 from ..runtime.options import Options
 from ..runtime.pacing import checkpoint
@@ -19,7 +20,7 @@ from .graphs.control_flow import compile_bodies, is_choice
 from .graphs.epilogues import join_activations
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
-from .poly import Size, Unknown, hint
+from .poly import Size, Unknown, hint, is_known
 from .program_steps import Launch, Target, emit
 from .stages import storage
 from .stages.batches import batch
@@ -124,23 +125,65 @@ def _on_gpu(graph: GraphModule) -> bool:
 
 def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedProgram:
     """Storage, kernels, program."""
-    planned = storage.plan(unit, target.arena, placeable(unit), LIBRARY)
-    if options.verify_ir and (found := storage.overlaps(unit, planned)):
-        raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
+    planned = _planned(unit, target, options)
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]
     launches = target.build(unit, groups, planned.may_meet())
     for watch in watchers:
         launches = watch(unit, launches)
     program = emit(unit, planned, launches)
     chooses = any(isinstance(item, ExternCall) and is_choice(item.target) for item in unit.items)
-    device = _graph_device(unit) if options.cudagraphs and not chooses else None
+    if not options.cudagraphs or chooses:
+        return program
+    graphed, host = _apart(unit)
+    device = _graph_device(graphed)
     if device is None:
         return program
     changed = {buffer for item in unit.items for buffer in written(item)}
     places = [
         k for k, ref in enumerate(unit.inputs) if isinstance(ref, Ref) and ref.buffer in changed
     ]
-    return GraphedProgram(program, device, frozenset(places), unit.returned)
+    beside = None
+    if host is not None:
+        on_device = emit(graphed, _planned(graphed, target, options), launches)
+        results = {k: out for k, out in enumerate(host.outputs) if out is not None}
+        lone = host.replace(inputs=(), outputs=tuple(results.values()))
+        beside = Beside(on_device, emit(lone, _planned(lone, target, options), {}), tuple(results))
+    return GraphedProgram(program, device, frozenset(places), unit.returned, beside)
+
+
+def _planned(unit: Unit, target: Target, options: Options) -> storage.Storage:
+    planned = storage.plan(unit, target.arena, placeable(unit), LIBRARY)
+    if options.verify_ir and (found := storage.overlaps(unit, planned)):
+        raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
+    return planned
+
+
+def _apart(unit: Unit) -> tuple[Unit, Unit | None]:
+    """What a CUDA graph can hold, and what the host does beside it, where nothing goes from one to
+    the other or from the inputs to the host: random numbers, as a rule. Each has the outputs that
+    it makes, and None for the others."""
+    alone = [item for item in unit.items if _is_of_host(item, unit)]
+    made = {buffer for item in alone for buffer in touched(item)}
+    others = [item for item in unit.items if item not in alone]
+    shared = {buffer for item in others for buffer in touched(item)} | unit.given_buffers()
+    sizes = [size for b in made for size in (*unit.layouts[b].shape, *unit.layouts[b].strides)]
+    if not made or made & shared or not all(map(is_known, sizes)):
+        return unit, None
+    of_host = [isinstance(out, Ref) and out.buffer in made for out in unit.outputs]
+
+    def outputs(wanted: bool) -> tuple[Any, ...]:
+        pairs = zip(unit.outputs, of_host, strict=True)
+        return tuple(out if is_host == wanted else None for out, is_host in pairs)
+
+    host = unit.replace(items=tuple(alone), outputs=outputs(True), variables=(), returned=0)
+    return unit.replace(items=tuple(others), outputs=outputs(False)), host
+
+
+def _is_of_host(item: Item, unit: Unit) -> bool:
+    """Whether the item is a library's call that touches no memory of a GPU."""
+    touches = touched(item) if isinstance(item, ExternCall) else set()
+    kinds = {unit.layouts[buffer].device.type for buffer in touches}
+    return kinds == {"cpu"}
 
 
 def _graph_device(unit: Unit) -> torch.device | None:
@@ -160,10 +203,9 @@ def _graph_device(unit: Unit) -> torch.device | None:
 def _used(item: Item, unit: Unit) -> Iterable[Buffer]:
     """What the item reads and stores; what a call makes that works on the host alone, too, since it
     makes that at every call. (Attention on a GPU leaves numbers on the host beside its result.)"""
-    if not isinstance(item, ExternCall):
-        return touched(item)
-    kinds = {unit.layouts[buffer].device.type for buffer in touched(item)}
-    return item.reads() if "cuda" in kinds else touched(item)
+    if isinstance(item, ExternCall) and not _is_of_host(item, unit):
+        return item.reads()
+    return touched(item)
 
 
 def target_of(unit: Unit, options: Options) -> Target:

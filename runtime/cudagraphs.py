@@ -43,16 +43,22 @@ class GraphedProgram:
     Calls that cannot be captured (a tensor of the host among the inputs, a stream that captures
     already, an operator that waits for the device) run as they are; the reason is logged once.
     writes: the inputs that the program writes to; returned: how many results, the first ones, go
-    to a caller who may keep them at every call.
+    to a caller who may keep them at every call; beside: the program in two, if the host does
+    something that the device has no part in.
     """
 
     _boxed_call = True
 
     def __init__(
-        self, program: Program, device: torch.device, writes: frozenset[int], returned: int
+        self,
+        program: Program,
+        device: torch.device,
+        writes: frozenset[int],
+        returned: int,
+        beside: Beside | None = None,
     ) -> None:
         self.program, self.device, self.writes = program, device, writes
-        self.returned = returned
+        self.returned, self.beside = returned, beside
         self.name, self.source = program.name, program.source
         self._lock = threading.Lock()
         self._variants: dict[tuple[Any, ...], _Variant] = {}
@@ -71,7 +77,10 @@ class GraphedProgram:
             return self.program(args)
         try:
             variant = self._variant(args)
-            return self.program(args) if variant is None else variant(args, loan)
+            if variant is None:
+                return self.program(args)
+            results = variant(args, loan)
+            return results if self.beside is None else self.beside.added_to(results)
         except _NotCapturable as error:
             self._refused = str(error)
             log.warning("%s runs without a CUDA graph: %s", self.name, error)
@@ -97,6 +106,19 @@ class GraphedProgram:
             if all(tensor.device == self.device for tensor in tensors):
                 self._variants[key] = _Variant(self, args)
         return found
+
+
+class Beside:
+    """A program in two: what a graph holds, and what the host does at every call, whose results
+    have these places."""
+
+    def __init__(self, graphed: Program, host: Program, places: tuple[int, ...]) -> None:
+        self.graphed, self.host, self.places = graphed, host, places
+
+    def added_to(self, results: list[Any]) -> list[Any]:
+        for place, made in zip(self.places, self.host([]), strict=True):
+            results[place] = made
+        return results
 
 
 class _NotCapturable(Exception):
@@ -130,8 +152,8 @@ class _Variant:
     """The lanes for one set of sizes."""
 
     def __init__(self, whole: GraphedProgram, args: Sequence[Any]) -> None:
-        self.program, self.device, self.writes = whole.program, whole.device, whole.writes
-        self.returned = whole.returned
+        self.device, self.writes, self.returned = whole.device, whole.writes, whole.returned
+        self.program = whole.program if whole.beside is None else whole.beside.graphed
         self.lanes: list[_Lane] = []
         self.copied_results: set[int] = set()
         self.captures = 0

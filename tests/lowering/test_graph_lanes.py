@@ -191,3 +191,31 @@ def test_what_the_host_makes_beside_the_device_is_made_at_every_call():
 
     assert device(made) == device(beside) == torch.device("cuda:0")
     assert device(made, draws) is None
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_random_numbers_of_the_host_beside_a_graph(programs, monkeypatch, train):
+    def of_host(item, unit):
+        return isinstance(item, ExternCall) and "rand" in str(item.target)
+
+    monkeypatch.setattr(pipeline, "_is_of_host", of_host)
+
+    def fn(x):
+        torch.rand([])  # which nobody needs
+        return torch.tanh(x * 2), torch.rand(3), torch.tanh(x).sum()
+
+    call = compiled(fn)
+    for turn in range(8):
+        x = torch.randn(5, requires_grad=train)
+        torch.manual_seed(turn)
+        found, state = call(x), torch.get_rng_state()
+        torch.manual_seed(turn)
+        expected = fn(x)
+        torch.testing.assert_close(found, expected)
+        assert torch.equal(torch.get_rng_state(), state)
+        if train:
+            one, two = (torch.autograd.grad(r[2] + r[0].sum(), x) for r in (found, expected))
+            torch.testing.assert_close(one, two)
+    name = "forward" if train else "inference"
+    assert lanes(programs, name)
+    assert any(p.beside is not None for p in programs if p.name == name)
