@@ -25,9 +25,11 @@ def decided(recorder: Any, args: Any) -> bool:
     if name is None or compared.kwargs or len(compared.args) != 2:
         return False
     drawn, number = compared.args
+    if type(number) is not int and type(number) is not float:
+        return False
     if not isinstance(drawn, torch.fx.Node) or drawn.target not in _DRAWS or "out" in drawn.kwargs:
         return False
     written = {value.node for segment in recorder.segments for value in segment.written}
-    if type(number) not in (int, float) or compared in written or drawn in written:
+    if compared in written or drawn in written:
         return False
     return number < 0 or (number == 0 and name in ("lt", "ge"))
