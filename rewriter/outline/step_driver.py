@@ -148,13 +148,13 @@ def _lines_of(stmt: ast.stmt) -> set[int]:
 
 
 def _parsed(text: str, line: int) -> list[ast.stmt]:
-    """Statements that all stand on one line."""
+    """Statements that all stand on one line, without columns: a traceback marks nothing of it."""
     body = ast.parse(text).body
     for stmt in body:
         for node in all_nodes(stmt):
             if hasattr(node, "lineno"):
                 node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
-                node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]
+                node.col_offset = node.end_col_offset = -1  # type: ignore[attr-defined]
     return body
 
 

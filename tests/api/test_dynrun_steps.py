@@ -56,6 +56,9 @@ def executed(code, file):
     except Exception as raised:
         own = [f for f in traceback.extract_tb(raised.__traceback__) if f.filename == file]
         error = [repr(raised), [(f.lineno, f.name) for f in own]]
+        assert all(
+            line.strip() for text in traceback.format_list(own) for line in text.split("\n")[:-1]
+        )
     finally:
         sys.modules["__main__"] = before
     return out.getvalue(), error
