@@ -60,11 +60,13 @@ def with_node(
     made_again: Callable[[Any, list[int]], Any],
 ) -> Callable[..., Any]:
     """The compiled function of AOTAutograd's `cls`, natively. `facts`: of `lean_calls`, with what
-    the caller adds; `backward(ctx, gradients)`: the one in Python, for what is unusual, and until
+    the caller adds; `backward(ctx, *gradients)`: the one in Python, for what is unusual, and until
     there is a backward program."""
 
     def unusual(saved: Any, gradients: list[Any]) -> Any:
-        found = backward(NodeContext(saved, cls, made_again), gradients)
+        # torch up to 2.12 takes gradients one by one only
+        grads = (gradients,) if getattr(cls, "boxed_grads_call", False) else gradients
+        found = backward(NodeContext(saved, cls, made_again), *grads)
         if made.backward is None and cls.dynfix_built and not cls.dynfix_unbuilt:
             made.backward = program_in(cls.compiled_bw)
         return found

@@ -5,12 +5,13 @@ import gc
 import random
 import sys
 import threading
+import types
 import weakref
 
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.autograd import double_backward
+from dynfix.lowering.autograd import double_backward, native_nodes
 from dynfix.runtime import torch_headers
 from torch.utils.checkpoint import checkpoint
 
@@ -412,6 +413,36 @@ def test_on_a_gpu(made):
             (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
             results.append((*found, out, *torch.autograd.grad(grad.sum(), module[0].weight)))
         same(results)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_calls_before_the_first_backward(made, device):
+    call, results = dynfix.compile(layer), []
+    for _ in range(4):
+        call(*(t.to(device) for t in given()))
+    for each in (call, layer):
+        inputs = [t.detach().to(device).requires_grad_() for t in given(1)]
+        results.append(torch.autograd.grad(each(*inputs).sum(), inputs))
+    same(results)
+
+
+@pytest.mark.parametrize("boxed", [True, False, None])
+def test_gradients_come_as_torchs_function_takes_them(boxed):
+    """In one list, or, where torch knows of no such thing, one by one."""
+
+    class Native:
+        Function = staticmethod(lambda facts: types.SimpleNamespace(**facts, backward=None))
+
+    class Torchs:
+        dynfix_built, dynfix_unbuilt = False, False
+
+    if boxed is not None:
+        Torchs.boxed_grads_call = boxed
+    seen, saved = [], types.SimpleNamespace(free=None)
+    made = native_nodes.with_node(Native, {}, Torchs, lambda ctx, *each: seen.append(each), None)
+    one, two = torch.ones(2), torch.zeros(2)
+    made.unusual(saved, [one, two])
+    assert seen == [([one, two],) if boxed else (one, two)]
 
 
 def test_under_compiled_autograd(made):
