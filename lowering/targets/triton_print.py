@@ -34,6 +34,7 @@ from .triton_tile import INT32, WINDOW, Dim, Tile
 from .triton_values import BEYOND, Names, ValuePrinter
 
 INDENT = "    "
+APART = 8  # turns of a loop from which on the last stands apart
 
 
 class KernelPrinter(ValuePrinter):
@@ -207,13 +208,18 @@ class KernelPrinter(ValuePrinter):
         yield
         body, self.body, self.loop_memo = self.body, None, {}
         head = [f"{name} = {start} + {self._lanes(dim)}" if dim.block > 1 else f"{name} = {start}"]
-        if not dim.exact:
-            head.append(f"{name}_in = {name} < {dim.axis.size}")
-        turns = self._range(f"{dim.axis.size}, {dim.block}")
+        body, inside, end = head + body, f"{name}_in = {name} < {dim.axis.size}", dim.axis.size
+        apart = not dim.exact and not backwards and is_known(end) and dim.programs > APART
+        if apart:  # what is beyond the end is asked of the last turn alone
+            inside, end = f"{name}_in = tl.full({name}.shape, True, tl.int1)", last
+        turns = self._range(f"{end}, {dim.block}")
         if dim.block == 1 and dim.programs <= WINDOW and is_known(dim.axis.size):
             turns = f"tl.static_range(0, {dim.axis.size})"
         self.lines.append(f"for start in {turns}:")
-        self.lines += [INDENT + line for line in head + body]
+        self.lines += [INDENT + line for line in [body[0], *[inside] * (not dim.exact), *body[1:]]]
+        if apart:
+            tested = [body[0], f"{name}_in = {name} < {dim.axis.size}", *body[1:]]
+            self.lines += [re.sub(r"\bstart\b", str(last), line) for line in tested]
 
     def _range(self, ends: str) -> str:
         if not self.tile.stages:
@@ -312,11 +318,15 @@ class KernelPrinter(ValuePrinter):
     def _accumulate_two(self, value: Reduced, dim: Dim, shape: str) -> tuple[str, ...]:
         """The fold of what each lane saw so far, and what is summed around it."""
         one, two = self._fresh("a"), self._fresh("a")
+        share = self._neighbours(value) if value.kind == EXPONENTIALS else 1
+        if share > 1:
+            shape = f"[{dim.block // share}]"
         start = full(identity(value.kind, value.dtype), value.dtype, shape)
         self.lines += [f"{one} = {start}", f"{two} = {full(0.0, value.dtype, shape)}"]
         assert self.body is not None
         if value.kind == EXPONENTIALS:
-            step_ = f"m.exponentials_step({one}, {two}, {self._masked(value, dim)})"
+            name = "exponentials_step" if share == 1 else "exponentials_steps"
+            step_ = f"m.{name}({one}, {two}, {self._masked(value, dim)})"
         else:
             text = self.value(value.value)
             if not dim.exact:
@@ -324,6 +334,15 @@ class KernelPrinter(ValuePrinter):
             step_ = f"m.squares_step({one}, {two}, {text}, start // {dim.block} + 1)"
         self.body.append(f"{one}, {two} = {step_}")
         return one, two
+
+    def _neighbours(self, value: Reduced) -> int:
+        """How many elements that a thread loads at once (16 bytes of the widest operand) share a
+        maximum."""
+        sizes = [v.buffer.dtype.itemsize for v in walk(value.value) if isinstance(v, Load)]
+        dim = self.inner
+        assert dim is not None
+        share = 16 // max(sizes, default=16)
+        return share if self.rank == ["r"] and dim.block >= 32 * share else 1
 
     def _fold_two(self, value: Reduced, name: str, parts: tuple[str, ...]) -> None:
         """The lanes together."""

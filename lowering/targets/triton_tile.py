@@ -436,6 +436,7 @@ def _column_shapes(columns: int, longest: int, others: int = 1) -> list[tuple[in
         block //= 2
     step = min(pow2(max(longest, 1)), 2048 // block)
     return [
+        (block, step, 2),
         (block, step, 4),
         (block, min(step * 2, pow2(max(longest, 1))), 8),
         (min(block * 2, pow2(columns)), step, 8),

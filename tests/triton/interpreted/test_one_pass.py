@@ -54,7 +54,33 @@ def special(rows, length):
 def test_maximum_and_exponentials_in_one_pass(rows, length, short, texts):
     torch.manual_seed(0)
     check(log_softmax, special(rows, length), rtol=1e-6, atol=1e-4)
-    assert "exponentials_step" in texts()
+    assert "exponentials_step(" in texts()
+
+
+@pytest.mark.parametrize("length", [128 * 11, 128 * 11 + 57], ids=["whole", "rest"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_exponentials_of_neighbours(length, dtype, short, texts, monkeypatch):
+    for module in (triton_split, triton_tile):
+        monkeypatch.setattr(module, "LOOPED", 256)
+    torch.manual_seed(0)
+
+    x = special(40, length).to(dtype)
+    check(lambda x: log_softmax(x.float()), x, rtol=1e-6, atol=1e-4)
+    check(lambda x: torch.logsumexp(x.float(), -1), x, rtol=1e-6, atol=1e-4)
+    assert "exponentials_steps(" in texts()
+
+
+@pytest.mark.parametrize("length", [64 * 11, 64 * 11 + 9, 64 * 8 + 1])
+def test_the_last_turn_of_a_long_loop(length, short, texts):
+    torch.manual_seed(0)
+    x = torch.randn(40, length)
+
+    def fn(x):
+        norm = F.layer_norm(x, (length,))
+        return norm, norm.argmin(-1), x.abs().amin(-1), x.square().sum(-1)
+
+    check(fn, x, rtol=1e-5, atol=1e-5)
+    assert ("tl.int1)" in texts()) == (length % 64 > 0 and length // 64 >= 8)
 
 
 @pytest.mark.parametrize("shape", [(20, 4, 250), (8, 4, 2048)], ids=["loops", "parts"])
