@@ -29,6 +29,7 @@ from .stages.early import early
 from .stages.few_rows import split_few_rows
 from .stages.in_place import in_place
 from .stages.inline import inline
+from .stages.late import late
 from .stages.narrow import widen
 from .stages.schedule import schedule, schedule_unfused
 from .stages.simplify import simplify
@@ -65,6 +66,7 @@ STAGES = (
     Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
     Stage("few_rows", split_few_rows, fusion=True, ordered=True),
     Stage("early", early, fusion=True, ordered=False),
+    Stage("late", late, fusion=True),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
     Stage("batch", batch, fusion=True),
 )

@@ -13,6 +13,7 @@ from ..graphs.needed_nodes import needed
 from ..graphs.random_numbers import with_seeds
 from .differentiation import differentiates
 from .saved_inputs import keep_results, with_copies
+from .saved_results import with_results
 
 
 class GradientPaths:
@@ -37,6 +38,7 @@ class GradientPaths:
         self._idle = _idle(joint)
         parts = partition(joint, inputs, **settings)
         with_copies(parts[0], settings["num_fwd_outputs"], small)
+        with_results(*parts, settings["num_fwd_outputs"])
         return parts
 
     def idle(self, example_inputs: list[Any]) -> frozenset[int]:

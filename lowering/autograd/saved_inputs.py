@@ -49,7 +49,7 @@ def with_copies(forward: GraphModule, returned: int, small: frozenset[str]) -> N
     output = forward.graph.output_node()
     saved: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for place, node in enumerate(saved[returned:], start=returned):
-        if isinstance(node, Node) and _viewed(node).name in small:
+        if isinstance(node, Node) and viewed(node).name in small:
             saved[place] = _copy(forward, node, output)
     output.args = (tuple(saved),)
 
@@ -61,7 +61,7 @@ def _copy(forward: GraphModule, node: Node, before: Node) -> Node:
     return copy
 
 
-def _viewed(node: Node) -> Node:
+def viewed(node: Node) -> Node:
     """What the node is a view of, through others."""
     target = node.target
     while isinstance(target, torch._ops.OpOverload) and target.is_view:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from .harness import compiled
+from .harness import check_gradients, compiled
 
 F = torch.nn.functional
 
@@ -58,3 +58,30 @@ def kept_bytes(forward):
     ):
         forward()
     return sum(t.numel() * t.element_size() for t in kept.values())
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["once", "kept besides"])
+def test_a_relu_that_is_returned_is_kept_itself(more):
+    """Not where it is zero, beside it."""
+
+    def fn(x, w):
+        out = torch.relu(x @ w)
+        return (out, out * out.detach()) if more else out
+
+    x, w = torch.randn(40, 30, requires_grad=True), torch.randn(30, 30, requires_grad=True)
+    call = compiled(fn, x, w)
+    check_gradients(fn, x, w)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
+        call(x, w)
+    assert torch.bool not in [t.dtype for t in kept]
+
+
+def test_a_relu_written_before_the_backward_is_an_error_as_in_eager():
+    x = torch.randn(40, 30, requires_grad=True)
+    call = dynfix.compile(lambda x: torch.relu(x + 1))
+    for each in (lambda x: torch.relu(x + 1), call, call, call):
+        out = each(x)
+        out.detach().add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
