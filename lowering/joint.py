@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -74,6 +74,16 @@ class _Warnings(types.ModuleType):
 
 
 graph_capture_wrappers.warnings = _Warnings("warnings")
+
+
+@contextlib.contextmanager
+def _unsaid_anomalies() -> Iterator[None]:
+    """Tracing runs in torch's anomaly mode, which warns of the operator whose gradient cannot be
+    traced; the error says the same."""
+    with graph_capture_wrappers.warnings.catch_warnings():
+        graph_capture_wrappers.warnings.filterwarnings("ignore", "Error detected in")
+        yield
+
 
 # What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
 REWRITES = (
@@ -157,6 +167,7 @@ def compile_graph(
         return facts.called(plain_call(program, (), without_autocast=False))
     tupled, lone = with_lone_draws(tupled)
     with (
+        _unsaid_anomalies(),
         effect_tokens.inside_graphs(),
         _dense_tangents(tupled, example_inputs),
         watched() as wrapped,

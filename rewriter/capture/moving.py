@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Arg, Attr, Equals, Guard, Item, Kwarg, Path, Tensor
+from ...runtime.guard import Arg, Attr, Equals, Guard, Item, Kwarg, Path, Tensor, TypeIs
 
 VALUES = 3  # that are assumed at one place, each in a recording of its own
 
@@ -59,38 +59,39 @@ class Moving:
             self.numbers.add(guard.path)
 
     def note_floats(
-        self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, guards: Sequence[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Floats that a recording took for constants and that are others now, whatever guard fails
         first: a learning rate moves beside all else."""
+        call = _Call(guards, args, kwargs)
         for guard in guards:
             if isinstance(guard.check, Equals) and type(guard.check.arg) is float:
-                found = _found(guard.path, args, kwargs)
+                found = call.found(guard.path)
                 if type(found) is float and not guard.check.passes(found):
                     self.numbers.add(guard.path)
 
     def note_counters(
-        self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, guards: Sequence[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Integers that have moved by as much as one that is known to: counters of layers."""
         moved: dict[Path, int] = {}
+        call = _Call(guards, args, kwargs)
         for guard in guards:
             if isinstance(guard.check, Equals) and type(guard.check.arg) is int:
-                found = _found(guard.path, args, kwargs)
+                found = call.found(guard.path)
                 if type(found) is int and found != guard.check.arg:
                     moved[guard.path] = found - guard.check.arg
         steps = {step for path, step in moved.items() if path in self.numbers}
         self.numbers.update(path for path, step in moved.items() if step in steps)
 
     def note_sizes(
-        self, guards: Iterable[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, guards: Sequence[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Compare the sizes that a recording relies on with those of a call."""
+        call = _Call(guards, args, kwargs)
         for guard in guards:
             if isinstance(guard.check, Tensor):
-                self._note_tensor(
-                    guard.path, guard.check.arg.sizes, _found(guard.path, args, kwargs)
-                )
+                self._note_tensor(guard.path, guard.check.arg.sizes, call.found(guard.path))
 
     def _note_tensor(self, path: Path, sizes: tuple[int | None, ...], tensor: Any) -> None:
         if type(tensor) is torch.Tensor and tensor.dim() == len(sizes):
@@ -127,11 +128,34 @@ class Moving:
         )
 
 
-def _found(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        return path.value(args, kwargs)
-    except Exception:  # the call has no such thing: another guard says so
-        return None
+class _Call:
+    """What a call has at the paths of a recording's guards. A step is taken only from an object of
+    the class that was recorded: reading another one may run code of the user's."""
+
+    def __init__(
+        self, guards: Sequence[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._call = args, kwargs
+        self._classes = {
+            guard.path: guard.check.arg for guard in guards if isinstance(guard.check, TypeIs)
+        }
+        self._values: dict[Path, Any] = {}
+
+    def found(self, path: Path) -> Any:
+        """None where the call has no such thing."""
+        if path not in self._values:
+            self._values[path] = self._read(path)
+        return self._values[path]
+
+    def _read(self, path: Path) -> Any:
+        try:
+            if path.base is None:
+                return path.root(*self._call)
+            base = self.found(path.base)
+            expected = self._classes.get(path.base, type(base))
+            return path.fetch(base) if type(base) is expected else None
+        except Exception:  # another guard says so
+            return None
 
 
 def is_argument(path: Path) -> bool:

@@ -455,6 +455,19 @@ def test_object_that_arrives_with_other_class():
     same(lambda: lambda x, o: o.go(x), (X, A()), (X, B()), (X, A()))
 
 
+def test_reading_an_object_of_another_class_happens_once():
+    class Counted:
+        def __init__(self):
+            self.asked = []
+
+        def __getitem__(self, index):
+            self.asked.append(index)
+            return tensor(index, 2.0)
+
+    first, second = Counted(), Counted()
+    same(lambda: lambda o, x: x * o[1], ([X[:2], Y[:2]], X[:2]), (first, X[:2]), (second, Y[:2]))
+
+
 def test_one_graph_for_plain_values():
     fn = same(
         lambda: lambda x, v: x * v["k"] + len(v["n"]),

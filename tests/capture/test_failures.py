@@ -319,3 +319,12 @@ def test_deep_recursion_is_no_error():
         with pytest.raises(RecursionError):
             stopped(torch.zeros(1))
     assert sys.getrecursionlimit() == limit
+
+
+def test_what_tracing_refuses_is_not_warned_of(recwarn):
+    table = torch.nn.Embedding(9, 4, sparse=True, padding_idx=0)
+    fn = dynfix.compile(table)
+    for _ in range(3):
+        fn(torch.tensor([1, 2])).sum().backward()
+    assert table.weight.grad.is_sparse
+    assert [w for w in recwarn if "Error detected" in str(w.message)] == []
