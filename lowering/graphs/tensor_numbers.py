@@ -1,6 +1,6 @@
 """Operators given a tensor where they take a number (`addcdiv(value=t)`, `add(alpha=t)`, as
-torch.optim writes its steps under compilation): written out, since the number would be read on the
-host."""
+torch.optim writes its steps under compilation, `batch_norm(momentum=t)`): written out, since the
+number would be read on the host."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ _LISTS: dict[Any, tuple[Any, Any]] = {  # how two elements are combined, and wha
 _WEIGHTED = (torch._foreach_lerp, torch._foreach_lerp_)
 _ADDED = (torch._foreach_add, torch._foreach_add_)
 _NUMBERS = {
+    "batch_norm": "momentum",
     **{"addcdiv": "value", "addcmul": "value"},
     **dict.fromkeys(("add", "sub", "_foreach_add"), "alpha"),
 }
@@ -69,6 +70,8 @@ def _write_out(graph: Graph, node: Node, number: Node) -> None:
         elif node.target in _ADDED:
             change = call(torch._foreach_mul, (node.args[1], number))
             written = call(node.target, (node.args[0], change))
+        elif kind == "batch_norm":
+            written = _write_out_averages(graph, node, number)
         else:
             given: Any = call(_SCALED[kind], node.args[1:3]) if kind in _SCALED else node.args[1]
             change = call(torch.mul, (given, number))
@@ -77,3 +80,18 @@ def _write_out(graph: Graph, node: Node, number: Node) -> None:
     written.meta.update(node.meta)
     node.replace_all_uses_with(written)
     graph.erase_node(node)
+
+
+def _write_out_averages(graph: Graph, node: Node, number: Node) -> Node:
+    """A norm over the batch, whose statistics alone come from averages that start anew; the running
+    ones are moved towards these."""
+    running = node.args[1:3]
+    fresh = [graph.call_function(torch.zeros_like, (each,)) for each in running]
+    given = {**node.kwargs, "momentum": 1.0}
+    written = graph.call_function(node.target, (node.args[0], *fresh), given)  # type: ignore[arg-type]
+    rest = graph.call_function(torch.rsub, (number, 1))
+    for each, batch in zip(running, fresh, strict=True):
+        kept = graph.call_function(torch.mul, (each, rest))
+        moved = graph.call_function(torch.mul, (batch, number))
+        graph.call_method("copy_", (each, graph.call_function(torch.add, (kept, moved))))
+    return written

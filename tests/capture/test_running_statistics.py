@@ -1,6 +1,8 @@
 """Running statistics are written where no version counter tells: once a call, whatever becomes of
 it."""
 
+import copy
+
 import dynfix
 import pytest
 import torch
@@ -44,3 +46,20 @@ def test_statistics_are_not_copied_for_a_second_derivative():
     with torch.profiler.profile() as profile:
         call(torch.randn(6, 5))
     assert not [event.name for event in profile.events() if event.name == "aten::clone"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_an_average_over_all_calls(backend):
+    net = torch.nn.BatchNorm2d(3, momentum=None)
+    eager = copy.deepcopy(net)
+    compiled = dynfix.compile(net, backend=backend)
+    for turn in range(12):
+        x = torch.randn(2, 3, 4, 5) * turn
+        given = [x.clone().requires_grad_() for _ in range(2)]
+        (ours, one), (theirs, two) = ((f(t), t) for f, t in zip((compiled, eager), given))
+        ours.square().sum().backward()
+        theirs.square().sum().backward()
+        torch.testing.assert_close([ours, one.grad], [theirs, two.grad])
+        torch.testing.assert_close(list(net.buffers()), list(eager.buffers()))
+    hits = [entry.hits for entry in compiled._dynfix_entry._dispatcher.entries]
+    assert max(hits) >= 9  # not a recording for each number

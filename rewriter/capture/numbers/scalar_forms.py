@@ -39,6 +39,9 @@ _NAMED = {  # the number that scales what is added; `lowering.graphs.tensor_numb
     **dict.fromkeys("add add_ sub sub_ _foreach_add _foreach_add_".split(), "alpha"),
     **dict.fromkeys("addcdiv addcdiv_ addcmul addcmul_".split(), "value"),
 }
+_NORM = frozenset(
+    "weight bias training momentum eps".split()
+)  # as torch.nn.functional hands them on
 _WEIGHTED = frozenset("lerp lerp_ _foreach_lerp _foreach_lerp_".split())
 _OF_LISTS = frozenset("_foreach_mul _foreach_mul_".split())
 
@@ -95,6 +98,10 @@ def number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int |
     argument 1 (2 of a weighted sum), or the name of a keyword; None elsewhere."""
     if dtype_of(args) not in (torch.float32, torch.float64):
         return None
+    if name == "batch_norm":
+        tensors = len(args) == 3 and all(isinstance(arg, torch.Tensor) for arg in args)
+        averages = tensors and kwargs.keys() == _NORM
+        return "momentum" if averages and kwargs["training"] is True else None
     if kwargs:
         named = _NAMED.get(name, "")
         return named if list(kwargs) == [named] and isinstance(kwargs[named], float) else None
