@@ -1,5 +1,5 @@
-"""Of a ReLU that is a result of the forward the backward keeps the result itself, as eager does, not
-where it is zero: that would be one more kernel, and memory beside the result's."""
+"""Of a ReLU that is a result of the forward the backward keeps the result itself, as eager does,
+not where it is zero: that would be one more kernel, and memory beside the result's."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def with_results(forward: GraphModule, backward: GraphModule, returned: int) -> 
     given = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     tests = [(node, _tested(node)) for node in kept if node not in results]
     for node, result in tests:
-        if result not in results or node.name not in given:
+        if result is None or result not in results or node.name not in given:
             continue
         old = given[node.name]
         place = given.setdefault(result.name, old)
