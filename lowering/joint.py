@@ -206,15 +206,15 @@ _OVERLAPPING = ("unfold", "as_strided")
 def _dense_tangents(
     gm: GraphModule, example_inputs: list[Any]
 ) -> contextlib.AbstractContextManager[Any]:
-    """AOTAutograd copies gradients of results into tensors of the results' own strides; where those
-    let elements share memory, as windows do, it must not."""
+    """AOTAutograd copies gradients of results into tensors of the results' own strides (which torch
+    2.11 does not unless told to); where those let elements share memory, as windows do, it must
+    not."""
     names = {getattr(node.target, "__name__", str(node.target)) for node in gm.graph.nodes}
     windows = any(part in name for name in names for part in _OVERLAPPING)
     inputs = (each for each in example_inputs if isinstance(each, torch.Tensor))
-    if windows or any(map(_has_windows, inputs)):
-        patch: Any = functorch_config.patch
-        return patch(guess_tangent_strides_as_outputs=False)  # type: ignore[no-any-return]
-    return contextlib.nullcontext()
+    dense = not windows and not any(map(_has_windows, inputs))
+    patch: Any = functorch_config.patch
+    return patch(guess_tangent_strides_as_outputs=dense)  # type: ignore[no-any-return]
 
 
 def _has_windows(tensor: torch.Tensor) -> bool:

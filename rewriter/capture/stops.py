@@ -221,10 +221,17 @@ class StoppableMode(TorchFunctionMode):
         with torch.overrides._pop_mode_temporarily():
             yield
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> contextlib.AbstractContextManager[None]:
         """Nothing is recorded inside."""
-        before = current.install(None)
+        return self._installed(None)
+
+    def resumed(self) -> contextlib.AbstractContextManager[None]:
+        """The user's code inside, called by what runs while paused, is recorded."""
+        return self._installed(self)
+
+    @contextlib.contextmanager
+    def _installed(self, recorder: "StoppableMode | None") -> Iterator[None]:
+        before = current.install(recorder)
         try:
             yield
         finally:

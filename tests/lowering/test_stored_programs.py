@@ -186,7 +186,7 @@ class Doubles:
         Deterministic,
         Doubles,
         torch.inference_mode,
-        lambda: torch._functorch.config.patch(guess_tangent_strides_as_outputs=False),
+        lambda: torch._functorch.config.patch(treat_parameters_as_free_to_save=False),
         lambda: torch.backends.mkldnn.flags(enabled=False),
         lambda: nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
     ],

@@ -11,7 +11,6 @@ import torch
 
 from ....runtime.guard import InstDict, Item
 from ... import catalogue
-from ...capture import current
 from ...capture.trace import Recorder
 from .. import items
 from ..lookup import is_torch_internal, module_name
@@ -51,12 +50,8 @@ def _rewritten(rec: Recorder, value: Any) -> Any:
     def called(*args: Any, **kwargs: Any) -> Any:
         if not rec.active:
             return value(*args, **kwargs)
-        before = current.install(rec)
-        try:
+        with rec.resumed():
             return rec.call(value, args, kwargs)
-        finally:
-            if rec.active:
-                current.install(before)
 
     return called
 
@@ -105,13 +100,8 @@ def _stand_in(rec: Recorder, module: torch.nn.Module, before: _Held) -> torch.nn
         def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
             if not rec.active:
                 return module(*args, **kwargs)
-            earlier = current.install(rec)
-            try:
-                with _swapped(rec, module, before):
-                    return rec.call(module, args, kwargs)
-            finally:
-                if rec.active:
-                    current.install(earlier)
+            with rec.resumed(), _swapped(rec, module, before):
+                return rec.call(module, args, kwargs)
 
     StandIn.__name__ = type(module).__name__
     made = StandIn.__new__(StandIn)

@@ -1,13 +1,13 @@
 """`torch.utils.checkpoint` while recording: the function becomes part of the graph, marked to be
 computed again in the backward."""
 
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from ... import catalogue
-from ...capture import current
 from ...capture.nested import tensors_in
 from ...capture.trace import Recorder
 
@@ -30,15 +30,33 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return function(*args, **kwargs)
     inner, *inputs = args
 
+    recording = True
+
     def watched(*given: Any, **named: Any) -> Any:
         """Called once more by the backward of the recorded call, when nothing is recorded."""
-        return (
-            rec.call(inner, given, named) if current.recorder() is rec else inner(*given, **named)
-        )
+        if not (recording and rec.active):
+            return inner(*given, **named)
+        with rec.resumed():
+            return rec.call(inner, given, named)
 
-    with _Region(rec):
-        result = function(watched, *inputs, **kwargs)
+    try:
+        with _Region(rec), rec.paused():
+            result = function(watched, *inputs, **kwargs)
+    except BaseException as error:
+        _leave(error.__traceback__)
+        raise
+    finally:
+        recording = False
     return _checked(rec, inputs, result) if reentrant else result
+
+
+def _leave(trace: TracebackType | None) -> None:
+    """torch's frames keep hooks in place for as long as the error is held; what runs instead must
+    find none."""
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == checkpoint.__module__:
+            trace.tb_frame.clear()
+        trace = trace.tb_next
 
 
 _PLAIN = {"use_reentrant", "preserve_rng_state"}
