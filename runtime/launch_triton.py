@@ -30,6 +30,7 @@ ALIGNMENT = 16
 _INT32 = 2**31 - 1
 _SIZES = 256  # sets of sizes remembered of a kernel, and of a group
 TOOL = "triton-1"
+WAIT = "m.after_earlier()"  # what a kernel begins with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,11 @@ class TritonKernel:
     def checks(self) -> bool:
         """Whether the kernel stops at a position out of range."""
         return "tl.device_assert" in self.text
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits by itself for the kernel before it."""
+        return WAIT in self.text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,7 +344,7 @@ def _native(
     aligned."""
     if not steps:
         return slow
-    binaries = [(*kernel.with_programs(numbers), own) for kernel, own in steps]
+    binaries = [(*kernel.with_programs(numbers), own, kernel.kernel.waits) for kernel, own in steps]
 
     def again(*arguments: Any) -> None:
         slow(*arguments[: len(arguments) - len(group.scratch)])

@@ -22,6 +22,7 @@ if INTERPRETED:
     from . import triton_numpy as ext
 else:
     from triton.language.extra import libdevice as ext
+    from triton.language.extra.cuda import gdc_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -42,6 +43,25 @@ def _assembled(text, x, dtype, semantic):
     return tl.inline_asm_elementwise(
         text, registers, [x], dtype, is_pure=True, pack=pack, _semantic=semantic
     )
+
+
+# ---- kernels that start before the one ahead of them has ended
+
+
+if INTERPRETED:
+
+    @triton.jit
+    def after_earlier():
+        pass
+
+else:
+
+    @tl.core.builtin
+    def after_earlier(_semantic=None):
+        """Wait for what stands ahead in the stream, where that can be (griddepcontrol.wait), before
+        memory is touched; free where the kernel was not started early."""
+        if _is_cuda(_semantic) and int(_semantic.builder.options.arch.removeprefix("sm")) >= 90:
+            gdc_wait(_semantic=_semantic)
 
 
 # ---- random numbers

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ..ir import Buffer, Load, Nest, atoms, nest_loads
 from ..poly import hint
-from ..sizes import Axis, Index, Mod
+from ..sizes import Atom, Axis, Index, Mod
 
 VECTOR = 16  # bytes of one load
 
@@ -59,5 +59,13 @@ def reads_vectors(nests: Iterable[Nest]) -> bool:
 def _is_vector(load: Load) -> bool:
     steps = [factor for atom, factor in load.index.terms if factor != 1] + [load.index.offset]
     runs = [atom for atom, factor in load.index.terms if factor == 1]
-    wide = all(hint(n) * load.buffer.dtype.itemsize % VECTOR == 0 for n in steps)
-    return wide and len(runs) == 1 and isinstance(runs[0], Axis)
+    size = load.buffer.dtype.itemsize
+    wide = all(hint(n) * size % VECTOR == 0 for n in steps)
+    return wide and len(runs) == 1 and _is_run(runs[0], size)
+
+
+def _is_run(atom: Atom, size: int) -> bool:
+    """Whether neighbours along it lie side by side, 16 bytes at least."""
+    if isinstance(atom, Mod):
+        return hint(atom.divisor) * size % VECTOR == 0 and atom.base.terms[0][1] == 1
+    return isinstance(atom, Axis)

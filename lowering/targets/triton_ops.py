@@ -107,12 +107,12 @@ _FLOAT = {
 _FLOAT32 = {**_FLOAT, "erf": "m.erf({0})", "tanh": "m.tanh({0})", "sqrt": "tl.sqrt_rn({0})"}
 
 # For kernels that store nothing wider than 16 bits.
-_FAST = {
-    **_FLOAT32,
+SHORTER = {
     "exp": "m.exp_fast({0})",
     "erf": "m.erf_fast({0})",
     "sigmoid": "m.sigmoid_fast({0})",
 }
+_FAST = {**_FLOAT32, **SHORTER}
 
 
 def template(name: str, dtype: torch.dtype, fast: bool) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from ...runtime.errors import LoweringError
+from ...runtime.launch_triton import WAIT
 from ..ir import (
     EXPONENTIALS,
     PARTIAL,
@@ -64,7 +65,8 @@ class KernelPrinter(ValuePrinter):
         if self.tile.height:
             self.lines = self._row_by_row(self.lines)
         head = f"def {self.name}({', '.join((*self.params.values(), *numbers))}):"
-        return "\n".join(["@triton.jit", head, *(INDENT + line for line in self.lines), ""])
+        lines = [WAIT, *self.lines]
+        return "\n".join(["@triton.jit", head, *(INDENT + line for line in lines), ""])
 
     def _drop_unread(self) -> None:
         """Take out stores of private buffers that were used from registers alone."""

@@ -1,7 +1,8 @@
 // Launches of GPU kernels that take pointers, then numbers that are known when the launch is made.
 //   Launch(kernels, device, stream_of, otherwise, library)
-//     kernels: (function, programs, threads, shared, positions, numbers), positions those of its
-//       pointers among the arguments
+//     kernels: (function, programs, threads, shared, early, positions, numbers), positions those of
+//       its pointers among the arguments; early: it waits by itself for the one before it, and may
+//       be started while that one ends
 //     device: the ordinal whose context has to be current; stream_of(device): its current stream
 //     otherwise: called with the same arguments where a pointer is not aligned, or the context another
 //     library: of the driver, "libcuda.so.1"
@@ -22,12 +23,31 @@ typedef int (*CtxGetDevice)(int *);
 typedef int (*LaunchKernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             unsigned, void *, void **, void **);
 
+// As in cuda.h (CUlaunchAttribute, CUlaunchConfig), which is not needed to build this.
+struct Attribute {
+  int id, padding;
+  union {
+    char bytes[64];
+    int number;
+  } value;
+};
+struct Config {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  Attribute *attributes;
+  unsigned count;
+};
+typedef int (*LaunchKernelEx)(const Config *, void *, void **, void **);
+
+const int kStartEarly = 6;  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
 const uintptr_t kAlignment = 16;
 const Py_ssize_t kMost = 128;  // arguments of a group, and of a kernel
 
 struct Kernel {
   void *function;
   unsigned programs, threads, shared;
+  int early;
   std::vector<int> positions;
   std::vector<int64_t> numbers;  // one that has 32 bits is read as the lower half
 };
@@ -41,6 +61,7 @@ struct Launch {
   PyObject *device_object, *stream_of, *otherwise;
   CtxGetDevice current;
   LaunchKernel launch;
+  LaunchKernelEx launch_early;
 };
 
 PyObject *data_ptr_name = nullptr;
@@ -66,8 +87,17 @@ int launch_all(Launch *self, uintptr_t *pointers, void *stream) {
     for (const int64_t &number : kernel.numbers) parameters[n++] = const_cast<int64_t *>(&number);
     parameters[n++] = &none;
     parameters[n++] = &none;
-    int error = self->launch(kernel.function, kernel.programs, 1, 1, kernel.threads, 1, 1,
-                             kernel.shared, stream, parameters, nullptr);
+    int error;
+    if (kernel.early && self->launch_early != nullptr) {
+      Attribute attribute = {kStartEarly, 0, {}};
+      attribute.value.number = 1;
+      Config config = {{kernel.programs, 1, 1}, {kernel.threads, 1, 1}, kernel.shared, stream,
+                       &attribute, 1};
+      error = self->launch_early(&config, kernel.function, parameters, nullptr);
+    } else {
+      error = self->launch(kernel.function, kernel.programs, 1, 1, kernel.threads, 1, 1,
+                           kernel.shared, stream, parameters, nullptr);
+    }
     if (error != 0) return error;
   }
   return 0;
@@ -112,9 +142,9 @@ bool read_kernels(PyObject *given, std::vector<Kernel> *kernels, Py_ssize_t *cou
     Kernel kernel;
     unsigned long long function;
     PyObject *positions, *numbers;
-    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, k), "KIIIO!O!", &function,
-                          &kernel.programs, &kernel.threads, &kernel.shared, &PyTuple_Type,
-                          &positions, &PyTuple_Type, &numbers))
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, k), "KIIIpO!O!", &function,
+                          &kernel.programs, &kernel.threads, &kernel.shared, &kernel.early,
+                          &PyTuple_Type, &positions, &PyTuple_Type, &numbers))
       break;
     kernel.function = reinterpret_cast<void *>(static_cast<uintptr_t>(function));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(positions); i++) {
@@ -138,6 +168,7 @@ bool find_driver(Launch *self, const char *library) {
   if (driver != nullptr) {
     self->current = reinterpret_cast<CtxGetDevice>(dlsym(driver, "cuCtxGetDevice"));
     self->launch = reinterpret_cast<LaunchKernel>(dlsym(driver, "cuLaunchKernel"));
+    self->launch_early = reinterpret_cast<LaunchKernelEx>(dlsym(driver, "cuLaunchKernelEx"));
   }
   if (driver != nullptr && self->current != nullptr && self->launch != nullptr) return true;
   PyErr_Format(PyExc_OSError, "%s cannot be used", library);

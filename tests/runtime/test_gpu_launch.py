@@ -17,6 +17,21 @@ int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned threads
   into[5] = *(long *)parameters[0]; into[6] = *(long *)parameters[1]; into[7] = *(long *)parameters[3];
   return fails;
 }
+// as cuda.h has them
+struct Attribute { int id; char pad[8 - sizeof(int)]; union { char pad[64]; int allowed; } value; };
+struct Config {
+  unsigned x, y, z, threads_x, threads_y, threads_z, shared;
+  void *stream;
+  Attribute *attributes;
+  unsigned count;
+};
+int early = 0;
+int cuLaunchKernelEx(const Config *how, void *f, void **parameters, void **extra) {
+  const Attribute &one = how->attributes[0];
+  early += how->count == 1 && one.id == 6 && one.value.allowed == 1;
+  return cuLaunchKernel(f, how->x, how->y, how->z, how->threads_x, how->threads_y, how->threads_z,
+                        how->shared, how->stream, parameters, extra);
+}
 """
 
 
@@ -33,7 +48,7 @@ def driver(tmp_path):
 def test_kernels_get_their_pointers_and_two_more(driver):
     library, path = driver
     a, b, c = torch.empty(8), torch.empty(8), torch.empty(8)
-    kernels = [(77, 5, 128, 4096, (2, 0), ()), (78, 6, 64, 0, (1, 2), ())]
+    kernels = [(77, 5, 128, 4096, False, (2, 0), ()), (78, 6, 64, 0, True, (1, 2), ())]
     launch = launch_type()(kernels, 0, lambda device: 900 + device, None, path)
     launch(a, b.data_ptr(), c)
     seen = (ctypes.c_long * 16).in_dll(library, "seen")
@@ -41,12 +56,13 @@ def test_kernels_get_their_pointers_and_two_more(driver):
         *(77, 5, 128, 4096, 900, c.data_ptr(), a.data_ptr(), 0),
         *(78, 6, 64, 0, 900, b.data_ptr(), c.data_ptr(), 0),
     ]
+    assert ctypes.c_int.in_dll(library, "early").value == 1  # the second
 
 
 def test_numbers_come_after_the_pointers(driver):
     library, path = driver
     a = torch.empty(8)
-    kernels = [(77, 5, 128, 0, (0,), (41, 2**40, -3))]
+    kernels = [(77, 5, 128, 0, False, (0,), (41, 2**40, -3))]
     launch_type()(kernels, 0, lambda device: 0, None, path)(a)
     seen = (ctypes.c_long * 8).in_dll(library, "seen")
     assert [*seen][5:] == [a.data_ptr(), 41, -3]
@@ -55,7 +71,7 @@ def test_numbers_come_after_the_pointers(driver):
 def test_what_it_cannot_launch_goes_the_other_way(driver):
     library, path = driver
     others = []
-    kernels = [(77, 5, 128, 0, (0, 1), ())]
+    kernels = [(77, 5, 128, 0, False, (0, 1), ())]
     launch = launch_type()(kernels, 0, lambda device: 0, lambda *given: others.append(given), path)
     x = torch.empty(8)
     launch(x, x[1:])
@@ -70,6 +86,6 @@ def test_what_it_cannot_launch_goes_the_other_way(driver):
 def test_an_error_of_the_driver_is_raised(driver):
     library, path = driver
     ctypes.c_int.in_dll(library, "fails").value = 700
-    launch = launch_type()([(77, 5, 128, 0, (0, 0), ())], 0, lambda device: 0, None, path)
+    launch = launch_type()([(77, 5, 128, 0, True, (0, 0), ())], 0, lambda device: 0, None, path)
     with pytest.raises(RuntimeError, match="700"):
         launch(torch.empty(4))
