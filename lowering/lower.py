@@ -8,6 +8,7 @@ from torch.fx import GraphModule, Node
 
 from ..runtime.errors import LoweringError
 from .graphs import rnn
+from .graphs.host_scalars import APART
 from .ir import Buffer
 from .lowerings import (
     lower_index,
@@ -299,7 +300,7 @@ class GraphLowering:
         aliases = schema is not None and any(
             result.alias_info is not None for result in schema.returns
         )
-        aliases |= target in rnn.KEEPING or _works_on(target)
+        aliases |= target in rnn.KEEPING or target is APART or _works_on(target)
         result = self._extern_result(node.meta.get("val"))
         target = rnn.CALLED.get(target) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -18,9 +17,11 @@ from .collection import uncollected
 from .graphs.constant_folding import fold_constants
 from .graphs.control_flow import compile_bodies, is_choice
 from .graphs.epilogues import join_activations
+from .graphs.host_scalars import move_host_scalars
+from .host_part import apart, is_of_host
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
-from .poly import Size, Unknown, hint, is_known
+from .poly import Size, Unknown, hint
 from .program_steps import Launch, Target, emit
 from .stages import storage
 from .stages.batches import batch
@@ -82,7 +83,7 @@ def compile_unit(
     """The program of a functional core-ATen graph; its first `returned` outputs are different
     tensor objects. Raises LoweringError or BuildError."""
     ordered = options.target != "triton" and not _on_gpu(graph)
-    graph = join_activations(fold_constants(graph, returned))
+    graph = move_host_scalars(join_activations(fold_constants(graph, returned)))
     within = dataclasses.replace(options, cudagraphs=False)
     compile_bodies(graph, lambda body: compile_unit(body, f"{name}_body", within))
     try:
@@ -136,20 +137,22 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     chooses = any(isinstance(item, ExternCall) and is_choice(item.target) for item in unit.items)
     if not options.cudagraphs or chooses:
         return program
-    graphed, host = _apart(unit)
-    device = _graph_device(graphed)
+    parts = apart(unit)
+    device = _graph_device(parts.graphed)
     if device is None:
         return program
     changed = {buffer for item in unit.items for buffer in written(item)}
-    places = [
-        k for k, ref in enumerate(unit.inputs) if isinstance(ref, Ref) and ref.buffer in changed
-    ]
-    beside = None
-    if host is not None:
-        on_device = emit(graphed, _planned(graphed, target, options), launches)
-        results = {k: out for k, out in enumerate(host.outputs) if out is not None}
-        lone = host.replace(inputs=(), outputs=tuple(results.values()))
-        beside = Beside(on_device, emit(lone, _planned(lone, target, options), {}), tuple(results))
+    beside, inputs = None, unit.inputs
+    if parts.host is not None:
+        inputs = parts.graphed.inputs
+        programs = (
+            emit(part, _planned(part, target, options), launches)
+            for part in (parts.graphed, parts.host)
+        )
+        handed = [parts.host.outputs[k] for k in range(len(parts.places), len(parts.host.outputs))]
+        memory = tuple((r.shape, r.strides, r.dtype) for r in handed)
+        beside = Beside(*programs, parts.given, parts.taken, parts.places, memory)
+    places = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and ref.buffer in changed]
     return GraphedProgram(program, device, frozenset(places), unit.returned, beside)
 
 
@@ -158,34 +161,6 @@ def _planned(unit: Unit, target: Target, options: Options) -> storage.Storage:
     if options.verify_ir and (found := storage.overlaps(unit, planned)):
         raise LoweringError(f"live buffers share memory: {', '.join(found[:5])}")
     return planned
-
-
-def _apart(unit: Unit) -> tuple[Unit, Unit | None]:
-    """What a CUDA graph can hold, and what the host does beside it, where nothing goes from one to
-    the other or from the inputs to the host: random numbers, as a rule. Each has the outputs that
-    it makes, and None for the others."""
-    alone = [item for item in unit.items if _is_of_host(item, unit)]
-    made = {buffer for item in alone for buffer in touched(item)}
-    others = [item for item in unit.items if item not in alone]
-    shared = {buffer for item in others for buffer in touched(item)} | unit.given_buffers()
-    sizes = [size for b in made for size in (*unit.layouts[b].shape, *unit.layouts[b].strides)]
-    if not made or made & shared or not all(map(is_known, sizes)):
-        return unit, None
-    of_host = [isinstance(out, Ref) and out.buffer in made for out in unit.outputs]
-
-    def outputs(wanted: bool) -> tuple[Any, ...]:
-        pairs = zip(unit.outputs, of_host, strict=True)
-        return tuple(out if is_host == wanted else None for out, is_host in pairs)
-
-    host = unit.replace(items=tuple(alone), outputs=outputs(True), variables=(), returned=0)
-    return unit.replace(items=tuple(others), outputs=outputs(False)), host
-
-
-def _is_of_host(item: Item, unit: Unit) -> bool:
-    """Whether the item is a library's call that touches no memory of a GPU."""
-    touches = touched(item) if isinstance(item, ExternCall) else set()
-    kinds = {unit.layouts[buffer].device.type for buffer in touches}
-    return kinds == {"cpu"}
 
 
 def _graph_device(unit: Unit) -> torch.device | None:
@@ -205,7 +180,7 @@ def _graph_device(unit: Unit) -> torch.device | None:
 def _used(item: Item, unit: Unit) -> Iterable[Buffer]:
     """What the item reads and stores; what a call makes that works on the host alone, too, since it
     makes that at every call. (Attention on a GPU leaves numbers on the host beside its result.)"""
-    if isinstance(item, ExternCall) and not _is_of_host(item, unit):
+    if isinstance(item, ExternCall) and not is_of_host(item, unit):
         return item.reads()
     return touched(item)
 

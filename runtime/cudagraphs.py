@@ -14,6 +14,7 @@ follow the device's generator, whose state a replay advances as the kernels woul
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import weakref
@@ -43,8 +44,8 @@ class GraphedProgram:
     Calls that cannot be captured (a tensor of the host among the inputs, a stream that captures
     already, an operator that waits for the device) run as they are; the reason is logged once.
     writes: the inputs that the program writes to; returned: how many results, the first ones, go
-    to a caller who may keep them at every call; beside: the program in two, if the host does
-    something that the device has no part in.
+    to a caller who may keep them at every call; beside: the program in two, if the host has a part
+    in it (`writes` then counts the inputs that the graph takes).
     """
 
     _boxed_call = True
@@ -76,11 +77,18 @@ class GraphedProgram:
         if self._refused or not self._may_replay() or not self._lock.acquire(blocking=False):
             return self.program(args)
         try:
-            variant = self._variant(args)
+            beside = self.beside
+            taken = args if beside is None else [args[k] for k in beside.taken]
+            variant = self._variant(taken)
             if variant is None:
                 return self.program(args)
-            results = variant(args, loan)
-            return results if self.beside is None else self.beside.added_to(results)
+            lane = variant.lane(taken)
+            if beside is None:
+                return variant.replayed(lane, taken, loan)
+            made = beside.host([args[k] for k in beside.given])
+            args.clear()
+            taken += made[len(beside.places) :]
+            return beside.put_in(made, variant.replayed(lane, taken, loan))
         except _NotCapturable as error:
             self._refused = str(error)
             log.warning("%s runs without a CUDA graph: %s", self.name, error)
@@ -108,17 +116,33 @@ class GraphedProgram:
         return found
 
 
+@dataclasses.dataclass(frozen=True)
 class Beside:
-    """A program in two: what a graph holds, and what the host does at every call, whose results
-    have these places."""
+    """A program in two: what a graph holds, and what the host does before each replay.
 
-    def __init__(self, graphed: Program, host: Program, places: tuple[int, ...]) -> None:
-        self.graphed, self.host, self.places = graphed, host, places
+    given, taken: which inputs the host's part takes, and which the graph. The host's results are
+    those at `places`, then what it hands over to the graph, whose inputs they follow; memory:
+    shape, strides and type of each of these.
+    """
 
-    def added_to(self, results: list[Any]) -> list[Any]:
-        for place, made in zip(self.places, self.host([]), strict=True):
-            results[place] = made
+    graphed: Program
+    host: Program
+    given: tuple[int, ...]
+    taken: tuple[int, ...]
+    places: tuple[int, ...]
+    memory: tuple[tuple[Any, Any, torch.dtype], ...]
+
+    def put_in(self, made: Sequence[Any], results: list[Any]) -> list[Any]:
+        for place, one in zip(self.places, made, strict=False):
+            results[place] = one
         return results
+
+    def unfilled(self, device: torch.device) -> list[torch.Tensor]:
+        """Memory for what is handed over."""
+        return [
+            torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            for shape, strides, dtype in self.memory
+        ]
 
 
 class _NotCapturable(Exception):
@@ -153,6 +177,7 @@ class _Variant:
 
     def __init__(self, whole: GraphedProgram, args: Sequence[Any]) -> None:
         self.device, self.writes, self.returned = whole.device, whole.writes, whole.returned
+        self.beside = whole.beside
         self.program = whole.program if whole.beside is None else whole.beside.graphed
         self.lanes: list[_Lane] = []
         self.copied_results: set[int] = set()
@@ -160,12 +185,16 @@ class _Variant:
         self._seen = _addresses(args)
         self._misses = [0] * len(args)
 
-    def __call__(self, args: list[Any], loan: Loan | None) -> list[Any]:
+    def lane(self, args: list[Any]) -> _Lane:
+        """One that nobody needs; raises _NotCapturable."""
         addresses = _addresses(args)
         lane = self._free_lane(addresses)
         if lane is None:
             self._note_moves(addresses)
             lane = self._capture(args, addresses)
+        return lane
+
+    def replayed(self, lane: _Lane, args: list[Any], loan: Loan | None) -> list[Any]:
         return lane.replay(args, self.copied_results, self.writes, loan)
 
     def _free_lane(self, addresses: list[int]) -> _Lane | None:
@@ -192,8 +221,11 @@ class _Variant:
         if self.captures > _CAPTURES:
             raise _NotCapturable("its inputs are elsewhere at every call")
         copies = None if len(self.lanes) == _LANES - 1 else self.returned
-        copied = frozenset(k for k, arg in enumerate(args) if self._moves(k, arg))
-        lane = _Lane(self.program, self.device, args, copied, copies, self.returned)
+        handed = [] if self.beside is None else self.beside.unfilled(self.device)
+        moving = (k for k, arg in enumerate(args) if self._moves(k, arg))
+        copied = frozenset((*moving, *range(len(args), len(args) + len(handed))))
+        given = [*args, *handed]
+        lane = _Lane(self.program, self.device, given, copied, copies, self.returned)
         self.lanes.append(lane)
         return lane
 

@@ -35,22 +35,22 @@ def batch(unit: Unit) -> Unit:
         if isinstance(item, Group):
             run.append(item)
         else:
-            items.extend((*_batched(run), item))
+            items.extend((*_batched(run, unit), item))
             run = []
-    return unit.replace(items=(*items, *_batched(run)))
+    return unit.replace(items=(*items, *_batched(run, unit)))
 
 
-def _batched(run: list[Group]) -> list[Item]:
+def _batched(run: list[Group], unit: Unit) -> list[Item]:
     """The groups with alike ones together: a group moves up to the last of its kind if it needs
     nothing of what stands in between, and changes nothing of it."""
     if len(run) < 2:
         return list(run)
     places: list[list[Group]] = []
-    kinds: dict[Group, int] = {}
+    kinds: dict[object, int] = {}
     last_use: dict[Buffer, int] = {}
     last_write: dict[Buffer, int] = {}
     for group in run:
-        kind = like(group)
+        kind = like(group), *{unit.layouts[buffer].device for buffer in touched(group)}
         uses, writes = touched(group), written(group)
         earliest = max((last_write.get(buffer, 0) for buffer in uses), default=0)
         earliest = max((earliest, *(last_use.get(buffer, 0) for buffer in writes)))

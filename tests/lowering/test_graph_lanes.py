@@ -7,7 +7,8 @@ import ctypes
 import dynfix
 import pytest
 import torch
-from dynfix.lowering import pipeline, stored_graphs
+from dynfix.lowering import host_part, pipeline, stored_graphs
+from dynfix.lowering.graphs import host_scalars
 from dynfix.lowering.ir import Buffer
 from dynfix.lowering.unit import ExternCall, Layout, Ref, Unit
 from dynfix.runtime import cudagraphs
@@ -48,11 +49,17 @@ def programs(monkeypatch):
             return True
 
     def captured(program, device, given):
+        """Nothing is computed yet: what the program wrote is put back."""
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+        before = [each.detach().clone() for each in tensors]
         with contextlib.suppress(AttributeError):
             results = program(list(given))
+        for each, content in zip(tensors, before, strict=True):
+            each.data.copy_(content)
         return Graph(program, given, results), results
 
     monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
+    monkeypatch.setattr(host_part, "on_host", lambda buffer, unit: False)
     monkeypatch.setattr(pipeline, "_graph_device", lambda unit: torch.device("cpu"))
     monkeypatch.setattr(cudagraphs, "_captured", captured)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
@@ -198,7 +205,8 @@ def test_random_numbers_of_the_host_beside_a_graph(programs, monkeypatch, train)
     def of_host(item, unit):
         return isinstance(item, ExternCall) and "rand" in str(item.target)
 
-    monkeypatch.setattr(pipeline, "_is_of_host", of_host)
+    monkeypatch.setattr(host_part, "is_of_host", of_host)
+    monkeypatch.setattr(pipeline, "is_of_host", of_host)
 
     def fn(x):
         torch.rand([])  # which nobody needs
@@ -219,3 +227,57 @@ def test_random_numbers_of_the_host_beside_a_graph(programs, monkeypatch, train)
     name = "forward" if train else "inference"
     assert lanes(programs, name)
     assert any(p.beside is not None for p in programs if p.name == name)
+
+
+@pytest.fixture
+def small_on_the_host(monkeypatch):
+    """Tensors of fewer than 40 elements count as the host's, all others, and what is handed over,
+    as the device's."""
+
+    def is_on(value, kind):
+        return isinstance(value, torch.Tensor) and (value.numel() < 40) == (kind == "cpu")
+
+    def on_host(buffer, unit):
+        return unit.layouts[buffer].count < 40 and not buffer.name.startswith("ext")
+
+    monkeypatch.setattr(host_scalars, "_is_on", is_on)
+    monkeypatch.setattr(host_part, "on_host", on_host)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_step_whose_counts_are_on_the_host(programs, small_on_the_host, foreach):
+    """The host counts before each replay, and hands over what the device needs."""
+
+    def made():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 8, bias=False))
+        return net, torch.optim.AdamW(net.parameters(), lr=0.1, foreach=foreach)
+
+    def step(x, net, optimizer):
+        optimizer.zero_grad()
+        loss = net(x).square()
+        loss.backward(torch.ones_like(loss))
+        optimizer.step()
+        return loss.detach()
+
+    ours, theirs = made(), made()
+    call = dynfix.compile(step, mode="reduce-overhead")
+    for _ in range(12):
+        x = torch.randn(8, 6)
+        torch.testing.assert_close(call(x, *ours), step(x, *theirs), rtol=1e-4, atol=1e-4)
+    for one, two in zip(ours[0].parameters(), theirs[0].parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+        held, kept = ours[1].state[one], theirs[1].state[two]
+        assert held["step"].item() == kept["step"].item() == 12
+        torch.testing.assert_close(held["exp_avg_sq"], kept["exp_avg_sq"])
+    last = programs[-1]
+    assert last.beside.memory and any(variant.lanes for variant in last._variants.values())
+    assert "to_gpu" in last.beside.host.source and "to_gpu" not in last.beside.graphed.source
+
+
+def test_what_hangs_on_the_device_is_not_moved(small_on_the_host):
+    def fn(x, n):
+        return x * (n * x.sum())
+
+    found = dynfix.compile(fn)(torch.ones(64), torch.tensor(2.0))
+    torch.testing.assert_close(found, torch.full((64,), 128.0))

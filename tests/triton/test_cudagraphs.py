@@ -225,3 +225,72 @@ def test_what_a_forward_saves_is_read_where_it_is(monkeypatch):
     assert lanes and all(len(lane.copied) <= 1 for lane in lanes)  # the result's gradient
     lanes = [lane for variant in forward._variants.values() for lane in variant.lanes]
     assert lanes and all(lane.copied_results <= {0} for lane in lanes)
+
+
+@pytest.mark.parametrize(
+    "kind, how",
+    [
+        (torch.optim.AdamW, {"foreach": True}),
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.Adam, {"foreach": False}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.NAdam, {}),
+    ],
+)
+def test_whole_steps(monkeypatch, kind, how):
+    """The optimizer counts on the host, beside the graph; its learning rate moves."""
+    programs = []
+
+    class Watched(pipeline.GraphedProgram):
+        def __init__(self, *args):
+            super().__init__(*args)
+            programs.append(self)
+
+    monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
+
+    def step(x, net, optimizer):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    nets = network(), network()
+    ours, theirs = ((net, kind(net.parameters(), lr=0.01, **how)) for net in nets)
+    call, kept = dynfix.compile(step, mode=MODE), []
+    for turn in range(14):
+        if turn == 10:
+            for _, optimizer in (ours, theirs):
+                optimizer.param_groups[0]["lr"] = 0.003
+        x = torch.randn(16, 64, device="cuda")
+        kept.append((call(x, *ours), step(x, *theirs)))
+    for found, expected in kept:
+        same(found, expected)
+    for one, two in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        same(one, two)
+        for name, value in theirs[1].state[two].items():
+            same(ours[1].state[one][name], value)
+    assert any(v.lanes for p in programs for v in p._variants.values())
+
+
+def test_numbers_of_the_host():
+    """Without a graph as well, of several types, and in one that the caller captures."""
+
+    def fn(x, a, b, c):
+        return torch.where(c, x * (a + 1), x - b)
+
+    compiled = dynfix.compile(fn)
+    for turn in range(6):
+        x = torch.randn(5, 7, device="cuda")
+        numbers = torch.tensor(turn / 3), torch.tensor(turn), torch.tensor(turn % 2 == 0)
+        same(compiled(x, *numbers), fn(x, *numbers))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = compiled(x, *numbers)
+    del numbers
+    numbers = torch.tensor(5 / 3), torch.tensor(5), torch.tensor(False)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        same(made, fn(x, *numbers))
