@@ -45,8 +45,11 @@ _preserve_rng_state = aot_autograd.preserve_rng_state
 
 def _keep_generators() -> Any:
     """Tracing draws nothing; putting the generators back would, beside a thread that draws, give
-    that thread its numbers again."""
-    return contextlib.nullcontext() if in_background() else _preserve_rng_state()
+    that thread its numbers again. A GPU that nobody uses is not woken for it, nor asked by a
+    process that was forked, which may not use it."""
+    if in_background():
+        return contextlib.nullcontext()
+    return _preserve_rng_state() if torch.cuda.is_initialized() else torch.random.fork_rng([])
 
 
 aot_autograd.preserve_rng_state = _keep_generators

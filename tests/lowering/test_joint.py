@@ -406,3 +406,13 @@ def test_a_decomposition_is_replaced_after_it_was_used():
         assert step(zero) == 1
         decompose.replace_decomposition(step, lambda plain: lambda x: plain(x) * 5)
         assert step(zero) == 5
+
+
+def test_a_graph_of_the_host_wakes_no_gpu(monkeypatch):
+    def woken(*args):
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", woken)
+    x = torch.randn(3, requires_grad=True)
+    torch.testing.assert_close(compiled(lambda x: x.sin() * 2, x)(x), x.sin() * 2)
