@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from .graphs.host_scalars import TO_GPU
+from .host_scalars import TO_GPU
 from .ir import Buffer
 from .poly import is_known
 from .stages.storage import touched

@@ -49,7 +49,8 @@ def _keep_generators() -> Any:
     process that was forked, which may not use it."""
     if in_background():
         return contextlib.nullcontext()
-    return _preserve_rng_state() if torch.cuda.is_initialized() else torch.random.fork_rng([])
+    awake = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return _preserve_rng_state() if awake else torch.random.fork_rng([])
 
 
 aot_autograd.preserve_rng_state = _keep_generators

@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 
 from ..runtime.errors import LoweringError
 from .graphs import rnn
-from .graphs.host_scalars import APART
+from .host_scalars import APART
 from .ir import Buffer
 from .lowerings import (
     lower_index,

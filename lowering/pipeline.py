@@ -17,8 +17,8 @@ from .collection import uncollected
 from .graphs.constant_folding import fold_constants
 from .graphs.control_flow import compile_bodies, is_choice
 from .graphs.epilogues import join_activations
-from .graphs.host_scalars import move_host_scalars
 from .host_part import apart, is_of_host
+from .host_scalars import move_host_scalars
 from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Size, Unknown, hint
@@ -145,13 +145,13 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     beside, inputs = None, unit.inputs
     if parts.host is not None:
         inputs = parts.graphed.inputs
-        programs = (
+        graphed, host = (
             emit(part, _planned(part, target, options), launches)
             for part in (parts.graphed, parts.host)
         )
         handed = [parts.host.outputs[k] for k in range(len(parts.places), len(parts.host.outputs))]
         memory = tuple((r.shape, r.strides, r.dtype) for r in handed)
-        beside = Beside(*programs, parts.given, parts.taken, parts.places, memory)
+        beside = Beside(graphed, host, parts.given, parts.taken, parts.places, memory)
     places = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and ref.buffer in changed]
     return GraphedProgram(program, device, frozenset(places), unit.returned, beside)
 

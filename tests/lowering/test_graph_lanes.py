@@ -7,8 +7,7 @@ import ctypes
 import dynfix
 import pytest
 import torch
-from dynfix.lowering import host_part, pipeline, stored_graphs
-from dynfix.lowering.graphs import host_scalars
+from dynfix.lowering import host_part, host_scalars, pipeline, stored_graphs
 from dynfix.lowering.ir import Buffer
 from dynfix.lowering.unit import ExternCall, Layout, Ref, Unit
 from dynfix.runtime import cudagraphs

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 
-from ..registry import LOWERINGS
-from ..unit import KERNEL_DTYPES
-from .needed_nodes import needed
+from .graphs.needed_nodes import needed
+from .registry import LOWERINGS
+from .unit import KERNEL_DTYPES
 
 aten = torch.ops.aten
 _LIBRARY: Any = torch.library.Library("dynfix", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -135,8 +135,9 @@ class _Line:
 
     def call(self, target: Any, *args: Any) -> Node:
         with self.graph.inserting_after(self.last):
-            self.last = self.graph.call_function(target, args)
+            made = self.graph.call_function(target, args)
         values: Any = map_arg(args, lambda node: node.meta["val"])
         with self.mode:
-            self.last.meta["val"] = target(*values)
-        return self.last
+            made.meta["val"] = target(*values)
+        self.last = made
+        return made
