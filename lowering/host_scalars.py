@@ -106,7 +106,7 @@ def _is_of_host(node: Node) -> bool:
 
 def _put_first(gm: GraphModule, nodes: set[Node]) -> Node:
     """Put these nodes, which need one another alone, right behind the inputs; the last of them."""
-    last = [node for node in gm.graph.nodes if node.op == "placeholder"][-1]
+    last: Node = [node for node in gm.graph.nodes if node.op == "placeholder"][-1]
     for node in [each for each in gm.graph.nodes if each in nodes]:
         if node.op != "placeholder":
             last.append(node)
