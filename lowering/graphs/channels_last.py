@@ -51,7 +51,7 @@ def in_channels_last(
         if not _draws_alike(changed, before.drawn_from, after.drawn_from):
             return gm
         after = _run(changed, examples)
-    except Exception as error:  # a view that the other layout does not allow
+    except Exception as error:  # a view of another type, say, that the other layout does not allow
         log.debug("channels-last order does not fit: %s", error)
         return gm
     changed_aliases = (before.aliases ^ after.aliases) & before.versions.keys()
@@ -100,20 +100,33 @@ def _rewritten(graph: Graph, places: Sequence[str]) -> Graph:
             with graph.inserting_before(node):
                 for place in places:
                     _in_order(graph, node, place)
+        elif _is_view(node):  # which the other order may not allow
+            node.target = "reshape"
     return graph
+
+
+def _is_view(node: Node) -> bool:
+    """Of another shape, not of another type."""
+    of_type = any(isinstance(each, torch.dtype) for each in node.args)
+    named = node.op == "call_method" and node.target == "view"
+    return named and not node.kwargs and not of_type
 
 
 def _in_order(graph: Graph, node: Node, place: str) -> None:
     """One argument of a convolution, in channels-last order."""
     number = ("input", "weight").index(place)
     given: Any = node.args[number] if number < len(node.args) else node.kwargs[place]
-    asked: dict[str, Any] = {"memory_format": torch.channels_last}
-    made = graph.call_method("contiguous", (given,), asked)
-    made.meta.update(given.meta)
+    made = _contiguous(graph, given, memory_format=torch.channels_last)
     if number < len(node.args):
         node.update_arg(number, made)
     else:
         node.update_kwarg(place, made)
+
+
+def _contiguous(graph: Graph, given: Any, **order: Any) -> Node:
+    made = graph.call_method("contiguous", (given,), order)
+    made.meta.update((key, fact) for key, fact in given.meta.items() if key != "draws")
+    return made
 
 
 class _Run(Interpreter):
@@ -156,7 +169,7 @@ class _Run(Interpreter):
 
     def memories(self) -> list[Any]:
         """Of each result and each input, whose memory it lies in."""
-        given = (self.env[n] for n in self.module.graph.nodes if n.op == "placeholder")
+        given = (self.env[n] for n in self.graph.nodes if n.op == "placeholder")
         return [*map(_memory, self.results), *map(_memory, given)]
 
 
@@ -202,7 +215,7 @@ def _draws_alike(
         if name.endswith("_") or not before[node.name].is_contiguous():
             return False
         with gm.graph.inserting_before(node):
-            node.update_arg(0, gm.graph.call_method("contiguous", (node.args[0],)))
+            node.update_arg(0, _contiguous(gm.graph, node.args[0]))
     gm.recompile()
     return True
 
@@ -222,8 +235,7 @@ def _restore(gm: GraphModule, before: _Run, after: _Run) -> bool:
         result = results[k]
         if result not in copies:
             with gm.graph.inserting_before(output):
-                copies[result] = gm.graph.call_method("contiguous", (result,))
-            copies[result].meta.update(result.meta)
+                copies[result] = _contiguous(gm.graph, result)
         results[k] = memories[k] = copies[result]
     output.args = (type(given)(results) if isinstance(given, list | tuple) else results[0],)
     gm.recompile()
