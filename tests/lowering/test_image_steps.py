@@ -7,7 +7,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint, stored_graphs
-from dynfix.lowering.graphs import channels_last
+from dynfix.lowering.graphs import channels_last, pool_offsets
 from torch import nn
 from torch.nn import functional as F
 
@@ -223,6 +223,37 @@ def test_autocast(rewritten, graphs):
 def test_dropout_draws_as_in_eager(pool, rewritten):
     check(Net(0.3, pool), "sgd", plain, rtol=1e-3, atol=1e-4)
     assert rewritten and all(rewritten)
+
+
+def test_pooling_keeps_positions_in_windows(monkeypatch):
+    graphs, original = [], joint.compile_unit
+    monkeypatch.setattr(
+        joint, "compile_unit", lambda graph, *given: graphs.append(graph) or original(graph, *given)
+    )
+
+    def step(x, weight):
+        F.max_pool2d(x * weight, 2).square().sum().backward()
+        found, weight.grad = weight.grad, None
+        return found
+
+    call = dynfix.compile(step)
+    for _ in range(3):
+        x, weight = torch.randn(2, 3, 6, 8), torch.randn(3, 1, 1, requires_grad=True)
+        torch.testing.assert_close(call(x, weight), step(x, weight))
+    targets = {node.target for node in graphs[0].graph.nodes}
+    assert pool_offsets.BACKWARD in targets and pool_offsets.PLACES not in targets
+
+
+def test_gradients_of_another_order_take_memory_once(rewritten, monkeypatch):
+    programs = []
+    original = joint.compile_unit
+    monkeypatch.setattr(
+        joint, "compile_unit", lambda *given: programs.append(original(*given)) or programs[-1]
+    )
+    check(Net(), "sgd", kept, turns=3, rtol=1e-3, atol=1e-4)
+    assert programs
+    for program in programs:
+        assert "aten_empty" not in program.source
 
 
 def changes_of_order(graph):
