@@ -116,17 +116,34 @@ def _in_order(graph: Graph, node: Node, place: str) -> None:
     """One argument of a convolution, in channels-last order."""
     number = ("input", "weight").index(place)
     given: Any = node.args[number] if number < len(node.args) else node.kwargs[place]
-    made = _contiguous(graph, given, memory_format=torch.channels_last)
+    if place == "input":
+        made = graph.call_function(image_in_order, (given,))
+        _describe(made, given)
+    else:
+        made = _contiguous(graph, given, memory_format=torch.channels_last)
     if number < len(node.args):
         node.update_arg(number, made)
     else:
         node.update_kwarg(place, made)
 
 
+def image_in_order(image: torch.Tensor) -> torch.Tensor:
+    """The image in channels-last order; one of a single channel, which is in both orders, with the
+    strides by which the library takes it for that one. Runs while the graph is traced."""
+    if image.dim() == 4 and image.shape[1] == 1:
+        count, _, height, width = image.shape
+        return image.reshape(count, height, width, 1).permute(0, 3, 1, 2)
+    return image.contiguous(memory_format=torch.channels_last)
+
+
 def _contiguous(graph: Graph, given: Any, **order: Any) -> Node:
     made = graph.call_method("contiguous", (given,), order)
-    made.meta.update((key, fact) for key, fact in given.meta.items() if key != "draws")
+    _describe(made, given)
     return made
+
+
+def _describe(made: Node, given: Node) -> None:
+    made.meta.update((key, fact) for key, fact in given.meta.items() if key != "draws")
 
 
 class _Run(Interpreter):

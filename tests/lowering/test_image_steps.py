@@ -225,6 +225,20 @@ def test_dropout_draws_as_in_eager(pool, rewritten):
     assert rewritten and all(rewritten)
 
 
+def test_images_of_one_channel(rewritten, graphs):
+    class Gray(Net):
+        def forward(self, x):
+            return super().forward(x[:, :1])
+
+    net = Gray()
+    net.stem = nn.Conv2d(1, 16, 3, bias=False)
+    check(net, "sgd", plain, turns=3, rtol=1e-3, atol=1e-4)
+    assert rewritten and all(rewritten)
+    for graph in graphs:
+        made = [n.meta["val"] for n in graph.graph.nodes if str(n.target) == CONVOLUTIONS[0]]
+        assert all(image.is_contiguous(memory_format=MEMORY) for image in made)
+
+
 def test_pooling_keeps_positions_in_windows(monkeypatch):
     graphs, original = [], joint.compile_unit
     monkeypatch.setattr(
