@@ -33,6 +33,7 @@ from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
 from .graphs.masked_writes import choose_under_masks
+from .graphs.pool_offsets import keep_offsets
 from .graphs.random_numbers import with_seeds
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
@@ -146,6 +147,7 @@ def compile_graph(
             with_seeds(graph)
             effect_tokens.without_tokens(graph)
             if kind != "backward":
+                keep_offsets(graph)  # a step that differentiates inside is no joint graph
                 return compiled(graph)
             conjugates.take_resolved(graph)
             made: Callable[..., Any] = missing_gradients.backward(graph, compiled)

@@ -16,6 +16,7 @@ from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.report import log
+from .channels_last import image_in_order
 from .fakes import DispatchMode, PacedFakeMode
 from .result_strides import all_as_recorded
 
@@ -32,7 +33,7 @@ _KEPT_META = ("stack_trace", "origin")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 _NAMESPACES = ("aten", "prims", "prim")  # of operators that only do what their schema says
 # Modes may be set to what they are; attributes are tensors (`x.mT`).
-_LISTED = (all_as_recorded, torch._C._set_grad_enabled, getattr)
+_LISTED = (all_as_recorded, image_in_order, torch._C._set_grad_enabled, getattr)
 
 
 class _Unusual(Exception):

@@ -149,7 +149,7 @@ POOLING: dict[Any, Callable[..., Any]] = {aten.max_pool2d_with_indices.default: 
 
 def keep_offsets(joint: GraphModule) -> None:
     """Let the backward of a pooling take the offsets in place of its input and of the places that
-    are made of them."""
+    are made of them, which then are not made."""
     backward = aten.max_pool2d_with_indices_backward.default
     for node in joint.graph.find_nodes(op="call_function", target=backward):
         grad, x, *given, found = node.args
@@ -159,3 +159,5 @@ def keep_offsets(joint: GraphModule) -> None:
         windows = *map(_pair, (given[0], given[1] or given[0], *given[2:4])), given[4]
         node.target = BACKWARD
         node.args = (grad, offsets, size, is_channels_last(x.meta["val"]), *windows)
+        if not found.users:
+            joint.graph.erase_node(found)

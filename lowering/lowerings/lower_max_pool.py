@@ -11,7 +11,7 @@ import torch
 from .. import sizes
 from ..graphs import pool_offsets
 from ..ir import IndexValue, Reduced, Select, Value
-from ..poly import Size
+from ..poly import Size, is_known
 from ..registry import Unsupported, lowers
 from ..sizes import Index
 from ..unit import Ref
@@ -241,11 +241,27 @@ def _scattered(ctx: Context, target: Ref, grad: Ref, place: Callable[[Coordinate
         (*target.strides[:-2], target.strides[-1]),
     )
 
-    def where(at: Coordinates) -> Coordinates:
-        return (*at[:-2], indirect(place(at), height * width))
+    order = _by_distance(target)
 
-    ctx.scatter(planes, grad.shape, grad.load, where, "sum")
+    def straight(at: Coordinates) -> Coordinates:
+        return tuple(at[order.index(d)] for d in range(len(order)))
+
+    def where(at: Coordinates) -> Coordinates:
+        window = straight(at)
+        return (*window[:-2], indirect(place(window), height * width))
+
+    shape = tuple(grad.shape[d] for d in order)
+    ctx.scatter(planes, shape, lambda at: grad.load(straight(at)), where, "sum")
     return target
+
+
+def _by_distance(image: Ref) -> list[int]:
+    """The axes with those last whose elements lie closer than the places of a plane: channels in
+    channels-last order. Windows of one plane keep their order, in which their sums are made."""
+    axes, steps = range(len(image.shape)), image.strides
+    known = all(map(is_known, steps))
+    near = [d for d in axes[:-2] if known and 0 < steps[d] < steps[-1]]
+    return [*(d for d in axes if d not in near), *near]
 
 
 @lowers(aten.max_pool2d_with_indices_backward.default)

@@ -5,9 +5,16 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from ..ir import Buffer, Nest, nest_loads
 from ..unit import ExternCall, Item, Ref, Symbol, Unit, leaves
 from .axes import canonical
+
+aten = torch.ops.aten
+_EMPTY = frozenset(  # what a copy into new memory leaves behind
+    (aten.empty_permuted.default, aten.empty_strided.default, aten.new_empty_strided.default)
+)
 
 
 def simplify(unit: Unit) -> Unit:
@@ -17,12 +24,14 @@ def simplify(unit: Unit) -> Unit:
 
 def drop_dead(unit: Unit) -> list[Item]:
     """Items without nests whose results are never read. Extern calls stay, for they may have
-    effects, but lose such results."""
+    effects, but lose such results; those that only take memory go."""
     wanted = {*_names(unit.outputs), *unit.given_buffers()}
     kept: list[Item] = []
     for item in reversed(unit.items):
         if isinstance(item, ExternCall):
             item = dataclasses.replace(item, result=_read(item.result, wanted))
+            if item.target in _EMPTY and item.result is None:
+                continue
             wanted.update(_names((item.args, item.kwargs)))
         elif isinstance(item, Nest):
             if not any(store.buffer in wanted for store in item.stores):

@@ -86,3 +86,107 @@ def test_random_numbers_are_drawn_in_the_order_of_eager(draw):
                 torch.manual_seed(seed)
                 results.append(called(x))
             torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+class Pair(nn.Module):
+    def __init__(self, between):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3)
+        self.between = between
+
+    def forward(self, x):
+        y = self.second(self.first(x))
+        return self.between(y)
+
+
+def _written_through_rows(y):
+    rows = y.reshape(y.shape[0], -1)
+    rows.mul_(2)
+    return y + 1
+
+
+def _written_through_a_view(y):
+    y.view(-1, y.shape[3]).mul_(2)
+    return y + 1
+
+
+def _written_through_contiguous(y):
+    y.contiguous().add_(1)
+    return y * 2
+
+
+def _written_beside_a_copy(y):
+    other = y.contiguous(memory_format=torch.channels_last)
+    y.mul_(2)
+    return y + other
+
+
+def _written_beside_rows(y):
+    rows = y.flatten(1)
+    y.mul_(2)
+    return rows.sum(1)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        _written_through_rows,
+        _written_through_a_view,
+        _written_through_contiguous,
+        _written_beside_a_copy,
+        _written_beside_rows,
+    ],
+)
+def test_writes_reach_what_they_reach_in_eager(between):
+    model = Pair(between)
+    call = dynfix.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 3, 8, 7)
+            torch.testing.assert_close(call(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("between", [lambda y: (y, y.flatten(1)), lambda y: (y, y.contiguous())])
+def test_results_share_memory_as_in_eager(between):
+    model = Pair(between)
+    call = dynfix.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            first, second = call(torch.randn(2, 3, 8, 7))
+            first.zero_()
+            assert not second.any()
+
+
+def test_a_run_that_fails_leaves_no_autocast():
+    def function(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x).float()
+
+    model = Pair(lambda y: y.view(torch.int32).view(torch.bfloat16))
+    call = dynfix.compile(function)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 3, 7, 8)
+            torch.testing.assert_close(call(x), function(x), rtol=0.05, atol=0.05)
+            assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_convolution_of_what_is_drawn(rewritten):
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Dropout(0.5), nn.Conv2d(16, 16, 3))
+    call = dynfix.compile(model)
+    for seed in range(3):
+        x, results = torch.randn(2, 3, 7, 8), []
+        for called in (call, model):
+            torch.manual_seed(seed)
+            results.append(called(x))
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    assert all(rewritten)
+
+
+def test_views_of_images(rewritten):
+    model = Pair(lambda y: y.view(y.shape[0], -1) * 2)
+    call = dynfix.compile(model)
+    for _ in range(3):
+        x = torch.randn(2, 3, 7, 8)
+        torch.testing.assert_close(call(x), model(x), rtol=1e-4, atol=1e-5)
+    assert all(rewritten)
