@@ -7,6 +7,7 @@ import sys
 import textwrap
 import types
 
+import forked
 import pytest
 import torch
 from dynfix.rewriter import catalogue
@@ -20,11 +21,9 @@ MAIN = (
 )
 
 
-def python(arguments, folder):
+def python(arguments, folder, start=forked.run):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True
-    )
+    done = start([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -36,14 +35,14 @@ def script(tmp_path):
     """`script(text)` gives a function that runs it under dynrun with options, and checks python's
     exit and output."""
 
-    def write(text):
+    def write(text, start=forked.run):
         (tmp_path / "script.py").write_text(textwrap.dedent(text))
         if text not in WANTED:
-            WANTED[text] = python(["script.py"], tmp_path)
+            WANTED[text] = python(["script.py"], tmp_path, start)
         wanted = WANTED[text]
 
-        def run(*options):
-            got = python(["-c", MAIN, *options, "script.py"], tmp_path)
+        def run(*options, start=forked.run):
+            got = python(["-c", MAIN, *options, "script.py"], tmp_path, start)
             assert got[:2] == wanted[:2], got[2]
             return got[2], wanted[2]
 
@@ -84,7 +83,7 @@ TRAINING = """
     ids=" ".join,
 )
 def test_training_and_evaluation(script, options):
-    error, _ = script(TRAINING)(*options)
+    error, _ = script(TRAINING)(*options, start=subprocess.run)
     assert error == ""
 
 
@@ -178,7 +177,8 @@ def test_disable_compiles_nothing(script):
 
 
 def test_forks_threads_and_exits_are_pythons(script):
-    error, wanted = script("""
+    error, wanted = script(
+        """
         import atexit, os, sys, threading
         import torch
         net = torch.nn.Linear(3, 2)
@@ -199,12 +199,15 @@ def test_forks_threads_and_exits_are_pythons(script):
             os._exit(3)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         sys.exit("the last word")
-    """)("--backend", "eager", "--eager-calls", "1")
+    """,
+        subprocess.run,
+    )("--backend", "eager", "--eager-calls", "1", start=subprocess.run)
     assert error == wanted
 
 
 def test_torch_is_loaded_by_the_script_not_before(script):
-    error, _ = script("""
+    error, _ = script(
+        """
         import os, sys
         print("torch" in sys.modules)
         os.environ["OMP_NUM_THREADS"] = "1"
@@ -212,7 +215,9 @@ def test_torch_is_loaded_by_the_script_not_before(script):
         print(torch.__spec__.loader is torch.__loader__, "exec_module" in vars(torch.__loader__))
         print(torch.get_num_threads())
         print([type(f).__name__ for f in sys.meta_path if "dynfix" in type(f).__module__ and "editable" not in str(f)])
-    """)()
+    """,
+        subprocess.run,
+    )(start=subprocess.run)
     assert error == ""
 
 
