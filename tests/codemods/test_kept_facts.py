@@ -7,8 +7,6 @@ from dynfix.codemods.trace import kept_facts, traced_program
 
 from . import support
 
-pytestmark = pytest.mark.usefixtures("forked_runs")
-
 pytest.importorskip("torch")
 MODEL = """import torch
 from torch import nn
