@@ -2,6 +2,7 @@
 before it, and no torch tests where torch is not installed."""
 
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
@@ -25,6 +26,22 @@ def seeded():
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    _let_torch_trace_nothing()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    _let_torch_trace_nothing()
+
+
+def _let_torch_trace_nothing():
+    """pytest listens to loggers that hand nothing on; where anybody listens to this one, torch
+    writes out each graph that it makes."""
+    logging.getLogger("torch.__trace").handlers.clear()
 
 
 def pytest_ignore_collect(collection_path: Path, config):
