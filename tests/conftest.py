@@ -58,6 +58,8 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(items):
+    # Each worker takes whole files: the one that takes longest comes first, so that none waits for it.
+    items.sort(key=lambda item: item.path.name != "test_interpreter.py")
     if any(item.get_closest_marker("gpu") is not None for item in items) and not _has_cuda():
         for item in items:
             if item.get_closest_marker("gpu") is not None:
