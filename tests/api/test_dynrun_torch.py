@@ -475,6 +475,12 @@ def test_the_second_question_has_the_answer_of_the_first(session):
     assert session.calls._watch.turns == 9
 
 
+WHY = (
+    "args[0].__dict__['_modules']['0'].__dict__['_modules']['head'].__dict__['merged'] (model.py:9)"
+    " was False, is True"
+)
+
+
 def test_the_summary_names_places_and_ways_out():
     def site(code):
         return catalogue.Site(catalogue.REASONS[code], "model.py", 7, "x.item()")
@@ -482,12 +488,16 @@ def test_the_summary_names_places_and_ways_out():
     recording = types.SimpleNamespace(
         segments=[1, 2], sites=(site("DYN101"), site("DYN001")), compile_times={"capture": 1.5}
     )
-    entry = types.SimpleNamespace(recordings=[recording], recompiles=["x is 2"], switchovers=[])
+    entry = types.SimpleNamespace(
+        recordings=[recording], recompiles=["x is 2", WHY], switchovers=[]
+    )
     text = summary.summary([("Net", entry)], None)
     first, *rest = text.splitlines()
-    assert "1 function, 2 graphs, 2 breaks, 1 recompile, 1.5 s of compiling" in first
+    assert "1 function, 2 graphs, 2 breaks, 2 recompiles, 1.5 s of compiling" in first
     assert any("model.py:7" in line and "`dynfix rule DYN101`" in line for line in rest)
     assert any(
         "model.py:7" in line and "DYN001" in line and "dynfix rule" not in line for line in rest
     )
     assert "  recompiled Net: x is 2" in rest
+    merged = next(line for line in rest if "merged" in line).replace("\\", "")
+    assert merged == "  recompiled Net: args[0][0].head.merged (model.py:9) was False, is True"
