@@ -2,6 +2,7 @@
 before it, and no torch tests where torch is not installed."""
 
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
@@ -27,6 +28,22 @@ def seeded():
         torch.manual_seed(0)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    _let_torch_trace_nothing()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    _let_torch_trace_nothing()
+
+
+def _let_torch_trace_nothing():
+    """pytest listens to loggers that hand nothing on; where anybody listens to this one, torch
+    writes out each graph that it makes."""
+    logging.getLogger("torch.__trace").handlers.clear()
+
+
 def pytest_ignore_collect(collection_path: Path, config):
     """Leave out what imports torch, directly or through dynfix, where it is not installed: test
     files, and folders whose conftest.py does."""
@@ -41,6 +58,8 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(items):
+    # Each worker takes whole files: the one that takes longest comes first, so that none waits for it.
+    items.sort(key=lambda item: item.path.name != "test_interpreter.py")
     if any(item.get_closest_marker("gpu") is not None for item in items) and not _has_cuda():
         for item in items:
             if item.get_closest_marker("gpu") is not None:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
 from ..graphs.random_numbers import redrawn
 from . import missing_gradients, turned_gradients
-from .eager_history import EagerHistory, Lead, absent, savers, with_zeros
+from .call_modes import autocasts, cuda_state, generators
+from .eager_history import EagerHistory, absent, savers, with_zeros
 from .native_nodes import with_node
 from .plain_calls import program_in
 
@@ -112,7 +113,7 @@ class Differentiable:
         self._when_native.clear()
 
     def _history(self) -> EagerHistory:
-        return EagerHistory(self.module, self.metas, _autocasts(), self.kept_under)
+        return EagerHistory(self.module, self.metas, autocasts(), self.kept_under)
 
     def _in_order(self, tensors: tuple[Any, ...]) -> list[Any]:
         """The inputs; leaves with a node each, which autograd comes to in the order in which eager
@@ -150,6 +151,7 @@ class Differentiable:
         cls.dynfix_taken = getattr(cls, "taken", None)
         history = self._history()
         cls.dynfix_leads = staticmethod(functools.cache(lambda: history.leads(targets)))
+        cls.dynfix_made_of = staticmethod(functools.cache(lambda: history.made_of(targets)))
         cls.dynfix_strides = staticmethod(
             functools.cache(lambda given: history.gradient_strides(targets, given))
         )
@@ -171,8 +173,8 @@ class Call:
         if copied:
             self.tensors = tuple(_copy(t) if i in copied else t for i, t in enumerate(tensors))
         self.rng = torch.random.get_rng_state() if owner.random else None
-        self.cuda = _cuda_state(tensors) if owner.random else None
-        self.autocast = _autocasts() if torch._C._is_any_autocast_enabled() else ()
+        self.cuda = cuda_state(tensors) if owner.random else None
+        self.autocast = autocasts() if torch._C._is_any_autocast_enabled() else ()
 
     @classmethod
     def of(cls, owner: Differentiable, tensors: tuple[Any, ...], versions: list[int]) -> "Call":
@@ -196,11 +198,11 @@ class Call:
         """The call is over: its own writes count no longer."""
         self.versions = _versions(self.tensors)
 
-    def serves(self, given: Sequence[Any], leads: Callable[[], Sequence[Lead]]) -> bool:
-        """Whether a backward with these gradients has to run the graph again, and can: one that is
-        to be differentiated, one of a batch of gradients (`is_grads_batched=True`), which programs
-        cannot take, or one after another that did not come by here."""
-        needed = frozenset[int]() if self.released is None else savers(given, leads())
+    def serves(self, given: Sequence[Any], cls: Any) -> bool:
+        """Whether a backward of `cls` with these gradients has to run the graph again, and can: one
+        that is to be differentiated, one of a batch of gradients (`is_grads_batched=True`), which
+        programs cannot take, or one after another that did not come by here."""
+        needed = frozenset[int]() if self.released is None else savers(given, cls.dynfix_leads())
         if self.released is not None and needed & self.released:
             return False
         if torch.is_grad_enabled():
@@ -208,15 +210,24 @@ class Call:
             return not self.unfit()
         if _is_batched(_VMAP):
             return not self.unfit()
-        return self.released is not None and not (needed and self.unfit())
+        return self.released is not None and not (needed and self.unfit_for(given, cls))
 
     def unfit(self) -> bool:
         """Whether an input that counts is no longer what it was."""
         return any(_changed(self.tensors[k], self.versions[k]) for k in self.owner.read)
 
+    def unfit_for(self, given: Sequence[Any], cls: Any) -> bool:
+        """The same of those that the differentiated results are computed from: an optimizer may
+        have written the parameters of other results."""
+        if self.owner.writes or not self.unfit():
+            return self.unfit()
+        pairs = list(zip(given, cls.dynfix_made_of(), strict=False))
+        changed = {k for k in self.owner.read if _changed(self.tensors[k], self.versions[k])}
+        return not pairs or any(grad is not None and changed & made for grad, made in pairs)
+
     def again(self) -> tuple[list[Any], Any]:
         """The inputs, each a leaf-like view of its own, and the results of the graph on them."""
-        with torch.enable_grad(), _generators(self.rng, self.cuda), contextlib.ExitStack() as stack:
+        with torch.enable_grad(), generators(self.rng, self.cuda), contextlib.ExitStack() as stack:
             inputs = [
                 tensor.clone() if position in (self.owner.writes or ()) else _view(tensor)
                 for position, tensor in enumerate(self.tensors)
@@ -262,40 +273,6 @@ def _version(tensor: Any) -> int:
 
 def _changed(tensor: Any, version: int) -> bool:
     return tensor is None or _version(tensor) != version
-
-
-def _cuda_state(tensors: tuple[Any, ...]) -> Any:
-    device = next((t.device for t in tensors if isinstance(t, torch.Tensor) and t.is_cuda), None)
-    return None if device is None else (device, torch.cuda.get_rng_state(device))
-
-
-def _autocasts() -> tuple[Callable[[], Any], ...]:
-    """Makers of the autocast contexts that are in force."""
-    return tuple(
-        functools.partial(torch.autocast, kind, torch.get_autocast_dtype(kind))
-        for kind in ("cpu", "cuda")
-        if torch.is_autocast_enabled(kind)
-    )
-
-
-@contextlib.contextmanager
-def _generators(rng: Any, cuda: Any) -> Iterator[None]:
-    """The random generators as they were, and back."""
-    if rng is None:
-        yield
-        return
-    now = torch.random.get_rng_state()
-    torch.random.set_rng_state(rng)
-    if cuda is not None:
-        device, state = cuda
-        cuda_now = torch.cuda.get_rng_state(device)
-        torch.cuda.set_rng_state(state, device)
-    try:
-        yield
-    finally:
-        torch.random.set_rng_state(now)
-        if cuda is not None:
-            torch.cuda.set_rng_state(cuda_now, device)
 
 
 def _way(result: Any) -> tuple[int, ...] | None:
@@ -351,7 +328,7 @@ def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: A
     if all(grad is None for grad in given):
         return (None,) * len(ctx.needs_input_grad)
     leads = ctx._forward_cls.dynfix_leads
-    again = call is not None and call.serves(given, leads)
+    again = call is not None and call.serves(given, ctx._forward_cls)
     none = absent(given, leads()) if missing else frozenset[int]()
     if call is not None and not _keeps_graph():
         if missing or again:

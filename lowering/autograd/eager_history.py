@@ -11,6 +11,8 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ...runtime import result_memory
 from ...runtime.report import log
@@ -37,8 +39,10 @@ class EagerHistory:
         self.kept_under = kept_under
 
     @contextlib.contextmanager
-    def _run(self) -> Iterator[tuple[list[Any], Any]]:
-        """The graph run on fakes: its inputs and results."""
+    def _run(
+        self, watched: Callable[[list[Any]], contextlib.AbstractContextManager[Any]] | None = None
+    ) -> Iterator[tuple[list[Any], Any]]:
+        """The graph run on fakes, in the context `watched(inputs)`: its inputs and results."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
@@ -46,7 +50,9 @@ class EagerHistory:
                 stack.enter_context(make())
             stack.enter_context(PacedFakeMode(allow_non_fake_inputs=True))
             inputs = [meta.fake() for meta in self.metas]
-            yield inputs, self.module.forward(*inputs)
+            with contextlib.nullcontext() if watched is None else watched(inputs):
+                results = self.module.forward(*inputs)
+            yield inputs, results
 
     def leads(self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]) -> tuple["Lead", ...]:
         """For each tensor that `targets(inputs, results)` gives: where its gradient leads. Empty
@@ -70,6 +76,24 @@ class EagerHistory:
                 return tuple(_lead(target, places) for target in targets(inputs, results))
         except Exception as error:
             log.info("which gradients are None in eager is not known: %s", error)
+            return ()
+
+    def made_of(
+        self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]
+    ) -> tuple[frozenset[int], ...]:
+        """For each tensor that `targets(inputs, results)` gives: the inputs that it is computed
+        from. Empty where that is not known."""
+        try:
+            sources: list[Sources] = []
+
+            def watched(inputs: list[Any]) -> Sources:
+                sources.append(Sources(inputs))
+                return sources[0]
+
+            with self._run(watched) as (inputs, results):
+                return tuple(map(sources[0].of, targets(inputs, results)))
+        except Exception as error:
+            log.info("what the results are computed from is not known: %s", error)
             return ()
 
     def gradient_strides(
@@ -118,6 +142,45 @@ def _gradient_strides(
     found = iter(torch.autograd.grad(outs, wanted, seeds, allow_unused=True))
     grads = [next(found) if any(each is w for w in wanted) else None for each in inputs]
     return tuple(None if grad is None else (tuple(grad.shape), grad.stride()) for grad in grads)
+
+
+class Sources(TorchFunctionMode):
+    """From which of the inputs the contents of each memory come."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        super().__init__()
+        self._of: dict[int, frozenset[int]] = {}
+        self._memories: list[Any] = []  # none of which another one may take the place of
+        for index, each in enumerate(inputs):
+            if isinstance(each, torch.Tensor):
+                self._add(each, frozenset((index,)))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = _tensors((args, kwargs))
+        versions = [each._version for each in given]
+        result = func(*args, **(kwargs or {}))
+        came = frozenset[int]().union(*map(self.of, given))
+        written = (e for e, v in zip(given, versions, strict=True) if e._version != v)
+        for each in (*_tensors(result), *written):
+            self._add(each, came)
+        return result
+
+    def of(self, tensor: Any) -> frozenset[int]:
+        if not isinstance(tensor, torch.Tensor):
+            return frozenset()
+        return self._of.get(_memory(tensor), frozenset())
+
+    def _add(self, tensor: torch.Tensor, came: frozenset[int]) -> None:
+        self._memories.append(tensor.untyped_storage())
+        self._of[_memory(tensor)] = self.of(tensor) | came
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 class Lead(NamedTuple):

@@ -44,7 +44,10 @@ def check(maker: RecipeMaker) -> None:
             made = recipe.make(_Rehearsal(maker.leaves))
             same = _alike(made, obj, {})
         except Exception as error:
-            raise CannotRebuild(f"a {type(obj).__name__} made in the call: {error}") from None
+            name = type(obj).__name__
+            raise CannotRebuild(
+                f"a {name} that the call makes cannot be made again: {error}"
+            ) from None
         if not same:
             raise CannotRebuild(f"a {type(obj).__name__} does not describe itself as it is")
 

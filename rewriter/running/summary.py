@@ -8,6 +8,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+_AS_IN_SOURCE = [
+    (re.compile(pattern), written)
+    for pattern, written in (
+        (r"\.__dict__\['_(?:modules|parameters|buffers)'\]\['(\d+)'\]", r"[\1]"),
+        (r"\.__dict__\['_(?:modules|parameters|buffers)'\]\['(\w+)'\]", r".\1"),
+        (r"\.__dict__\['(\w+)'\]", r".\1"),
+    )
+]
 _OWN_PLACE = re.compile(r" \([^()]*rewriter/module_class\.py:\d+\)")
 SHOWN = 12  # breaks, and reasons to record again, that a summary shows
 
@@ -122,8 +130,12 @@ def _break(site: Any) -> str:
 
 
 def _users(why: str) -> str:
-    """Without places in this package: the call of a module is a function of ours."""
-    return _OWN_PLACE.sub("", why)
+    """Without places in this package: the call of a module is a function of ours. Attributes and
+    submodules are written as in source, not by the dicts in which a guard finds them."""
+    why = _OWN_PLACE.sub("", why)
+    for pattern, written in _AS_IN_SOURCE:
+        why = pattern.sub(written, why)
+    return why
 
 
 def _sites(entry: Any) -> list[Any]:

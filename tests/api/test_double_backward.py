@@ -112,6 +112,44 @@ def test_an_input_written_in_between_is_an_error_as_in_eager():
         grad.sum().backward()
 
 
+class Heads(nn.Module):
+    """The second result needs no parameter of the first, the third one its value alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        a = self.a(x).relu()
+        b = x.clone()
+        b.mul_(2)
+        return a, self.b(b).tanh(), a.detach().sin() * self.b.weight[0].exp()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_results_with_an_optimizer_each(backend):
+    """The update after the first backward is no reason to refuse the second; where the result was
+    made of what was updated, the gradient is refused, not wrong."""
+    net = Heads()
+    compiled = dynfix.compile(net, backend=backend)
+    optimizer = torch.optim.SGD(net.a.parameters(), 0.1)
+    for call in range(4):
+        x, state = torch.randn(3, 4), {k: v.clone() for k, v in net.state_dict().items()}
+        found = []
+        for function in (net, compiled):
+            net.load_state_dict(state)
+            net.zero_grad()
+            first, second, third = function(x)
+            for result in (first, second):
+                result.square().mean().backward()
+                optimizer.step()
+            found.append([p.grad.clone() for p in net.parameters()])
+        torch.testing.assert_close(*found)
+        if call:
+            with pytest.raises(RuntimeError, match="a second time"):
+                third.sum().backward()
+
+
 def test_inputs_are_not_kept_after_the_backward():
     import gc
     import weakref

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 
+import forked
 import pytest
 
 pytest.importorskip("torch")
@@ -39,9 +40,8 @@ FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)
 def run(arguments, folder, setup="", **env):
     (folder / "script.py").write_text(textwrap.dedent(SCRIPT.format(setup=setup)))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **env}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True
-    )
+    start = subprocess.run if setup == FULL_DISK else forked.run  # which writes to files
+    done = start([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -125,5 +125,5 @@ def test_what_a_script_logs_and_catches_is_its_own(tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(CAUGHT))
     command = [sys.executable, "-c", MAIN, "--eager-calls", "1", "script.py"]
     env = {**os.environ, "DYNFIX_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = forked.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.stdout == "['<module>', '_call', 'forward']\nINFO:root:the end\n", done.stderr

@@ -6,12 +6,12 @@ import contextlib
 import io
 import linecache
 import os
-import subprocess
 import sys
 import textwrap
 import traceback
 import types
 
+import forked
 import pytest
 import torch
 from dynfix.rewriter.outline.step_driver import DRIVER, with_drivers
@@ -444,7 +444,7 @@ def test_the_command_names_the_step(tmp_path):
     (tmp_path / "script.py").write_text("import training\nprint(training.train(4).item())\n")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     runs = [
-        subprocess.run(
+        forked.run(
             [sys.executable, *options, "script.py"],
             cwd=tmp_path, env=env, capture_output=True, text=True,
         )

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import types
 
+import forked
 import pytest
 import torch
 from dynfix.rewriter import catalogue
@@ -20,11 +21,9 @@ MAIN = (
 )
 
 
-def python(arguments, folder):
+def python(arguments, folder, start=forked.run):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True
-    )
+    done = start([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -36,14 +35,14 @@ def script(tmp_path):
     """`script(text)` gives a function that runs it under dynrun with options, and checks python's
     exit and output."""
 
-    def write(text):
+    def write(text, start=forked.run):
         (tmp_path / "script.py").write_text(textwrap.dedent(text))
         if text not in WANTED:
-            WANTED[text] = python(["script.py"], tmp_path)
+            WANTED[text] = python(["script.py"], tmp_path, start)
         wanted = WANTED[text]
 
-        def run(*options):
-            got = python(["-c", MAIN, *options, "script.py"], tmp_path)
+        def run(*options, start=forked.run):
+            got = python(["-c", MAIN, *options, "script.py"], tmp_path, start)
             assert got[:2] == wanted[:2], got[2]
             return got[2], wanted[2]
 
@@ -84,7 +83,7 @@ TRAINING = """
     ids=" ".join,
 )
 def test_training_and_evaluation(script, options):
-    error, _ = script(TRAINING)(*options)
+    error, _ = script(TRAINING)(*options, start=subprocess.run)
     assert error == ""
 
 
@@ -178,7 +177,8 @@ def test_disable_compiles_nothing(script):
 
 
 def test_forks_threads_and_exits_are_pythons(script):
-    error, wanted = script("""
+    error, wanted = script(
+        """
         import atexit, os, sys, threading
         import torch
         net = torch.nn.Linear(3, 2)
@@ -199,12 +199,15 @@ def test_forks_threads_and_exits_are_pythons(script):
             os._exit(3)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         sys.exit("the last word")
-    """)("--backend", "eager", "--eager-calls", "1")
+    """,
+        subprocess.run,
+    )("--backend", "eager", "--eager-calls", "1", start=subprocess.run)
     assert error == wanted
 
 
 def test_torch_is_loaded_by_the_script_not_before(script):
-    error, _ = script("""
+    error, _ = script(
+        """
         import os, sys
         print("torch" in sys.modules)
         os.environ["OMP_NUM_THREADS"] = "1"
@@ -212,7 +215,9 @@ def test_torch_is_loaded_by_the_script_not_before(script):
         print(torch.__spec__.loader is torch.__loader__, "exec_module" in vars(torch.__loader__))
         print(torch.get_num_threads())
         print([type(f).__name__ for f in sys.meta_path if "dynfix" in type(f).__module__ and "editable" not in str(f)])
-    """)()
+    """,
+        subprocess.run,
+    )(start=subprocess.run)
     assert error == ""
 
 
@@ -470,6 +475,12 @@ def test_the_second_question_has_the_answer_of_the_first(session):
     assert session.calls._watch.turns == 9
 
 
+WHY = (
+    "args[0].__dict__['_modules']['0'].__dict__['_modules']['head'].__dict__['merged'] (model.py:9)"
+    " was False, is True"
+)
+
+
 def test_the_summary_names_places_and_ways_out():
     def site(code):
         return catalogue.Site(catalogue.REASONS[code], "model.py", 7, "x.item()")
@@ -477,12 +488,16 @@ def test_the_summary_names_places_and_ways_out():
     recording = types.SimpleNamespace(
         segments=[1, 2], sites=(site("DYN101"), site("DYN001")), compile_times={"capture": 1.5}
     )
-    entry = types.SimpleNamespace(recordings=[recording], recompiles=["x is 2"], switchovers=[])
+    entry = types.SimpleNamespace(
+        recordings=[recording], recompiles=["x is 2", WHY], switchovers=[]
+    )
     text = summary.summary([("Net", entry)], None)
     first, *rest = text.splitlines()
-    assert "1 function, 2 graphs, 2 breaks, 1 recompile, 1.5 s of compiling" in first
+    assert "1 function, 2 graphs, 2 breaks, 2 recompiles, 1.5 s of compiling" in first
     assert any("model.py:7" in line and "`dynfix rule DYN101`" in line for line in rest)
     assert any(
         "model.py:7" in line and "DYN001" in line and "dynfix rule" not in line for line in rest
     )
     assert "  recompiled Net: x is 2" in rest
+    merged = next(line for line in rest if "merged" in line).replace("\\", "")
+    assert merged == "  recompiled Net: args[0][0].head.merged (model.py:9) was False, is True"

@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import dynfix
+import forked
 import pytest
 import torch
 
@@ -18,9 +18,7 @@ DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
 
 def run(*command):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, env=env
-    )
+    done = forked.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     return done
 

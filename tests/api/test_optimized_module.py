@@ -2,10 +2,10 @@
 under python."""
 
 import os
-import subprocess
 import sys
 import textwrap
 
+import forked
 import pytest
 
 pytest.importorskip("torch")
@@ -78,7 +78,7 @@ SHOWN = """
 
 def run(arguments, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr

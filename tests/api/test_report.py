@@ -11,6 +11,7 @@ import sys
 import textwrap
 import types
 
+import forked
 import pytest
 
 pytest.importorskip("jinja2")
@@ -68,7 +69,7 @@ def page(tmp_path_factory):
     (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-c", MAIN, "--report", "out.html", "script.py", "--x=<b>"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    done = forked.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"dynrun: --report: {folder}/out.html" in done.stderr.splitlines()
     return (folder / "out.html").read_text(), folder

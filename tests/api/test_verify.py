@@ -1,6 +1,7 @@
 """`dynrun --verify`: a graph that is compiled wrongly ends the run, with a file that shows it."""
 
 import runpy
+import warnings
 from pathlib import Path
 
 import dynfix
@@ -224,6 +225,20 @@ def test_float64_follows_what_eager_draws():
     torch.testing.assert_close(found, wanted, check_dtype=False)
     assert not torch.equal(found, wanted.double())
     assert differences.in_double(graph(written), [X], ()) == {}
+
+
+def test_autocast_in_a_graph_is_no_reason_for_a_warning():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    mode = graph.call_function(torch.amp._enter_autocast, ("cpu", torch.bfloat16, True, None))
+    product = graph.call_function(torch.mm, (x, x))
+    graph.call_function(torch.amp._exit_autocast, (mode,))
+    graph.output((product,))
+    module = torch.fx.GraphModule({}, graph)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = differences.in_double(module, [torch.eye(2)], [])
+    assert found["output 0"].dtype == torch.float64
 
 
 def test_rounding_is_no_difference():

@@ -4,6 +4,7 @@ everything stays as eager has it: values, gradients, effects and their order, ex
 import functools
 import linecache
 import types
+import warnings
 
 import dynfix
 import pytest
@@ -23,6 +24,7 @@ from cut_programs import (
     written,
 )
 from dynfix.rewriter.outline import pieces
+from dynfix.runtime import report
 from helpers import Case, X, Y, same, tensor
 
 
@@ -75,6 +77,29 @@ def test_a_layer_that_breaks(backend, flag):
     tolerance = None if backend == "eager" else (1e-5, 1e-6)
     steps = [(tensor(1, 2, 3, grad=True), flag), (tensor(3, -2, 1, grad=True), flag)] * 4
     same(Net, *steps, backend=backend, tolerance=tolerance)
+
+
+def test_views_of_a_dict_of_modules_are_no_break_of_their_own():
+    class Dict(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.ModuleDict({"a": Layer(), "b": Layer()})
+
+        def forward(self, x):
+            y = x
+            for name, part in self.parts.items():
+                y = part(y) + len(name)
+                unknown(y)
+            return y
+
+    report.reset()
+    net = Dict()
+    compiled = dynfix.compile(net, backend="eager")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(4):
+            torch.testing.assert_close(compiled(X * step), net(X * step))
+    assert not [w for w in told if "ModuleDict" in str(w.message)], told
 
 
 def test_a_function_on_the_first_line_of_its_file(tmp_path):

@@ -27,7 +27,9 @@ def check(tmp_path, seed, backend):
         raise AssertionError(f"seed {seed}:\n{text}\n{error}") from None
 
 
-@pytest.mark.parametrize("start", range(0, 100, 20))
+@pytest.mark.parametrize(
+    "start", [0, 20, *(pytest.param(start, marks=pytest.mark.slow) for start in (40, 60, 80))]
+)
 def test_recorded(tmp_path, start):
     for seed in range(start, start + 20):
         check(tmp_path, seed, "eager")

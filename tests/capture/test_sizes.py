@@ -246,7 +246,9 @@ ONE_FOR_ALL = {
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow), "native"]
+)
 @pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 def test_body(body, grad, backend):

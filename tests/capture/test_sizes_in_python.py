@@ -252,7 +252,7 @@ def test_sizes_that_cannot_be_symbols_after_all(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("backend", [pytest.param("aot_eager", marks=pytest.mark.slow), "native"])
 def test_windows_of_batches_whose_length_is_padded(backend):
     def body(x):
         x = F.pad(x, (0, 0, 0, (-x.shape[1]) % 4))

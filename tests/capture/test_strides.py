@@ -49,7 +49,7 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("backend", [pytest.param("aot_eager", marks=pytest.mark.slow), "native"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_in_place_keeps_the_order_of_memory(name, dynamic, backend):

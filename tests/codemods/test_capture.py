@@ -1,9 +1,11 @@
 """What the rules about reads of numbers leave: the same in eager, and one graph."""
 
+import functools
 import inspect
 import subprocess
 import sys
 
+import forked
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -280,6 +282,7 @@ class Still(nn.Module):
 def test_what_a_run_shows_of_several_files(tmp_path, monkeypatch):
     """The read stands in another file than the root; what only eager reads, and a branch, are no
     reason."""
+    monkeypatch.setattr(subprocess, "run", functools.partial(forked.run, loaded="torch._dynamo"))
     monkeypatch.chdir(tmp_path)
     for name, text in PROJECT.items():
         (tmp_path / name).write_text(text)

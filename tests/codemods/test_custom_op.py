@@ -18,6 +18,8 @@ from dynfix.rewriter.edits.source_file import SourceFile
 
 from . import support
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 MAKE = "\n\ndef make():\n    return Model(), (torch.randn(5, 4),)\n"
 TEXT = (support.FIXTURES / "DYN606/filters.in.py").read_text() + MAKE
 

@@ -11,6 +11,8 @@ if sys.version_info < (3, 11):
 
 from . import support
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 PARTS = """import torch
 from torch import nn
 

@@ -11,6 +11,8 @@ if sys.version_info < (3, 11):
 from . import support
 from .test_read_ahead import breaks, load
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 MODEL = """import functools
 import logging
 

@@ -13,6 +13,8 @@ from dynfix.codemods.cli.side_by_side import count_breaks
 from . import support
 from .test_read_ahead import load, models
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 MODEL = """import torch
 from torch import nn
 

@@ -15,6 +15,8 @@ from dynfix.rewriter.edits.source_file import SourceFile
 
 from . import support
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 MODEL = """import torch
 from torch import nn
 

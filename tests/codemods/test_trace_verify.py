@@ -9,6 +9,8 @@ from dynfix.codemods.cli import side_by_side, trace_verify
 
 from . import support
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 MODEL = """import torch
 
 

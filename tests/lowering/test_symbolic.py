@@ -114,7 +114,9 @@ REDUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", [CHECKED, UNFUSED], ids=["fused", "unfused"])
+@pytest.mark.parametrize(
+    "options", [CHECKED, pytest.param(UNFUSED, marks=pytest.mark.slow)], ids=["fused", "unfused"]
+)
 @pytest.mark.parametrize("name", [*POINTWISE, *JOINS])
 def test_pointwise_and_joins(name, options):
     fn, make = (POINTWISE | JOINS)[name]

@@ -16,7 +16,11 @@ NAMES = [
 LIMIT = {"vit": 4}  # it sets `config.problem_type` at its first call, and is recorded anew
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", native], ids=["aot_eager", "native"])
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param("aot_eager", marks=pytest.mark.slow), native],
+    ids=["aot_eager", "native"],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_that_change(name, backend):
     dynfix.reset()

@@ -1,10 +1,11 @@
-"""Runs the tests of `interpreted` under Triton's interpreter, one child process a file."""
+"""Runs the tests of `interpreted` under Triton's interpreter, one child process a file: that is
+chosen when Triton is loaded."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 FOLDER = Path(__file__).parent / "interpreted"
@@ -28,7 +29,7 @@ def run(file, chosen):
         chosen,
         str(FOLDER / file),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    done = forked.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
 

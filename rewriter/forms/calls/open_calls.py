@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.modules import module as torch_module
 
 from ....lowering.graphs.control_flow import chosen_in_truth
@@ -66,6 +67,7 @@ def _is_followed(fn: Any) -> bool:
     return (
         _is_users(module_name(fn))
         and not (fn.__dict__ and _is_marked(fn))
+        and fn not in _OF_CONTAINERS
         and fn not in known_calls.DISABLED
         and fn not in known_calls.INLINED
         and fn not in known_calls.STOPS
@@ -81,6 +83,19 @@ def _is_users(module: str) -> bool:
     return not is_internal(module) and module.partition(".")[0] not in _AS_IS
 
 
+# Which give views of their dicts, iterators and the like: nothing to compile.
+_OF_CONTAINERS = frozenset(
+    method
+    for container in (
+        nn.ModuleDict,
+        nn.ModuleList,
+        nn.Sequential,
+        nn.ParameterDict,
+        nn.ParameterList,
+    )
+    for name, method in vars(container).items()
+    if type(method) is types.FunctionType and name != "forward"
+)
 _NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines
 _AS_IS = frozenset(sys.stdlib_module_names) - {"__main__"} | {
     "numpy",

@@ -57,8 +57,15 @@ def test_maximum_and_exponentials_in_one_pass(rows, length, short, texts):
     assert "exponentials_step(" in texts()
 
 
-@pytest.mark.parametrize("length", [128 * 11, 128 * 11 + 57], ids=["whole", "rest"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("length", "dtype"),
+    [
+        pytest.param(128 * 11, torch.float32, marks=pytest.mark.slow),
+        (128 * 11, torch.bfloat16),
+        (128 * 11 + 57, torch.float32),
+        pytest.param(128 * 11 + 57, torch.bfloat16, marks=pytest.mark.slow),
+    ],
+)
 def test_exponentials_of_neighbours(length, dtype, short, texts, monkeypatch):
     for module in (triton_split, triton_tile):
         monkeypatch.setattr(module, "LOOPED", 256)
@@ -70,7 +77,14 @@ def test_exponentials_of_neighbours(length, dtype, short, texts, monkeypatch):
     assert "exponentials_steps(" in texts()
 
 
-@pytest.mark.parametrize("length", [64 * 11, 64 * 11 + 9, 64 * 8 + 1])
+@pytest.mark.parametrize(
+    "length",
+    [
+        pytest.param(64 * 11, marks=pytest.mark.slow),
+        64 * 11 + 9,
+        pytest.param(64 * 8 + 1, marks=pytest.mark.slow),
+    ],
+)
 def test_the_last_turn_of_a_long_loop(length, short, texts):
     torch.manual_seed(0)
     x = torch.randn(40, length)
