@@ -23,6 +23,7 @@ from ..ir import (
 )
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+from .cpp_halves import parts
 from .cpp_ops import TYPES, conversion, literal, operation
 
 _CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
@@ -57,21 +58,22 @@ class Lines:
             self._innermost = False
 
     def _settle(self, head: int) -> None:
-        """Take what no turn changes out of the loop that begins at this line."""
+        """Take what no turn changes out of the loop that begins at this line, and print it in parts
+        if it converts float16."""
         loop = _LOOP.match(self.text[head].lstrip())
         if not self._innermost or loop is None or not head or " simd" not in self.text[head - 1]:
             return
+        margin = "  " * self.depth
         before, rest = _invariant(self.text[head + 1 : -1], loop[1])
-        if before:
-            margin = "  " * self.depth
-            lines = ["{", *(line.lstrip() for line in before)]
-            self.text[head - 1 :] = [
-                *(margin + line for line in lines),
-                *self.text[head - 1 : head + 1],
-                *rest,
-                margin + "}",
-                margin + "}",
-            ]
+        made = parts(self.text[head - 1].lstrip(), self.text[head].lstrip(), rest)
+        if made is not None:
+            made = [margin + line for line in made]
+        elif before:
+            made = [*self.text[head - 1 : head + 1], *rest, margin + "}"]
+        if made is not None:
+            opened = ["{", *(line.lstrip() for line in before)] if before else []
+            closed = [margin + "}"] if before else []
+            self.text[head - 1 :] = [*(margin + line for line in opened), *made, *closed]
 
 
 def _invariant(body: list[str], variable: str) -> tuple[list[str], list[str]]:
