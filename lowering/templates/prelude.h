@@ -181,7 +181,7 @@ INLINE float op_erf(float x) {
 }
 
 // 1 + erf(x) in float, without cancellation below 0: erfc(|x|) is a power of a polynomial (fitted by weighted least squares up to |x| = `end`)
-// with a zero there; within 2.6e-7. The short form, within 5e-7, is for what is rounded to 16 bits next.
+// with a zero there; within 2.6e-7. The short form, within 7e-7, is for what is rounded to 16 bits next.
 template <int n> INLINE float horner(const float (&c)[n], float x) {
   float made = c[0];
 #pragma GCC unroll 16
