@@ -209,6 +209,28 @@ def _with_linear_gradient(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     return resized
 
 
+def _cubic_by_axes(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, which takes sixteen elements for one, on the CPU as two of four, and
+    with a gradient that stores each element once."""
+
+    def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
+        made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
+        given = scales or [None] * len(made)
+        gradient = image_gradients.cubic(x, made, align_corners, given)
+        if x.device.type == "cpu":
+            return image_gradients.with_gradient(
+                x,
+                lambda x: image_gradients.resized_cubic(x, made, align_corners, given),
+                gradient,
+            )
+        apply = partial(
+            decomposed, output_size=size, align_corners=align_corners, scale_factors=scales
+        )
+        return image_gradients.with_gradient(x, apply, gradient)
+
+    return resized
+
+
 def _with_nearest_gradient(decomposed: Callable[..., Any], exact: bool) -> Callable[..., Any]:
     def resized(x: torch.Tensor, size: Any, scales: Any = None) -> Any:
         made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
@@ -308,6 +330,7 @@ for _rank in (1, 2, 3):
         _resize = getattr(aten, f"{_kind}{_rank}d")
         replace_decomposition(_resize.vec, partial(_with_nearest_gradient, exact=_exact))
 
+replace_decomposition(aten.upsample_bicubic2d.vec, _cubic_by_axes)
 for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
     _vec, _whole = _resize.vec, _resize.default
     replace_decomposition(_vec, partial(_bytes_whole, whole=_whole))
