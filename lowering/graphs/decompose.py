@@ -10,7 +10,7 @@ from torch._decomp.decompositions import upsample_compute_output_size
 
 from . import image_gradients
 from .foreach import foreach_decompositions
-from .pool_offsets import POOLING
+from .pool_offsets import POOLING, is_channels_last
 from .random_numbers import random_decompositions
 
 aten = torch.ops.aten
@@ -119,6 +119,27 @@ def biased_convolution_backward(
 def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """As eager's kernel, which rounds once."""
     return grad * mask * scale
+
+
+def _dropout_on_host(drawn: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The library's draw of a mask and a product, which joins what is around it; its kernel goes
+    over the elements twice more. drawn: for other devices."""
+
+    def dropped(x: torch.Tensor, p: float, train: bool | None) -> Any:
+        if x.device.type != "cpu":
+            return drawn(x, p, train) if drawn is not None else NotImplemented
+        if train is False or not 0.0 < p < 1.0 or not x.is_floating_point():
+            return NotImplemented
+        empty = torch.empty_like(x, dtype=torch.bool)
+        if is_channels_last(x):  # drawn in the order of memory
+            mask = aten.bernoulli.p(empty.permute(0, 2, 3, 1), 1.0 - p).permute(0, 3, 1, 2)
+        elif empty.is_contiguous():
+            mask = aten.bernoulli.p(empty, 1.0 - p)
+        else:
+            return NotImplemented
+        return x * mask * (1.0 / (1.0 - p)), mask
+
+    return dropped
 
 
 def _margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
@@ -354,6 +375,8 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
+    dropout = aten.native_dropout.default
+    chosen[dropout] = _dropout_on_host(chosen.get(dropout))
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward
