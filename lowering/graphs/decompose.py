@@ -10,7 +10,7 @@ from torch._decomp.decompositions import upsample_compute_output_size
 
 from . import image_gradients
 from .foreach import foreach_decompositions
-from .pool_offsets import POOLING
+from .pool_offsets import POOLING, is_channels_last
 from .random_numbers import random_decompositions
 
 aten = torch.ops.aten
@@ -121,6 +121,27 @@ def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> to
     return grad * mask * scale
 
 
+def _dropout_on_host(drawn: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The library's draw of a mask and a product, which joins what is around it; its kernel goes
+    over the elements twice more. drawn: for other devices."""
+
+    def dropped(x: torch.Tensor, p: float, train: bool | None) -> Any:
+        if x.device.type != "cpu":
+            return drawn(x, p, train) if drawn is not None else NotImplemented
+        if train is False or not 0.0 < p < 1.0 or not x.is_floating_point():
+            return NotImplemented
+        empty = torch.empty_like(x, dtype=torch.bool)
+        if is_channels_last(x):  # drawn in the order of memory
+            mask = aten.bernoulli.p(empty.permute(0, 2, 3, 1), 1.0 - p).permute(0, 3, 1, 2)
+        elif empty.is_contiguous():
+            mask = aten.bernoulli.p(empty, 1.0 - p)
+        else:
+            return NotImplemented
+        return x * mask * (1.0 / (1.0 - p)), mask
+
+    return dropped
+
+
 def _margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
     """`multilabel_margin_loss_forward`: (the loss, which elements are targets). torch's own
     decomposition counts the labels behind the first -1, too, and has a row of losses for a
@@ -201,6 +222,28 @@ def _with_linear_gradient(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
         made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
         gradient = image_gradients.linear(x, made, align_corners, scales or [None] * len(made))
+        apply = partial(
+            decomposed, output_size=size, align_corners=align_corners, scale_factors=scales
+        )
+        return image_gradients.with_gradient(x, apply, gradient)
+
+    return resized
+
+
+def _cubic_by_axes(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, which takes sixteen elements for one, on the CPU as two of four, and
+    with a gradient that stores each element once."""
+
+    def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
+        made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
+        given = scales or [None] * len(made)
+        gradient = image_gradients.cubic(x, made, align_corners, given)
+        if x.device.type == "cpu":
+            return image_gradients.with_gradient(
+                x,
+                lambda x: image_gradients.resized_cubic(x, made, align_corners, given),
+                gradient,
+            )
         apply = partial(
             decomposed, output_size=size, align_corners=align_corners, scale_factors=scales
         )
@@ -308,6 +351,7 @@ for _rank in (1, 2, 3):
         _resize = getattr(aten, f"{_kind}{_rank}d")
         replace_decomposition(_resize.vec, partial(_with_nearest_gradient, exact=_exact))
 
+replace_decomposition(aten.upsample_bicubic2d.vec, _cubic_by_axes)
 for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
     _vec, _whole = _resize.vec, _resize.default
     replace_decomposition(_vec, partial(_bytes_whole, whole=_whole))
@@ -331,6 +375,8 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
+    dropout = aten.native_dropout.default
+    chosen[dropout] = _dropout_on_host(chosen.get(dropout))
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward

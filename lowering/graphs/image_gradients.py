@@ -1,5 +1,6 @@
 """Gradients of resizing and padding as sums over what each element was given to, instead of stores
-to where it came from, which may meet. What they return lies in memory as the gradient they take."""
+to where it came from, which may meet. What they return lies in memory as the gradient they take.
+And bicubic resizing itself, one axis after the other."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -89,6 +90,43 @@ def _linear_axis(
     return _gathered(grad, dim, first, taps, weight)
 
 
+def _cubic_taps(source: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The four elements of an axis of `size` that cubic convolution (a = -0.75) takes at places
+    `source` between them, and their weights, as aten/src/ATen/native/UpSample.h has them."""
+    before = source.floor()
+    share = (source - before).clamp(0.0, 1.0)
+    first, a = before.to(torch.int64) - 1, -0.75
+    for tap, t in enumerate((share + 1.0, share, 1.0 - share, 2.0 - share)):
+        far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+        near = ((a + 2) * t - (a + 3)) * t * t + 1
+        yield (first + tap).clamp(0, size - 1), far if tap in (0, 3) else near
+
+
+def _cubic_axis(
+    x: torch.Tensor, dim: int, size: int, scale: Any, align_corners: bool
+) -> torch.Tensor:
+    places = torch.arange(size, device=x.device).to(x.dtype)
+    source = scale * places if align_corners else scale * (places + 0.5) - 0.5
+    taps = _cubic_taps(source, x.shape[dim])
+    return _added(x.index_select(dim, at) * _shaped(weight, x, dim) for at, weight in taps)
+
+
+def _cubic_gradient(
+    grad: torch.Tensor, dim: int, size: int, scale: float, align_corners: bool
+) -> torch.Tensor:
+    kind, steps = grad.dtype, 1 / scale
+    places = torch.arange(size, device=grad.device)
+    low = (places - 2) * steps if align_corners else (places - 1.5) * steps - 0.5
+    first = low.to(torch.float64).floor().to(torch.int64) + 1
+
+    def weight(at: torch.Tensor) -> torch.Tensor:
+        where = at.to(kind)
+        source = scale * where if align_corners else scale * (where + 0.5) - 0.5
+        return _added(torch.where(i == places, w, 0) for i, w in _cubic_taps(source, size))
+
+    return _gathered(grad, dim, first, ceil(4 * steps) + (not _is_whole(steps)), weight)
+
+
 def _single(number: float) -> float:
     (made,) = struct.unpack("f", struct.pack("f", number))
     return float(made)
@@ -148,26 +186,62 @@ def _known(x: torch.Tensor, output: Sequence[Any]) -> bool:
     return x.is_floating_point() and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
-def linear(
-    x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: Any
-) -> Gradient | None:
-    """The gradient of a linear, bilinear or trilinear resizing; None if it is not worked out."""
+def _steps(
+    x: torch.Tensor, output: Sequence[Any], align_corners: bool, scales: Sequence[Any]
+) -> list[Any]:
+    """Along each axis, the step of the input for one of the output."""
     sizes = x.shape[2:]
-    if not _known(x, output):
-        return None
     if align_corners:
-        steps = [(n - 1) / (m - 1) if m > 1 else 0 for n, m in zip(sizes, output, strict=True)]
-    else:
-        steps = [1 / s if s else n / m for n, m, s in zip(sizes, output, scales, strict=True)]
-    if not all(steps) or max(2 / step for step in steps) > MOST_TAPS:
+        return [(n - 1) / (m - 1) if m > 1 else 0 for n, m in zip(sizes, output, strict=True)]
+    return [1 / s if s else n / m for n, m, s in zip(sizes, output, scales, strict=True)]
+
+
+def _along_axes(
+    x: torch.Tensor, steps: Sequence[float], taps: int, align_corners: bool, axis: Any
+) -> Gradient | None:
+    """The gradient of a resizing, axis by axis; None if an element goes to too many. taps: how many
+    elements of the input one of the output takes."""
+    sizes = x.shape[2:]
+    if not all(steps) or max(taps / step for step in steps) > MOST_TAPS:
         return None
 
     def gradient(grad: torch.Tensor) -> torch.Tensor:
         for dim, (size, step) in enumerate(zip(sizes, steps, strict=True), 2):
-            grad = _linear_axis(grad, dim, size, step, align_corners)
+            grad = axis(grad, dim, size, step, align_corners)
         return grad
 
     return _in_computation_dtype(gradient)
+
+
+def linear(
+    x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: Any
+) -> Gradient | None:
+    """The gradient of a linear, bilinear or trilinear resizing; None if it is not worked out."""
+    if not _known(x, output):
+        return None
+    steps = _steps(x, output, align_corners, scales)
+    return _along_axes(x, steps, 2, align_corners, _linear_axis)
+
+
+def cubic(
+    x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: Any
+) -> Gradient | None:
+    """The same for a bicubic resizing."""
+    if not _known(x, output):
+        return None
+    steps = _steps(x, output, align_corners, scales)
+    return _along_axes(x, steps, 4, align_corners, _cubic_gradient)
+
+
+def resized_cubic(
+    x: torch.Tensor, output: Sequence[Any], align_corners: bool, scales: Any
+) -> torch.Tensor:
+    """A bicubic resizing: along rows first, whose results the columns share."""
+    steps = _steps(x, output, align_corners, scales)
+    made = x.to(get_computation_dtype(x.dtype))
+    for dim in (3, 2):
+        made = _cubic_axis(made, dim, output[dim - 2], steps[dim - 2], align_corners)
+    return made.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
 
 
 def nearest(x: torch.Tensor, output: Sequence[int], scales: Any, exact: bool) -> Gradient | None:

@@ -28,11 +28,12 @@ _LIBRARY.define(
     f" {_WINDOWS}, bool ceil_mode) -> Tensor"
 )
 _MOST = 127  # positions in a window that a byte tells apart
+_MOST_ON_HOST = 16  # and up to which the host's loops are faster than the library's
 
 Pair = Sequence[int]
 
 
-def _pair(given: Any) -> list[int]:
+def pair(given: Any) -> list[int]:
     numbers = [given] if isinstance(given, int) else list(given)
     return numbers * 2 if len(numbers) == 1 else numbers
 
@@ -129,13 +130,16 @@ def _max_pool2d(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    sides = _pair(kernel)
-    windows = sides, _pair(stride or sides), _pair(padding), _pair(dilation)
+    sides = pair(kernel)
+    windows = sides, pair(stride or sides), pair(padding), pair(dilation)
     empty = any(isinstance(size, int) and size == 0 for size in x.shape)
     if empty or not x.is_floating_point() or prod(sides) > _MOST:
         return NotImplemented
-    if x.device.type == "cpu" and (any(windows[2]) or is_channels_last(x)):
-        return NotImplemented  # the library's loops are faster
+    if x.device.type == "cpu" and (
+        is_channels_last(x)
+        or (any(windows[2]) and (prod(sides) > _MOST_ON_HOST or x.dtype == torch.float16))
+    ):
+        return NotImplemented  # the library's loops that find places are as fast
     values, offsets = OFFSETS(x, *windows, ceil_mode)
     return values, PLACES(offsets, x.shape, *windows)
 
@@ -156,7 +160,7 @@ def keep_offsets(joint: GraphModule) -> None:
         if not isinstance(found, Node) or found.target is not PLACES:
             continue
         offsets, size, *_ = found.args
-        windows = *map(_pair, (given[0], given[1] or given[0], *given[2:4])), given[4]
+        windows = *map(pair, (given[0], given[1] or given[0], *given[2:4])), given[4]
         node.target = BACKWARD
         node.args = (grad, offsets, size, is_channels_last(x.meta["val"]), *windows)
         if not found.users:

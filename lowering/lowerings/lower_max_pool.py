@@ -10,6 +10,7 @@ import torch
 
 from .. import sizes
 from ..graphs import pool_offsets
+from ..graphs.pool_offsets import pair
 from ..ir import IndexValue, Reduced, Select, Value
 from ..poly import Size, is_known
 from ..registry import Unsupported, lowers
@@ -27,8 +28,16 @@ _WRITTEN_OUT = 16  # positions of a window up to which they are no loop
 @lowers(aten.max_pool2d_with_indices.default)
 def _max_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
     if ctx.ordered:
-        raise Unsupported("the library's loops are faster")
+        side_by_side = x.strides[-3] == 1
+        if _needs_places(node) or not (side_by_side or prod(pair(args[0])) <= _WRITTEN_OUT):
+            raise Unsupported("the library's loops are faster")
+        if side_by_side and x.dtype == torch.float16:
+            raise Unsupported("each element would be converted for each of its windows")
     return _maxima(ctx, node, x, 2, args)
+
+
+def _needs_places(node: Any) -> bool:
+    return any(user.args[1:] == (1,) for user in node.users)
 
 
 @lowers(aten.max_pool3d_with_indices.default)
@@ -127,6 +136,12 @@ def _largest(
         first = _row_major(_firsts(at, starts(outer)), at.kernel)
         return _one_after_another(at, partial(element, outer), cast(first, torch.int32))
 
+    def best(outer: Coordinates) -> Value:
+        within = (tuple(map(sizes.const, inner)) for inner in product(*map(range, at.kernel)))
+        return reduce(partial(op, "maximum"), (element(outer, inner) for inner in within))
+
+    if not _needs_places(node):
+        return ctx.fill(values, lambda outer: cast(best(outer), x.dtype)), places
     return (
         ctx.fill(values, lambda outer: cast(found(outer)[0], x.dtype)),
         ctx.fill(places, lambda outer: cast(found(outer)[1], places.dtype)),
@@ -202,7 +217,7 @@ def _gathered(ctx: Context, target: Ref, grad: Ref, offsets: Ref, at: Windows) -
         last = [sizes.floordiv(end, step) for end, step in zip(ends, at.stride, strict=True)]
         window = tuple(sizes.add(w, sizes.scale(k, -1)) for w, k in zip(last, inner, strict=True))
         element, inside = element_at(grad, outer[:lead], window)
-        taken = cast(offsets.load((*outer[:lead], *window), inside), LONG)
+        taken = cast(offsets.load((*outer[:lead], *window), inside), torch.int32)
         within = [
             sizes.add(sizes.mod(end, step), sizes.scale(k, step))
             for end, k, step in zip(ends, inner, at.stride, strict=True)
@@ -223,7 +238,8 @@ def _gathered(ctx: Context, target: Ref, grad: Ref, offsets: Ref, at: Windows) -
 def _is_offset(at: Windows, taken: Value, within: Sequence[Index]) -> Iterator[Value]:
     """Whether `taken` is the offset of what lies `within` after the start of a window."""
     steps = [sizes.floordiv(w, step) for w, step in zip(within, at.dilation, strict=True)]
-    yield op("eq", taken, IndexValue(sizes.linear(steps, (at.kernel[1], 1))))
+    offset = IndexValue(sizes.linear(steps, (at.kernel[1], 1)))
+    yield op("eq", taken, cast(offset, taken.dtype))  # as wide as floats, for the vectors' sake
     if not sizes.within(steps[1], at.kernel[1]):  # else it is one of another row, or of none
         yield op("lt", IndexValue(steps[1]), const(at.kernel[1], LONG))
     for w, step in zip(within, at.dilation, strict=True):

@@ -97,9 +97,10 @@ def sign_free(fn: Callable[..., Value]) -> Callable[[Value], Value]:
 
 unary(
     "exp exp2 expm1 log log2 log10 log1p sin cos tanh erf tan asin acos atan sinh cosh asinh acosh"
-    " atanh erfc lgamma sigmoid sqrt rsqrt reciprocal",
+    " atanh erfc sigmoid sqrt rsqrt reciprocal",
     KIND.INT_TO_FLOAT,
 )
+unary("lgamma", KIND.INT_TO_FLOAT, lambda x: _lgamma(x))
 unary("neg", KIND.DEFAULT)
 unary("abs", KIND.DEFAULT, lambda x: x if x.dtype == torch.bool else op("abs", x))
 unary("sign", KIND.DEFAULT, lambda x: x if x.dtype == torch.bool else op("sign", x))
@@ -119,6 +120,12 @@ unary(
 )
 unary("signbit", KIND.ALWAYS_BOOL, lambda x: _signbit(x))
 unary("relu", KIND.DEFAULT, lambda x: op("maximum", x, const(0, x.dtype)))
+
+
+def _lgamma(x: Value) -> Value:
+    if x.dtype == torch.float64:
+        raise Unsupported("C's lgamma of doubles takes them one by one")
+    return op("lgamma", x)
 
 
 def _signbit(x: Value) -> Value:

@@ -32,14 +32,13 @@ from ..ir import (
 from ..poly import Var, hint, is_known
 from ..sizes import Axis, coefficient
 from ..stages.batches import global_buffers, length_of, like
-from .cpp_ahead import LINE, next_rows
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
 from .cpp_positions import with_positions
-from .cpp_rows import kept_rows
+from .cpp_rows import LINE, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import TilePrinter, find_tiles
@@ -123,7 +122,12 @@ def library_source(
     return "\n\n".join([*parts, *texts]) + "\n"
 
 
-_TEMPLATES = {"rows": ("op_row_", "Kept<"), "tiles": ("op_transpose",)}
+_TEMPLATES = {
+    "rows": ("op_row_", "Kept<"),
+    "tiles": ("op_transpose",),
+    "lgamma": ("op_lgamma(",),
+    "halves": ("row_from_fp16(", "row_to_fp16(", "row_round_fp16("),
+}
 
 
 @cache

@@ -23,10 +23,13 @@ from ..ir import (
 )
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+from .cpp_halves import parts
 from .cpp_ops import TYPES, conversion, literal, operation
 
 _CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
 _LOOP = re.compile(r"for \(int64_t (\w+) = ")
+_MASKED = re.compile(r"\(([a-zA-Z]\w*) \? \w+\[")
+MOST_MASKS = 2  # of a loop that is printed for each outcome of them
 
 
 class Lines:
@@ -57,21 +60,36 @@ class Lines:
             self._innermost = False
 
     def _settle(self, head: int) -> None:
-        """Take what no turn changes out of the loop that begins at this line."""
+        """Take what no turn changes out of the loop that begins at this line, and print it in parts
+        if it converts float16."""
         loop = _LOOP.match(self.text[head].lstrip())
         if not self._innermost or loop is None or not head or " simd" not in self.text[head - 1]:
             return
+        margin = "  " * self.depth
         before, rest = _invariant(self.text[head + 1 : -1], loop[1])
-        if before:
-            margin = "  " * self.depth
-            lines = ["{", *(line.lstrip() for line in before)]
-            self.text[head - 1 :] = [
-                *(margin + line for line in lines),
-                *self.text[head - 1 : head + 1],
-                *rest,
-                margin + "}",
-                margin + "}",
-            ]
+        pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
+        made = parts(pragma, first, rest)
+        if made is None:
+            made = _decided(pragma, first, [line[len(margin) :] for line in rest])
+        opened = ["{", *(line.lstrip() for line in before)] if before else []
+        closed = ["}"] if before else []
+        self.text[head - 1 :] = [margin + line for line in (*opened, *made, *closed)]
+
+
+def _decided(pragma: str, head: str, body: list[str]) -> list[str]:
+    """The loop; where masks of its loads are the same in all turns, one for each outcome: GCC has
+    no vectors of such a mask."""
+    own = {match[1] for line in body if (match := _CONSTANT.match(line.lstrip()))}
+    masks = dict.fromkeys(mask for line in body for mask in _MASKED.findall(line))
+    fixed = [mask for mask in masks if mask not in {*own, "true", "false"}]
+    if not fixed or len(fixed) > MOST_MASKS or " parallel " in pragma:
+        return [pragma, head, *body, "}"]
+    then, orelse = (
+        _decided(pragma, head, [re.sub(rf"\b{fixed[0]}\b", word, line) for line in body])
+        for word in ("true", "false")
+    )
+    inside = [*(f"  {line}" for line in then), "} else {", *(f"  {line}" for line in orelse)]
+    return [f"if ({fixed[0]}) {{", *inside, "}"]
 
 
 def _invariant(body: list[str], variable: str) -> tuple[list[str], list[str]]:
@@ -203,7 +221,11 @@ class ExpressionPrinter:
             if (atom, mask) not in self.checked:
                 self.checked.add((atom, mask))
                 outside = f"is_outside({self(atom.value)}, {atom.bound})"
-                self.lines.add(f"bad |= {outside if mask is None else f'({mask} & {outside})'};")
+                self.lines.add(self.refused(outside, mask))
+
+    def refused(self, outside: str, mask: str | None) -> str:
+        """The statement that notes a position out of range."""
+        return f"bad |= {outside if mask is None else f'({mask} & {outside})'};"
 
     def _term(self, atom: Atom, factor: int) -> str:
         text = self.atom(atom)

@@ -90,7 +90,7 @@ def library_calls(name: str, dtype: torch.dtype) -> str | None:
     return stem + ("f" if dtype == torch.float32 else "")
 
 
-OWN = frozenset({"exp", "erf"})  # of prelude.h, in float
+OWN = frozenset({"exp", "exp2", "erf", "lgamma"})  # of prelude.h and lgamma.h, in float
 FMOD_USERS = frozenset({"fmod", "remainder", "floordiv"})
 
 

@@ -3,9 +3,9 @@ meet in one place, so that they run in the order of the axes and give the same a
 
 from collections.abc import Sequence
 
-from ..ir import Nest, Store
+from ..ir import Indirect, Nest, Store, Value, atoms
 from ..sizes import Axis, coefficient
-from .cpp_expr import ExpressionPrinter, Lines
+from .cpp_expr import ExpressionPrinter, Lines, axes_of
 from .cpp_nest import NestPrinter, has_indirect, loop
 from .cpp_ops import TYPES
 from .cpp_rows import COMBINE
@@ -35,6 +35,25 @@ def _is_apart(nest: Nest, axis: Axis) -> bool:
     return all(coefficient(store.index, axis) != 0 for store in nest.stores)
 
 
+def _is_spread(nest: Nest, last: Axis) -> bool:
+    """Whether neighbours on the last axis are stored at positions of their own: a scatter of
+    vectors takes longer than their elements do."""
+    memo = dict[Value, frozenset[Axis]]()
+    found = (atom for store in nest.stores for atom in atoms(store.index))
+    return any(isinstance(a, Indirect) and last in axes_of(a.value, memo) for a in found)
+
+
+class _ScatterPrinter(ExpressionPrinter):
+    """Of a loop without vectors: a branch that is never taken costs less than a choice."""
+
+    def __init__(self, printer: ExpressionPrinter) -> None:
+        super().__init__(printer.lines, printer.local, printer.names, printer.divisions)
+
+    def refused(self, outside: str, mask: str | None) -> str:
+        test = outside if mask is None else f"{mask} && {outside}"
+        return f"if (__builtin_expect({test}, 0)) {{ bad = 1; continue; }}"
+
+
 def _open_part(lines: Lines, last: Axis) -> None:
     """Each thread runs through everything for its own part of the last axis."""
     lines.open("for (int64_t part = 0; part < threads; ++part)")
@@ -49,12 +68,15 @@ def _loops(
         lines.open(loop(axis))
     if axes:
         last = axes[-1]
-        if _is_apart(nest, last):
+        spread = _is_apart(nest, last) and _is_spread(nest, last)
+        if _is_apart(nest, last) and not spread:
             nests.simd(nest)
         limits = ("low", "high") if divided else ("0", f"{last.size}")
         text = last.text
         lines.open(f"for (int64_t {text} = {limits[0]}; {text} < {limits[1]}; ++{text})")
     printer = nests.expressions()
+    if axes and spread:
+        printer = _ScatterPrinter(printer)
     for store in nest.stores:
         _store(store, printer, lines)
 

@@ -102,6 +102,19 @@ INLINE bool op_signbit(double x) {
   return bits < 0;
 }
 
+// p times 2 to the power that the low bits of `shifted` (a whole number above 1.5 * 2^23) hold.
+INLINE float op_scaled(float p, float shifted, bool vanishes) {
+  int32_t exponent;
+  __builtin_memcpy(&exponent, &shifted, 4);
+  exponent = vanishes ? 0 : exponent - 0x4b400000;
+  int32_t half = exponent >> 1;  // two factors: one alone would overflow or lose a denormal
+  int32_t first_bits = (half + 127) << 23, second_bits = (exponent - half + 127) << 23;
+  float first, second;
+  __builtin_memcpy(&first, &first_bits, 4);
+  __builtin_memcpy(&second, &second_bits, 4);
+  return vanishes ? 0.0f : p * first * second;
+}
+
 // exp in float by range reduction and a polynomial (coefficients of Cephes' expf, https://www.netlib.org/cephes/), within 1 ulp, denormal results
 // included. The library's vector exp takes a slow path for what underflows, and a masked softmax is half -inf.
 INLINE float op_exp(float x) {
@@ -119,15 +132,7 @@ INLINE float op_exp(float x) {
   p = __builtin_fmaf(p, r, 5.0000001201e-1f);
   p = __builtin_fmaf(p, r, 1.0f);
   p = __builtin_fmaf(p, r, 1.0f);
-  int32_t exponent;
-  __builtin_memcpy(&exponent, &shifted, 4);
-  exponent = vanishes ? 0 : exponent - 0x4b400000;
-  int32_t half = exponent >> 1;  // two factors: one alone would overflow or lose a denormal
-  int32_t first_bits = (half + 127) << 23, second_bits = (exponent - half + 127) << 23;
-  float first, second;
-  __builtin_memcpy(&first, &first_bits, 4);
-  __builtin_memcpy(&second, &second_bits, 4);
-  return vanishes ? 0.0f : p * first * second;
+  return op_scaled(p, shifted, vanishes);
 }
 
 // exp of numbers that are not positive, for use beside 1, where what is less than exp(-80) is nothing: one factor, no denormals.
@@ -175,40 +180,36 @@ INLINE float op_erf(float x) {
   return t > 0.927734375f ? large : p;
 }
 
-// 1 + erf(x) in float, without cancellation below 0: erfc(|x|) is 2 to the power of a polynomial (fitted by weighted least squares up to
-// |x| = 4; beyond it falls on), within 1.3e-7. The short form, within 3e-6, is for what is rounded to 16 bits next.
+// 1 + erf(x) in float, without cancellation below 0: erfc(|x|) is a power of a polynomial (fitted by weighted least squares up to |x| = `end`)
+// with a zero there; within 2.6e-7. The short form, within 7e-7, is for what is rounded to 16 bits next.
 template <int n> INLINE float horner(const float (&c)[n], float x) {
   float made = c[0];
 #pragma GCC unroll 16
   for (int k = 1; k < n; ++k) made = __builtin_fmaf(made, x, c[k]);
   return made;
 }
-template <int n, int m> INLINE float one_plus_erf(float x, const float (&logarithm)[n], const float (&power)[m]) {
-  float t = __builtin_fabsf(x), q = horner(logarithm, t) * t;
-  uint32_t least;  // at least -127: of numbers that are not positive the larger ones have the smaller bits; a NaN is positive here, and stays
-  __builtin_memcpy(&least, &q, 4);
-  least = least < 0xc2fe0000u ? least : 0xc2fe0000u;
-  __builtin_memcpy(&q, &least, 4);
-  float shifted = q + 0x1.8p23f;  // its low bits are q rounded
-  float p = horner(power, q - (shifted - 0x1.8p23f));
-  uint32_t bits;
-  __builtin_memcpy(&bits, &shifted, 4);
-  bits = (bits + 127u) << 23;  // for -127 a factor of 0
-  float factor;
-  __builtin_memcpy(&factor, &bits, 4);
-  float rest = p * factor;
+INLINE float op_one_plus_erf(float x) {
+  const float c[] = {-0x1.171bb8p-19f, 0x1.34c760p-15f, -0x1.0b121cp-12f, 0x1.a029b0p-11f, -0x1.6159d6p-11f, -0x1.74c5b8p-10f,
+                     -0x1.404384p-10f, 0x1.b13d60p-7f,  0x1.3dced0p-7f,   -0x1.e6d0d0p-5f, -0x1.41bad2p-4f,  0x1p-2f};
+  const float end = 4.0f, t = __builtin_fabsf(x), bounded = end < t ? end : t;  // NaN stays
+  const float root = horner(c, bounded) * (end - bounded), rest = root * root;
   return x > 0 ? 2.0f - rest : rest;
 }
-INLINE float op_one_plus_erf(float x) {
-  const float logarithm[] = {-0x1.1141fap-20f, 0x1.5f32cap-16f, -0x1.840098p-13f, 0x1.d5e08ap-11f, -0x1.2c7a60p-9f,
-                             0x1.a094e0p-15f, 0x1.c6fe8ap-6f, -0x1.2fc74ep-3f, -0x1.d63d9ep-1f, -0x1.a0be8cp+0f};
-  const float power[] = {0x1.41fbbcp-13f, 0x1.5f3e52p-10f, 0x1.3b2d4cp-7f, 0x1.c6aee8p-5f, 0x1.ebfbdcp-3f, 0x1.62e430p-1f, 1.0f};
-  return one_plus_erf(x, logarithm, power);
-}
 INLINE float op_one_plus_erf_short(float x) {
-  const float logarithm[] = {-0x1.402e96p-17f, 0x1.7041cep-12f, -0x1.2c36b2p-8f, 0x1.09e91cp-5f, -0x1.34f5a8p-3f, -0x1.d5ebdap-1f, -0x1.a0c1c6p+0f};
-  const float power[] = {0x1.3a02ccp-7f, 0x1.c9fc46p-5f, 0x1.ec0378p-3f, 0x1.62e12cp-1f, 1.0f};
-  return one_plus_erf(x, logarithm, power);
+  const float c[] = {0x1.0b07b8p-14f, -0x1.1150b0p-11f, 0x1.a58592p-11f, 0x1.cbf166p-9f,
+                     -0x1.09a2ccp-8f, -0x1.04f6d0p-5f,  -0x1.06e50ep-7f, 0x1p-2f};
+  const float end = 4.0f, t = __builtin_fabsf(x), bounded = end < t ? end : t;
+  const float root = horner(c, bounded) * (end - bounded), square = root * root, rest = square * square;
+  return x > 0 ? 2.0f - rest : rest;
+}
+
+// 2 to the power of x, within 1 ulp; of whole numbers it is exact.
+INLINE float op_exp2(float x) {
+  bool vanishes = x < -150.0f;
+  float bounded = x > 129.0f ? 129.0f : x;  // NaN stays
+  float shifted = bounded + 0x1.8p23f;
+  const float c[] = {0x1.41fbbcp-13f, 0x1.5f3e52p-10f, 0x1.3b2d4cp-7f, 0x1.c6aee8p-5f, 0x1.ebfbdcp-3f, 0x1.62e430p-1f, 1.0f};
+  return op_scaled(horner(c, bounded - (shifted - 0x1.8p23f)), shifted, vanishes);
 }
 
 // A NaN wins. One instruction where b is a literal.

@@ -4,12 +4,13 @@ import torch
 from dynfix.lowering import joint
 from dynfix.lowering.graphs import decompose
 from dynfix.lowering.joint import compile_graph
+from dynfix.lowering.unit import ExternCall
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.options import Options
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import symbolic_trace
 
-from .harness import CHECKED, UNFUSED, assert_same, check, check_gradients, compiled
+from .harness import CHECKED, UNFUSED, assert_same, check, check_gradients, compiled, units
 
 F = torch.nn.functional
 
@@ -119,6 +120,30 @@ def test_random_operators_follow_the_generator(p):
         torch.manual_seed(seed)
         assert_same(found, fn(x))
         assert torch.equal(after, torch.rand(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "shape", [(0,), (1,), (7, 33), (2, 5, 6, 7)], ids=lambda shape: "x".join(map(str, shape))
+)
+def test_a_dropout_is_a_draw_and_a_product(shape, dtype, monkeypatch):
+    """The same elements as eager's, and the same state of the generator afterwards."""
+    made = units(monkeypatch)
+    x = torch.randn(shape).to(dtype)
+    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+    call = dynfix.compile(lambda x: F.dropout(x * 2, 0.3))
+    for turn in range(3):
+        results = []
+        for fn in (call, lambda x: F.dropout(x * 2, 0.3)):
+            torch.manual_seed(turn)
+            leaf = x.clone().requires_grad_()
+            y = fn(leaf)
+            y.backward(torch.ones_like(y))
+            results.append((y.detach(), leaf.grad, torch.rand(3)))
+        torch.testing.assert_close(*results)
+        assert results[0][0].stride() == results[1][0].stride()
+    items = [item for unit in made for item in unit.items if isinstance(item, ExternCall)]
+    assert not any(item.target is torch.ops.aten.native_dropout.default for item in items)
 
 
 def test_two_forwards_before_their_backwards():

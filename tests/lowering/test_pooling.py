@@ -1,8 +1,11 @@
 """Pooling and its gradients, against the library."""
 
+import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
+from dynfix.lowering.targets.cpp_expr import _decided
+from dynfix.lowering.unit import ExternCall
 
 from .harness import check, check_gradients, compiled, units
 
@@ -118,3 +121,56 @@ def test_windows_of_few_elements_are_no_loop(monkeypatch):
     check_gradients(lambda x: F.adaptive_avg_pool2d(x, (3, 4)).sigmoid(), planes(2, 3, 9, 8))
     nests = [nest for unit in made for item in unit.items for nest in item.nests]
     assert nests and not any(nest.is_reduction for nest in nests)
+
+
+MAXIMA = [(3, 2, 1), (2, 2), (3, 1, 1), (5, 1, 2), ((1, 3), (2, 1), (0, 1)), (3, 1, 1, 2)]
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+@pytest.mark.parametrize("given", MAXIMA, ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 9, 8), (1, 33, 5, 7), (0, 3, 6, 6), (1, 2, 5, 5)])
+def test_maxima_alone(shape, given, dtype, memory):
+    x = planes(*shape).to(dtype).to(memory_format=memory)
+    if x.numel() > 300:
+        x[0, 1, 2, 3], x[0, 0], x[-1, -1, 0, 0] = torch.nan, -torch.inf, torch.inf
+    check(lambda x: F.max_pool2d(x, *given) * 2, x, rtol=0, atol=0)
+    leaf = planes(*shape).to(dtype).to(memory_format=memory)
+    near = 0.1 if dtype.itemsize == 2 else 1e-5  # eager rounds after each of up to nine sums
+    check_gradients(lambda x: F.max_pool2d(x, *given), leaf, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_maxima_alone_are_a_loop(memory, monkeypatch):
+    made = units(monkeypatch)
+    x = planes(2, 32, 9, 8).to(memory_format=memory)
+    check(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+    assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)
+
+
+def test_maxima_of_sizes_that_a_call_knows():
+    call = dynfix.compile(lambda x: F.max_pool2d(x, 3, 2, 1) + 1, dynamic=True)
+    for shape in ((2, 3, 8, 9), (1, 4, 15, 6), (3, 3, 33, 34)):
+        x = planes(*shape)
+        assert torch.equal(call(x), F.max_pool2d(x, 3, 2, 1) + 1)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 8, 17])
+def test_masks_that_no_turn_changes(side, monkeypatch):
+    """Rows of windows over the edge: a loop for each outcome, and the same results."""
+    x = planes(2, 32, side, side).to(memory_format=torch.channels_last)
+    check(lambda x: F.avg_pool2d(x, 3, 1, 1), x)
+    check(lambda x: F.max_pool2d(x, 3, 1, 1), x, rtol=0, atol=0)
+
+
+def test_a_loop_for_each_outcome_of_a_mask():
+    body = ["  const float t3 = (t2 ? m[i] : 0);", "  const bool t5 = (t3 > 0);", "  n[i] = t3;"]
+    head = "for (int64_t i = 0; i < 32; ++i) {"
+    made = _decided("#pragma omp simd", head, body)
+    assert made[0] == "if (t2) {" and made[-1] == "}" and made.count("} else {") == 1
+    assert sum("true ? m[i]" in line for line in made) == 1
+    assert sum("false ? m[i]" in line for line in made) == 1
+    own = ["  const bool t2 = (k[i] > 0);", *body]
+    assert _decided("#pragma omp simd", head, own) == ["#pragma omp simd", head, *own, "}"]

@@ -1,6 +1,7 @@
 """Nearest neighbours, at eager's positions."""
 
 import warnings
+from functools import partial
 
 import dynfix
 import pytest
@@ -10,7 +11,7 @@ from dynfix.lowering.unit import ExternCall
 from grids import grid
 from torch.nn.functional import interpolate
 
-from .harness import check, check_gradients, units
+from .harness import check, check_gradients, compiled, units
 
 SIZES = [{"scale_factor": 2}, {"size": (7, 5)}, {"size": (33, 3)}, {"scale_factor": (1.5, 0.7)}]
 
@@ -55,11 +56,71 @@ NEAREST = [
 ]
 
 
+CUBIC = [
+    {"scale_factor": 2, "mode": "bicubic"},
+    {"scale_factor": (3, 1.7), "mode": "bicubic"},
+    {"scale_factor": (0.6, 2), "mode": "bicubic", "recompute_scale_factor": True},
+    {"size": (4, 9), "mode": "bicubic", "align_corners": True},
+    {"size": (1, 3), "mode": "bicubic"},
+    {"size": (13, 17), "mode": "bicubic", "align_corners": True},
+]
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("more", CUBIC, ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 6, 8), (1, 3, 2, 1), (0, 3, 4, 5), (2, 2, 33, 2)])
+def test_cubic(more, shape, form):
+    x = torch.randn(shape).to(memory_format=form)
+    check(lambda x: interpolate(x, **more) + 1, x, rtol=1e-5, atol=1e-5)
+    check(lambda x: interpolate(x, **more), x.double(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_cubic_is_as_close_to_float64_as_eager(dtype):
+    x = torch.randn(2, 3, 17, 23).to(dtype)
+    fn = partial(interpolate, scale_factor=(2, 1.3), mode="bicubic")
+    exact = fn(x.double())
+    found, eager = ((y.double() - exact).abs().max() for y in (compiled(fn_of(fn), x)(x), fn(x)))
+    assert found <= 2 * eager + 1e-6
+    rare = x.clone()
+    rare[0, 0, 3, 4], rare[1, 2, 0, 0] = torch.nan, torch.inf
+    assert torch.equal(compiled(fn_of(fn), x)(rare).isfinite(), fn(rare).isfinite())
+
+
+def fn_of(fn):
+    return lambda x: fn(x)
+
+
+def test_cubic_takes_four_elements_along_each_axis(monkeypatch):
+    made = units(monkeypatch)
+    x = torch.randn(1, 3, 16, 16)
+    check(lambda x: interpolate(x, scale_factor=2, mode="bicubic"), x, rtol=1e-5, atol=1e-5)
+    nests = [nest for unit in made for item in unit.items for nest in item.nests]
+    assert (
+        max(len([load for load in nest.loads if load.buffer.name == "arg0"]) for nest in nests) == 4
+    )
+
+
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
+def test_sizes_that_a_call_knows(mode):
+    call = dynfix.compile(lambda x: interpolate(x, scale_factor=2, mode=mode), dynamic=True)
+    for shape in ((2, 3, 5, 6), (1, 4, 9, 3), (2, 3, 16, 17), (3, 1, 1, 5)):
+        x = torch.randn(shape, requires_grad=True)
+        result = call(x)
+        expected = interpolate(x, scale_factor=2, mode=mode)
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+        seed = torch.randn_like(expected)
+        gradients = [torch.autograd.grad(y, x, seed)[0] for y in (result, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "more, form",
     grid(
-        lambda more, form: form == torch.contiguous_format or more in (LINEAR[0], NEAREST[0]),
-        [*LINEAR, *NEAREST],
+        lambda more, form: (
+            form == torch.contiguous_format or more in (LINEAR[0], NEAREST[0], CUBIC[0])
+        ),
+        [*LINEAR, *NEAREST, *CUBIC],
         [torch.contiguous_format, torch.channels_last],
     ),
 )

@@ -1,0 +1,231 @@
+"""Vector loops over float16 in parts: arithmetic, which the compiler vectorises, and conversions of
+whole blocks between it, which are one instruction of the processor (`templates/halves.h`).
+
+GCC has no vector form of a conversion, and the same in integer operations takes some twelve.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+BLOCK = 256  # elements of the arrays between the parts
+_LOOP = re.compile(r"for \(int64_t (\w+) = (.+); \1 < (.+); \+\+\1\) \{")
+_VALUE = re.compile(r"const (\w+) (\w+) = (.*);")
+_CHANGE = re.compile(r"(\w+)(\[.*\])? ([-+*|&]?)= (.*);")
+_CONVERSION = re.compile(r"(from_fp16|to_fp16|round_fp16)\((.*)\)")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_CLAUSE = re.compile(r" reduction\([^:]+:(\w+)\)")
+
+
+@dataclasses.dataclass
+class _Line:
+    """A statement of the loop's body; `part`: the loop in which it is printed. A conversion stands
+    before that loop."""
+
+    text: str
+    part: int
+    type: str = ""
+    name: str = ""
+    value: str = ""
+    conversion: str = ""
+    again: bool = False  # cheap: printed in each part that needs it
+
+    def words(self) -> set[str]:
+        return set(_WORD.findall(self.value or self.text))
+
+
+def parts(pragma: str, head: str, body: Sequence[str]) -> list[str] | None:
+    """The loop in parts, or None if it has nothing to convert, or statements of another kind."""
+    loop = _LOOP.fullmatch(head)
+    if loop is None or not any(f"{name}_fp16(" in line for line in body for name in _NAMES):
+        return None
+    lines = _Reader().read(body)
+    if lines is None or not any(line.conversion for line in lines):
+        return None
+    return _Parts(pragma, loop[1], loop[2], loop[3], lines).print()
+
+
+_NAMES = ("from", "to", "round")
+
+
+class _Reader:
+    """Gives each statement the first part in which all that it needs is there."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Line] = {}
+        self.touched: dict[str, int] = {}  # the part in which a buffer was last read or changed
+        self.changed: dict[str, int] = {}
+
+    def read(self, body: Sequence[str]) -> list[_Line] | None:
+        lines = [self._line(text.strip()) for text in body]
+        return None if None in lines else [line for line in lines if line is not None]
+
+    def _line(self, text: str) -> _Line | None:
+        value, change = _VALUE.fullmatch(text), _CHANGE.fullmatch(text)
+        if value is not None:
+            return self._value(text, value)
+        if change is None:
+            return None
+        line = _Line(text, self._part(set(_WORD.findall(text))))
+        line.part = max(line.part, self.touched.get(change[1], 0))
+        self.changed[change[1]] = self.touched[change[1]] = line.part
+        return line
+
+    def _value(self, text: str, found: re.Match[str]) -> _Line:
+        line = _Line(text, 0, found[1], found[2], found[3])
+        words = line.words()
+        line.part = self._part(words)
+        for buffer in re.findall(r"(\w+)\[", line.value):
+            self.touched[buffer] = max(line.part, self.touched.get(buffer, 0))
+        conversion = _CONVERSION.fullmatch(line.value)
+        if conversion is not None and _balanced(conversion[2]):
+            line.conversion, line.value = conversion[1], conversion[2]
+            line.part += 1
+        plain = all(self.named[word].again for word in words & self.named.keys())
+        line.again = line.type == "int64_t" and "[" not in line.value and plain
+        self.named[line.name] = line
+        return line
+
+    def _part(self, words: set[str]) -> int:
+        named = [self.named[word].part for word in words & self.named.keys()]
+        return max(
+            [*named, *(self.changed[word] for word in words & self.changed.keys())], default=0
+        )
+
+
+def _balanced(text: str) -> bool:
+    """Whether no parenthesis is closed that was not opened here."""
+    depth = 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return False
+    return True
+
+
+class _Parts:
+    def __init__(self, pragma: str, axis: str, low: str, high: str, lines: Sequence[_Line]) -> None:
+        self.pragma, self.axis, self.low, self.high = pragma, axis, low, high
+        self.lines = lines
+        self.count = 1 + max(line.part for line in lines)
+        self.named = {line.name: line for line in lines if line.name}
+        self.arrays = self._find_arrays()
+
+    def _find_arrays(self) -> dict[str, str]:
+        """Names that one part computes and another needs, or that are converted."""
+        found = dict[str, str]()
+        for line in self.lines:
+            if line.conversion:
+                found[line.name] = line.type
+            for word in line.words() & self.named.keys():
+                other = self.named[word]
+                apart = other.part < line.part and not other.again
+                if apart:
+                    found[word] = "uint8_t" if other.type == "bool" else other.type
+        return found
+
+    def print(self) -> list[str]:
+        single = self._single()
+        size = self.high if single else f"{BLOCK}"
+        made = list[str]()
+        clauses = "".join(match[0] for match in _CLAUSE.finditer(self.pragma))
+        if not single:
+            if " parallel " in self.pragma:
+                made.append(self.pragma.replace(" simd", ""))
+            made += [
+                f"for (int64_t low = {self.low}; low < {self.high}; low += {BLOCK}) {{",
+                f"  const int64_t high = low + {BLOCK} < {self.high}"
+                f" ? low + {BLOCK} : {self.high};",
+            ]
+        else:
+            made += ["{", f"  const int64_t low = {self.low}, high = {self.high};"]
+        made += [f"  {kind} {name}_s[{size}];" for name, kind in self._declared()]
+        for part in range(self.count):
+            made += [f"  {line}" for line in self._part(part, clauses)]
+        return [*made, "}"]
+
+    def _single(self) -> bool:
+        """Whether one block is all: a few elements, as many in every turn."""
+        return self.low == "0" and self.high.isdigit() and int(self.high) <= BLOCK
+
+    def _declared(self) -> Iterator[tuple[str, str]]:
+        for name, kind in self.arrays.items():
+            line = self.named[name]
+            if self._memory(line) is None:
+                yield name, kind
+            if line.conversion and line.value not in self.arrays:
+                yield f"{name}_in", "fp16" if line.conversion == "from_fp16" else "float"
+
+    def _memory(self, line: _Line) -> str | None:
+        """Where the elements of a load stand one behind the other, from `low` on, if all that is
+        done with them is to convert them first."""
+        found = re.fullmatch(r"(\w+)\[([^\[]*)\]", line.value)
+        users = [other for other in self.lines if line.name in other.words()]
+        first = all(user.conversion and user.part == 1 for user in users)
+        if found is None or line.conversion or not first:
+            return None
+        terms = found[2].split(" + ")
+        others = set(_WORD.findall(" ".join(term for term in terms if term != self.axis)))
+        if terms.count(self.axis) != 1 or others & {self.axis, *self.named}:
+            return None
+        return " + ".join([found[1], *("low" if term == self.axis else term for term in terms)])
+
+    def _array(self, name: str) -> str:
+        return self._memory(self.named[name]) or f"{name}_s"
+
+    def _part(self, part: int, clauses: str) -> Iterator[str]:
+        for line in self.lines:
+            if line.conversion and line.part == part:
+                source = (
+                    self._array(line.value) if line.value in self.arrays else f"{line.name}_in_s"
+                )
+                yield f"row_{line.conversion}({source}, {line.name}_s, high - low);"
+        own = list(self._statements(part))
+        if not own:
+            return
+        own = [*self._again(own), *own]
+        text = "\n".join(own)
+        used = "".join(
+            match[0] for match in _CLAUSE.finditer(clauses) if re.search(rf"\b{match[1]}\b", text)
+        )
+        yield f"#pragma omp simd{used}"
+        yield f"for (int64_t {self.axis} = low; {self.axis} < high; ++{self.axis}) {{"
+        yield from (f"  {line}" for line in own)
+        yield "}"
+
+    def _again(self, lines: Sequence[str]) -> list[str]:
+        """Statements without a part that these need."""
+        found = list[str]()
+        for line in reversed(self.lines):
+            words = set(_WORD.findall("\n".join([*lines, *found])))
+            if line.again and line.name in words:
+                found.insert(0, line.text)
+        return found
+
+    def _statements(self, part: int) -> Iterator[str]:
+        place = f"[{self.axis} - low]"
+        for line in self.lines:
+            if line.conversion and line.part == part + 1 and line.value not in self.arrays:
+                yield f"{line.name}_in_s{place} = {self._inside(line.value, part, place)};"
+            if line.part != part or line.conversion or line.again:
+                continue
+            if line.name not in self.arrays:
+                yield self._inside(line.text, part, place)
+            elif self._memory(line) is None:
+                yield f"const {line.type} {line.name} = {self._inside(line.value, part, place)};"
+                yield f"{line.name}_s{place} = {line.name};"
+
+    def _inside(self, text: str, part: int, place: str) -> str:
+        """The text with names of other parts read from their arrays."""
+
+        def read(found: re.Match[str]) -> str:
+            name = found[0]
+            line = self.named.get(name)
+            if name not in self.arrays or line is None:
+                return name
+            if line.part == part and not line.conversion:
+                return name
+            element = f"{name}_s{place}"
+            return f"({element} != 0)" if line.type == "bool" else element
+
+        return _WORD.sub(read, text)

@@ -1,0 +1,221 @@
+"""Loops over float16, printed in parts with conversions of whole blocks between them."""
+
+import ctypes
+from pathlib import Path
+
+import dynfix
+import pytest
+import torch
+from dynfix.lowering.targets import cpp_halves
+from dynfix.runtime import build
+
+from .harness import UNFUSED, at_threads, check, check_gradients, compiled
+
+F = torch.nn.functional
+TEMPLATES = Path(cpp_halves.__file__).parent.parent / "templates"
+LENGTHS = [0, 1, 7, 8, 15, 16, 17, 31, 100, 255, 256, 257, 700, 4099]
+HALVES = torch.arange(65536).to(torch.uint16).view(torch.float16)
+
+
+def values(*shape):
+    """Random numbers, among them what is rounded, denormal, infinite or none."""
+    x = torch.randn(*shape).half()
+    flat = x.view(-1)
+    rare = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 6e-8, -3e-7, 65504.0, 6.1e-5, 1.0009765625]
+    flat[: len(rare)] = torch.tensor(rare).half()[: len(flat)]
+    return x[torch.randperm(len(x))] if x.dim() else x
+
+
+def floats():
+    """Numbers around those that halves lie between."""
+    bits = torch.randint(-(2**31), 2**31, (1 << 18,), dtype=torch.int64).to(torch.int32)
+    whole = HALVES.float()
+    between = (whole[:-1] + whole[1:]) / 2
+    near = [torch.nextafter(between, torch.full_like(between, to)) for to in (-1e9, 1e9)]
+    return torch.cat([bits.view(torch.float32), whole, between, *near])
+
+
+@pytest.fixture(params=["native", "avx2", "portable"])
+def library(request, tmp_path, monkeypatch):
+    """The three rows, as this processor has them, in eight lanes, and without its conversions."""
+    if request.param != "native" and "avx2" not in build.isa():
+        pytest.skip("flags of x86")
+    monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))
+    flags = {"native": (), "avx2": ("-march=haswell",), "portable": ("-march=x86-64",)}
+    wrappers = "".join(
+        f'extern "C" void {name}(const {a} *x, {b} *y, int64_t n) {{ row_{name}(x, y, n); }}\n'
+        for name, a, b in (
+            ("from_fp16", "fp16", "float"),
+            ("to_fp16", "float", "fp16"),
+            ("round_fp16", "float", "float"),
+        )
+    )
+    source = "\n".join((TEMPLATES / f"{name}.h").read_text() for name in ("prelude", "halves"))
+    path = build.build_shared(source + wrappers, flags=flags[request.param], name="halves")
+    return ctypes.CDLL(str(path))
+
+
+def run(function, x, dtype):
+    made = torch.full_like(x, 7, dtype=dtype)
+    function(
+        ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(made.data_ptr()), ctypes.c_int64(len(x))
+    )
+    return made
+
+
+def same_bits(found, expected):
+    kind = torch.int16 if found.dtype == torch.float16 else torch.int32
+    number = ~expected.isnan()
+    assert torch.equal(found[number].view(kind), expected[number].view(kind))
+    assert found[~number].isnan().all()
+
+
+def test_conversions(library):
+    x = floats()
+    same_bits(run(library.from_fp16, HALVES, torch.float32), HALVES.float())
+    same_bits(run(library.to_fp16, x, torch.float16), x.half())
+    same_bits(run(library.round_fp16, x, torch.float32), x.half().float())
+
+
+def test_nothing_is_written_beyond_the_end(library):
+    x = torch.randn(64)
+    for count in range(40):
+        made = torch.full((64,), 7.0)
+        addresses = [ctypes.c_void_p(t.data_ptr()) for t in (x, made)]
+        library.round_fp16(*addresses, ctypes.c_int64(count))
+        assert torch.equal(made[:count], x[:count].half().float()), count
+        assert (made[count:] == 7).all(), count
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_chains(length):
+    check(lambda x: ((x * 2 + 1).relu(), x.float() / 3, x > 0.5), values(length), rtol=0, atol=0)
+    check(lambda x: (x * 2 + 1).relu(), values(length), options=UNFUSED, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("length", LENGTHS[1:])
+def test_rows(length):
+    check(
+        lambda x: (x.softmax(-1), x.sum(-1), x.amax(-1), x.argmax(-1)),
+        torch.randn(3, length).half(),
+    )
+    check(lambda x: F.layer_norm(x.float(), x.shape[-1:]).half(), torch.randn(3, length).half())
+    check(lambda x: x.sum(0), torch.randn(5, length).half())
+
+
+def test_rows_with_numbers_that_are_none():
+    check(lambda x: (x.amax(-1), x.softmax(-1), (x * 3).sum(-1)), values(20, 300))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda x: x.t(),
+        lambda x: x[::2, ::3],
+        lambda x: x[:, 1:],
+        lambda x: x[:1].expand(33, -1),
+    ],
+)
+def test_layouts(layout):
+    base = values(33, 70)
+    check(lambda x, y: (layout(x) * 3 - layout(y)).abs() + 1, base, values(33, 70), rtol=0, atol=0)
+
+
+def test_other_types_beside():
+    x, y = values(9, 70), torch.randn(70)
+    whole, mask = torch.randint(-5, 5, (9, 70)), torch.randn(9, 70) > 0
+
+    def fn(x, y, whole, mask):
+        return (
+            torch.where(mask, x * 2, x + 1),
+            x * y,
+            (x + whole).double() / 3,
+            x.bfloat16() + 1,
+            torch.where(x > y, whole, 3),
+            (x.double() * 1e-3).half(),
+            x.isnan(),
+        )
+
+    check(fn, x, y, whole, mask, rtol=0, atol=0)
+
+
+def test_positions_from_memory():
+    table, places = values(40, 70), torch.randint(0, 40, (33,))
+    check(lambda t, p: F.embedding(p, t) * 2 + 1, table, places, rtol=0, atol=0)
+    check(lambda t, p: t.index_select(1, p) / 3, table, places, rtol=0, atol=0)
+    call = compiled(lambda t, p: (t * 2)[p], table, places)
+    with pytest.raises(IndexError):
+        call(table, torch.full((33,), 99))
+
+
+def test_written_in_place():
+    def fn(x):
+        before = x * 2
+        x.mul_(3).add_(1)
+        return before + x
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x = values(5, 300)
+        theirs = x.clone()
+        expected = fn(theirs)
+        found = call(x)
+        torch.testing.assert_close((found, x), (expected, theirs), rtol=0, atol=0, equal_nan=True)
+
+
+def test_gradients():
+    weight, x = torch.randn(70).half(), torch.randn(9, 70).half()
+    check_gradients(lambda x, w: (x * w).sigmoid() * 2, x, weight, rtol=4e-3, atol=4e-3)
+    check_gradients(lambda x: x.softmax(-1), x, rtol=4e-3, atol=4e-3)
+
+
+def test_threads_change_nothing():
+    x = values(300, 700)
+    call = compiled(lambda x: ((x * 2 + 1).relu(), x.softmax(-1)), x)
+    first, *others = at_threads(call, x)
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=0, atol=0, equal_nan=True)
+
+
+def test_sizes_that_a_call_knows():
+    def fn(x):
+        return (x * 2 + 1).relu(), x.softmax(-1), x.sum(0)
+
+    call = dynfix.compile(fn, dynamic=True)
+    for rows, columns in ((3, 40), (5, 300), (1, 257), (7, 17), (2, 1000)):
+        x = torch.randn(rows, columns).half()
+        torch.testing.assert_close(call(x), fn(x), rtol=2e-3, atol=2e-3)
+
+
+LOOP = "for (int64_t i = 0; i < n; ++i) {"
+
+
+def test_parts_keep_the_order_of_reads_and_writes():
+    made = cpp_halves.parts(
+        "#pragma omp simd reduction(|:bad)",
+        LOOP,
+        [
+            "const fp16 t0 = a[i];",
+            "const float t1 = from_fp16(t0);",
+            "const int64_t t2 = (int64_t)(i);",
+            "const float t3 = b[t2];",
+            "const float t4 = (t1 + t3);",
+            "b[i] = t4;",
+            "bad |= (t1 != t1);",
+            "const float t5 = b[i];",
+            "const fp16 t6 = to_fp16((t5 * t3));",
+            "c[i] = t6;",
+        ],
+    )
+    assert made is not None
+    text = "\n".join(made)
+    order = ["row_from_fp16(a + low", "b[i] = t4", "t5 = b[i]", "row_to_fp16(", "c[i] = "]
+    assert sorted(order, key=text.index) == order
+    assert text.index("t3 = b[t2]") < text.index("b[i] = t4")
+    assert text.count("reduction(|:bad)") == 1
+
+
+def test_loops_of_other_kinds_stay():
+    pragma = "#pragma omp simd"
+    assert cpp_halves.parts(pragma, LOOP, ["const float t0 = a[i];", "b[i] = t0;"]) is None
+    assert cpp_halves.parts(pragma, LOOP, ["if (x) y = from_fp16(a[i]);"]) is None
