@@ -279,6 +279,14 @@ def test_dynamic_true_records_once(body):
     assert len(recordings(fn)) == 1
 
 
+def test_sizes_that_no_operator_reads_are_one_recording():
+    def made():
+        return lambda x: torch.full((2, 3), 5.0, dtype=x.dtype) - 1
+
+    fn = same(made, *(call(rows(n)) for n in (7, 11, 64)), dynamic=True)
+    assert len(recordings(fn)) == 1
+
+
 def test_dynamic_false_stays_static():
     fn = same(lambda: lambda x: x * 2, *(call(rows(n)) for n in (7, 11, 64)), dynamic=False)
     assert len(recordings(fn)) == 3

@@ -1,28 +1,36 @@
 """Random graphs through `dynfix.compile`.
 
-    python -m tests.fuzz.campaign --graphs 20000 --out FOLDER [--first SEED] [--together 16]
+    python -m tests.fuzz.campaign --graphs 20000 --out FOLDER [--first SEED] [--jobs 16] [--light]
 
 Graphs are compiled `together`; those that differ, that raise, or that break, alone. A failing one is shrunk, and
-written as a script into FOLDER.
+written as a script into FOLDER. A graph whose sizes change takes some four times as long as one of fixed sizes:
+`--changing 4` draws one in four of the former, in place of one in two.
 """
 
 import argparse
 import dataclasses
+import functools
+import multiprocessing
+import os
 import re
 import signal
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import dynfix
 import torch
-from dynfix.lowering.targets import cpp_build
+from dynfix.lowering.targets import cpp, cpp_build
+from dynfix.runtime.errors import GraphBreakError
 
 from .grammar import TYPES
 from .graphs import grown
-from .judge import differences, usable
+from .judge import Run, differences, loaded, quietly, source, usable
 from .shrink import script, shrunk
 
 LIMIT = 300  # seconds for a batch
+BLOCK = 64  # seeds of one kind in a row
 
 
 @dataclasses.dataclass
@@ -31,7 +39,14 @@ class Tally:
     lines: int = 0
     raising: int = 0
     failed: int = 0
+    seconds: float = 0.0  # of processor time, compilers' among it
     served: Counter = dataclasses.field(default_factory=Counter)
+
+    def __iadd__(self, other):
+        for field in dataclasses.fields(self):
+            name = field.name
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
 
     def add(self, graphs, how):
         self.graphs += len(graphs)
@@ -43,42 +58,75 @@ class Tally:
         return (
             f"{self.graphs} graphs of {self.lines / max(self.graphs, 1):.1f} lines,"
             f" {self.served['whole']} served by a program, {self.served['parts']} in parts,"
-            f" {self.served['eager']} in eager, {self.raising} raise, {self.failed} differ"
+            f" {self.served['eager']} in eager, {self.raising} raise, {self.failed} differ;"
+            f" {self.graphs / max(self.seconds, 0.01):.2f} a second of one core"
         )
 
 
-def graphs_of(first, count):
-    """(graph, dynamic) of `count` seeds; odd batches of seeds have sizes that change."""
+def graphs_of(first, count, changing=2):
+    """(graph, dynamic) of `count` seeds; the last of `changing` blocks has sizes that change."""
     for seed in range(first, first + count):
-        dynamic = (seed // 64) % 2 == 1
+        dynamic = (seed // BLOCK) % changing == changing - 1
         graph = grown(seed, dynamic)
         if graph is None:
             continue
         if graph.gradients and not usable(graph):  # written in place, and needed for a gradient
-            graph = dataclasses.replace(graph, gradients=False)
+            graph = without_gradients(graph)
         if usable(graph):
             yield graph, dynamic
 
 
+def without_gradients(graph):
+    """The graph with inputs that need none, which AOTAutograd would refuse else; one in eight
+    keeps them, and so is left to eager."""
+    inputs = graph.inputs
+    if graph.seed % 8:
+        inputs = tuple((name, text.replace(".requires_grad_()", "")) for name, text in inputs)
+    return dataclasses.replace(graph, inputs=inputs, gradients=False)
+
+
 def is_delicate(graph):
     """Whether AOTAutograd may refuse the graph, which then is better not among others: it writes
-    what gradients flow through, or what overlaps itself."""
+    what overlaps itself."""
     text = "\n".join(graph.lines)
     writes = re.search(r"\w_\(| = \S+$|[+&]= |out=", text, re.MULTILINE)
-    overlaps = any("expand" in text for text in (text, *(made for _, made in graph.inputs)))
-    return bool(writes) and (graph.gradients or overlaps)
+    return bool(writes) and any("expand" in t for t in (text, *(made for _, made in graph.inputs)))
 
 
-def is_captured(graph, dynamic):
-    """Whether the graph is recorded as one, and so may be among others."""
-    return not graph.raises and differences([graph], dynamic, "eager")[1] == "whole"
+def is_differentiable(graph):
+    """Whether eager can differentiate all that leaves the call, inputs that it wrote among it."""
+    run = quietly(
+        Run, loaded(source([graph])).call, [dataclasses.replace(graph, gradients=False)], 0
+    )
+    given = [t for t in run.inputs[0] if t.requires_grad]
+    roots = [t for t in (*run.results[0], *given) if t.grad_fn is not None]
+    leaves = [t for t in given if t.is_leaf]
+    if not roots or not leaves:
+        return True
+    try:
+        quietly(
+            torch.autograd.grad, roots, leaves, list(map(torch.ones_like, roots)), allow_unused=True
+        )
+    except RuntimeError:
+        return False
+    return True
+
+
+def is_captured(graph):
+    """Whether the graph's first call is recorded as one, and AOTAutograd differentiates it, so that
+    it may be among others."""
+    if graph.raises or not is_differentiable(graph):
+        return False
+    module = loaded(source([graph]))
+    compiled = dynfix.compile(module.call, fullgraph=True, dynamic=False, backend="eager")
+    return not isinstance(quietly(Run, compiled, [graph], 0).error, GraphBreakError)
 
 
 def batches(pairs, together):
     """Graphs to compile together; one that raises, or that is not captured whole, is alone."""
     waiting = {}
     for graph, dynamic in pairs:
-        if not is_captured(graph, dynamic):
+        if not is_captured(graph):
             yield [graph], dynamic
             continue
         delicate = is_delicate(graph)
@@ -113,31 +161,44 @@ def _expire(number, frame):
     raise TimeoutError(f"took {LIMIT} s")
 
 
+def run(given, first, count):
+    """The tally of `count` seeds; what differs is printed, and written into the folder."""
+    if given.light:
+        cpp_build.FLAGS = (*cpp.FLAGS, "-O1")
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, _expire)
+    tally, before = Tally(), sum(os.times()[:4])
+    for graphs, dynamic in batches(graphs_of(first, count, given.changing), given.together):
+        signal.alarm(LIMIT)
+        for graph, text in check(graphs, dynamic, tally):
+            tally.failed += 1
+            small = graph if text.startswith("only") else shrunk(graph, dynamic)
+            file = Path(given.out, f"seed{graph.seed}.py")
+            file.write_text(script(small, dynamic, text, TYPES))
+            print(f"seed {graph.seed}: {text} ({len(small.lines)} lines, {file})", flush=True)
+        signal.alarm(0)
+    tally.seconds = sum(os.times()[:4]) - before
+    return tally
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graphs", type=int, default=20000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--together", type=int, default=16)
+    parser.add_argument("--changing", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", default="fuzz-found")
     parser.add_argument("--light", action="store_true", help="kernels built with -O1")
     given = parser.parse_args()
-    if given.light:
-        cpp_build.FLAGS = (*cpp_build.FLAGS, "-O1")
-    torch.set_num_threads(1)
-    folder = Path(given.out)
-    folder.mkdir(exist_ok=True, parents=True)
-    signal.signal(signal.SIGALRM, _expire)
-    tally, start = Tally(), time.perf_counter()
-    for graphs, dynamic in batches(graphs_of(given.first, given.graphs), given.together):
-        signal.alarm(LIMIT)
-        for graph, text in check(graphs, dynamic, tally):
-            tally.failed += 1
-            small = graph if text.startswith("only") else shrunk(graph, dynamic)
-            file = folder / f"seed{graph.seed}.py"
-            file.write_text(script(small, dynamic, text, TYPES))
-            print(f"seed {graph.seed}: {text} ({len(small.lines)} lines, {file})", flush=True)
-        signal.alarm(0)
-        print(f"{time.perf_counter() - start:.0f} s: {tally}", flush=True)
+    Path(given.out).mkdir(exist_ok=True, parents=True)
+    end, start, tally = given.first + given.graphs, time.perf_counter(), Tally()
+    firsts = range(given.first, end, BLOCK * given.changing)
+    counts = [min(BLOCK * given.changing, end - first) for first in firsts]
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        for part in pool.map(functools.partial(run, given), firsts, counts):
+            tally += part
+            print(f"{time.perf_counter() - start:.0f} s: {tally}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ class Run:
         return [[next(found) for _ in part] for part in wanted]
 
 
-def _quietly(function, *args, **kwargs):
+def quietly(function, *args, **kwargs):
+    """What the function gives, its warnings unseen."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*args, **kwargs)
@@ -79,7 +80,7 @@ def _quietly(function, *args, **kwargs):
 def usable(graph):
     """Whether eager differentiates the graph in every call, or raises in one if it should."""
     call = loaded(source([graph])).call
-    errors = [_quietly(Run, call, [graph], turn).error for turn in range(CALLS)]
+    errors = [quietly(Run, call, [graph], turn).error for turn in range(CALLS)]
     return any(errors) if graph.raises else not any(errors)
 
 
@@ -90,6 +91,7 @@ def differences(graphs, dynamic, backend="native"):
     report.reset()
     torch._dynamo.reset()
     gc.collect()
+    gc.freeze()  # what is left stays: to go through it again for each graph takes a third of all
     before = set(frontend._live)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

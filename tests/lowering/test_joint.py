@@ -259,6 +259,14 @@ def test_joins_inside_of_expressions():
     check_gradients(rotate, torch.randn(6, 8), torch.randn(6, 8), torch.randn(6, 8))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_joins_of_nothing(dtype):
+    def fn(x, y):
+        return torch.cat([x]), torch.cat([x, y]), torch.cat([x, y])[:, None] * 2
+
+    check(fn, torch.ones(0, dtype=dtype), torch.ones(0, dtype=dtype))
+
+
 def test_operators_without_a_lowering_are_called():
     def fn(x):
         q, r = torch.linalg.qr(x)

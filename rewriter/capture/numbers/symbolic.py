@@ -173,7 +173,7 @@ class Symbols:
             if self._first()[symbol] != at
         ]
         conditions += [_text(guard.expr) for guard in self.env.guards]
-        self.holds = self.function(" and ".join(dict.fromkeys(conditions)))
+        self.holds = self.function(" and ".join(dict.fromkeys(conditions)) or "True")
         for form in self._forms:
             form.compute = self._lazily(form)
 
