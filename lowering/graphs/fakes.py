@@ -10,13 +10,22 @@ import torch
 from torch._higher_order_ops import utils as higher_order
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims_common import compute_elementwise_output_strides
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...runtime.pacing import checkpoint, in_background
 
 # Operators on functions whose rule the mode itself calls.
 _OF_THE_MODE: Any = getattr(higher_order, "registered_hop_fake_fns", {})
+
+# Operators whose shapes depend on data, which torch before 2.13 does not say of them: its mode runs
+# their kernels on zeros, and believes what comes of that.
+_DYNAMIC = torch.Tag.dynamic_output_shape
+UNTAGGED = frozenset(op for op in (torch.ops.aten._unique.default,) if _DYNAMIC not in op.tags)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -38,6 +47,8 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         rule = _higher_order_rule(func)
         if rule is not None:
             return rule(self, *args, **(kwargs or {}))
+        if func in UNTAGGED:
+            raise DynamicOutputShapeException(func)
         made = super().__torch_dispatch__(func, types, args, kwargs)
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:

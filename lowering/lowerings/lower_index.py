@@ -30,6 +30,8 @@ def _cat(ctx: Context, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     axis = dim % value.dim()
     parts = [part for part in tensors if part.shape != (0,) or value.dim() == 1]
     parts = [part for part in parts if part.shape[axis] != 0]
+    if not parts:
+        return ctx.result(value)
     around = _cycle(parts, axis)
     if around is not None:
         return ctx.pointwise(node, lambda at: around(at))
