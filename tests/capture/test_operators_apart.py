@@ -109,6 +109,20 @@ def test_what_gradients_ask_of_data_runs_between_two_graphs(program, shape):
     assert sum(entry.hits for entry in call._dynfix_entry._dispatcher.entries) == 2
 
 
+def test_a_gradient_that_there_is_none_of_is_an_error_when_it_is_asked_for():
+    def program(x):
+        return torch.special.i1(x * 2) + 1
+
+    call = dynfix.compile(program)
+    for _ in range(4):
+        x = torch.randn(3, dtype=torch.bfloat16, requires_grad=True)
+        made = call(x)
+        torch.testing.assert_close(made, program(x))
+        with pytest.raises(NotImplementedError, match="i1_backward"):
+            made.sum().backward()
+    assert sum(entry.hits for entry in call._dynfix_entry._dispatcher.entries) == 2
+
+
 def test_an_operator_that_torch_has_no_shape_for_is_not_run_on_zeros(monkeypatch):
     """As torch before 2.13 does with what `index_fill`'s gradient asks."""
     unique = torch.ops.aten._unique.default
@@ -132,3 +146,12 @@ def test_a_backward_whose_operator_gives_another_shape_than_it_said_runs_in_eage
             found = torch.autograd.grad(call(x), x, torch.arange(4.0) % (2 + n))
         expected = torch.autograd.grad(program(x), x, torch.arange(4.0) % (2 + n))
         torch.testing.assert_close(found, expected)
+
+
+def test_a_graph_whose_operator_gives_another_shape_than_it_said_stays_in_eager():
+    report.reset()
+    call = dynfix.compile(lambda x: distinct(x) * 2)
+    for n in range(4):
+        with pytest.warns(UserWarning, match="call runs in eager") if n == 1 else nothing():
+            found = call(torch.arange(4.0) % 3)
+        torch.testing.assert_close(found, torch.tensor([0.0, 2.0, 4.0]))
