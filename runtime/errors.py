@@ -21,6 +21,10 @@ class BuildError(DynfixError):
     """Kernel source could not be built, or no compiler was found."""
 
 
+class UnexpectedResult(DynfixError, RuntimeError):
+    """A library call gave another tensor than its meta function had said."""
+
+
 class RecompileLimitError(DynfixError):
     """`fullgraph=True` met more variants of one function than `recompile_limit` allows."""
 

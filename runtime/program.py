@@ -13,6 +13,7 @@ import torch
 
 from . import result_memory, torch_headers
 from .arena import ArenaView, ArenaViews, give_back, take
+from .errors import UnexpectedResult
 from .launch import Product
 
 
@@ -137,12 +138,12 @@ def expect(
     """An extern call's result in the layout and dtype that its readers were compiled for: copied if
     the operator chose another one than its meta function.
 
-    Raises RuntimeError if it is no tensor of that shape.
+    Raises UnexpectedResult if it is no tensor of that shape.
     """
     if tensor is None:
-        raise RuntimeError(f"an operator gave None, a tensor of shape {shape} was expected")
+        raise UnexpectedResult(f"an operator gave None, a tensor of shape {shape} was expected")
     if tensor.shape != shape:
-        raise RuntimeError(
+        raise UnexpectedResult(
             f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected"
         )
     if tensor.dtype is dtype and _steps_as(tensor, strides):

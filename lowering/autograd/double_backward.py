@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...runtime import report
-from ...runtime.errors import BuildError, LoweringError
+from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
 from ..graphs.random_numbers import redrawn
@@ -388,8 +388,8 @@ def _usual(
         if call.owner.kept_under is not None:
             entries.forget(call.owner.kept_under)  # a later process has it compiled anew
         return _through_eager(ctx, call, kept)
-    except (LoweringError, BuildError) as error:
-        if call is None:
+    except (LoweringError, BuildError, UnexpectedResult) as error:
+        if call is None or len(kept) < count:
             raise
         cls.dynfix_unbuilt = True
         report.warn_once("backward", f"a backward runs in eager: {error}", str(error))

@@ -14,6 +14,7 @@ from ..graphs.random_numbers import with_seeds
 from .differentiation import differentiates
 from .saved_inputs import keep_results, with_copies
 from .saved_results import with_results
+from .saved_statistics import unrounded
 
 
 class GradientPaths:
@@ -34,6 +35,7 @@ class GradientPaths:
         self.returned = sum(not is_made(result) for result in forward)
         self._has_gradient = [grad is not None for grad in gradients if not is_made(grad)]
         with_seeds(joint)
+        unrounded(joint)
         small = keep_results(joint, forward, self._has_gradient)
         self._idle = _idle(joint)
         parts = partition(joint, inputs, **settings)

@@ -10,13 +10,28 @@ import torch
 from torch._higher_order_ops import utils as higher_order
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims_common import compute_elementwise_output_strides
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...runtime.pacing import checkpoint, in_background
 
 # Operators on functions whose rule the mode itself calls.
 _OF_THE_MODE: Any = getattr(higher_order, "registered_hop_fake_fns", {})
+
+# Operators whose shapes depend on data, which torch before 2.13 does not say of them: its mode runs
+# their kernels on zeros, and believes what comes of that.
+_DYNAMIC = torch.Tag.dynamic_output_shape
+UNTAGGED = frozenset(op for op in (torch.ops.aten._unique.default,) if _DYNAMIC not in op.tags)
+
+# Rules that leave out bfloat16 where the kernels for the host take it as they take float16.
+_AS_HALF = (
+    torch.ops.aten._embedding_bag.default,
+    torch.ops.aten._embedding_bag_forward_only.default,
+)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -38,11 +53,21 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         rule = _higher_order_rule(func)
         if rule is not None:
             return rule(self, *args, **(kwargs or {}))
+        if func in UNTAGGED:
+            raise DynamicOutputShapeException(func)
+        if func in _AS_HALF and _is_bfloat16_on_host(args[0]):
+            return self._as_half(func, args, kwargs)
         made = super().__torch_dispatch__(func, types, args, kwargs)
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:
             return self._in_order_of(operands, made)
         return made
+
+    def _as_half(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator gives for a bfloat16 tensor before others."""
+        with self:
+            first, *others = func(args[0].to(torch.float16), *args[1:], **(kwargs or {}))
+            return first.to(torch.bfloat16), *others
 
     def _in_order_of(self, operands: Sequence[Any], made: Any) -> Any:
         """The result laid out as eager does by its operands: torch's rules compute in float32, and
@@ -51,6 +76,10 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             shaped = torch.broadcast_tensors(*operands)  # type: ignore[no-untyped-call]
             strides = compute_elementwise_output_strides(*shaped)
             return torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device)
+
+
+def _is_bfloat16_on_host(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu"
 
 
 def _operands(operator: Any, args: Sequence[Any]) -> list[Any]:

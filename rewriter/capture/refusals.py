@@ -1,5 +1,6 @@
 """Operators that a graph turned out not to hold: fake tensors cannot tell what they, or their
-gradients, give. At the next recording they run between two graphs."""
+gradients, give, or there is no such gradient, which is an error only where it is asked for. At the
+next recording they run between two graphs."""
 
 from typing import Any
 
@@ -13,12 +14,13 @@ from .nested import tensors_in
 from .recording import Recording
 from .segments import Segment
 
+_REFUSALS = (*REFUSALS, NotImplementedError)  # "i1_backward" for bfloat16
 Place = tuple[str, str]  # an operator's name and the line that it stands in
 
 
 def learn(apart: set[Place], recording: Recording, error: Exception) -> bool:
     """Whether compiling failed of operators that no one knew of; they are added to `apart`."""
-    if not isinstance(error, REFUSALS):
+    if not isinstance(error, _REFUSALS):
         return False
     known = len(apart)
     for segment in recording.segments:
@@ -69,7 +71,7 @@ class _Probe(Interpreter):
             if outs and leaves:
                 ones = [torch.ones_like(each) for each in outs]
                 torch.autograd.grad(outs, leaves, ones, allow_unused=True)
-        except REFUSALS:
+        except _REFUSALS:
             return True
         except Exception:  # others were no reason
             return False

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from .. import report
 from ..dispatch import MISS
+from ..errors import UnexpectedResult
 from ..guard import GuardSet
 from . import printed
 from .recipes import Env, Recipe
@@ -95,10 +97,11 @@ class Entry:
         env = Env(inputs, len(plan.steps), undo.keep_generator)
         try:
             finished = self._steps(env, undo)
-        except Exception:
+        except Exception as error:
             if not undo.can_go_back():
                 raise
             undo.back()
+            self._note(error)
             return self.eager(*args, **kwargs)
         if not finished:
             undo.back()
@@ -116,13 +119,20 @@ class Entry:
     ) -> Any:
         try:
             outputs = self._program(*fed)  # type: ignore[misc]
-        except Exception:
+        except Exception as error:
+            self._note(error)
             return self.eager(*args, **kwargs)
         result = self._finish(inputs, (outputs,))
         self.hits += 1
         if self.hits == PRINTED:
             self._finish = printed.finish(self.plan.output, self.plan.effects) or self._finish
         return result
+
+    def _note(self, error: Exception) -> None:
+        """What is no error of the user's will come again at every call."""
+        if isinstance(error, UnexpectedResult):
+            self.stays_eager = True
+            report.warn_once("program", f"call runs in eager: {error}", str(error))
 
     def _serve_by(self, program: Callable[..., Any]) -> None:
         self._program = program

@@ -1,10 +1,17 @@
 """Operators that ask for their data, or whose gradients do, run as they are between two graphs."""
 
+from contextlib import nullcontext as nothing
+
 import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
+from dynfix.lowering.graphs import fakes
+from dynfix.runtime import report
 from helpers import same
+from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import run_fallback_kernel
+from torch.utils._pytree import tree_flatten
 
 
 @torch.library.custom_op("dynfix_tests::larger", mutates_args=())
@@ -24,6 +31,24 @@ torch.library.define("dynfix_tests::tripled", "(Tensor x) -> Tensor")
 torch.library.impl("dynfix_tests::tripled", "CPU", lambda x: x * 3)
 torch.library.register_fake("dynfix_tests::tripled", torch.empty_like)
 
+
+@torch.library.custom_op("dynfix_tests::distinct", mutates_args=())
+def distinct(x: torch.Tensor) -> torch.Tensor:
+    return x.unique()
+
+
+distinct.register_fake(lambda x: x.new_empty(1))  # which is wrong
+
+
+@torch.library.custom_op("dynfix_tests::counting", mutates_args=())
+def counting(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+counting.register_fake(torch.empty_like)
+counting.register_autograd(
+    lambda ctx, grad: grad * distinct(grad).new_ones(()) + distinct(grad).sum()
+)
 
 ASKING = {
     "overload": lambda x: (x * 2)[torch.ops.aten.nonzero.default(x > -9)[:, 0]] + 1,
@@ -82,3 +107,51 @@ def test_what_gradients_ask_of_data_runs_between_two_graphs(program, shape):
         ours, theirs = (torch.autograd.grad(each.sum(), given) for each in (found, expected))
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     assert sum(entry.hits for entry in call._dynfix_entry._dispatcher.entries) == 2
+
+
+def test_a_gradient_that_there_is_none_of_is_an_error_when_it_is_asked_for():
+    def program(x):
+        return torch.special.i1(x * 2) + 1
+
+    call = dynfix.compile(program)
+    for _ in range(4):
+        x = torch.randn(3, dtype=torch.bfloat16, requires_grad=True)
+        made = call(x)
+        torch.testing.assert_close(made, program(x))
+        with pytest.raises(NotImplementedError, match="i1_backward"):
+            made.sum().backward()
+    assert sum(entry.hits for entry in call._dynfix_entry._dispatcher.entries) == 2
+
+
+def test_an_operator_that_torch_has_no_shape_for_is_not_run_on_zeros(monkeypatch):
+    """As torch before 2.13 does with what `index_fill`'s gradient asks."""
+    unique = torch.ops.aten._unique.default
+    on_zeros = lambda mode, operator, *args, **kwargs: (  # noqa: E731
+        run_fallback_kernel(mode, operator, *tree_flatten((args, kwargs)), None)
+    )
+    monkeypatch.setitem(fake_impls.op_implementations_dict, unique, on_zeros)
+    monkeypatch.setattr(fakes, "UNTAGGED", {unique})
+    test_what_gradients_ask_of_data_runs_between_two_graphs(filled, ())
+
+
+def test_a_backward_whose_operator_gives_another_shape_than_it_said_runs_in_eager():
+    def program(x):
+        return counting(x * 2).sin()
+
+    report.reset()
+    call = dynfix.compile(program)
+    for n in range(3):
+        x = torch.arange(4.0, requires_grad=True)
+        with pytest.warns(UserWarning, match="a backward runs in eager") if n == 1 else nothing():
+            found = torch.autograd.grad(call(x), x, torch.arange(4.0) % (2 + n))
+        expected = torch.autograd.grad(program(x), x, torch.arange(4.0) % (2 + n))
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_graph_whose_operator_gives_another_shape_than_it_said_stays_in_eager():
+    report.reset()
+    call = dynfix.compile(lambda x: distinct(x) * 2)
+    for n in range(4):
+        with pytest.warns(UserWarning, match="call runs in eager") if n == 1 else nothing():
+            found = call(torch.arange(4.0) % 3)
+        torch.testing.assert_close(found, torch.tensor([0.0, 2.0, 4.0]))

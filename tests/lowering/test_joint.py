@@ -62,6 +62,19 @@ def test_gradients(fn):
     check_gradients(fn, torch.randn(8, 10), torch.randn(8, 10))
 
 
+def test_the_statistics_of_a_batch_norm_are_not_rounded_for_its_backward():
+    """Of two values each, whose gradients cancel out."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 64).mul(5).bfloat16().requires_grad_()
+    fn = compiled(lambda x: (F.batch_norm(x, None, None, training=True),), x)
+    seed = torch.randn(2, 64).bfloat16()
+    (found,) = torch.autograd.grad(fn(x)[0], x, seed)
+    wide = x.detach().double().requires_grad_()
+    made = F.batch_norm(wide, None, None, training=True)
+    (exact,) = torch.autograd.grad(made, wide, seed.double())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-2, atol=1e-4)
+
+
 def test_convolution_and_batch_norm_in_training_update_running_statistics():
     def fn(x, w, g, b, mean, var):
         return F.relu(F.batch_norm(F.conv2d(x, w, padding=1), mean, var, g, b, training=True))

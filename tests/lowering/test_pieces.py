@@ -61,6 +61,8 @@ def test_joins_that_go_round():
     check(lambda x: torch.cat([x[:, -3:], x, x[:, :5]], 1) * 2, x)
     check(lambda x: torch.cat([x[:, 10:], x[:, :10]], 1), x)
     check(lambda x: torch.cat([x, x], 1), x)
+    check(lambda x: torch.cat([x[:0], x[:0]]), x)
+    check_gradients(lambda x: torch.cat([x[:0], x[:, :0].mT.flatten()[:, None] * x[:1]]), x)
     check(lambda x: torch.cat([x[1:], x[:1]], 0), x)
     check_gradients(lambda x: torch.cat([x[:, -3:], x, x[:, :5]], 1).square(), x.double())
 

@@ -74,7 +74,7 @@ def compare(module, inputs, gradients, dynamic=None):
         wide = _Called(before, inputs, torch.float64)
         for number in range(turn + 1):
             exact, _ = wide.run(number, gradients)
-        found = [] if no_worse(one, two, exact) else found
+        found = [] if no_worse([(one, two, exact)]) else found
     return found, why_eager(compiled, caught, isinstance(two, Exception))
 
 

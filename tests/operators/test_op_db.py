@@ -37,6 +37,15 @@ def test_samples_of_complex_numbers(name):
     assert not found["eager"], found
 
 
+@pytest.mark.parametrize(
+    "name", ["linspace", "nn.functional.embedding_bag", "nn.functional.unfold"]
+)
+def test_samples_of_bfloat16(name):
+    found = check(name, torch.bfloat16, 16, True)
+    assert found["samples"] and not found["differences"], found
+    assert not found["eager"], found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", operators())
 def test_every_sample(name):
