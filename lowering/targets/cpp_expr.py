@@ -68,7 +68,7 @@ class Lines:
         margin = "  " * self.depth
         before, rest = _invariant(self.text[head + 1 : -1], loop[1])
         pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
-        made = parts(pragma, first, rest)
+        made = parts(pragma, first, rest) if any("_fp16(" in line for line in rest) else None
         if made is None:
             made = _decided(pragma, first, [line[len(margin) :] for line in rest])
         opened = ["{", *(line.lstrip() for line in before)] if before else []
@@ -79,8 +79,10 @@ class Lines:
 def _decided(pragma: str, head: str, body: list[str]) -> list[str]:
     """The loop; where masks of its loads are the same in all turns, one for each outcome: GCC has
     no vectors of such a mask."""
-    own = {match[1] for line in body if (match := _CONSTANT.match(line.lstrip()))}
     masks = dict.fromkeys(mask for line in body for mask in _MASKED.findall(line))
+    if not masks:
+        return [pragma, head, *body, "}"]
+    own = {match[1] for line in body if (match := _CONSTANT.match(line.lstrip()))}
     fixed = [mask for mask in masks if mask not in {*own, "true", "false"}]
     if not fixed or len(fixed) > MOST_MASKS or " parallel " in pragma:
         return [pragma, head, *body, "}"]

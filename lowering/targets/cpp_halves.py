@@ -37,15 +37,12 @@ class _Line:
 def parts(pragma: str, head: str, body: Sequence[str]) -> list[str] | None:
     """The loop in parts, or None if it has nothing to convert, or statements of another kind."""
     loop = _LOOP.fullmatch(head)
-    if loop is None or not any(f"{name}_fp16(" in line for line in body for name in _NAMES):
+    if loop is None:
         return None
     lines = _Reader().read(body)
     if lines is None or not any(line.conversion for line in lines):
         return None
     return _Parts(pragma, loop[1], loop[2], loop[3], lines).print()
-
-
-_NAMES = ("from", "to", "round")
 
 
 class _Reader:

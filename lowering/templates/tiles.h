@@ -48,10 +48,14 @@ template <typename T> struct Block {
       into[2 * i + 1] = Zip<n>::high(from[i], from[i + n / 2]);
     }
   }
-  INLINE void transpose(T *to, int64_t to_step, const T *from, int64_t from_step) {
+  // ahead: elements to the block that follows in each row, which is far from the others in memory.
+  INLINE void transpose(T *to, int64_t to_step, const T *from, int64_t from_step, int64_t ahead) {
     V a[n], b[n];
 #pragma GCC unroll 16
-    for (int i = 0; i < n; ++i) __builtin_memcpy(&a[i], from + i * from_step, sizeof(V));
+    for (int i = 0; i < n; ++i) {
+      __builtin_memcpy(&a[i], from + i * from_step, sizeof(V));
+      __builtin_prefetch(from + i * from_step + ahead);
+    }
     zip(b, a);
     if (n > 2) zip(a, b);
     if (n > 4) zip(b, a);
@@ -73,7 +77,7 @@ INLINE void op_transpose(T *__restrict__ to, int64_t to_step, const T *__restric
   for (; r + n <= rows; r += n) {
     int64_t c = 0;
     for (; c + n <= columns; c += n)
-      Block<T>::transpose(to + c * to_step + r, to_step, from + r * from_step + c, from_step);
+      Block<T>::transpose(to + c * to_step + r, to_step, from + r * from_step + c, from_step, columns);
     for (; c < columns; ++c)
       for (int64_t k = r; k < r + n; ++k) to[c * to_step + k] = from[k * from_step + c];
   }
