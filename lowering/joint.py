@@ -190,7 +190,7 @@ def compile_graph(
         )
     for each in wrapped:
         keep_saved(each)
-        check_replayed(each.metadata, example_inputs)
+        check_replayed(tupled, each.metadata, example_inputs)
     cut_off = paths.inputs_without(tupled, example_inputs)
     idle, drawn = paths.idle(example_inputs), drawing(options)
     facts = Around(tuple(sorted(cut_off)), single, lone, tuple(sorted(idle)), drawn)

@@ -29,19 +29,29 @@ def keep_saved(one: Wrapped) -> None:
     one.metadata.bw_donated_idxs = []
 
 
-def check_replayed(metadata: Any, inputs: Sequence[Any]) -> None:
-    """Views of an input that the graph writes are made again of the input by the same operators;
-    where symbols are among their arguments torch goes by the layout of the new value instead, which
-    need not be the input's. Raises LoweringError there."""
+def check_replayed(graph: torch.fx.GraphModule, metadata: Any, inputs: Sequence[Any]) -> None:
+    """Views are made again of their base by the same operators; where symbols are among their
+    arguments torch goes by the layout of the new value instead, which need not be that of an input
+    which the graph writes, and keeps the base's dtype. Raises LoweringError there."""
     if not any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs):
         return
+    kinds = schemas.OutputType
     for made in metadata.output_info:
-        if made.output_type is not schemas.OutputType.alias_of_input:
-            continue
         views = getattr(made, "view_meta_sequence", None)
         replayed = views and not any(one.has_symbolic_inputs for one in views.sequence)
-        if not replayed and metadata.input_info[made.base_idx].mutates_data:
+        if replayed or made.output_type in (kinds.non_alias, kinds.is_input):
+            continue
+        of_input = made.output_type is kinds.alias_of_input
+        if of_input and metadata.input_info[made.base_idx].mutates_data:
             raise LoweringError("a view of an input that is written has symbolic sizes")
+        if any(map(_views_as_dtype, graph.graph.nodes)):
+            raise LoweringError("a view in another dtype may be returned, with symbolic sizes")
+
+
+def _views_as_dtype(node: torch.fx.Node) -> bool:
+    given = (*node.args, *node.kwargs.values())
+    named = getattr(node.target, "__name__", node.target)
+    return str(named).startswith("view") and any(isinstance(one, torch.dtype) for one in given)
 
 
 def to_data(

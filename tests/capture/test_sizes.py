@@ -287,6 +287,20 @@ def test_sizes_that_no_operator_reads_are_one_recording():
     assert len(recordings(fn)) == 1
 
 
+@pytest.mark.parametrize("of", ["input", "intermediate"])
+def test_a_view_in_another_dtype_keeps_it_at_every_size(of):
+    def fn(x):
+        base = x if of == "input" else x + 1
+        return base, base.view(torch.float64)[:, : x.size(1) - 1], x.sum()
+
+    compiled = dynfix.compile(fn, dynamic=True, fullgraph=True)
+    for n in (7, 5, 5, 9, 9):
+        x = torch.arange(3 * n).view(3, n)
+        for ours, theirs in zip(compiled(x), fn(x), strict=True):
+            assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
+            assert torch.equal(ours, theirs)
+
+
 def test_dynamic_false_stays_static():
     fn = same(lambda: lambda x: x * 2, *(call(rows(n)) for n in (7, 11, 64)), dynamic=False)
     assert len(recordings(fn)) == 3
