@@ -20,9 +20,9 @@ class CellRunner:
         self._hooks: dict[str, Hooks] = {}
 
     def dynrun(self, line: str, cell: str) -> None:
-        """%%dynrun [options of the command dynrun]: run this cell with its models compiled, from
-        the second call of the same shapes on. `--explain` says what was captured and where it
-        broke."""
+        """%%dynrun [options]: run this cell with its models compiled, from the second call of the
+        same shapes on. Options are those of the command dynrun that say what is compiled, and how;
+        `--explain` says what was captured and where it broke."""
         hooks = self._known(line)
         seen = len(hooks.session.captured)
         with hooks:
@@ -35,7 +35,7 @@ class CellRunner:
     def _known(self, line: str) -> Hooks:
         if line not in self._hooks:
             try:
-                self._hooks[line] = _hooks(make_parser().parse_args(shlex.split(line)))
+                self._hooks[line] = _hooks(_parsed(shlex.split(line)))
             except SystemExit:  # the parser has said why
                 raise CellFailed from None
             except OptionError as error:
@@ -48,6 +48,22 @@ class CellFailed(Exception):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
+
+
+_OF_A_CELL = {
+    *("compile", "exclude", "backend", "mode", "options", "dynamic", "fullgraph"),
+    *("eager_calls", "explain"),
+}
+
+
+def _parsed(words: list[str]) -> Any:
+    """The options. Raises OptionError for those that only a run of a script has."""
+    parser = make_parser()
+    arguments = parser.parse_args(words)
+    for name, value in vars(arguments).items():
+        if name not in _OF_A_CELL and value != parser.get_default(name):
+            raise OptionError(f"--{name.replace('_', '-')} is for scripts, not for a cell")
+    return arguments
 
 
 def _hooks(arguments: Any) -> Hooks:

@@ -4,6 +4,7 @@ the report."""
 import io
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,6 +41,7 @@ class Session:
         self.left: dict[str, Any] = {}  # modules whose calls outside of their step stayed in eager
         self.thorough = False  # whatever can be compiled is, whether or not that may pay
         self.verify = 0  # calls of each graph that are made in eager as well
+        self._beginning = threading.Lock()
         self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
 
@@ -87,15 +89,17 @@ class Session:
         return entry
 
     def _watch_graphs(self) -> None:
-        """Before the first compilation: what `--verify` and `--report` have to see."""
-        if self.verify:
-            verify_calls: Any = public("verify_calls")
-            verify_calls(self.verify)
-            self.verify = 0
-        if self.report and self._collector is None:
-            collector: Any = public("Collector")
-            self._collector = collector()
-            self._collector.install()
+        """Before the first compilation, on whichever thread: what `--verify` and `--report` have to
+        see."""
+        with self._beginning:
+            if self.verify:
+                verify_calls: Any = public("verify_calls")
+                verify_calls(self.verify)
+                self.verify = 0
+            if self.report and self._collector is None:
+                collector: Any = public("Collector")
+                self._collector = collector()
+                self._collector.install()
 
     def write_report(self) -> None:
         """At the end of the run. What fails is a line on stderr."""

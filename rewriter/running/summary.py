@@ -85,9 +85,9 @@ def summary(captured: list[tuple[str, Any]], background: Any) -> str:
     seconds = sum(sum(r.compile_times.values()) for _, e in entries for r in e.recordings)
     again = [(name, _users(why)) for name, entry in entries for why in entry.recompiles]
     lines = [
-        f"[bold]dynrun[/bold]: {_count(len(entries), 'function')},"
-        f" {_count(graphs, 'graph')}, {_count(len(sites), 'break')},"
-        f" {_count(len(again), 'recompile')}, {seconds:.1f} s of compiling"
+        f"[bold]dynrun[/bold]: {counted(len(entries), 'function')},"
+        f" {counted(graphs, 'graph')}, {counted(len(sites), 'break')},"
+        f" {counted(len(again), 'recompile')}, {seconds:.1f} s of compiling"
     ]
     if not entries and background is not None:
         lines[0] += ": the run was too short, or too light, for compiling to pay"
@@ -146,7 +146,8 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.2f} ms"
 
 
-def _count(number: int, word: str) -> str:
+def counted(number: int, word: str) -> str:
+    """`2 graphs`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 

@@ -26,7 +26,7 @@ from ..config import config
 from . import repro_file
 from .differences import Difference, copy_of, differ
 from .smallest_graph import smallest
-from .summary import ranked, say_line
+from .summary import counted, ranked, say_line
 
 STATUS = 70  # the exit status after a difference: EX_SOFTWARE of sysexits.h
 
@@ -51,7 +51,14 @@ class Verification:
     def tell(self) -> None:
         """What was compared, in a line on stderr."""
         left = f"; {self.left_out} could not be compared" if self.left_out else ""
-        say_line(f"--verify: {self.compared} calls of {self.graphs} graphs agree with eager{left}")
+        graphs = counted(self.graphs, "graph")
+        if self.compared:
+            say_line(
+                f"--verify: {counted(self.compared, 'call')} of {graphs} agree with eager{left}"
+            )
+        else:
+            why = f"{graphs}, and no later call was served by one" if self.graphs else "no graph"
+            say_line(f"--verify: nothing was compared: {why}{left}")
 
 
 class Verified:

@@ -54,7 +54,12 @@ def test_an_error_fails_the_cell_and_is_shown_once(shell, capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [("--nothing", "unrecognized arguments"), ("--mode lite", "unknown mode")]
+    ("line", "said"),
+    [
+        ("--nothing", "unrecognized arguments"),
+        ("--mode lite", "unknown mode"),
+        ("--report out.html", "dynrun: --report is for scripts, not for a cell"),
+    ],
 )
 def test_wrong_options_are_one_message(shell, capsys, line, said):
     assert not shell.run_cell(f"%%dynrun {line}\nprint('ran')").success

@@ -1,6 +1,8 @@
 """`dynrun --verify`: a graph that is compiled wrongly ends the run, with a file that shows it."""
 
 import runpy
+import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 from dynfix.lowering import lower, stored_graphs
 from dynfix.lowering.registry import LOWERINGS
 from dynfix.rewriter import segment_programs
-from dynfix.rewriter.running import differences
+from dynfix.rewriter.running import differences, session
 from dynfix.rewriter.running.verified_calls import STATUS, Verification
 
 aten = torch.ops.aten
@@ -239,6 +241,43 @@ def test_autocast_in_a_graph_is_no_reason_for_a_warning():
         warnings.simplefilter("error")
         found = differences.in_double(module, [torch.eye(2)], [])
     assert found["output 0"].dtype == torch.float64
+
+
+def test_threads_that_compile_first_begin_one_verification(monkeypatch):
+    begun, here = [], threading.Barrier(3)
+
+    def begin(calls):
+        time.sleep(0.05)
+        begun.append(calls)
+
+    def compiles():
+        here.wait()
+        made._watch_graphs()
+
+    monkeypatch.setattr(session, "public", lambda name: begin)
+    made = session.Session()
+    made.verify = 2
+    threads = [threading.Thread(target=compiles) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert begun == [2]
+
+
+@pytest.mark.parametrize(
+    ("graphs", "compared", "said"),
+    [
+        (2, 3, "3 calls of 2 graphs agree with eager"),
+        (1, 0, "nothing was compared: 1 graph, and no later call was served by one"),
+        (0, 0, "nothing was compared: no graph"),
+    ],
+)
+def test_what_is_told_at_the_end(capsys, graphs, compared, said):
+    run = Verification(8)
+    run.graphs, run.compared = graphs, compared
+    run.tell()
+    assert capsys.readouterr().err == f"dynrun: --verify: {said}\n"
 
 
 def test_rounding_is_no_difference():
