@@ -22,6 +22,9 @@ _NAMES = frozenset(
     " triu_".split()
 )
 
+# Those that compute in the type of the tensor that they write.
+_TYPED = frozenset("sum nansum mean prod cumsum cumprod".split())
+
 
 def keep_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with those calls as copies; itself where none changes an order."""
@@ -56,7 +59,7 @@ class _Run(Interpreter):
 
     def __init__(self, gm: GraphModule) -> None:
         super().__init__(gm)
-        self.changing: set[Node] = set()
+        self.changing: dict[Node, torch.dtype] = {}
 
     def run_node(self, node: Node) -> Any:
         if _may_change(node):
@@ -65,7 +68,7 @@ class _Run(Interpreter):
             with torch.no_grad():
                 result = getattr(self, op)(target, args, kwargs)
             if _differs(result, given):
-                self.changing.add(node)
+                self.changing[node] = given.dtype
         return super().run_node(node)
 
 
@@ -90,15 +93,15 @@ def _functional(node: Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any,
     return node.op, str(node.target)[:-1], args, kwargs, args[0]
 
 
-def _rewritten(gm: GraphModule, changing: set[Node]) -> GraphModule:
+def _rewritten(gm: GraphModule, changing: dict[Node, torch.dtype]) -> GraphModule:
     made, copies = GraphModule(gm, Graph()), dict[Node, Node]()
     made.graph.output(made.graph.graph_copy(gm.graph, copies))
-    for old in changing:
+    for old, dtype in changing.items():
         node = copies[old]
         op, target, args, kwargs, given = _functional(node, node.args, node.kwargs)
         with made.graph.inserting_before(node):
-            if op == "call_function":  # some operators compute in the type of what they write
-                kwargs = {**kwargs, "out": made.graph.call_function(torch.empty_like, (given,))}
+            if op == "call_function" and getattr(target, "__name__", "") in _TYPED:
+                kwargs = {"dtype": dtype, **kwargs}
             result = made.graph.create_node(op, target, args, kwargs)
         result.meta.update(node.meta)
         node.op, node.target, node.args, node.kwargs = "call_method", "copy_", (given, result), {}
