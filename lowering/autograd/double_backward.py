@@ -147,7 +147,7 @@ class Differentiable:
             return _targets(cls.metadata, fed, _outputs(results))
 
         cls.dynfix_plain_backward = cls.__dict__["backward"]
-        cls.dynfix_built = cls.dynfix_unbuilt = False
+        cls.dynfix_built = cls.dynfix_unbuilt = cls.dynfix_several_sizes = False
         cls.dynfix_taken = getattr(cls, "taken", None)
         history = self._history()
         cls.dynfix_leads = staticmethod(functools.cache(lambda: history.leads(targets)))

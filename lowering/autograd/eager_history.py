@@ -18,6 +18,7 @@ from ...runtime import result_memory
 from ...runtime.report import log
 from ...runtime.stored.entries import forget, read, write
 from ..graphs.fakes import PacedFakeMode
+from ..graphs.result_strides import in_order_of
 from ..graphs.rnn import keep_rnns
 
 _PART = ".leads"
@@ -102,7 +103,8 @@ class EagerHistory:
         given: Sequence[tuple[Any, Any] | None],
     ) -> tuple[tuple[Any, Any] | None, ...]:
         """(sizes, strides) of the gradient of each input, None where it has none, for gradients of
-        the `targets` of sizes and strides as given. Empty where that is not known."""
+        the `targets` of sizes and strides as given; of other sizes in the order of these strides,
+        as the recorded call's. Empty where that is not known."""
         try:
             with self._run() as (inputs, results):
                 return _gradient_strides(inputs, targets(inputs, results), given)
@@ -134,10 +136,11 @@ def _gradient_strides(
     outs, seeds = [], []
     for target, layout in zip(targets, given, strict=False):
         if layout is not None and target.requires_grad:
-            if tuple(target.shape) != layout[0]:
-                return ()  # the program serves several sizes
+            shape, strides = layout
+            if tuple(target.shape) != shape:
+                shape, strides = target.shape, in_order_of(strides, target.shape)
             outs.append(target)
-            seeds.append(target.new_empty_strided(*layout))
+            seeds.append(target.new_empty_strided(shape, strides))
     wanted = [each for each in inputs if isinstance(each, torch.Tensor) and each.requires_grad]
     found = iter(torch.autograd.grad(outs, wanted, seeds, allow_unused=True))
     grads = [next(found) if any(each is w for w in wanted) else None for each in inputs]

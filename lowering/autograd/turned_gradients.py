@@ -6,11 +6,12 @@ comes, and what the program gives is laid out in it.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 
-from ..graphs.result_strides import is_dense
+from ..graphs.result_strides import in_order_of, is_dense
 
 Layout = tuple[Any, Any]  # sizes and strides
 
@@ -48,17 +49,45 @@ def layouts(cls: Any, given: list[Any]) -> tuple[Layout | None, ...] | None:
 
 def as_in_eager(cls: Any, found: Sequence[Any], given: tuple[Layout | None, ...]) -> Any:
     """The gradients of the inputs, in the order that they have in eager."""
-    expected = cls.dynfix_strides(given)
+    expected = cls.dynfix_strides(_orders(given) if cls.dynfix_several_sizes else given)
     if len(expected) != len(found):
         return found
+    pairs = list(zip(found, expected, strict=True))
+    if any(layout and grad is not None and grad.shape != layout[0] for grad, layout in pairs):
+        cls.dynfix_several_sizes = True  # one order is asked for once, not for each set of sizes
     return tuple(
         _in_order(grad, layout) if type(grad) is torch.Tensor and layout is not None else grad
-        for grad, layout in zip(found, expected, strict=True)
+        for grad, layout in pairs
     )
+
+
+def _orders(given: tuple[Layout | None, ...]) -> tuple[Layout | None, ...]:
+    """The layouts without their sizes: strides are ranks, equal ones where axes share memory."""
+
+    def order(layout: Layout) -> Layout:
+        steps = sorted(set(layout[1]))
+        return (), tuple(map(steps.index, layout[1]))
+
+    return tuple(None if layout is None else order(layout) for layout in given)
 
 
 def _in_order(grad: torch.Tensor, layout: Layout) -> torch.Tensor:
     shape, strides = layout
-    if tuple(grad.shape) != shape or grad.stride() == strides or not is_dense(shape, strides):
+    if tuple(grad.shape) != shape:
+        if grad.dim() != len(shape) or not is_dense(shape, strides):
+            return grad
+        shape, strides = tuple(grad.shape), in_order_of(strides, grad.shape)
+    if grad.stride() == strides or _overlaps((shape, strides)):
         return grad
     return grad.new_empty_strided(shape, strides).copy_(grad)
+
+
+def _overlaps(layout: Layout) -> bool:
+    """Whether elements may lie in one place; gaps between them (real parts of complex numbers) do
+    not count."""
+    reach = 1
+    for size, step in sorted(zip(*layout, strict=True), key=itemgetter(1)):
+        if size > 1 and step < reach:
+            return True
+        reach += step * (size - 1)
+    return False

@@ -80,6 +80,15 @@ def _in_order(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return result.new_empty_strided(result.shape, placed).copy_(result)
 
 
+def in_order_of(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense tensor whose axes lie in memory in the order of those of another one."""
+    made, step = [0] * len(shape), 1
+    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
+        made[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(made)
+
+
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether each element has a place of its own, and no place is left out."""
     expected = 1

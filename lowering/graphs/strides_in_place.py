@@ -1,8 +1,9 @@
-"""Operators in place whose result has another order of memory when they are not.
+"""Operators that write a tensor and whose result has another order of memory when they do not.
 
 Functionalisation takes the tensor that was written for the operator's result. Of `tril`,
-`masked_fill`, `index_add` and others that is contiguous, whatever order the tensor had. Such a call
-becomes a copy of the result into the tensor, which keeps its strides.
+`masked_fill`, `index_add` and others that is contiguous, whatever order the tensor had; with `out=`
+any operator's is as its operands are. Such a call becomes a copy of the result into the tensor,
+which keeps its strides.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ _NAMES = frozenset(
     " triu_".split()
 )
 
+# Those that compute in the type of the tensor that they write.
+_TYPED = frozenset("sum nansum mean prod cumsum cumprod".split())
+
 
 def keep_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with those calls as copies; itself where none changes an order."""
@@ -37,6 +41,8 @@ def keep_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
 
 
 def _may_change(node: Node) -> bool:
+    if node.op == "call_function":
+        return isinstance(node.kwargs.get("out"), Node)
     return node.op == "call_method" and node.target in _NAMES
 
 
@@ -53,30 +59,51 @@ class _Run(Interpreter):
 
     def __init__(self, gm: GraphModule) -> None:
         super().__init__(gm)
-        self.changing: set[Node] = set()
+        self.changing: dict[Node, torch.dtype] = {}
 
     def run_node(self, node: Node) -> Any:
         if _may_change(node):
-            (given, *args), kwargs = self.fetch_args_kwargs_from_env(node)
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            op, target, args, kwargs, given = _functional(node, args, kwargs)
             with torch.no_grad():
-                result = getattr(given, _functional(node))(*args, **kwargs)
-            if list(map(str, result.stride())) != list(map(str, given.stride())):
-                self.changing.add(node)
+                result = getattr(self, op)(target, args, kwargs)
+            if _differs(result, given):
+                self.changing[node] = given.dtype
         return super().run_node(node)
 
 
-def _functional(node: Node) -> str:
-    return str(node.target)[:-1]
+def _differs(result: Any, given: torch.Tensor) -> bool:
+    """Whether strides do, or the type, which may go with other ones; what has another shape is
+    given new memory by such a call."""
+    if not isinstance(result, torch.Tensor) or _texts(result.shape) != _texts(given.shape):
+        return False
+    return result.dtype != given.dtype or _texts(result.stride()) != _texts(given.stride())
 
 
-def _rewritten(gm: GraphModule, changing: set[Node]) -> GraphModule:
+def _texts(numbers: Sequence[Any]) -> list[str]:
+    return list(map(str, numbers))
+
+
+def _functional(node: Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any, Any]:
+    """The call that writes nothing (kind, target, arguments), and the tensor that this one
+    writes."""
+    if node.op == "call_function":
+        others = {name: value for name, value in kwargs.items() if name != "out"}
+        return node.op, node.target, args, others, kwargs["out"]
+    return node.op, str(node.target)[:-1], args, kwargs, args[0]
+
+
+def _rewritten(gm: GraphModule, changing: dict[Node, torch.dtype]) -> GraphModule:
     made, copies = GraphModule(gm, Graph()), dict[Node, Node]()
     made.graph.output(made.graph.graph_copy(gm.graph, copies))
-    for old in changing:
+    for old, dtype in changing.items():
         node = copies[old]
+        op, target, args, kwargs, given = _functional(node, node.args, node.kwargs)
         with made.graph.inserting_before(node):
-            result = made.graph.call_method(_functional(node), node.args, node.kwargs)
+            if op == "call_function" and getattr(target, "__name__", "") in _TYPED:
+                kwargs = {"dtype": dtype, **kwargs}
+            result = made.graph.create_node(op, target, args, kwargs)
         result.meta.update(node.meta)
-        node.target, node.args, node.kwargs = "copy_", (node.args[0], result), {}
+        node.op, node.target, node.args, node.kwargs = "call_method", "copy_", (given, result), {}
     made.recompile()
     return made

@@ -46,6 +46,9 @@ WRITES = {
     "scatter_reduce_": lambda v, x: v.scatter_reduce_(0, (x > 0).long(), square(x), "amax"),
     "cumsum_": lambda v, x: v.cumsum_(0),
     "addmm_": lambda v, x: v.addmm_(square(x), square(x)),
+    "out": lambda v, x: torch.sub(square(x), 1, out=v),
+    "out of another type": lambda v, x: torch.sum(torch.stack([x, x / 3]).half(), 0, out=v),
+    "out of a product": lambda v, x: torch.mm(square(x), square(x), out=v),
 }
 
 

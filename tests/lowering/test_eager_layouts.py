@@ -64,3 +64,39 @@ def test_images_without_elements_are_not_unshuffled():
         return F.pixel_unshuffle(x[:, :, :0], 2) + x.mean()
 
     check(unshuffled, [(torch.randn(1, 1, 4, 2),) for _ in range(CALLS)])
+
+
+@pytest.mark.parametrize("dynamic", [False, None, True])
+def test_gradients_come_in_the_order_of_those_that_are_given(dynamic):
+    """Of every size: one order is found out once."""
+    programs = [
+        lambda x: x * 3,
+        lambda x: (x.transpose(0, 1) * 2).to(torch.float64),
+        lambda x: torch.fft.rfft(x).real,
+    ]
+    sizes = ((3, 4), (5, 6), (7, 4), (6, 9), (3, 4)) if dynamic is not False else ((3, 4),) * 3
+    for program in programs:
+        compiled = dynfix.compile(program, dynamic=dynamic)
+        for size in sizes:
+            x = torch.randn(size, requires_grad=True)
+            one, two = compiled(x), program(x)
+            for seed in (torch.randn(two.shape), torch.randn(two.shape[::-1]).t()):
+                grads = [
+                    torch.autograd.grad(each, x, seed.to(each.dtype), retain_graph=True)[0]
+                    for each in (one, two)
+                ]
+                assert grads[0].stride() == grads[1].stride()
+                torch.testing.assert_close(*grads)
+
+
+def test_gradients_of_complex_numbers_real_parts_keep_their_gaps():
+    def program(x):
+        return x.to(torch.complex64, memory_format=torch.channels_last)
+
+    compiled = dynfix.compile(program)
+    for _ in range(CALLS):
+        x = torch.randn(2, 3, 2, 3, requires_grad=True)
+        seed = torch.randn(2, 3, 2, 3, dtype=torch.complex64)
+        found, expected = (torch.autograd.grad(f(x), x, seed)[0] for f in (compiled, program))
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)

@@ -55,19 +55,20 @@ def run(function, args, seed, gradients):
     torch.manual_seed(seed)
     try:
         result = function(*args)
-        grads = _gradients(result, args) if gradients else []
+        grads = _gradients(result, args, seed) if gradients else []
     except Exception as error:
         return error
     return result, grads, tensors(args)
 
 
-def _gradients(result, args):
+def _gradients(result, args, seed):
     used = [t for t in tensors(result) if t.requires_grad]
     wanted = [t for t in tensors(args) if t.requires_grad]
     if not used or not wanted:
         return []
-    generator = torch.Generator().manual_seed(7)
-    seeds = [torch.randn(t.shape, generator=generator).to(t.device, t.dtype) for t in used]
+    generator = torch.Generator().manual_seed(7 + seed)
+    drawn = [torch.randn(t.shape, generator=generator).bfloat16() for t in used]  # any type's
+    seeds = [seed.to(t.device, t.dtype) for seed, t in zip(drawn, used, strict=True)]
     return list(torch.autograd.grad(used, wanted, seeds, allow_unused=True))
 
 
