@@ -26,6 +26,7 @@ from .capture.numbers.symbolic import Symbols
 from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Generators
 from .capture.trace import Recorder
+from .deferred import Deferred, is_outlived
 from .forms.calls import call_ops
 from .module_class import awaits_shapes
 from .outline import pieces
@@ -209,7 +210,7 @@ class CompiledFunction:
                 return result
         if recording is not None:
             recording.compile_times["capture"] = time.perf_counter() - start
-            self._compile(recording)
+            self._compile(recording, args, kwargs)
         alone = self.background is None and self._family is None
         if alone and lookahead.is_worth(recorder, recording, args, kwargs):
             self._look_ahead(args, kwargs, generators)
@@ -228,7 +229,7 @@ class CompiledFunction:
                 parts = (result, args, kwargs, ambient)
                 better = recording and self._bettered(recorder, recording, *parts)
                 if better is not None:
-                    self._compile(better)
+                    self._compile(better, args, kwargs)
         except (Exception, lookahead.Abandoned) as error:
             report.log.debug("the next call is not recorded ahead: %r", error)
 
@@ -391,13 +392,13 @@ class CompiledFunction:
         except Exception as error:
             self._internal(error, "cutting the function")
 
-    def _compile(self, recording: Recording) -> None:
+    def _compile(self, recording: Recording, args: Any, kwargs: Any) -> None:
         self.recordings.append(recording)
         if self.background is not None:
             self._compile_beside(recording, self.background)
-            return
-        entry = self._entry(recording)
-        if entry is not None:
+        elif self.options.backend == "native" and is_outlived(recording, args, kwargs):
+            self._dispatcher.add(Deferred(recording, self._entry, self._dispatcher, self.eager))
+        elif (entry := self._entry(recording)) is not None:
             self._dispatcher.add(entry)
 
     def _compile_beside(self, recording: Recording, background: Background) -> None:

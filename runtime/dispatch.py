@@ -91,6 +91,11 @@ class Dispatcher:
                 else (entry, *others)[: self._limit]
             )
 
+    def replace(self, old: Entry, new: Entry) -> None:
+        """Put `new` where `old` is; nothing if it is there no more."""
+        with self._lock:
+            self._entries = tuple(new if each is old else each for each in self._entries)
+
     def clear(self) -> None:
         """Drop every entry. Calls that are under way finish with theirs."""
         with self._lock:

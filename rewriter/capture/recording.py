@@ -75,6 +75,10 @@ class Recording:
         )
         return Entry(self.guard_set, plan, eager)
 
+    def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether its guards hold now."""
+        return self.guard_set.match(args, kwargs) is not None
+
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""
         make_static(self.segments)

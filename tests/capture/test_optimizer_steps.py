@@ -2,12 +2,14 @@
 
 import functools
 import math
+import types
 
 import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
 from differentiated import BACKENDS, batch, check, net, state_of
+from dynfix.rewriter import frontend
 from helpers import recordings
 from torch import nn
 from torch.optim import lr_scheduler as schedules
@@ -298,3 +300,25 @@ def test_a_step_where_dynamo_has_been_at_work():
     """From its first use on, torch keeps methods of its optimizers from Dynamo."""
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
     check(OPTIMIZERS["sgd"], "eager")
+
+
+def test_what_a_first_step_leaves_behind_is_compiled_alone(monkeypatch):
+    """A recording that its own call outlives is compiled when a call asks for it."""
+    made = []
+    compiled = frontend.compile_segment
+    monkeypatch.setattr(
+        frontend, "compile_segment", lambda *given: made.append(given) or compiled(*given)
+    )
+    holder = types.SimpleNamespace(on=False)
+
+    def fn(x):
+        holder.on = not holder.on
+        return x * 2 if holder.on else x - 1
+
+    call = dynfix.compile(fn)
+    counts = []
+    for turn in range(6):
+        x = torch.full((3,), float(turn))
+        torch.testing.assert_close(call(x), x * 2 if turn % 2 == 0 else x - 1)
+        counts.append(len(made))
+    assert counts[0] == 0 and counts[-1] == counts[-2] == 2
