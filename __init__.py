@@ -121,6 +121,7 @@ _INTERNAL = {
     "fix_after_run": "codemods.cli.run_fixes",
     "Collector": "rewriter.running.report_data",
     "write_report": "rewriter.running.report_page",
+    "ProfiledRun": "rewriter.running.trace_file",
     "OptimizedModule": "rewriter.running.optimized_module",
     "step_function": "rewriter.running.step_function",
     "compiled_step": "rewriter.running.step_function",

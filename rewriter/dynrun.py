@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import __getattr__ as public  # the package's lazy table
 from ..runtime.errors import OptionError
 from ..runtime.report import speak_with
 from .running import as_python, emit_source, step_source, summary
@@ -50,6 +51,9 @@ def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
         launch.let_workers_use(own)
         atexit.unregister(session.print_report)  # the workers have something to tell
         atexit.unregister(session.print_summary)
+    elif arguments.profile:
+        profiled: Any = public("ProfiledRun")
+        profiled(summary.ranked(arguments.profile))
     if arguments.emit_source:
         emit_source.install(arguments.emit_source)
     if not arguments.disable:
@@ -59,7 +63,8 @@ def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
 
 
 def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:
-    first = arguments.explain or arguments.verify or arguments.report or arguments.fix
+    shown = arguments.explain or arguments.report or arguments.profile
+    first = shown or arguments.verify or arguments.fix
     at_once = first or arguments.fullgraph or arguments.emit_source
     if arguments.eager_calls is None and not at_once:
         session.compile_beside(arguments.overhead / 100, script)

@@ -84,8 +84,8 @@ def _when(group: Any) -> None:
         "--eager-calls",
         type=_count,
         metavar="N",
-        help="compile a module at once after N eager calls (--explain, --fix, --report and"
-        " --verify: 0; --fullgraph and --emit-source: 1), not beside the script where it pays",
+        help="compile a module at once after N eager calls (--explain, --fix, --profile, --report"
+        " and --verify: 0; --fullgraph and --emit-source: 1), not beside the script where it pays",
     )
     group.add_argument(
         "--overhead",
@@ -130,6 +130,13 @@ def _shown(group: Any) -> None:
         metavar="FILE.html",
         help="write a page with the source, its breaks, guards and kernels, the graphs and the"
         " timeline; it holds source code",
+    )
+    group.add_argument(
+        "--profile",
+        type=_file,
+        metavar="FILE.json",
+        help="write what torch's profiler sees of the whole run, kernels under the names of their"
+        " lines (for Perfetto or chrome://tracing; large for long runs)",
     )
     group.add_argument(
         "--summary",

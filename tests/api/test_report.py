@@ -198,3 +198,16 @@ def test_a_report_of_a_run_without_torch(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
     assert "Nothing was captured" in (tmp_path / "out.html").read_text()
+
+
+def test_a_profile_names_kernels_after_their_lines(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT) + "print('ran')\n")
+    command = [sys.executable, "-c", MAIN, "--profile", "out.json", "script.py"]
+    done = forked.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert f"dynrun: --profile: {tmp_path}/out.json" in done.stderr.splitlines()
+    events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    names = {str(event.get("name")) for event in events}
+    assert any(name.startswith("dynfix::") and "script.py:8" in name for name in names)
+    assert "aten::linear" in names and [path.name for path in tmp_path.glob("*.json")]
