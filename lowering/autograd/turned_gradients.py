@@ -6,12 +6,11 @@ comes, and what the program gives is laid out in it.
 """
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 import torch
 
-from ..graphs.result_strides import in_order_of, is_dense
+from ..graphs.result_strides import in_order_of, is_dense, overlaps
 
 Layout = tuple[Any, Any]  # sizes and strides
 
@@ -77,17 +76,6 @@ def _in_order(grad: torch.Tensor, layout: Layout) -> torch.Tensor:
         if grad.dim() != len(shape) or not is_dense(shape, strides):
             return grad
         shape, strides = tuple(grad.shape), in_order_of(strides, grad.shape)
-    if grad.stride() == strides or _overlaps((shape, strides)):
+    if grad.stride() == strides or overlaps(shape, strides):
         return grad
     return grad.new_empty_strided(shape, strides).copy_(grad)
-
-
-def _overlaps(layout: Layout) -> bool:
-    """Whether elements may lie in one place; gaps between them (real parts of complex numbers) do
-    not count."""
-    reach = 1
-    for size, step in sorted(zip(*layout, strict=True), key=itemgetter(1)):
-        if size > 1 and step < reach:
-            return True
-        reach += step * (size - 1)
-    return False

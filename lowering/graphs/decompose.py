@@ -376,7 +376,8 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     dropout = aten.native_dropout.default
-    chosen[dropout] = _dropout_on_host(chosen.get(dropout))
+    if "cpu" not in drawing:
+        chosen[dropout] = _dropout_on_host(chosen.get(dropout))
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward

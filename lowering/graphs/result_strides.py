@@ -57,7 +57,7 @@ def as_recorded(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     axes = zip(result.shape, result.stride(), strides, strict=True)
     if all(size == 1 or is_ == noted for size, is_, noted in axes):
         return result
-    if result.numel() == 0 or not is_dense(result.shape, strides):
+    if result.numel() == 0 or overlaps(result.shape, strides):
         return result
     made = result.new_empty_strided(result.shape, strides)
     return made.copy_(result)
@@ -87,6 +87,17 @@ def in_order_of(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]
         made[axis] = step
         step *= max(shape[axis], 1)
     return tuple(made)
+
+
+def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements may lie in one place; gaps between them (part of a wider tensor, the real
+    parts of complex numbers) do not count."""
+    reach = 1
+    for size, step in sorted(zip(shape, strides, strict=True), key=operator.itemgetter(1)):
+        if size > 1 and step < reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -100,3 +100,18 @@ def test_gradients_of_complex_numbers_real_parts_keep_their_gaps():
         found, expected = (torch.autograd.grad(f(x), x, seed)[0] for f in (compiled, program))
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("rows", [3, 5, 33])
+def test_a_cut_of_what_eager_lays_out_otherwise(rows):
+    """Torch's meta function has batch norm keep its operand's order; eager's kernel does not."""
+
+    def fn(x):
+        return F.batch_norm(x, None, None, training=True).swapaxes(0, -1).narrow(0, 0, 1)
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x = torch.rand(3, rows, 3).mT
+        found, expected = call(x), fn(x)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)
