@@ -23,6 +23,19 @@ def same(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def watched(monkeypatch):
+    """The programs with graphs that are made from now on."""
+    programs = []
+
+    class Watched(pipeline.GraphedProgram):
+        def __init__(self, *args):
+            super().__init__(*args)
+            programs.append(self)
+
+    monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
+    return programs
+
+
 def test_inference_on_changing_inputs():
     model = network().eval()
     compiled = dynfix.compile(model, mode=MODE)
@@ -200,14 +213,7 @@ def test_inputs_that_are_written():
 
 def test_what_a_forward_saves_is_read_where_it_is(monkeypatch):
     """Small as it is: neither forward nor backward copies it."""
-    programs = []
-
-    class Watched(pipeline.GraphedProgram):
-        def __init__(self, *args):
-            super().__init__(*args)
-            programs.append(self)
-
-    monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
+    programs = watched(monkeypatch)
     monkeypatch.setattr(stored_graphs, "watchers", [lambda unit, launches: launches])
     ours, theirs = network(), network()
     compiled = dynfix.compile(ours, mode=MODE)
@@ -239,14 +245,7 @@ def test_what_a_forward_saves_is_read_where_it_is(monkeypatch):
 )
 def test_whole_steps(monkeypatch, kind, how):
     """The optimizer counts on the host, beside the graph; its learning rate moves."""
-    programs = []
-
-    class Watched(pipeline.GraphedProgram):
-        def __init__(self, *args):
-            super().__init__(*args)
-            programs.append(self)
-
-    monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
+    programs = watched(monkeypatch)
 
     def step(x, net, optimizer):
         optimizer.zero_grad()
