@@ -33,6 +33,10 @@ class _Line:
     def words(self) -> set[str]:
         return set(_WORD.findall(self.value or self.text))
 
+    def needed(self) -> int:
+        """The part in which its operands are read: what is converted is computed before."""
+        return self.part - 1 if self.conversion and not self.value.isidentifier() else self.part
+
 
 def parts(pragma: str, head: str, body: Sequence[str]) -> list[str] | None:
     """The loop in parts, or None if it has nothing to convert, or statements of another kind."""
@@ -116,7 +120,7 @@ class _Parts:
                 found[line.name] = line.type
             for word in line.words() & self.named.keys():
                 other = self.named[word]
-                apart = other.part < line.part and not other.again
+                apart = other.part < line.needed() and not other.again
                 if apart:
                     found[word] = "uint8_t" if other.type == "bool" else other.type
         return found
@@ -158,7 +162,9 @@ class _Parts:
         done with them is to convert them first."""
         found = re.fullmatch(r"(\w+)\[([^\[]*)\]", line.value)
         users = [other for other in self.lines if line.name in other.words()]
-        first = all(user.conversion and user.part == 1 for user in users)
+        first = all(
+            user.conversion and user.value == line.name and user.part == 1 for user in users
+        )
         if found is None or line.conversion or not first:
             return None
         terms = found[2].split(" + ")

@@ -139,6 +139,14 @@ def test_other_types_beside():
     check(fn, x, y, whole, mask, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("length", [5, 21, 700])
+def test_from_one_half_type_to_another(length):
+    x, y = values(length).bfloat16(), values(length)
+    check(lambda x: x.half() * 1, x, rtol=0, atol=0)
+    check(lambda x, y: (x.half() + y, y.bfloat16() - 1, x.half()), x, y, rtol=0, atol=0)
+    check(lambda x, y: (x.half(), x.float() * y, y.float() + x), x, y, rtol=0, atol=0)
+
+
 def test_positions_from_memory():
     table, places = values(40, 70), torch.randint(0, 40, (33,))
     check(lambda t, p: F.embedding(p, t) * 2 + 1, table, places, rtol=0, atol=0)
