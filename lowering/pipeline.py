@@ -26,12 +26,14 @@ from .program_steps import Launch, Target, emit
 from .stages import storage
 from .stages.batches import batch
 from .stages.columns import split_columns, split_columns_of_many_rows
+from .stages.conversions import gather_conversions
 from .stages.early import early
 from .stages.few_rows import split_few_rows
 from .stages.in_place import in_place
 from .stages.inline import inline
 from .stages.late import late
 from .stages.narrow import widen
+from .stages.narrow_stores import narrow_stores
 from .stages.schedule import schedule, schedule_unfused
 from .stages.simplify import simplify
 from .stages.sink import sink
@@ -61,6 +63,7 @@ STAGES = (
     Stage(
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers
+    Stage("narrow_stores", narrow_stores, fusion=True),
     Stage("in_place", in_place),
     Stage("narrow", widen, fusion=True, ordered=True),
     Stage("columns", split_columns, fusion=True, ordered=True),
@@ -68,6 +71,7 @@ STAGES = (
     Stage("few_rows", split_few_rows, fusion=True, ordered=True),
     Stage("early", early, fusion=True, ordered=False),
     Stage("late", late, fusion=True),
+    Stage("conversions", gather_conversions, fusion=True, ordered=False),
     Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
     Stage("batch", batch, fusion=True),
 )

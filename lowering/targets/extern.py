@@ -26,15 +26,18 @@ PRODUCTS: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: torch.baddbmm,
 }
 
+PUBLIC = PRODUCTS | {
+    aten.convolution.default: torch.convolution,
+    aten.cudnn_convolution_relu.default: torch.cudnn_convolution_relu,
+    aten.cudnn_convolution_add_relu.default: torch.cudnn_convolution_add_relu,
+}
+
 
 # Their results are new memory, and they keep nothing of their arguments.
 LIBRARY = frozenset(
     (
-        *PRODUCTS,
-        aten.convolution.default,
+        *PUBLIC,
         aten.convolution_backward.default,
-        aten.cudnn_convolution_relu.default,
-        aten.cudnn_convolution_add_relu.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
         aten.embedding_dense_backward.default,
@@ -98,7 +101,7 @@ def extern_step(
         for ref in leaves(call.result)
         if isinstance(ref, Ref) and ref.buffer in exact and not _known(call, ref)
     )
-    target, names = PRODUCTS.get(call.target, call.target), _names(call.result)
+    target, names = PUBLIC.get(call.target, call.target), _names(call.result)
     return Extern(target, args, kwargs, names, layouts, (call.origin,), _is_pure(call))
 
 
