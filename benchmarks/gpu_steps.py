@@ -15,6 +15,7 @@ from typing import Any
 
 import dynfix
 import torch
+from dynfix.runtime import guard_native, torch_headers
 from torch import nn
 from torch.nn import functional as F
 
@@ -144,6 +145,12 @@ def prepared(name: str, system: str, options: argparse.Namespace) -> tuple[Step,
     return step, text
 
 
+def native_parts() -> None:
+    """Build what a machine's first compiled functions build beside their first calls."""
+    guard_native.wait()
+    torch_headers.load()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
@@ -152,6 +159,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a CPU, to try it out")
     options = parser.parse_args()
+    native_parts()
     for name in options.only.split(","):
         made: dict[str, tuple[Step, str]] = {}
         for system in options.systems.split(","):

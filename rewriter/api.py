@@ -18,6 +18,7 @@ from .explain import ExplainOutput, explain
 from .forms import lookup
 from .forms.calls import known_calls
 from .module_class import compiled_module, eager_original, module_entry
+from .tracebacks import without_own_frames
 
 __all__ = [
     "ExplainOutput",
@@ -144,7 +145,10 @@ def _wrapper(call: Callable[..., Any], original: Any, entry: Any) -> Callable[..
     """A plain function, so that it binds as a method and shows the user's name and signature."""
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            raise without_own_frames(error)  # noqa: B904, it is the same one
 
     functools.update_wrapper(compiled, original)
     compiled._dynfix_original = original  # type: ignore[attr-defined]

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
+from .tracebacks import without_own_frames
+
 _PREFIX = "_orig_mod."  # of the keys of torch.compile's result
 CompileFn = Callable[[Any], Any]  # compiles a module again, with the arguments of the first time
 
@@ -53,7 +55,10 @@ class CompiledModule:
     _dynfix_again: CompileFn
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._dynfix_entry(self._dynfix_original, *args, **kwargs)
+        try:
+            return self._dynfix_entry(self._dynfix_original, *args, **kwargs)
+        except Exception as error:
+            raise without_own_frames(error)  # noqa: B904, it is the same one
 
     @property
     def _orig_mod(self) -> torch.nn.Module:

@@ -8,6 +8,7 @@ not understand), the Python engine serves. `DYNFIX_NATIVE_GUARDS=0` keeps it awa
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -51,7 +52,8 @@ _CHECKS: dict[type, int] = {
     guard_checks.HasKey: 8,
 }
 _PYTHON_CHECK = 9
-_PATIENCE = 32
+_PATIENCE = 32  # matches in Python before building is worth its while,
+_SECONDS = 0.1  # or seconds that they took: those of a whole training step take 10 ms each
 _INDEXED = (paths.Arg, paths.Cell, paths.DictKey)
 # Tensors with one of these are asked in Python: their sizes may be symbolic or answered by a
 # subclass.
@@ -298,7 +300,8 @@ class _Engine:
         self.thread: threading.Thread | None = None
         self.native: ModuleType | None = None
         self.failed = None if _enabled() else "switched off"
-        self.patience: int | None = None  # matches in Python before building is worth its while
+        self.patience: int | None = None
+        self.seconds = 0.0
         self.waiting: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 
     def attach(self, owner: Any, plan: Plan) -> None:
@@ -312,8 +315,11 @@ class _Engine:
 
     def _counted(self, match: Match) -> Match:
         def counted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+            start = time.perf_counter()
             self._tick()
-            return match(args, kwargs)
+            found = match(args, kwargs)
+            self.seconds += time.perf_counter() - start
+            return found
 
         return counted
 
@@ -324,7 +330,7 @@ class _Engine:
         if self.patience is None:
             self.patience = self._first_patience()
         self.patience -= 1
-        if self.patience < 0:
+        if self.patience < 0 or self.seconds > _SECONDS:
             with self.lock:
                 self._start()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib.machinery import BuiltinImporter, SourceFileLoader
 from typing import Any
 
-from .tracebacks import without_own_frames
+from ..tracebacks import without_own_frames
 
 CodeOf = Callable[[bytes, str], types.CodeType | None]
 _code_of: list[CodeOf] = []  # asked for the code of a script's text; None: Python's

@@ -29,9 +29,9 @@ from ...runtime import backends, report
 from ...runtime.options import list_mode_options
 from ...runtime.watching import Watch
 from ..capture import current
+from ..tracebacks import without_own_frames
 from .dozing import Doze
 from .session import Session
-from .tracebacks import without_own_frames
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
 LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good

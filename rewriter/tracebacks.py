@@ -4,7 +4,7 @@ import os
 import types
 from pathlib import Path
 
-_OWN = os.path.join(Path(__file__).absolute().parents[2], "")
+_OWN = os.path.join(Path(__file__).absolute().parents[1], "")
 
 
 def without_own_frames(error: BaseException) -> BaseException:
