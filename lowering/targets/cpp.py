@@ -24,13 +24,15 @@ from ..ir import (
     Reduced,
     accesses,
     group_variables,
+    indirect_values,
     nest_loads,
     part_height,
     scatters,
     store_values,
 )
 from ..poly import Var, hint, is_known
-from ..sizes import Axis, coefficient
+from ..sizes import Axis, Index, coefficient
+from ..stages.axes import axes_of
 from ..stages.batches import global_buffers, length_of, like
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
@@ -375,8 +377,12 @@ def prefers_tile(group: Group) -> bool:
 
 
 def _tile_score(nest: Nest) -> int:
+    """How many more loads jump from element to element along the last inner axis than along the
+    last one of the space. Neither does one that is the same all along."""
     across, along = nest.axes[len(nest.space) - 1], nest.axes[-1]
-    return sum(
-        (abs(coefficient(load.index, across)) == 1) - (abs(coefficient(load.index, along)) == 1)
-        for load in nest_loads(nest)
-    )
+    return sum(_jumps(load.index, along) - _jumps(load.index, across) for load in nest_loads(nest))
+
+
+def _jumps(index: Index, axis: Axis) -> bool:
+    positions = (value for value in indirect_values(index) if axis in axes_of(value))
+    return coefficient(index, axis) not in (-1, 0, 1) or any(positions)
