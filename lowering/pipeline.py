@@ -33,6 +33,7 @@ from .stages.inline import inline
 from .stages.late import late
 from .stages.narrow import widen
 from .stages.schedule import schedule, schedule_unfused
+from .stages.short_axes import write_out_folds
 from .stages.simplify import simplify
 from .stages.sink import sink
 from .stages.storage import given_buffers, touched, written
@@ -57,7 +58,9 @@ class Stage:
 
 STAGES = (
     Stage("simplify", simplify),  # before scheduling, so that equal loops compare equal
+    Stage("short_folds", write_out_folds, fusion=True, ordered=True),
     Stage("inline", inline, fusion=True),
+    Stage("costly_folds", write_out_folds, fusion=True, ordered=True),  # by what they have taken in
     Stage(
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers

@@ -88,3 +88,27 @@ def test_sums_across_rows_read_neighbours(monkeypatch, fn, args):
     groups = [item for item in made[0].items if isinstance(item, Group)]
     folds = [group for group in groups if any(nest.is_reduction for nest in group.nests)]
     assert folds and all(map(cpp.prefers_tile, folds))
+
+
+def test_a_few_elements_of_long_rows(left_scalar):
+    """More than two or three of a row are no group that GCC reads together."""
+
+    def fn(x):
+        total = x[:, 0]
+        for place in range(1, 12):
+            total = total * 0.5 + x[:, 3 * place]
+        return total
+
+    check(fn, torch.randn(256, 100))
+    assert left_scalar() == []
+
+
+def test_scatters_of_one_thread_know_their_length(monkeypatch):
+    made = units(monkeypatch)
+
+    def fn(x, at):
+        return torch.zeros(64, 32).index_add(0, at, x.exp())
+
+    check(fn, torch.randn(4096, 32), torch.randint(64, (4096,)))
+    (group,) = [i for i in made[0].items if isinstance(i, Group) and i.nests[0].scatters]
+    assert "i1 < 32" in cpp.print_kernel(group).source
