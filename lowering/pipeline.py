@@ -35,6 +35,7 @@ from .stages.late import late
 from .stages.narrow import widen
 from .stages.narrow_stores import narrow_stores
 from .stages.schedule import schedule, schedule_unfused
+from .stages.short_axes import write_out_folds
 from .stages.simplify import simplify
 from .stages.sink import sink
 from .stages.storage import given_buffers, touched, written
@@ -59,7 +60,9 @@ class Stage:
 
 STAGES = (
     Stage("simplify", simplify),  # before scheduling, so that equal loops compare equal
+    Stage("short_folds", write_out_folds, fusion=True, ordered=True),
     Stage("inline", inline, fusion=True),
+    Stage("costly_folds", write_out_folds, fusion=True, ordered=True),  # by what they have taken in
     Stage(
         "sink", sink, fusion=True
     ),  # after inlining, which leaves the copies that have several producers

@@ -267,6 +267,16 @@ def _take(x: torch.Tensor, positions: torch.Tensor) -> Any:
     return aten.index.Tensor(x.reshape(-1), [positions])
 
 
+def _eye(rows: int, columns: int | None = None, **made: Any) -> Any:
+    """torch's own counts in types that the CPU has no `arange` of."""
+    device = made.get("device")
+    if made.get("layout") not in (None, torch.strided) or made.get("pin_memory"):
+        return NotImplemented
+    places = torch.arange(rows, device=device)
+    others = places if columns is None else torch.arange(columns, device=device)
+    return (places.unsqueeze(-1) == others).to(made.get("dtype") or torch.get_default_dtype())
+
+
 def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     """Along all axes at once as along one."""
     return NotImplemented if dims else x.flatten().roll(shifts, 0).view(x.shape)
@@ -370,6 +380,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen.update(random_decompositions(drawing) if drawing else {})
     chosen[_MARGINS] = _margin_losses
     chosen[aten.take.default] = _take
+    chosen[aten.eye.default] = chosen[aten.eye.m] = _eye
     chosen[aten.roll.default] = _roll
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])

@@ -18,8 +18,10 @@ from ..ir import (
     part_height,
     store_values,
 )
-from ..poly import Size, divided, hint
+from ..poly import Size, divided, hint, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
+
+LEAST_VECTOR = 16  # turns below which a vector loop is worth less than a division in a longer one
 
 
 def rebuild(
@@ -210,3 +212,50 @@ def _divides(nest: Nest, axes: set[Axis]) -> bool:
 
 def points(nest: Nest) -> Size:
     return prod(nest.space) * prod(nest.inner)
+
+
+def divisor_of(nests: Sequence[Nest], axis: Axis) -> Size | None:
+    """The largest number by which some index divides the axis, which it divides exactly."""
+    found = {
+        atom.divisor
+        for nest in nests
+        for index in all_indices(nest)
+        for atom in atoms(index)
+        if isinstance(atom, FloorDiv | Mod) and atom.base is sizes.atom_index(axis)
+    }
+    usable = [
+        d
+        for d in found
+        if hint(d) >= LEAST_VECTOR and d != axis.size and divided(axis.size, d) is not None
+    ]
+    return max(usable, key=lambda d: (is_known(d), hint(d)), default=None)
+
+
+def split_axis(nest: Nest, axis: Axis, divisor: Size) -> Nest:
+    """The nest with two axes in place of the axis, of which the inner one has `divisor` points."""
+    steps = divided(axis.size, divisor)
+    assert steps is not None  # `divisor` is one that divides
+    outer, inner = Axis(axis.number, steps), Axis(axis.number + 1, divisor)
+    whole = sizes.add(sizes.scale(sizes.atom_index(outer), divisor), sizes.atom_index(inner))
+
+    def rewrite(old: Atom) -> Index:
+        if not isinstance(old, Axis) or old.number < axis.number:
+            return sizes.atom_index(old)
+        return whole if old is axis else sizes.atom_index(Axis(old.number + 1, old.size))
+
+    shape = [a.size for a in nest.axes]
+    shape[axis.number : axis.number + 1] = [outer.size, inner.size]
+    count = len(nest.space) + (axis.number < len(nest.space))
+    return rebuild(nest, shape[:count], shape[count:], rewrite)
+
+
+def undivided(nest: Nest) -> Nest:
+    """A fold whose inner axes are split wherever an index divides one exactly: what lies side by
+    side in memory is read so."""
+    if not nest.is_reduction or _has_positions(nest):
+        return nest
+    for axis in nest.axes[len(nest.space) :]:
+        divisor = divisor_of((nest,), axis)
+        if divisor is not None:
+            return undivided(split_axis(nest, axis, divisor))
+    return nest

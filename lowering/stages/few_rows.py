@@ -13,7 +13,7 @@ from ..ir import Buffer, Load, Nest, Reduced, Store, Value, has_positions
 from ..poly import is_known
 from ..sizes import Atom, Axis, Index
 from ..unit import Item, Layout, Unit
-from .axes import rebuild
+from .axes import rebuild, undivided
 from .columns import Reloader
 
 FEW = 16  # rows that threads share already
@@ -31,7 +31,8 @@ class Cut(NamedTuple):
 
 def split_few_rows(unit: Unit) -> Unit:
     layouts, items = dict(unit.layouts), list[Item]()
-    for item in unit.items:
+    for whole in unit.items:
+        item = undivided(whole) if isinstance(whole, Nest) else whole
         cut = _cut(item) if isinstance(item, Nest) and _is_long(item) else None
         if cut is None or not isinstance(item, Nest):
             items.append(item)

@@ -24,14 +24,17 @@ from ..ir import (
     Reduced,
     accesses,
     group_variables,
+    indirect_values,
     nest_loads,
     part_height,
     scatters,
     store_values,
 )
 from ..poly import Var, hint, is_known
-from ..sizes import Axis, coefficient
+from ..sizes import Axis, Index, coefficient
+from ..stages.axes import axes_of
 from ..stages.batches import global_buffers, length_of, like
+from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
@@ -43,6 +46,7 @@ from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import TilePrinter, find_tiles
 
+ACROSS = 256  # points of a part of an axis
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
 # integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
 # unused on many processors
@@ -62,7 +66,7 @@ class Kernel:
 
 def print_kernel(group: Group, may_meet: Container[Buffer] = ()) -> Kernel:
     """may_meet: buffers that may lie where others of the kernel do."""
-    simple = with_positions(without_divisions(group))
+    simple = without_short_axes(with_positions(without_divisions(group)))
     return GroupPrinter(simple, group_variables(group), may_meet).print()
 
 
@@ -272,6 +276,11 @@ class GroupPrinter:
         if tiles is not None:
             self._blocks(TilePrinter(self.lines, tiles), axes)
             return
+        across = runs_across(self.group)
+        self.nests.hide_steps(self.group.nests, axes[-2] if across else axes[-1])
+        if across:
+            self._across(axes)
+            return
         if len(axes) > 1:
             self._parallel(len(axes) - 1)
             for axis in axes[:-1]:
@@ -283,6 +292,22 @@ class GroupPrinter:
         self.lines.open(loop(axes[-1]))
         self._point()
         self.lines.close(len(axes))
+
+    def _across(self, axes: tuple[Axis, ...]) -> None:
+        """Pointwise, vectors along the axis before the last: parts of it in the cache."""
+        *outer, along, short = axes
+        self._parallel(len(axes) - 1)
+        for axis in outer:
+            self.lines.open(loop(axis))
+        name, size = along.text, along.size
+        self.lines.open(f"for (int64_t from = 0; from < {size}; from += {ACROSS})")
+        self.lines.add(f"const int64_t to = from + {ACROSS} < {size} ? from + {ACROSS} : {size};")
+        self.lines.open(loop(short))
+        self.nests.divide(self.group.nests, {*axes} - {along})
+        self.nests.simd_of(self.group.nests)
+        self.lines.open(f"for (int64_t {name} = from; {name} < to; ++{name})")
+        self._point()
+        self.lines.close(len(axes) + 1)
 
     def _blocks(self, printer: TilePrinter, axes: tuple[Axis, ...]) -> None:
         """Pointwise, with accesses across the last axis."""
@@ -365,18 +390,26 @@ def prefers_tile(group: Group) -> bool:
         nest.inner and not nest.is_reduction for nest in group.nests
     ):
         return False
-    score = 0
-    for nest in group.nests:
-        if nest.is_reduction:
-            if not nest.inner:
-                return False
-            score += _tile_score(nest)
-    return score > 0
+    folds = [nest for nest in group.nests if nest.is_reduction]
+    return all(nest.inner for nest in folds) and sum(map(_tile_score, folds)) > 0
 
 
-def _tile_score(nest: Nest) -> int:
+def _tile_score(nest: Nest) -> float:
+    """How many more loads jump from element to element along the last inner axis than along the
+    last one of the space; in doubt, how many more read neighbours along the latter. One that is the
+    same all along does neither."""
     across, along = nest.axes[len(nest.space) - 1], nest.axes[-1]
-    return sum(
-        (abs(coefficient(load.index, across)) == 1) - (abs(coefficient(load.index, along)) == 1)
-        for load in nest_loads(nest)
-    )
+    score = 0.0
+    for index in (load.index for load in nest_loads(nest)):
+        score += _jumps(index, along) - _jumps(index, across)
+        score += 0.01 * (_is_next(index, across) - _is_next(index, along))
+    return score
+
+
+def _is_next(index: Index, axis: Axis) -> bool:
+    return coefficient(index, axis) in (-1, 1)
+
+
+def _jumps(index: Index, axis: Axis) -> bool:
+    positions = (value for value in indirect_values(index) if axis in axes_of(value))
+    return coefficient(index, axis) not in (-1, 0, 1) or any(positions)

@@ -3,13 +3,10 @@ gets two axes again."""
 
 from collections.abc import Sequence
 
-from .. import sizes
-from ..ir import Group, Nest, atoms
-from ..poly import Size, divided, hint, is_known
-from ..sizes import Atom, Axis, FloorDiv, Index, Mod
-from ..stages.axes import all_indices, rebuild
-
-SHORTEST = 16  # iterations below which a vector loop is worth less than a division in a longer one
+from ..ir import Buffer, Group, Nest, accesses
+from ..poly import is_known
+from ..sizes import Axis, Index, coefficient
+from ..stages.axes import divisor_of, split_axis
 
 
 def without_divisions(group: Group) -> Group:
@@ -18,52 +15,31 @@ def without_divisions(group: Group) -> Group:
     if any(nest.inner or nest.is_reduction for nest in group.nests):
         return Group(group.name, group.space, tuple(map(_inner_split, group.nests)))
     while group.space and all(not nest.inner and not nest.is_reduction for nest in group.nests):
-        divisor = _divisor(group.nests)
+        last = group.nests[0].axes[-1]
+        divisor = divisor_of(group.nests, last)
         if divisor is None:
             return group
-        nests = tuple(_split(nest, divisor) for nest in group.nests)
+        nests = tuple(split_axis(nest, last, divisor) for nest in group.nests)
         group = Group(group.name, nests[0].space, nests)
     return group
 
 
 def _inner_split(nest: Nest) -> Nest:
     while nest.inner and not nest.is_reduction:
-        divisor = _divisor((nest,))
+        divisor = divisor_of((nest,), nest.axes[-1])
         if divisor is None:
             return nest
-        nest = _split(nest, divisor)
+        nest = split_axis(nest, nest.axes[-1], divisor)
     return nest
 
 
-def _divisor(nests: Sequence[Nest]) -> Size | None:
-    """The largest number by which some index divides the last axis, which it divides exactly."""
-    last = nests[0].axes[-1]
-    found = {
-        atom.divisor
-        for nest in nests
-        for index in all_indices(nest)
-        for atom in atoms(index)
-        if isinstance(atom, FloorDiv | Mod) and atom.base is sizes.atom_index(last)
-    }
-    usable = [
-        d
-        for d in found
-        if hint(d) >= SHORTEST and d != last.size and divided(last.size, d) is not None
-    ]
-    return max(usable, key=lambda d: (is_known(d), hint(d)), default=None)
-
-
-def _split(nest: Nest, divisor: Size) -> Nest:
-    *before, last = nest.axes
-    steps = divided(last.size, divisor)
-    assert steps is not None  # `divisor` is one that divides
-    outer = Axis(last.number, steps)
-    inner = Axis(last.number + 1, divisor)
-    whole = sizes.add(sizes.scale(sizes.atom_index(outer), divisor), sizes.atom_index(inner))
-
-    def rewrite(axis: Atom) -> Index:
-        return whole if axis is last else sizes.atom_index(axis)
-
-    spaces = (*(axis.size for axis in before), outer.size, inner.size)
-    count = len(nest.space) if nest.inner else len(spaces)
-    return rebuild(nest, spaces[:count], spaces[count:], rewrite)
+def sparse_steps(nests: Sequence[Nest], axis: Axis) -> list[int]:
+    """Steps along the axis between which a kernel touches several elements of a buffer, but not
+    most: GCC takes what lies between two turns of a loop for one group, and makes vectors of small
+    ones or whole ones alone, unless it does not know the step."""
+    touched: dict[tuple[Buffer, int], set[Index]] = {}
+    for access in (access for nest in nests for access in accesses(nest)):
+        step = coefficient(access.index, axis)
+        if is_known(step) and abs(step) > 4:
+            touched.setdefault((access.buffer, step), set()).add(access.index)
+    return sorted({step for (_, step), found in touched.items() if 2 <= len(found) < abs(step) / 2})

@@ -113,7 +113,7 @@ def _invariant(body: list[str], variable: str) -> tuple[list[str], list[str]]:
 
 class ExpressionPrinter:
     """Prints values as single assignments into `lines`, each once; `names` are the values that
-    stand in variables, `divisions` the parts of indices that do."""
+    stand in variables, `divisions` the parts of indices that do, `steps` the factors."""
 
     def __init__(
         self,
@@ -121,17 +121,19 @@ class ExpressionPrinter:
         local: Callable[[Buffer], str],
         names: dict[Value, str] | None = None,
         divisions: Mapping[Atom, str] | None = None,
+        steps: Mapping[tuple[Atom, Size], str] | None = None,
     ) -> None:
         self.lines = lines
         self.local = local
         self.names = dict(names or {})
         self.divisions = divisions or {}
+        self.steps = steps or {}
         self.checked: set[tuple[Atom, str | None]] = set()
         self.short_nans: dict[Value, bool] = {}
 
     def nested(self) -> "ExpressionPrinter":
         """A printer for an inner scope: what it names is forgotten with it."""
-        inner = ExpressionPrinter(self.lines, self.local, self.names, self.divisions)
+        inner = ExpressionPrinter(self.lines, self.local, self.names, self.divisions, self.steps)
         inner.checked = set(self.checked)
         inner.short_nans = self.short_nans
         return inner
@@ -231,6 +233,8 @@ class ExpressionPrinter:
 
     def _term(self, atom: Atom, factor: int) -> str:
         text = self.atom(atom)
+        if (atom, factor) in self.steps:
+            return f"{text} * {self.steps[atom, factor]}"
         bare = not is_known(factor) or factor > 0
         return text if factor == 1 else f"{text} * {factor}" if bare else f"{text} * ({factor})"
 

@@ -16,9 +16,10 @@ from ..ir import (
     indices_of,
     store_values,
 )
-from ..poly import hint, is_known
+from ..poly import Size, hint, is_known
 from ..sizes import Atom, Axis
 from ..stages.axes import all_indices
+from .cpp_axes import sparse_steps
 from .cpp_expr import (
     ExpressionPrinter,
     Lines,
@@ -54,6 +55,7 @@ class NestPrinter:
         self.lane = ""
         self._accumulators = 0
         self.divisions: dict[Atom, str] = {}
+        self.steps: dict[tuple[Atom, Size], str] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
         self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead
         self.targets: dict[Store, str] = {}  # and stores that write one
@@ -62,7 +64,7 @@ class NestPrinter:
         return buffer.name + self.lane
 
     def expressions(self) -> ExpressionPrinter:
-        return ExpressionPrinter(self.lines, self.local, self.elements, self.divisions)
+        return ExpressionPrinter(self.lines, self.local, self.elements, self.divisions, self.steps)
 
     def divide(self, nests: Sequence[Nest], axes: Container[Axis]) -> None:
         """Slow divisions of these axes alone, done once: a vector loop inside could not do them."""
@@ -73,6 +75,12 @@ class NestPrinter:
             printer.divisions = self.divisions
             self.lines.add(f"const int64_t d{number} = {printer.atom(atom)};")
             self.divisions[atom] = f"d{number}"
+
+    def hide_steps(self, nests: Sequence[Nest], axis: Axis) -> None:
+        """Have the compiler not know the steps of a vector loop that keep it from making one."""
+        for number, step in enumerate(sparse_steps(nests, axis)):
+            self.lines.add(f'int64_t step{number} = {step}; __asm__("" : "+r"(step{number}));')
+            self.steps[axis, step] = f"step{number}"
 
     # a single point
 

@@ -110,6 +110,8 @@ def operation(name: str, dtype: torch.dtype, args: list[str]) -> str:
         return f"op_uniform({', '.join(args)})"
     if name in OWN and suffix:
         return f"op_{name}({args[0]})"
+    if name == "cos" and dtype.is_floating_point:
+        return f"cos{suffix}(op_turned({args[0]}))"
     if name in LIBRARY and dtype.is_floating_point:
         return f"{name}{suffix}({', '.join(args)})"
     raise KeyError(name)
@@ -161,6 +163,8 @@ def conversion(text: str, source: torch.dtype, target: torch.dtype) -> str:
     if target in (torch.bfloat16, torch.float16):
         as_float = text if source == torch.float32 else f"(float)({text})"
         return f"to_{TYPES[target]}({as_float})"
+    if source == torch.bool and target.is_floating_point:  # GCC has no vectors of a cast
+        return f"({text} ? {literal(1, target)} : {literal(0, target)})"
     if source.is_floating_point and target in (torch.uint8, torch.int8, torch.int16):
         between = "int64_t" if target == torch.uint8 else "int32_t"
         return f"({TYPES[target]})({between})({text})"

@@ -1,7 +1,9 @@
 """Rows in parts of a fixed height, one after the other within a part: partial sums of columns."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 
+from .. import sizes
 from ..ir import PARTIAL, Nest, Store
 from ..poly import Size, is_known
 from ..sizes import Axis
@@ -47,17 +49,20 @@ class PartPrinter:
 
     def _open_block(self) -> None:
         for number, (nest, store) in enumerate(self.sums):
-            array, column = f"block{number}", nest.axes[1]
-            self.lines.add(f"alignas(64) {TYPES[store.buffer.dtype]} {array}[{column.size}];")
-            self.lines.add(f"for (int64_t k = 0; k < {column.size}; ++k) {array}[k] = 0;")
-            self.printer.targets[store] = f"{array}[{column.text}]"
+            array, shape = f"block{number}", nest.space[1:] + nest.inner
+            count, strides = prod(shape), sizes.contiguous_strides(shape)
+            self.lines.add(f"alignas(64) {TYPES[store.buffer.dtype]} {array}[{count}];")
+            self.lines.add(f"for (int64_t k = 0; k < {count}; ++k) {array}[k] = 0;")
+            place = self.printer.expressions().index(sizes.linear(nest.axes[1:], strides))
+            self.printer.targets[store] = f"{array}[{place}]"
 
     def _each_sum(self, change: Callable[[Store], str]) -> None:
         """Change every sum of the part."""
         for nest, store in self.sums:
-            row, column = nest.axes
+            row, *columns = nest.axes
             self.lines.open(f"if (const int64_t {row.text} = part; true)")
-            self.lines.open(loop(column))
+            for column in columns:
+                self.lines.open(loop(column))
             place = self.printer.expressions().index(store.index)
             self.lines.add(f"{store.buffer.name}[{place}] {change(store)}")
-            self.lines.close(2)
+            self.lines.close(1 + len(columns))

@@ -17,18 +17,26 @@ def scatter(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> Non
     axes, threads = nest.axes, 0
     while parallel and threads < len(axes) and _is_apart(nest, axes[threads]):
         threads += 1
-    clause = " reduction(|:bad)" if has_indirect(nest) else ""
     divided = parallel and not threads and bool(axes) and _is_apart(nest, axes[-1])
-    if threads or divided:
-        collapse = f" collapse({threads})" if threads > 1 else ""
-        lines.add(
-            "#pragma omp parallel for num_threads(threads) if(parallel : threads > 1)"
-            f" schedule(static){collapse}{clause}"
-        )
     if divided:
+        lines.open("if (threads > 1)")
+        _parallel(nest, lines)
         _open_part(lines, axes[-1])
-    _loops(nest, axes, nests, lines, divided)
+        _loops(nest, axes, nests, lines, ("low", "high"))
+        lines.close(len(axes) + 2)
+        lines.open("else")  # vectors of a known length
+    elif threads:
+        _parallel(nest, lines, f" collapse({threads})" if threads > 1 else "")
+    _loops(nest, axes, nests, lines)
     lines.close(len(axes) + divided)
+
+
+def _parallel(nest: Nest, lines: Lines, collapse: str = "") -> None:
+    clause = " reduction(|:bad)" if has_indirect(nest) else ""
+    lines.add(
+        "#pragma omp parallel for num_threads(threads) if(parallel : threads > 1)"
+        f" schedule(static){collapse}{clause}"
+    )
 
 
 def _is_apart(nest: Nest, axis: Axis) -> bool:
@@ -62,8 +70,13 @@ def _open_part(lines: Lines, last: Axis) -> None:
 
 
 def _loops(
-    nest: Nest, axes: Sequence[Axis], nests: NestPrinter, lines: Lines, divided: bool
+    nest: Nest,
+    axes: Sequence[Axis],
+    nests: NestPrinter,
+    lines: Lines,
+    limits: tuple[str, str] | None = None,
 ) -> None:
+    """limits: of the last axis, if they are not its own."""
     for axis in axes[:-1]:
         lines.open(loop(axis))
     if axes:
@@ -71,9 +84,8 @@ def _loops(
         spread = _is_apart(nest, last) and _is_spread(nest, last)
         if _is_apart(nest, last) and not spread:
             nests.simd(nest)
-        limits = ("low", "high") if divided else ("0", f"{last.size}")
-        text = last.text
-        lines.open(f"for (int64_t {text} = {limits[0]}; {text} < {limits[1]}; ++{text})")
+        (low, high), text = limits or ("0", f"{last.size}"), last.text
+        lines.open(f"for (int64_t {text} = {low}; {text} < {high}; ++{text})")
     printer = nests.expressions()
     if axes and spread:
         printer = _ScatterPrinter(printer)

@@ -102,6 +102,23 @@ INLINE bool op_signbit(double x) {
   return bits < 0;
 }
 
+// -x, of which the compiler does not know that it has the cosine of x: GCC makes one call of a sine and a cosine of one number, which it
+// has no vectors of.
+INLINE float op_turned(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  bits ^= 0x80000000u;
+  __builtin_memcpy(&x, &bits, 4);
+  return x;
+}
+INLINE double op_turned(double x) {
+  uint64_t bits;
+  __builtin_memcpy(&bits, &x, 8);
+  bits ^= (uint64_t)1 << 63;
+  __builtin_memcpy(&x, &bits, 8);
+  return x;
+}
+
 // p times 2 to the power that the low bits of `shifted` (a whole number above 1.5 * 2^23) hold.
 INLINE float op_scaled(float p, float shifted, bool vanishes) {
   int32_t exponent;

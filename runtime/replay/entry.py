@@ -39,6 +39,7 @@ class Plan:
     devices: tuple[torch.device, ...]
 
 
+FAILURES = 4  # calls that a program leaves to eager, one in so many, after which it is given up
 PRINTED = 1  # calls after which what one does in Python is worth a function of its own
 
 
@@ -50,6 +51,7 @@ class Entry:
         self.guards, self.plan, self.eager = guards, plan, eager
         self.hits = 0
         self.stays_eager = False
+        self.failures = 0  # of the program, at calls that eager did
         self.general = plan.holds is not None and any(d.type == "cuda" for d in plan.devices)
         self._checks: dict[int, list[tuple[Any, Any]]] = {}
         for after, recipe, expected in plan.outcomes:
@@ -101,8 +103,7 @@ class Entry:
             if not undo.can_go_back():
                 raise
             undo.back()
-            self._note(error)
-            return self.eager(*args, **kwargs)
+            return self._redone(error, args, kwargs)
         if not finished:
             undo.back()
             return MISS
@@ -120,19 +121,27 @@ class Entry:
         try:
             outputs = self._program(*fed)  # type: ignore[misc]
         except Exception as error:
-            self._note(error)
-            return self.eager(*args, **kwargs)
+            return self._redone(error, args, kwargs)
         result = self._finish(inputs, (outputs,))
         self.hits += 1
         if self.hits == PRINTED:
             self._finish = printed.finish(self.plan.output, self.plan.effects) or self._finish
         return result
 
-    def _note(self, error: Exception) -> None:
-        """What is no error of the user's will come again at every call."""
+    def _redone(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call in eager, which raises what is an error of the user's. What is none and comes
+        again and again is the program's."""
         if isinstance(error, UnexpectedResult):
-            self.stays_eager = True
-            report.warn_once("program", f"call runs in eager: {error}", str(error))
+            self._give_up(error)
+        result = self.eager(*args, **kwargs)
+        self.failures += 1
+        if self.failures >= FAILURES and self.failures * FAILURES > self.hits:
+            self._give_up(error)
+        return result
+
+    def _give_up(self, error: Exception) -> None:
+        self.stays_eager = True
+        report.warn_once("program", f"call runs in eager: {error}", str(error))
 
     def _serve_by(self, program: Callable[..., Any]) -> None:
         self._program = program

@@ -155,3 +155,30 @@ def test_a_graph_whose_operator_gives_another_shape_than_it_said_stays_in_eager(
         with pytest.warns(UserWarning, match="call runs in eager") if n == 1 else nothing():
             found = call(torch.arange(4.0) % 3)
         torch.testing.assert_close(found, torch.tensor([0.0, 2.0, 4.0]))
+
+
+def test_a_graph_that_fails_where_eager_does_not_is_given_up(monkeypatch):
+    report.reset()
+    tried = []
+
+    def failing(*args):
+        tried.append(args)
+        raise NotImplementedError("no kernel")
+
+    call, x = dynfix.compile(lambda x: x.sin() * 2), torch.randn(3)
+    call(x), call(x)
+    (entry,) = call._dynfix_entry._dispatcher.entries
+    monkeypatch.setattr(entry, "_program", failing)
+    for turn in range(8):
+        with pytest.warns(UserWarning, match="no kernel") if turn == 3 else nothing():
+            torch.testing.assert_close(call(x), x.sin() * 2)
+    assert len(tried) == 4
+
+
+def test_errors_of_the_users_are_raised_at_every_call():
+    call = dynfix.compile(lambda x, at: x[at] * 2)
+    call(torch.randn(3), torch.tensor([1, 2]))
+    for _ in range(8):
+        with pytest.raises(IndexError):
+            call(torch.randn(3), torch.tensor([1, 9]))
+    assert not call._dynfix_entry._dispatcher.entries[0].stays_eager

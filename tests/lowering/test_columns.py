@@ -108,3 +108,15 @@ def test_sizes_that_only_a_call_knows():
         x = torch.randn(rows, 50)
         for found, expected in zip(call(x), fn(x), strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [96, 2048])
+def test_columns_that_a_remainder_of_theirs_reads(rows):
+    """The loop over columns becomes two, without a division."""
+    check(
+        lambda x, y: (x * y[:, None]).sum(0),
+        torch.randn(rows, 64, 48),
+        torch.randn(rows, 48),
+        rtol=1e-4,
+        atol=1e-4,
+    )

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from dynfix.lowering.ir import Group
+from dynfix.lowering.ir import Group, atoms
+from dynfix.lowering.sizes import Axis
 
 from .harness import at_threads, check, compiled, units
 
@@ -35,6 +36,20 @@ def test_lengths_without_equal_parts_and_short_ones_stay_whole(spaces):
     check(lambda x: x.sum(), torch.randn(131_101), rtol=1e-4, atol=1e-3)
     check(lambda x: x.sum(), torch.randn(1 << 12), rtol=1e-4, atol=1e-3)
     assert spaces() == [(), ()]
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_what_is_read_in_parts_is_read_along_them(monkeypatch, dim):
+    """Neighbours of images: the flat position is not divided by the length of a part."""
+    made = units(monkeypatch)
+
+    def fn(x):
+        size = x.shape[dim] - 1
+        return (x.narrow(dim, 1, size) - x.narrow(dim, 0, size)).abs().mean()
+
+    check(fn, torch.randn(24, 128, 96), rtol=1e-5, atol=1e-6)
+    indices = {load.index for i in made[0].items for nest in i.nests for load in nest.loads}
+    assert all(isinstance(atom, Axis) for index in indices for atom in atoms(index))
 
 
 def test_the_same_for_every_number_of_threads():

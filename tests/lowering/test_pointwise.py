@@ -2,8 +2,9 @@ import math
 
 import pytest
 import torch
+from dynfix.lowering.unit import ExternCall
 
-from .harness import UNFUSED, check, check_elements, compiled
+from .harness import UNFUSED, check, check_elements, compiled, units
 
 F = torch.nn.functional
 FLOAT_UNARY = (
@@ -374,3 +375,12 @@ def test_rests_of_divisions_are_exact(dtype):
     kept = ~torch.fmod(a, b).isnan() | exact.isnan()  # eager's vector form gives NaN for some
     a, b = a[kept], b[kept]
     check(lambda a, b: (a % b, a // b), a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(5,), (3, 4), (300,), (300, 7)], ids=str)
+def test_unit_matrices_are_loops(monkeypatch, size):
+    """torch's decomposition counts in types that the CPU does not."""
+    made = units(monkeypatch)
+    check(lambda x: x * 2 + torch.eye(*size), torch.randn(size[0], size[-1]))
+    check(lambda x: x.long() + torch.eye(*size, dtype=torch.int64), torch.randn(size[0], size[-1]))
+    assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)

@@ -1,0 +1,124 @@
+"""Axes of a few points, written out: a fold over them becomes an expression, which joins what reads
+it; a loop over them becomes several stores, so that vectors run along the axis before."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from math import prod
+
+from .. import sizes
+from ..ir import Group, Nest, Reduced, Rewriter, Store, Value, has_positions, rewrite_axes
+from ..lowerings.value_builders import op
+from ..poly import hint, is_known
+from ..sizes import Atom, Axis, Index
+from ..unit import Unit
+from .axes import LEAST_VECTOR
+from .few_rows import KINDS
+from .inline import cost
+
+FEW, SEVERAL = 8, 15  # points that are written out: of anything, and of what is costly
+COSTLY = 12
+MOST_VALUES = 256  # of what is written out
+_JOINS = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "or",
+    "all": "and",
+}
+assert _JOINS.keys() == KINDS
+
+
+def write_out_folds(unit: Unit) -> Unit:
+    """Folds over few points as expressions."""
+    items = [_folded(item) if isinstance(item, Nest) else item for item in unit.items]
+    return unit.replace(items=tuple(items))
+
+
+def _folded(nest: Nest) -> Nest:
+    if not nest.is_reduction or not _is_short(nest) or has_positions(nest):
+        return nest
+    if any(v.kind not in KINDS for v in nest.values if isinstance(v, Reduced)):
+        return nest
+    writer = _Expressions(nest.axes[len(nest.space) :])
+    stores = (Store(s.buffer, s.index, writer(s.value), s.combine) for s in nest.stores)
+    return Nest(nest.space, (), tuple(stores), nest.origins)
+
+
+def _is_short(nest: Nest) -> bool:
+    """Whether the inner axes have few points, and not many values at each."""
+    if not all(map(is_known, nest.inner)):
+        return False
+    count, most = hint(prod(nest.inner)), SEVERAL if cost(nest) >= COSTLY else FEW
+    return 0 < count <= most and count * len(nest.values) <= MOST_VALUES
+
+
+def _points(axes: Sequence[Axis]) -> Iterator[dict[Atom, Index]]:
+    for point in product(*(range(axis.size) for axis in axes)):
+        yield dict(zip(axes, map(sizes.const, point), strict=True))
+
+
+def _at(value: Value, point: dict[Atom, Index]) -> Value:
+    return rewrite_axes(value, lambda axis: point.get(axis, sizes.atom_index(axis)))
+
+
+class _Expressions(Rewriter):
+    """Every fold over the axes as an expression of its points, in their order."""
+
+    def __init__(self, axes: Sequence[Axis]) -> None:
+        super().__init__()
+        self.axes = axes
+
+    def leave(self, value: Value) -> Value:
+        if not isinstance(value, Reduced):
+            return value
+        made, *rest = (_at(value.value, point) for point in _points(self.axes))
+        for other in rest:
+            made = op(_JOINS[value.kind], made, other)
+        return made
+
+
+def without_short_axes(group: Group) -> Group:
+    """The group with its innermost axes written out where all of them are short, and its last axis
+    of the space where nothing is inside of it."""
+    nests = group.nests
+    from_space = all(not nest.inner and not nest.is_reduction for nest in nests)
+    if from_space:
+        nests = tuple(_last_inside(nest) for nest in nests)
+    space = nests[0].space
+    if not space or hint(space[-1]) < LEAST_VECTOR or not all(map(_pays, nests)):
+        return group
+    if from_space:  # a local value is one for each point: all nests at one, then at the next
+        points = [[point] for point in _points(nests[0].axes[len(space) :])]
+        made = tuple(_written_out(nest, point) for point in points for nest in nests)
+    elif any(nest.inner for nest in nests):
+        made = tuple(_written_out(nest, _points(nest.axes[len(space) :])) for nest in nests)
+    else:
+        return group
+    return Group(group.name, space, made)
+
+
+def _last_inside(nest: Nest) -> Nest:
+    return Nest(nest.space[:-1], nest.space[-1:], nest.stores, nest.origins)
+
+
+def _pays(nest: Nest) -> bool:
+    plain = all(store.combine is None for store in nest.stores) and not nest.is_reduction
+    return plain and _is_short(nest)
+
+
+def runs_across(group: Group) -> bool:
+    """Whether the last axis of a pointwise group is too short for vectors of what is costly, and
+    the one before is not."""
+    *_, before, last = 1, *group.space
+    short, long = hint(last) < LEAST_VECTOR, hint(before) >= LEAST_VECTOR
+    return short and long and sum(map(cost, group.nests)) >= COSTLY
+
+
+def _written_out(nest: Nest, points: Iterable[dict[Atom, Index]]) -> Nest:
+    stores = tuple(
+        Store(store.buffer, sizes.substitute(store.index, point), _at(store.value, point))
+        for point in points
+        for store in nest.stores
+    )
+    return Nest(nest.space, (), stores, nest.origins)

@@ -1,0 +1,92 @@
+"""Axes of a few points: folds over them are expressions, loops over them are written out."""
+
+import pytest
+import torch
+from dynfix.lowering.ir import Group
+from torch.nn import functional as F
+
+from .harness import at_threads, check, check_gradients, compiled, units
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """Gives the kernels that were made so far."""
+    made = units(monkeypatch)
+    return lambda: [item for unit in made for item in unit.items if isinstance(item, Group)]
+
+
+def folds(groups):
+    return [group for group in groups if any(nest.is_reduction for nest in group.nests)]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 8])
+def test_every_fold_over_few_points(groups, width):
+    def fn(x):
+        y = x.view(-1, width)
+        large = y > 0.3
+        sums = y.sum(-1), y.prod(-1), y.amax(-1), y.amin(-1), large.any(-1), large.all(-1)
+        return *sums, large.sum(-1), y.mean(-1, keepdim=True).sqrt() + y
+
+    x = torch.rand(48 * width)
+    x[5] = torch.nan
+    check(fn, x)
+    check(fn, torch.empty(0))
+    assert folds(groups()) == []
+
+
+def test_longer_folds_and_positions_stay_loops(groups):
+    check(lambda x: x.sum(-1), torch.randn(64, 9))
+    check(lambda x: x.argmax(-1), torch.randn(64, 3))
+    assert len(folds(groups())) == 2
+
+
+def test_folds_over_few_points_join_what_reads_them(groups):
+    """Distances of all pairs, summed up: no matrix in memory."""
+    points = torch.randn(300, 3)
+    check_gradients(lambda p: ((p[:, None] - p) ** 2).sum(-1).add(1).reciprocal().mean(), points)
+    assert max(load.buffer.size for g in groups()[:2] for n in g.nests for load in n.loads) <= 900
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_halves_are_rounded_once(half):
+    check(lambda x: x.sum(-1) * 2, torch.randn(100, 4).to(half), rtol=0, atol=0)
+
+
+ACROSS = {
+    "joined": lambda x, y: torch.cat([x.sin(), x.cos() * y], -1),
+    "in place": lambda x, y: (x * 2).add_(y).mul_(3).exp(),
+    "by pixels": lambda x, y: (x * y).view(20, 50, 3).permute(2, 0, 1) / 3,
+    "picked": lambda x, y: x[:, torch.tensor([2, 0, 1])].tanh() * y,
+    "seven": lambda x, y: torch.cat([x, y, x[:, :1]], 1).exp() + 1,
+}
+
+
+@pytest.mark.parametrize("fn", ACROSS.values(), ids=ACROSS)
+def test_loops_over_few_points(fn):
+    x, y = torch.randn(1000, 3), torch.rand(1000, 1).expand(1000, 3)
+    check(fn, x, y, rtol=1e-5, atol=1e-6)
+    check_gradients(fn, x, y.contiguous())
+
+
+def test_values_of_a_point_are_its_own():
+    """Local values, of which a kernel keeps one for each point."""
+    x = torch.randn(2, 5, 6, 8).to(memory_format=torch.channels_last)
+    check_gradients(lambda x: F.interpolate(x.sigmoid(), size=(13, 17), mode="bicubic"), x)
+
+
+def test_folds_that_are_costly_run_across():
+    """Too many values to write out three times: vectors of the rows' axis."""
+    x, scales = torch.randn(400, 3), 2.0 ** torch.arange(10)
+
+    def fn(x):
+        y = x[:, None] * scales[:, None]
+        return torch.cat([y.sin(), y.cos()], -1).flatten(1)
+
+    check_gradients(fn, x, rtol=1e-3, atol=1e-2)
+
+
+def test_the_same_for_every_number_of_threads():
+    x = torch.randn(40000, 3)
+    call = compiled(lambda x: torch.cat([x.sin(), x.cos()], -1) / x.norm(dim=-1, keepdim=True), x)
+    first, *others = at_threads(call, x)
+    assert all(torch.equal(first, other) for other in others)

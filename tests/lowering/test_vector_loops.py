@@ -1,0 +1,114 @@
+"""Loops that are to run in vectors do, by the compiler's own account."""
+
+import re
+import subprocess
+
+import pytest
+import torch
+from dynfix.lowering.ir import Group
+from dynfix.lowering.targets import cpp, cpp_build
+from dynfix.runtime import build
+
+from .harness import check, check_gradients, units
+
+
+@pytest.fixture
+def left_scalar(monkeypatch, tmp_path):
+    """Gives the marked loops, of what was built so far, that GCC made no vectors of."""
+    compiler = build.find_compiler()
+    if compiler is None or "g++" not in compiler.version.split()[0] or "avx2" not in build.isa():
+        pytest.skip("GCC says which loops it has vectorised, for processors with AVX2")
+    sources = []
+    original = cpp_build.build_shared
+
+    def remember(source, **kwargs):
+        sources.append(source)
+        return original(source, **kwargs)
+
+    monkeypatch.setattr(cpp_build, "build_shared", remember)
+
+    def loops():
+        probed = build.probe_flags()
+        command = [*compiler.command, "-std=c++17", "-shared", "-fPIC", *probed.flags, *cpp.FLAGS]
+        return [loop for source in sources for loop in scalar_loops(source, command, tmp_path)]
+
+    return loops
+
+
+def scalar_loops(source, command, folder):
+    file = folder / "kernel.cpp"
+    file.write_text(source)
+    told = subprocess.run(
+        [*command, "-fopt-info-vec-optimized", str(file), "-o", str(folder / "kernel.so")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    done = {int(n) for n in re.findall(r"cpp:(\d+):\d+: optimized: loop vec", told.stderr)}
+    lines = source.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith('extern "C" int64_t'))
+    marked = [n + 1 for n in range(start, len(lines)) if re.search("#pragma omp.* simd", lines[n])]
+    return [lines[n].strip() for n in marked if not done & {*range(n, end_of(lines, n))}]
+
+
+def end_of(lines, head):
+    """The number of the line that closes the loop."""
+    close = lines[head][: -len(lines[head].lstrip())] + "}"
+    return next(n for n in range(head, len(lines)) if lines[n] == close) + 1
+
+
+def test_truths_that_become_numbers(left_scalar):
+    check(lambda x: (x.abs() == 1).float() * x.sign(), torch.randint(-2, 2, (64, 100)).float())
+    check(lambda x: (x > 0).double() + x, torch.randn(64, 100, dtype=torch.float64))
+    assert left_scalar() == []
+
+
+def test_sine_and_cosine_of_one_number(left_scalar):
+    x = torch.randn(64, 128) * 50
+    x[0, :4] = torch.tensor([0.0, -0.0, torch.inf, torch.nan])
+    check(lambda x: (torch.cos(x), torch.sin(x) * 2), x, rtol=1e-6, atol=2e-6)
+    check(lambda x: torch.cos(x) + torch.sin(x), x.double())
+    check_gradients(lambda x: torch.cos(x), x.nan_to_num(0.0, 1.0))
+    assert left_scalar() == []
+
+
+@pytest.mark.parametrize(
+    "fn, args",
+    [
+        (lambda x, m: (x * m[..., None]).sum(1), (torch.randn(8, 64, 48), torch.rand(8, 64) > 0.3)),
+        (lambda t, i: t[i].mean(1), (torch.randn(50, 48), torch.randint(50, (30, 20)))),
+        (lambda a, t: (a[:, :, None] + t).amax(1), (torch.randn(40, 30), torch.randn(30, 40))),
+    ],
+    ids=["mask along the sum", "rows by position", "outer sum"],
+)
+def test_sums_across_rows_read_neighbours(monkeypatch, fn, args):
+    """What is the same for all neighbours does not count for the other way."""
+    made = units(monkeypatch)
+    check(fn, *args, rtol=1e-4, atol=1e-5)
+    groups = [item for item in made[0].items if isinstance(item, Group)]
+    folds = [group for group in groups if any(nest.is_reduction for nest in group.nests)]
+    assert folds and all(map(cpp.prefers_tile, folds))
+
+
+def test_a_few_elements_of_long_rows(left_scalar):
+    """More than two or three of a row are no group that GCC reads together."""
+
+    def fn(x):
+        total = x[:, 0]
+        for place in range(1, 12):
+            total = total * 0.5 + x[:, 3 * place]
+        return total
+
+    check(fn, torch.randn(256, 100))
+    assert left_scalar() == []
+
+
+def test_scatters_of_one_thread_know_their_length(monkeypatch):
+    made = units(monkeypatch)
+
+    def fn(x, at):
+        return torch.zeros(64, 32).index_add(0, at, x.exp())
+
+    check(fn, torch.randn(4096, 32), torch.randint(64, (4096,)))
+    (group,) = [i for i in made[0].items if isinstance(i, Group) and i.nests[0].scatters]
+    assert "i1 < 32" in cpp.print_kernel(group).source
