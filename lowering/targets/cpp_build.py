@@ -57,21 +57,21 @@ def general_text(group: Loops, kernel: Kernel) -> str:
     """The kernel's source with names by order of appearance and without origins: equal for kernels
     that do the same to other buffers."""
     buffers = {access.buffer.name for nest in group.nests for access in accesses(nest)}
-    own = {group.name, *buffers, *(var.name for var in group_variables(group))}
-    renamed: dict[str, str] = {group.name: "KERNEL"}
+    own = buffers.union(var.name for var in group_variables(group))
+    renamed = {group.name: "KERNEL", f"{group.name}_one": "KERNEL_one"}
 
     def rename(found: re.Match[str]) -> str:
         return renamed.setdefault(found[0], f"m{len(renamed)}")
 
     lines = (line for line in kernel.source.splitlines() if not line.startswith("//"))
-    choice = "|".join(sorted(map(re.escape, own), key=len, reverse=True))
+    choice = "|".join(sorted(map(re.escape, own | renamed.keys()), key=len, reverse=True))
     return re.sub(rf"\b(?:{choice})\b", rename, "\n".join(lines))
 
 
 def _with_origins(group: Loops, text: str, name: str) -> str:
     origins = dict.fromkeys(origin for nest in group.nests for origin in nest.origins)
     comments = [f"// {origin.replace(chr(92), '/')}" for origin in origins]
-    return "\n".join([*comments, text.replace("KERNEL", name, 1)])
+    return "\n".join([*comments, re.sub(r"\bKERNEL", name, text)])
 
 
 def _libraries(kernels: dict[Loops, Kernel], name: str) -> dict[Loops, Library]:

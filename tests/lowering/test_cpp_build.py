@@ -44,6 +44,18 @@ def test_equal_layers_are_compiled_once(sources):
     assert kernels(sources) <= few + 1, (few, sources)
 
 
+def test_equal_batches_are_compiled_once(sources):
+    def run(x, y, w):
+        for _ in range(4):
+            x, y = x @ w, y @ w
+            x, y = torch.tanh(x), torch.tanh(y)
+        return x, y
+
+    check(run, torch.randn(16, 32), torch.randn(8, 32), torch.randn(32, 32))
+    assert any("lengths[] = {512, 256}" in text for text in sources)
+    assert kernels(sources) == 1, sources
+
+
 def test_kernels_that_differ_in_a_constant_or_an_offset_are_two(sources):
     def run(x):
         a = (x[:, :8] + 1).sum(1)
