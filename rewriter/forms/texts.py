@@ -2,6 +2,7 @@
 later call."""
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -97,11 +98,18 @@ class _Shown:
         return format(str(self), spec)
 
 
+def _is_made(rec: Recorder, stream: Any) -> bool:
+    """Whether the call made the stream: it is made again as it is at the end, with its text."""
+    return rec.known.path_of(stream) is None and stream not in rec.streams
+
+
 def show(
     rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`print`, a log call, a warning: done now, and again at every later call, with the values of
     that call."""
+    if function is print and _is_made(rec, kwargs.get("file") or sys.stdout):
+        rec.stop(catalogue.UNSUPPORTED, "text is printed into an object that the call made")
     arguments = tuple(text_recipe(rec, value) for value in args)
     keywords = {name: text_recipe(rec, value) for name, value in kwargs.items()}
     rec.effects.append(Effect(function, arguments, keywords))
