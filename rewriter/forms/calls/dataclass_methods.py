@@ -76,14 +76,14 @@ def _frozen_delete(cls: Any, names: tuple[str, ...]) -> Method:
     return delete
 
 
-_COMPARED = {
+_COMPARED: dict[str, Any] = {
     "__eq__": _equal if sys.version_info < (3, 13) else _equal_one_by_one,
     "__lt__": functools.partial(_ordered, operator.lt),
     "__le__": functools.partial(_ordered, operator.le),
     "__gt__": functools.partial(_ordered, operator.gt),
     "__ge__": functools.partial(_ordered, operator.ge),
 }
-_FROZEN = {"__setattr__": _frozen_store, "__delattr__": _frozen_delete}
+_FROZEN: dict[str, Any] = {"__setattr__": _frozen_store, "__delattr__": _frozen_delete}
 _made: "weakref.WeakKeyDictionary[types.FunctionType, Any]" = weakref.WeakKeyDictionary()
 
 
