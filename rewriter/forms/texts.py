@@ -16,6 +16,7 @@ from ..capture.nested import plain_in, settle_in
 from ..capture.numbers import scalars
 from ..capture.recording import leaf
 from ..capture.trace import Recorder
+from ..capture.values import history_of
 from . import c_calls, items
 
 _CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {
@@ -73,7 +74,7 @@ def _shown_leaf(rec: Recorder, value: Any) -> Recipe | None:
 
 def _tensor_recipe(rec: Recorder, tensor: torch.Tensor) -> Recipe:
     with rec.paused():
-        history = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
+        history = history_of(tensor)
     return Apply(lambda shown: _Shown(shown, history), (rec.snapshot(tensor),))
 
 

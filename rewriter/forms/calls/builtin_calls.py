@@ -232,6 +232,8 @@ def _first_over(function: Any) -> Callable[..., Any]:
 
 
 def _reversed(rec: Recorder, value: Any) -> Any:
+    if iteration.is_enumeration(value):
+        return reversed(list(value))
     method = python_method(rec, value, "__reversed__")
     if method is not None:
         return rec.call(method, (value,), {})

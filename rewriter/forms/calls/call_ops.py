@@ -21,6 +21,7 @@ from ...capture.provenance import Unguardable
 from ...capture.trace import Recorder
 from .. import attribute_ops, c_calls, containers, items, iteration, name_ops
 from ..lookup import (
+    PLAIN_TYPES,
     is_stable,
     is_torch_internal,
     keeps_eager,
@@ -307,9 +308,24 @@ def _is_pure(function: Any) -> bool:
     owner = owner_of(function)
     return (
         _is_hashable_in(function, PURE)
-        or isinstance(owner, str | bytes | int | float | complex | range)
+        or isinstance(owner, str | bytes | int | float | complex | range | slice)
         or is_pure_module(function)
     )
+
+
+def _is_of_builtin(function: Any) -> bool:
+    """A method of a builtin type that is called with its object: `str.lower(text)`."""
+    kinds = types.MethodDescriptorType | types.WrapperDescriptorType
+    return isinstance(function, kinds) and function.__objclass__ in _BUILTIN
+
+
+_BUILTIN = PLAIN_TYPES - {type, object}
+
+
+def _of_builtin(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args or not isinstance(args[0], function.__objclass__):
+        return function(*args, **kwargs)  # it raises
+    return call(rec, function.__get__(args[0]), args[1:], kwargs)
 
 
 def _is_pure_python(function: Any) -> bool:
@@ -432,6 +448,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: type(f) is functools._lru_cache_wrapper, callable_objects.call_cached),
     (lambda f: type(f) is weakref.ref, callable_objects.call_weak_reference),
     (_is_pure, _pure),
+    (_is_of_builtin, _of_builtin),
     (_is_plain_class, making.call_class),
     (lambda f: python_method(None, f, "__call__") is not None, _callable_object),
 )
