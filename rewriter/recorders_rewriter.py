@@ -7,7 +7,7 @@ from typing import Any
 from . import emit
 from .capture import places
 from .capture.trace import Recorder
-from .forms.calls import call_ops
+from .forms.calls import call_ops, making
 from .forms.operators import Forms
 from .live_source import NotRewritable
 
@@ -17,7 +17,7 @@ class Rewriter:
 
     NotRewritable = NotRewritable
     call = staticmethod(call_ops.call)
-    construct = staticmethod(call_ops.construct)
+    construct = staticmethod(making.construct)
     is_rewritten = staticmethod(emit.is_rewritten)
 
     @staticmethod

@@ -46,6 +46,9 @@ class Effect:
         for part in self.arguments:
             if not isinstance(part, Recipe):
                 stripper.owner(part)
+        for place in self.arguments[1:-1]:  # an object may be a key, too
+            if not isinstance(place, Recipe):
+                stripper.value(place)
         value = self.arguments[-1] if self.arguments else None
         made_plain = value if isinstance(value, Recipe) else stripper.value(value)
         if made_plain is not value and self.function in STORES:

@@ -49,6 +49,7 @@ class StoppableMode(TorchFunctionMode):
         self.open_shapes: set[Value] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.on_arrays: set[Any] = set()  # storages that are the memory of arrays from outside
+        self.streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
         self.depth = 0  # functions inside each other
         self._room = deep_calls.Room()
 

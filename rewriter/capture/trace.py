@@ -78,6 +78,9 @@ class Recorder(ReadRecorder):
         before = current.install(None)
         try:
             func = patched_functions.original(func)
+            for kind in types:
+                if _overrides(kind):  # it would be called for whatever is asked of the tensor
+                    self.stop_here(catalogue.SLIPPED, f"a {kind.__name__} is an argument")
             return self._watched(func, opsets.name_of(func), args, kwargs)
         except Stopped:
             return func(*plain_in(args), **plain_in(kwargs))
@@ -393,6 +396,12 @@ class Recorder(ReadRecorder):
             )
             return
         self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
+
+
+def _overrides(cls: type) -> bool:
+    """Whether tensors of the class answer torch's functions themselves."""
+    answers = getattr(cls, "__torch_function__", torch._C._disabled_torch_function_impl)
+    return cls is not torch.Tensor and answers is not torch._C._disabled_torch_function_impl
 
 
 def _operand(args: tuple[Any, ...]) -> Any:

@@ -77,8 +77,13 @@ class Tracked:
 
 
 def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:
-    fn = tensor.grad_fn
-    return tensor.requires_grad, fn.name() if fn is not None else ""
+    return tensor.requires_grad, history_of(tensor)
+
+
+def history_of(tensor: torch.Tensor) -> str:
+    """The name of its gradient function, whatever attributes the user's code gave that."""
+    fn: Any = tensor.grad_fn
+    return "" if fn is None else type(fn).name(fn)
 
 
 def storage_of(tensor: torch.Tensor) -> int:

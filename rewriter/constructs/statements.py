@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..scope import pattern_names
 from .conversion import Context
-from .form import argument, template
+from .form import argument, operator, template
 from .tree import swap
 from .unpacking import parts_of
 
@@ -44,10 +44,10 @@ def _with_item(item: cst.WithItem, cx: Context) -> Any:
 
 
 def convert_handler(node: Any, cx: Context) -> Any:
+    """`except C:` -> `except __df.caught(C):`: Python goes through a tuple of classes unseen."""
     name = node.name and swap(node.name, name=cx.target(node.name.name))
-    return swap(
-        node, type=node.type and cx.convert(node.type), name=name, body=cx.convert(node.body)
-    )
+    kind = node.type and operator("caught", cx.convert(node.type))
+    return swap(node, type=kind, name=name, body=cx.convert(node.body))
 
 
 def convert_match(node: cst.Match, cx: Context) -> Any:

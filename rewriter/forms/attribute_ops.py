@@ -478,11 +478,13 @@ def _is_outside(rec: Recorder, obj: Any) -> bool:
 
 
 def delete(rec: Recorder, obj: Any, name: str) -> None:
-    if isinstance(obj, torch.Tensor) or python_method(rec, obj, "__delattr__") not in (
-        None,
-        torch.nn.Module.__delattr__,
-    ):
+    deleter, prop = python_method(rec, obj, "__delattr__"), on_class(type(obj), name)
+    if isinstance(obj, torch.Tensor):
         rec.stop(catalogue.UNSUPPORTED, f"`del` of attribute {name}")
+    elif deleter not in (None, torch.nn.Module.__delattr__):
+        return rec.call(deleter, (obj, name), {})  # type: ignore[no-any-return]
+    elif isinstance(prop, property) and prop.fdel is not None:
+        return rec.call(prop.fdel, (obj,), {})  # type: ignore[no-any-return]
     outside = _is_outside(rec, obj)
     if outside:
         rec.before_change(obj)

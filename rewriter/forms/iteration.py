@@ -1,10 +1,11 @@
 """Iteration while recording: what a loop reads from outside is guarded, what it would use up stops
 the recording."""
 
+import enum
 import functools
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ def over(rec: Recorder, iterable: Any) -> Any:
         return iterable
     if isinstance(iterable, _VIEWS):
         return iterable
+    if is_enumeration(iterable):
+        return list(iterable)  # its members are made with it
     method = python_method(rec, iterable, "__iter__")
     if method is not None:
         made = rec.call(method, (iterable,), {})
@@ -37,11 +40,18 @@ def over(rec: Recorder, iterable: Any) -> Any:
         return over(rec, made)
     if isinstance(iterable, Iterator):
         return _iterator(rec, iterable)
+    if not hasattr(type(iterable), "__iter__") and python_method(rec, iterable, "__getitem__"):
+        return rec.call(Sequence.__iter__, (iterable,), {})
     moving = _moving_parts(rec, iterable) if type(iterable) is tuple else None
     if moving is not None:
         return moving
     items.guard_structure(rec, iterable)
     return iterable
+
+
+def is_enumeration(obj: Any) -> bool:
+    """Whether Python's own enumerations say how to go through it."""
+    return getattr(type(obj), "__iter__", None) is enum.EnumMeta.__iter__
 
 
 def _moving_parts(rec: Recorder, values: tuple[Any, ...]) -> Any:

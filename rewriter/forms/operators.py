@@ -316,6 +316,13 @@ class Forms:
             return exception
         return rec.safely(lambda: call_ops.call(rec, exception, (), {}), lambda: exception)
 
+    def caught(self, classes: Any) -> Any:
+        """What `except` compares the exception with."""
+        rec = recorder()
+        if rec is not None and isinstance(classes, tuple):
+            rec.safely(lambda: items.guard_arguments(rec, (classes,), {}), lambda: None)
+        return classes
+
     # -- iteration, contexts, text
 
     def iter(self, iterable: Any) -> Any:

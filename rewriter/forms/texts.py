@@ -2,6 +2,7 @@
 later call."""
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..capture.nested import plain_in, settle_in
 from ..capture.numbers import scalars
 from ..capture.recording import leaf
 from ..capture.trace import Recorder
+from ..capture.values import history_of
 from . import c_calls, items
 
 _CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {
@@ -72,7 +74,7 @@ def _shown_leaf(rec: Recorder, value: Any) -> Recipe | None:
 
 def _tensor_recipe(rec: Recorder, tensor: torch.Tensor) -> Recipe:
     with rec.paused():
-        history = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
+        history = history_of(tensor)
     return Apply(lambda shown: _Shown(shown, history), (rec.snapshot(tensor),))
 
 
@@ -97,11 +99,18 @@ class _Shown:
         return format(str(self), spec)
 
 
+def _is_made(rec: Recorder, stream: Any) -> bool:
+    """Whether the call made the stream: it is made again as it is at the end, with its text."""
+    return rec.known.path_of(stream) is None and stream not in rec.streams
+
+
 def show(
     rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`print`, a log call, a warning: done now, and again at every later call, with the values of
     that call."""
+    if function is print and _is_made(rec, kwargs.get("file") or sys.stdout):
+        rec.stop(catalogue.UNSUPPORTED, "text is printed into an object that the call made")
     arguments = tuple(text_recipe(rec, value) for value in args)
     keywords = {name: text_recipe(rec, value) for name, value in kwargs.items()}
     rec.effects.append(Effect(function, arguments, keywords))

@@ -479,3 +479,34 @@ def test_an_operator_under_a_flag_that_the_call_sets_is_cut():
         assert torch.equal(compiled(x), program(x)) and torch.backends.mkldnn.enabled
     with pytest.raises(dynfix.GraphBreakError, match="under a flag"):
         dynfix.compile(program, backend="eager", fullgraph=True)(x)
+
+
+def test_deleters_of_the_user():
+    class Told:
+        def __init__(self):
+            self.log, self.a, self._b = [], 1, 2
+
+        def __delattr__(self, name):
+            self.log.append(("del", name))
+            object.__delattr__(self, name)
+
+        @property
+        def b(self):
+            return self._b
+
+        @b.deleter
+        def b(self):
+            self.log.append("b")
+            self._b = None
+
+    def body(s, x):
+        told = Told()
+        del told.a, told.b
+        for each in (told, s.told):
+            each.c = x.sum()
+            if len(s.told.log) % 2:
+                del each.c
+            del each.b
+        return x + len(told.log), told
+
+    same(watching(body, told=Told), *FOUR)

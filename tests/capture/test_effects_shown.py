@@ -1,10 +1,14 @@
 """Prints, warnings and log records of captured calls are shown at every call, in order."""
 
+import contextlib
 import dataclasses
+import io
 import logging
 import sys
 import warnings
 
+import dynfix
+import pytest
 from helpers import FOUR, Case, X, same, watching
 
 log = logging.getLogger("user.effects")
@@ -63,9 +67,6 @@ def test_print_of_user_objects():
 
 
 def test_print_stream_replaced():
-    import contextlib
-    import io
-
     def make():
         out = io.StringIO()
         state = Case(out=out)
@@ -117,3 +118,26 @@ def test_log_records_name_the_users_line():
         return Case(fn=f, watch=lambda: handler.places)
 
     same(make, *FOUR)
+
+
+@pytest.mark.parametrize("made", [io.StringIO, lambda: sys.stdout])
+def test_print_into_a_stream_that_the_call_made(made):
+    def body(s, x):
+        first, second = io.StringIO(), made()
+        with contextlib.redirect_stdout(first):
+            print("redirected", x.sum().item())
+        print("given", x.shape, file=second)
+        return x * 2, first.getvalue(), second is sys.stdout or second.getvalue()
+
+    same(watching(body), *FOUR, *FOUR)
+
+
+def test_stream_made_in_the_call_is_returned():
+    def body(x):
+        stream = io.StringIO()
+        print(x.sum().item(), file=stream)
+        return x + 1, stream
+
+    compiled = dynfix.compile(body, backend="eager")
+    texts = [compiled(X * k)[1].getvalue() for k in (1, 2, 3, 1)]
+    assert texts == [f"{(X * k).sum().item()}\n" for k in (1, 2, 3, 1)]

@@ -327,3 +327,25 @@ def test_a_leaf_made_in_the_call_stays_a_leaf(backend):
         leaf, y = compiled(torch.full((2,), 1.0 + step))
         y.sum().backward()
         assert leaf.is_leaf and leaf.grad.tolist() == [1.0 + step] * 2
+
+
+def test_finalizers():
+    class Ends:
+        def __init__(self, log, n):
+            self.log, self.n = log, n
+
+        def __del__(self):
+            self.log.append((type(self.n), self.n))
+
+    def make():
+        log = []
+
+        def f(x, n):
+            ends = Ends(log, n)
+            y = x * ends.n
+            del ends
+            return y, len(log)
+
+        return Case(fn=f, watch=lambda: log)
+
+    same(make, *[(X, n) for n in (1, 2, 2, 3, 1)])

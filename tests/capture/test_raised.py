@@ -3,7 +3,8 @@ the user's code gave, it raises here too, and asks once."""
 
 import dynfix
 import pytest
-from helpers import X, one_graph, same
+import torch
+from helpers import Case, X, one_graph, same
 
 
 class Told:
@@ -128,3 +129,44 @@ def test_lengths_that_are_none(answer):
             return answer
 
     same(lambda: lambda x: x + 1 if Sized() else x, (X,), (X,))
+
+
+@pytest.mark.parametrize("hook_fails", [False, True])
+def test_hooks_that_are_always_called(hook_fails):
+    class Refuses(torch.nn.Module):
+        def forward(self, x, refused):
+            if refused:
+                raise ValueError("refused")
+            return x * 2
+
+    def make():
+        log, net = [], Refuses()
+
+        def hook(module, args, result):
+            log.append((args[1], result is None))
+            if hook_fails and result is None:
+                raise KeyError("hook")
+            return None if result is None else result + 1
+
+        net.register_forward_hook(lambda *given: log.append("before"))
+        net.register_forward_hook(hook, always_call=True)
+        net.register_forward_hook(lambda *given: log.append("after"))
+
+        def f(x, refused):
+            try:
+                return net(x, refused)
+            except ValueError as error:
+                return str(error)
+
+        return Case(fn=f, watch=lambda: log)
+
+    same(make, (X, False), (X, True), (X, False), (X, True), (X, False))
+
+
+def test_pre_hook_that_gives_no_pair():
+    def make():
+        net = torch.nn.Identity()
+        net.register_forward_pre_hook(lambda module, args, kwargs: args, with_kwargs=True)
+        return lambda x: net(x)
+
+    same(make, (X,), (X,))

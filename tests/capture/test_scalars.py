@@ -2,6 +2,7 @@
 sees its own."""
 
 import copy
+import functools
 import json
 import logging
 import math
@@ -365,3 +366,35 @@ def test_many_outcomes_stay_right():
         return f
 
     same(make, *[(tensor(n, 0.25),) for n in range(14)], *[(tensor(n, 0.25),) for n in range(14)])
+
+
+def test_plain_in_what_is_kept():
+    class Holder:
+        def __init__(self, value):
+            self.value = value
+
+        def get(self):
+            return self.value
+
+    def make():
+        kept = Case()
+
+        def f(x, n):
+            m = x.sum().item()
+
+            def named(*, a=n, b=m):
+                return a, b
+
+            kept.named, kept.method = named, Holder(m).get
+            kept.partial = functools.partial(max, n, m)
+            kept.through = iter([n, m])
+            return x
+
+        def watch():
+            through = copy.copy(kept.through)
+            values = (*kept.named(), kept.method(), kept.partial(), *through)
+            return [(type(value), value) for value in values]
+
+        return Case(fn=f, watch=watch)
+
+    same(make, *[(X * n, n) for n in (1, 2, 3, 2)])

@@ -326,3 +326,34 @@ def test_truth_of_an_object():
         same(lambda: program, call(x, plain, Kept()), call(x, plain), falsy, *calls)
     finally:
         del Kept.__bool__
+
+
+KINDS: object = (int, float)
+CAUGHT: object = (ValueError,)
+
+
+def by_isinstance(x, value):
+    return x * 2 if isinstance(value, KINDS) else x
+
+
+def by_isinstance_nested(x, value):
+    return x * 2 if isinstance(value, (bytes, KINDS)) else x
+
+
+def by_except(x, value):
+    try:
+        return x * int(value)
+    except CAUGHT:
+        return x - 1
+    except Exception:
+        return x + 1
+
+
+@pytest.mark.parametrize("run", [by_isinstance, by_isinstance_nested, by_except])
+def test_a_tuple_of_classes_is_replaced(run):
+    def to(kinds, caught):
+        return lambda _: globals().update(KINDS=kinds, CAUGHT=caught)
+
+    first, second = to((int, float), (ValueError,)), to((str,), (KeyError,))
+    steps = [first, (X, "s"), second, (X, "s"), first, (X, "s"), second, (X, 1), (X, "s"), first]
+    same(lambda: run, *steps)

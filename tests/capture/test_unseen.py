@@ -8,6 +8,7 @@ import random
 import time
 import uuid
 
+import dynfix
 import numpy as np
 import pytest
 import torch
@@ -468,3 +469,22 @@ def _swapped():
 @pytest.mark.parametrize("make", [_given_other_memory, _swapped])
 def test_tensors_that_become_others(make):
     same(make, (X,), (Y,), (tensor(1, 2),), (X,), (tensor(1, 2),), (Y,))
+
+
+def test_a_subclass_is_asked_what_eager_asks_it():
+    asked = []
+
+    class Listens(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            asked.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    def f(x, y):
+        return torch.stack([x * 2 + y, y]).sum(), x.shape
+
+    compiled = dynfix.compile(f, backend="eager")
+    for fn in (f, compiled, compiled, compiled):
+        fn(X.clone().as_subclass(Listens), X)
+    first = asked[: len(asked) // 4]
+    assert asked == 4 * first and "mul" in first

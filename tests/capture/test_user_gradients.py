@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import Case, X, Y, same, tensor
+from helpers import Case, X, Y, one_graph, same, tensor
 
 THREE = [(X,), (Y,), (X,)]
 
@@ -166,3 +166,36 @@ def test_training_step_with_optimizer():
         return Case(fn=step, watch=lambda: list(net.parameters()))
 
     same(make, *THREE)
+
+
+def scaled_by_helper(x):
+    return x * scaled_by_helper.factor
+
+
+class ReadsItsClass(torch.autograd.Function):
+    factor = 2.0
+
+    @staticmethod
+    def forward(ctx, x, name):
+        ctx.name, ctx.save_for_backward = name, None
+        return scaled_by_helper(x) * ReadsItsClass.factor + scaled_by_helper.factor
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ReadsItsClass.factor * len(ctx.name), None
+
+
+def test_autograd_function_that_reads_attributes_of_functions_and_its_own():
+    def make():
+        scaled_by_helper.factor, ReadsItsClass.factor = 2.0, 2.0
+        return lambda x, name: ReadsItsClass.apply(x, name)
+
+    def change(helper, own):
+        def step(_):
+            scaled_by_helper.factor, ReadsItsClass.factor = helper, own
+
+        return step
+
+    first, second = (tensor(1, 2, 3, grad=True), "a"), (tensor(3, 2, 1, grad=True), "bb")
+    fn = same(make, first, second, change(3.0, 2.0), first, change(3.0, 4.0), second, first)
+    one_graph(fn)

@@ -173,6 +173,9 @@ class Forms:
     def raised(self, exception):
         return exception
 
+    def caught(self, classes):
+        return classes
+
     def each(self, iterable, parts):
         return iterable
 

@@ -93,6 +93,14 @@ CASES = {
         "try:\n    raise KeyError from None\nexcept: pass",
         [("glob", "KeyError", "KeyError"), ("raised", "KeyError"), ("raised", None)],
     ),
+    "except": (
+        "try: 1 / 0\nexcept ZeroDivisionError: pass",
+        [
+            ("binary", "/", 1, 0),
+            ("glob", "ZeroDivisionError", "ZeroDivisionError"),
+            ("caught", "ZeroDivisionError"),
+        ],
+    ),
     "two stars": ("{**d}", [("mapping", {1: 2, "k": [1, 2, 3]})]),
     "attribute": ("o.x", [("attr", "o", "x")]),
     "item": ("d[1]", [("item", {1: 2, "k": [1, 2, 3]}, 1)]),

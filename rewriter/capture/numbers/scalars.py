@@ -2,10 +2,13 @@
 makes them again."""
 
 import copyreg
+import functools
+import gc
 import math
 import operator
 import types
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -284,9 +287,17 @@ class _Strip:
         elif isinstance(obj, dict):
             self._keys(obj)
             self._items(obj, list(dict.items(obj)))
+        elif isinstance(obj, Iterator):
+            self._gone_through(obj)
         if self._into_objects:
             self._attributes(obj)
         return obj
+
+    def _gone_through(self, iterator: Any) -> None:
+        for part in gc.get_referents(iterator):
+            for each in part if isinstance(part, tuple) else (part,):
+                if isinstance(each, list | Iterator):
+                    self(each)
 
     def _again(self, obj: Any) -> Any:
         parts = [self(part) for part in obj]
@@ -327,6 +338,12 @@ class _Strip:
                 if _content(cell) is not self(_content(cell)):
                     cell.cell_contents = self(cell.cell_contents)
             obj.__defaults__ = self(obj.__defaults__) if obj.__defaults__ else obj.__defaults__
+            self(obj.__kwdefaults__)
+        if isinstance(obj, types.MethodType):
+            self(obj.__self__)
+        if type(obj) is functools.partial:
+            parts = (obj.func, obj.args, obj.keywords)
+            obj.__setstate__((*map(self, parts), vars(obj)))  # type: ignore[attr-defined]
         if isinstance(obj, BaseException):
             obj.args = self(obj.args)
         attributes = getattr(obj, "__dict__", None)
@@ -352,5 +369,4 @@ _OTHERS = (
     type,
     types.ModuleType,
     types.BuiltinFunctionType,
-    types.MethodType,
 )

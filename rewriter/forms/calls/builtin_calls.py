@@ -49,6 +49,7 @@ def _delattr(rec: Recorder, obj: Any, name: str) -> None:
 def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
     """Types are guarded when objects are loaded; traced scalars answer for the type that they stand
     for."""
+    items.guard_arguments(rec, (classes,), {})
     if _checks(rec, classes, "__instancecheck__"):
         return any(_asked(rec, obj, each, "__instancecheck__") for each in _flat(classes))
     guard_bases(rec, type(obj))
@@ -231,6 +232,8 @@ def _first_over(function: Any) -> Callable[..., Any]:
 
 
 def _reversed(rec: Recorder, value: Any) -> Any:
+    if iteration.is_enumeration(value):
+        return reversed(list(value))
     method = python_method(rec, value, "__reversed__")
     if method is not None:
         return rec.call(method, (value,), {})

@@ -2,7 +2,6 @@
 or ends the recording."""
 
 import copy
-import dataclasses
 import functools
 import types
 import weakref
@@ -22,12 +21,11 @@ from ...capture.provenance import Unguardable
 from ...capture.trace import Recorder
 from .. import attribute_ops, c_calls, containers, items, iteration, name_ops
 from ..lookup import (
-    guard_classes,
+    PLAIN_TYPES,
     is_stable,
     is_torch_internal,
     keeps_eager,
     module_name,
-    on_class,
     owner_of,
     python_method,
 )
@@ -40,11 +38,13 @@ from . import (
     checkpoints,
     contextmanagers,
     custom_functions,
+    dataclass_methods,
     gradients,
     higher_order,
     host_calls,
     legacy_tensors,
     log_calls,
+    making,
     modules,
     number_calls,
     optimizers,
@@ -103,7 +103,7 @@ def _is_hashable_in(function: Any, table: Any) -> bool:
 def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     if rec.rewriter.made_in_call(rec, function):
         return function(*args, **kwargs)
-    function = STAND_INS.get(function, function)
+    function = STAND_INS.get(function) or dataclass_methods.written_out(function, args) or function
     try:
         if rec.rewriter.is_rewritten(function.__code__):
             _place(rec, function)
@@ -308,77 +308,30 @@ def _is_pure(function: Any) -> bool:
     owner = owner_of(function)
     return (
         _is_hashable_in(function, PURE)
-        or isinstance(owner, str | bytes | int | float | complex | range)
+        or isinstance(owner, str | bytes | int | float | complex | range | slice)
         or is_pure_module(function)
     )
+
+
+def _is_of_builtin(function: Any) -> bool:
+    """A method of a builtin type that is called with its object: `str.lower(text)`."""
+    kinds = types.MethodDescriptorType | types.WrapperDescriptorType
+    return isinstance(function, kinds) and function.__objclass__ in _BUILTIN
+
+
+_BUILTIN = PLAIN_TYPES - {type, object}
+
+
+def _of_builtin(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args or not isinstance(args[0], function.__objclass__):
+        return function(*args, **kwargs)  # it raises
+    return call(rec, function.__get__(args[0]), args[1:], kwargs)
 
 
 def _is_pure_python(function: Any) -> bool:
     return (
         isinstance(function, types.FunctionType)
         and module_name(function).partition(".")[0] in PURE_PYTHON
-    )
-
-
-def _class(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
-    """Construction: `__new__` as it is, `__init__` rewritten where it is Python with source."""
-    if on_class(type(cls), "__call__") is not type.__call__:
-        return call(rec, types.MethodType(on_class(type(cls), "__call__"), cls), args, kwargs)
-    return construct(rec, cls, args, kwargs)
-
-
-def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
-    """`type.__call__(cls, *args, **kwargs)`."""
-    new, init = on_class(cls, "__new__"), on_class(cls, "__init__")
-    if isinstance(init, types.FunctionType):
-        guard_classes(rec, cls, "__init__")
-    if not isinstance(init, types.FunctionType) or _is_generated(cls, init):
-        items.guard_arguments(rec, args, kwargs)
-        guard_classes(rec, cls, "__post_init__")
-        after = on_class(cls, "__post_init__")
-        if isinstance(after, types.FunctionType) and dataclasses.is_dataclass(cls):
-            return _initialised(rec, cls, after, args, kwargs)
-        return cls(*args, **kwargs)
-    made = _new(rec, cls, new, args, kwargs)
-    if isinstance(made, cls):
-        answer = call(rec, init, (made, *args), kwargs)
-        if answer is not None:
-            c_calls.given(rec, type, made, "__init__", answer)
-    return made
-
-
-def _initialised(
-    rec: Recorder, cls: type, after: types.FunctionType, args: Args, kwargs: Kwargs
-) -> Any:
-    """An instance of a dataclass: its generated `__init__` runs as it is, the `__post_init__` that
-    it calls as rewritten code."""
-    new: Any = cls.__new__
-    made: Any = new(cls)
-    if not hasattr(made, "__dict__"):
-        rec.stop(catalogue.UNSUPPORTED, f"{cls.__qualname__}.__post_init__ of a class with slots")
-        return cls(*args, **kwargs)
-    given: list[Any] = []
-    made.__dict__["__post_init__"] = lambda *parts: given.extend(parts)
-    try:
-        made.__init__(*args, **kwargs)
-    finally:
-        del made.__dict__["__post_init__"]
-    call(rec, after, (made, *given), {})
-    return made
-
-
-def _new(rec: Recorder, cls: type, new: Any, args: Args, kwargs: Kwargs) -> Any:
-    function = new.__func__ if isinstance(new, staticmethod) else new
-    if isinstance(function, types.FunctionType):
-        return call(rec, function, (cls, *args), kwargs)
-    made: Any = cls.__new__
-    return made(cls) if function is object.__new__ else made(cls, *args, **kwargs)
-
-
-def _is_generated(cls: type, init: types.FunctionType) -> bool:
-    """dataclass and namedtuple write their methods from the fields alone."""
-    return init.__code__.co_filename.startswith("<") or (
-        issubclass(cls, tuple) and hasattr(cls, "_fields")
     )
 
 
@@ -495,6 +448,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: type(f) is functools._lru_cache_wrapper, callable_objects.call_cached),
     (lambda f: type(f) is weakref.ref, callable_objects.call_weak_reference),
     (_is_pure, _pure),
-    (_is_plain_class, _class),
+    (_is_of_builtin, _of_builtin),
+    (_is_plain_class, making.call_class),
     (lambda f: python_method(None, f, "__call__") is not None, _callable_object),
 )

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from ....runtime.guard import Attr, Is, Item, Keys, Length
+from ....runtime.guard import Attr, Is, Item, Keys, Length, Obj
 from ....runtime.replay.recipes import CannotRebuild, HostCall, HostValue, RecipeMaker
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
-from ...capture.nested import plain_in, settle_in
+from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.recording import leaf
 from ...capture.trace import Recorder
 from ..lookup import is_stable, module_name, python_method
@@ -56,6 +56,8 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
         result = function(*plain_in(args), **plain_in(kwargs))
     if call is None or not is_constant(result):
         settle_in((args, kwargs))
+        for tensor in tensors_in(result):
+            rec.known.register(tensor, Obj(tensor, f"{getattr(function, '__name__', '')}()"))
         return result
     answer = rec.host_call(call, result)
     return rec.outcome(HostValue(call), None) if result is None else settle_in(answer)

@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import math
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,7 +31,6 @@ _LOUD_METHODS = frozenset(
     " register_hook set_ manual_seed save load synchronize set_default_dtype set_grad_enabled"
     " backward grad".split()
 )
-_DEEPEST = 4
 
 
 class _Loud(Exception):
@@ -51,7 +49,7 @@ def is_apply(function: Any) -> bool:
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     cls = function.__self__
     try:
-        reads = [read for part in _parts(cls) for read in _read_by(part, 0)]
+        reads = _Reads(cls).found
     except (_Loud, NotRewritable) as loud:
         if not kwargs and not _has_history(args):
             return _without_history(rec, cls, args)
@@ -161,21 +159,68 @@ def _parts(cls: type) -> list[types.FunctionType]:
     ]
 
 
-def _read_by(fn: types.FunctionType, depth: int) -> list[tuple[Any, Any]]:
-    """(path, value) of the constants that `fn`, and what it calls, read from outside. Raises _Loud
-    for anything that is more than computing."""
-    if depth > _DEEPEST:
-        raise _Loud(f"{fn.__qualname__} is called from too deep")
-    source = live_source.find(fn)
-    tree = ast.parse(live_source.padded(source, source.text))
-    local = {*fn.__code__.co_varnames, *fn.__code__.co_cellvars}
-    first = fn.__code__.co_varnames[0] if fn.__code__.co_argcount else None
-    found: list[tuple[Any, Any]] = []
-    for node in ast.walk(_body(tree, source.name)):
-        _check(node, first, fn)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in local:
-            found += _outside(fn, node.id, depth)
-    return found
+class _Reads:
+    """`found`: (path, value) of the constants that a function's parts, and what they call, read
+    from outside. Raises _Loud for anything that is more than computing."""
+
+    def __init__(self, cls: type) -> None:
+        self.found: list[tuple[Any, Any]] = []
+        self._seen: set[types.FunctionType] = set()
+        self._of_class(cls)
+
+    def _of_class(self, cls: type) -> None:
+        for part in _parts(cls):
+            self._of(part)
+
+    def _of(self, fn: types.FunctionType) -> None:
+        if fn in self._seen:
+            return
+        self._seen.add(fn)
+        source = live_source.find(fn)
+        tree = ast.parse(live_source.padded(source, source.text))
+        local = {*fn.__code__.co_varnames, *fn.__code__.co_cellvars}
+        first = fn.__code__.co_varnames[0] if fn.__code__.co_argcount else None
+        for node in ast.walk(_body(tree, source.name)):
+            _check(node, first, fn)
+            if not isinstance(getattr(node, "ctx", None), ast.Load):
+                continue
+            if isinstance(node, ast.Name) and node.id not in local:
+                self._outside(fn, node.id)
+            match node:
+                case ast.Attribute(value=ast.Name(id=owner)) if owner not in local:
+                    self._attribute(fn, owner, node.attr)
+
+    def _outside(self, fn: types.FunctionType, name: str) -> None:
+        path, value = _lookup(fn, name)
+        if isinstance(value, types.ModuleType):
+            if value is not math and value.__name__.partition(".")[0] != "torch":
+                raise _Loud(f"{fn.__qualname__} uses the module {value.__name__}")
+            return
+        if path is None:
+            if name not in _QUIET_BUILTINS:
+                raise _Loud(f"{fn.__qualname__} uses {name}")
+            return
+        self.found.append((path, value))
+        if is_constant(value) or _is_torchs(value):
+            return
+        if isinstance(value, types.FunctionType):
+            self._of(inspect.unwrap(value))
+        elif isinstance(value, type) and issubclass(value, torch.autograd.Function):
+            self._of_class(value)
+        else:
+            raise _Loud(f"{fn.__qualname__} reads {name}, a {type(value).__name__}")
+
+    def _attribute(self, fn: types.FunctionType, name: str, attribute: str) -> None:
+        """What the user's own function or autograd function holds under a name."""
+        path, owner = _lookup(fn, name)
+        if path is None or not isinstance(owner, types.FunctionType | type) or _is_torchs(owner):
+            return
+        if attribute == "apply" or not hasattr(owner, attribute):
+            return
+        value = getattr(owner, attribute)
+        if not is_constant(value):
+            raise _Loud(f"{fn.__qualname__} reads {name}.{attribute}, a {type(value).__name__}")
+        self.found.append((Attr(path, attribute), value))
 
 
 def _body(tree: ast.Module, name: str) -> ast.AST:
@@ -197,28 +242,6 @@ def _check(node: ast.AST, first: str | None, fn: types.FunctionType) -> None:
             raise _Loud(f"{fn.__qualname__} stores an attribute")
         if node.attr in _LOUD_METHODS or (base != first and opsets.draws(node.attr)):
             raise _Loud(f"{fn.__qualname__} uses .{node.attr}")
-
-
-def _outside(fn: types.FunctionType, name: str, depth: int) -> Iterator[tuple[Any, Any]]:
-    path, value = _lookup(fn, name)
-    if isinstance(value, types.ModuleType):
-        if value is not math and value.__name__.partition(".")[0] != "torch":
-            raise _Loud(f"{fn.__qualname__} uses the module {value.__name__}")
-        return
-    if path is None:
-        if name not in _QUIET_BUILTINS:
-            raise _Loud(f"{fn.__qualname__} uses {name}")
-        return
-    yield path, value
-    if is_constant(value) or _is_torchs(value):
-        return
-    if isinstance(value, types.FunctionType):
-        yield from _read_by(inspect.unwrap(value), depth + 1)
-    elif isinstance(value, type) and issubclass(value, torch.autograd.Function):
-        for part in _parts(value):
-            yield from _read_by(part, depth + 1)
-    else:
-        raise _Loud(f"{fn.__qualname__} reads {name}, a {type(value).__name__}")
 
 
 def _is_torchs(value: Any) -> bool:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import inspect
+from collections.abc import Iterator, ValuesView
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.stops import Stopped
 from ...capture.trace import Recorder
 from ...capture.values import Meta, Value, is_plain
+from .. import iteration
 from . import custom_functions
 
 Args = tuple[Any, ...]
@@ -53,7 +55,11 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _grad(rec: Recorder, args: Args, kwargs: Kwargs) -> Any:
-    bound = _GRAD.bind(*args, **kwargs).arguments
+    call = _GRAD.bind(*args, **kwargs)
+    for name in ("outputs", "inputs", "grad_outputs"):
+        if isinstance(call.arguments.get(name), Iterator | ValuesView):
+            call.arguments[name] = tuple(iteration.over(rec, call.arguments[name]))
+    bound, args, kwargs = call.arguments, call.args, call.kwargs
     with rec.paused(), torch._C.DisableTorchFunction():
         why = _not_here(rec)
     if bound.get("is_grads_batched"):

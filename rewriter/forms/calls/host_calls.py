@@ -4,6 +4,7 @@ numbers of the host, the clock.
 They are called for real at every call, where they stood; the answer is a traced scalar.
 """
 
+import contextvars
 import os
 import random
 import threading
@@ -14,10 +15,11 @@ from typing import Any
 import torch
 
 from ....runtime.replay.host_generators import GENERATORS
-from ....runtime.replay.recipes import HostCall, Input
+from ....runtime.replay.recipes import Apply, Const, HostCall, Input
 from ....runtime.replay.undo import version_of
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
+from ...capture.nested import settle_in
 from ...capture.numbers import scalars
 from ...capture.trace import Recorder
 from ..lookup import owner_of
@@ -45,6 +47,8 @@ def takes(function: Any) -> bool:
     if isinstance(function, types.BuiltinFunctionType) and function in ANSWERS:
         return True
     owner = owner_of(function)
+    if isinstance(owner, contextvars.ContextVar):
+        return bool(function.__name__ == "get")
     return isinstance(owner, GENERATORS) and not isinstance(owner, random.SystemRandom)
 
 
@@ -61,6 +65,8 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if isinstance(function, types.BuiltinFunctionType) and function in CLOCKS:
         rec.breaks(catalogue.OPAQUE_CALL, getattr(function, "__name__", "a clock"))
         rec.cut()
+    if isinstance(owner_of(function), contextvars.ContextVar):
+        return _context_variable(rec, function, args)
     rec.before_change()
     keywords = {name: scalars.recipe_of(value) for name, value in kwargs.items()}
     recipes = tuple(scalars.recipe_of(value) for value in args)
@@ -76,6 +82,15 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         )
         return result
     return rec.host_call(HostCall(function, recipes, keywords), result)
+
+
+def _context_variable(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Any:
+    """Asked again, and compared, at every later call."""
+    result = function(*settle_in(args))
+    if not is_constant(result):
+        rec.stop(catalogue.OPAQUE_CALL, f"a context variable holds a {type(result).__name__}")
+        return result
+    return rec.outcome(Apply(function, tuple(map(Const, settle_in(args)))), result)
 
 
 def version(rec: Recorder, tensor: torch.Tensor) -> Any:

@@ -1,12 +1,15 @@
 """Calls of nn.Modules while recording: the call protocol (hooks, then forward), with guards on the
 hook tables."""
 
+import dataclasses
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
 
+from ....runtime.errors import GraphBreakError
 from ....runtime.guard import ClassAttr, InstDict, Item, Length, Obj
 from ... import catalogue
 from ...capture.trace import Recorder
@@ -116,20 +119,69 @@ def _hooks(rec: Recorder, module: Any, table: str) -> Iterable[tuple[int, Any]]:
 
 
 def _with_hooks(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    for key, hook in _hooks(rec, module, "_forward_pre_hooks"):
-        args, kwargs = _pre_hook(
-            rec, module, hook, key in module._forward_pre_hooks_with_kwargs, args, kwargs
-        )
-    result = rec.call(attribute_ops.load(rec, module, "forward"), args, kwargs)
-    for key, hook in _hooks(rec, module, "_forward_hooks"):
-        given = (
-            (module, args, kwargs, result)
-            if key in module._forward_hooks_with_kwargs
-            else (module, args, result)
-        )
-        changed = rec.call(hook, given, {})
-        result = result if changed is None else changed
-    return result
+    state = _State(module, args, kwargs)
+    try:
+        for key, hook in _hooks(rec, module, "_forward_pre_hooks"):
+            state.args, state.kwargs = _pre_hook(
+                rec,
+                module,
+                hook,
+                key in module._forward_pre_hooks_with_kwargs,
+                state.args,
+                state.kwargs,
+            )
+        forward = attribute_ops.load(rec, module, "forward")
+        state.result = rec.call(forward, state.args, state.kwargs)
+        for key, hook in _hooks(rec, module, "_forward_hooks"):
+            state.begun.add(key)
+            _forward_hook(rec, state, key, hook)
+    except GraphBreakError:
+        raise
+    except Exception:
+        if module._forward_hooks_always_called:
+            _hooks_after_error(rec, state)
+        raise
+    return state.result
+
+
+@dataclasses.dataclass
+class _State:
+    """One call of a module with hooks, which change what it was given and what it gives."""
+
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any = None
+    begun: set[int] = dataclasses.field(default_factory=set)
+
+
+def _forward_hook(rec: Recorder, state: _State, key: int, hook: Any) -> None:
+    named = (state.kwargs,) if key in state.module._forward_hooks_with_kwargs else ()
+    changed = rec.call(hook, (state.module, state.args, *named, state.result), {})
+    if changed is not None:
+        state.result = changed
+
+
+def _hooks_after_error(rec: Recorder, state: _State) -> None:
+    """Those registered with `always_call=True` that have not begun; their own errors are told."""
+    for key, hook in _hooks(rec, state.module, "_forward_hooks"):
+        if key in state.begun or key not in state.module._forward_hooks_always_called:
+            continue
+        try:
+            _forward_hook(rec, state, key, hook)
+        except GraphBreakError:
+            raise
+        except Exception as error:
+            text = f"{_SILENCED}{error}"
+            rec.call(warnings.warn, (text,), {"stacklevel": 2})
+
+
+# as torch words them
+_NO_PAIR = "forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
+_SILENCED = (
+    "module forward hook with ``always_call=True`` raised an exception "
+    "that was silenced as another error was raised in forward: "
+)
 
 
 def _pre_hook(
@@ -144,5 +196,7 @@ def _pre_hook(
     if changed is None:
         return args, kwargs
     if with_kwargs:
+        if not isinstance(changed, tuple) or len(changed) != 2:
+            raise RuntimeError(f"{_NO_PAIR}{changed}.")
         return changed
     return (changed if isinstance(changed, tuple) else (changed,)), kwargs

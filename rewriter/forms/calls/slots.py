@@ -49,6 +49,8 @@ def call_slot(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[
         return attribute_ops.plainly(rec, args[0], settle_in(args[1]))
     if function.__name__ == "__setattr__":
         return _set(rec, args[0], settle_in(args[1]), args[2])
+    if function.__name__ == "__delattr__":
+        return _delete(rec, args[0], settle_in(args[1]))
     return getattr(object, function.__name__)(*args, **kwargs)
 
 
@@ -77,6 +79,17 @@ def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     object.__setattr__(obj, name, value)
     if outside:
         rec.effects.append(Effect(object.__setattr__, (obj, constant(name), value)))
+    rec.known.wrote(obj, name)
+
+
+def _delete(rec: Recorder, obj: Any, name: str) -> None:
+    outside = rec.known.touch(obj) is not None
+    if outside:
+        rec.before_change(obj)
+    rec.known.before_store(obj)
+    object.__delattr__(obj, name)
+    if outside:
+        rec.effects.append(Effect(object.__delattr__, (obj, constant(name))))
     rec.known.wrote(obj, name)
 
 

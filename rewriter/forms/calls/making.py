@@ -1,0 +1,126 @@
+"""Objects made while recording: `__new__` as it is, `__init__` rewritten where it is Python with
+source."""
+
+import dataclasses
+import inspect
+import types
+from typing import Any
+
+from ... import catalogue
+from ...capture.trace import Recorder
+from .. import attribute_ops, c_calls, items
+from ..lookup import guard_classes, is_stable, on_class
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def call_class(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`cls(*args, **kwargs)`, by the metaclass's `__call__` where there is one in Python."""
+    if on_class(type(cls), "__call__") is not type.__call__:
+        return rec.call(types.MethodType(on_class(type(cls), "__call__"), cls), args, kwargs)
+    return construct(rec, cls, args, kwargs)
+
+
+def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`type.__call__(cls, *args, **kwargs)`."""
+    if c_calls.runs_python(cls, "__del__"):
+        # nobody else may hold the object, and who lets go of it last is not seen
+        rec.stop(catalogue.UNSUPPORTED, f"{cls.__qualname__}.__del__ is called by C code")
+    new, init = on_class(cls, "__new__"), on_class(cls, "__init__")
+    if isinstance(init, types.FunctionType):
+        guard_classes(rec, cls, "__init__")
+    if not isinstance(init, types.FunctionType) or _is_generated(cls, init):
+        items.guard_arguments(rec, args, kwargs)
+        guard_classes(rec, cls, "__post_init__")
+        if dataclasses.is_dataclass(cls) and isinstance(init, types.FunctionType):
+            return _initialised(rec, cls, init, args, kwargs)
+        return cls(*args, **kwargs)
+    made = _new(rec, cls, new, args, kwargs)
+    if isinstance(made, cls):
+        answer = rec.call(init, (made, *args), kwargs)
+        if answer is not None:
+            c_calls.given(rec, type, made, "__init__", answer)
+    return made
+
+
+def _new(rec: Recorder, cls: type, new: Any, args: Args, kwargs: Kwargs) -> Any:
+    function = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(function, types.FunctionType):
+        return rec.call(function, (cls, *args), kwargs)
+    made: Any = cls.__new__
+    return made(cls) if function is object.__new__ else made(cls, *args, **kwargs)
+
+
+def _is_generated(cls: type, init: types.FunctionType) -> bool:
+    """dataclass and namedtuple write their methods from the fields alone."""
+    return init.__code__.co_filename.startswith("<") or (
+        issubclass(cls, tuple) and hasattr(cls, "_fields")
+    )
+
+
+# -- dataclasses
+
+
+def _initialised(
+    rec: Recorder, cls: type, init: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Any:
+    """An instance of a dataclass. Where its generated `__init__` calls the user's code, what it
+    does is done here, and that code runs rewritten."""
+    owner: Any = next(base for base in cls.__mro__ if base.__dict__.get("__init__") is init)
+    fields = getattr(owner, "__dataclass_fields__", {})
+    ends = "__post_init__" in init.__code__.co_names and on_class(cls, "__post_init__")
+    stores = c_calls.runs_python(cls, "__setattr__") and not owner.__dataclass_params__.frozen
+    if not (ends or stores or any(_asks_user(cls, field) for field in fields.values())):
+        return cls(*args, **kwargs)
+    new: Any = cls.__new__
+    made = new(cls)
+    try:
+        bound = inspect.signature(init).bind(made, *args, **kwargs)
+    except TypeError:
+        return cls(*args, **kwargs)  # raises, in Python's words
+    bound.apply_defaults()
+    given = dict(list(bound.arguments.items())[1:])
+    for field in fields.values():
+        if field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]
+            _set_field(rec, made, owner, field, given)
+    if ends:
+        rec.call(ends, (made, *_init_only(fields, given)), {})
+    return made
+
+
+def _asks_user(cls: type, field: Any) -> bool:
+    factory = field.default_factory
+    made = isinstance(factory, types.FunctionType) or (
+        isinstance(factory, type) and not is_stable(factory)
+    )
+    placed = on_class(cls, field.name)
+    return (made and not is_stable(factory)) or (
+        placed is not field.default and c_calls.runs_python(type(placed), "__set__")
+    )
+
+
+def _set_field(rec: Recorder, made: Any, owner: Any, field: Any, given: dict[str, Any]) -> None:
+    if field.init:
+        value = given[field.name]
+    elif field.default_factory is not dataclasses.MISSING:
+        value = dataclasses._HAS_DEFAULT_FACTORY  # type: ignore[attr-defined]
+    elif field.default is dataclasses.MISSING or not isinstance(
+        owner.__dict__.get(field.name), types.MemberDescriptorType
+    ):
+        return
+    else:
+        value = field.default
+    if value is dataclasses._HAS_DEFAULT_FACTORY:  # type: ignore[attr-defined]
+        value = rec.call(field.default_factory, (), {})
+    if field._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
+        given[field.name] = value
+    elif owner.__dataclass_params__.frozen:
+        object.__setattr__(made, field.name, value)
+    else:
+        attribute_ops.store(rec, made, field.name, value)
+
+
+def _init_only(fields: dict[str, Any], given: dict[str, Any]) -> list[Any]:
+    init_only = dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+    return [given[name] for name, field in fields.items() if field._field_type is init_only]
