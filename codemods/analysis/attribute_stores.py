@@ -22,6 +22,7 @@ class AttributeStores:
 
     def __init__(self, index: Any, functions: Any, classes: Any) -> None:
         self.classes, self.anything, self.loose, self.own = classes, False, set(), {}
+        self.by_name: set[str] = set()  # those stored by a call that names them
         self._functions = sorted(functions, key=_start)
         self._starts = [_start(f) for f in self._functions]
         self._lines, self._families = {}, {}
@@ -48,6 +49,7 @@ class AttributeStores:
         owner = node.args[0] if plain and node.args else getattr(node.func, "value", None)
         text = args[0].value if args and isinstance(args[0], ast.Constant) else None
         if isinstance(text, str):
+            self.by_name.add(text)
             self._store(node, owner, text)
         else:
             self.anything = True

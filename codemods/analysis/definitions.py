@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.import_names import dotted
+from ...rewriter.patterns.name_scopes import bound_by
 from ...rewriter.patterns.tree_walk import below
 from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
@@ -84,26 +85,25 @@ class Class:
     @property
     def item_lookup(self) -> str:
         """The method of dict, "__getitem__" or "get", that a plain subclass of dict has for
-        `__getattr__`; else ""."""
-        if [ast.unparse(b) for b in self.node.bases] != ["dict"]:
+        `__getattr__`, and itself has as dict has it; else ""."""
+        bases = [ast.unparse(b) for b in self.node.bases]
+        if bases != ["dict"] or self.node.keywords or self.node.decorator_list:
             return ""
-        for statement in self.node.body:
-            named = isinstance(statement, ast.Assign) and [
-                ast.unparse(t) for t in statement.targets
-            ] == ["__getattr__"]
-            if named and ast.unparse(statement.value) in ("dict.__getitem__", "dict.get"):
-                return statement.value.attr
-        return ""
+        values = [
+            s.value
+            for s in self.node.body
+            if isinstance(s, ast.Assign) and [ast.unparse(t) for t in s.targets] == ["__getattr__"]
+        ]
+        if len(values) != 1 or ast.unparse(values[0]) not in ("dict.__getitem__", "dict.get"):
+            return ""
+        own = self.bound_names & {values[0].attr, "__getattribute__"}
+        return "" if own else values[0].attr
 
     @cached_property
     def bound_names(self) -> set[str]:
         """What the class's body binds."""
-        stores = (
-            n for s in self.node.body if not isinstance(s, ast.FunctionDef) for n in ast.walk(s)
-        )
-        return {
-            n.id for n in stores if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        } | set(self.methods)
+        stores = (n for s in self.node.body if not isinstance(s, _FUNCTIONS) for n in ast.walk(s))
+        return {name for n in stores for name in bound_by(n)} | set(self.methods)
 
 
 class FileProgram:
@@ -164,7 +164,7 @@ class FileProgram:
             if isinstance(node, _FUNCTIONS):
                 self._function(node, cls, outer)
             elif isinstance(node, ast.ClassDef):
-                self._class(node, outer)
+                self._class(node, cls, outer)
             else:
                 for name in ("body", "orelse", "finalbody", "handlers"):
                     self._collect(getattr(node, name, None) or [], cls, outer)
@@ -178,7 +178,7 @@ class FileProgram:
             self.top[node.name] = function
         self._collect(node.body, None, function)
 
-    def _class(self, node: ast.ClassDef, outer: Any) -> None:
+    def _class(self, node: ast.ClassDef, around: Class | None, outer: Any) -> None:
         bases = [
             (
                 ".".join(dotted(b))
@@ -188,7 +188,7 @@ class FileProgram:
             for b in node.bases
         ]
         cls = Class(node, bases)
-        if outer is None:
+        if outer is None and (around is None or node.name not in self.classes):
             self.classes[node.name] = cls
         self._collect(node.body, cls, outer)
 

@@ -103,7 +103,7 @@ class Calls(Operators):
 
     def _named_call(self, node: ast.Call, name: str | None) -> Kind:
         if isinstance(node.func, ast.Name) and node.func.id in self.program.top and name is None:
-            known = node.func.id not in self.program.rebound and node.func.id not in self.env
+            known = self._is_top(node.func.id)
             return self.returns(self.program.top[node.func.id]) if known else ANY
         if (
             isinstance(node.func, ast.Name)
@@ -111,6 +111,8 @@ class Calls(Operators):
             and name is None
         ):
             cls = self.program.classes[node.func.id]
+            if not self._is_top(node.func.id):
+                return ANY
             if cls.item_lookup:
                 return Kind(
                     "dict with attributes",
@@ -122,6 +124,15 @@ class Calls(Operators):
         if name.startswith("torch."):
             return self._torch_call(node, name)
         return self._foreign(node, name)
+
+    def _is_top(self, name: str) -> bool:
+        """Whether a name is surely what the file's top level binds it to."""
+        around = self.current
+        while around is not None:
+            if name in self.scope_of(around.node).places:
+                return False
+            around = around.outer
+        return name not in self.program.rebound and name not in self.env
 
     def _foreign(self, node: ast.Call, name: str) -> Kind:
         if name in _BUILTINS:

@@ -33,6 +33,19 @@ def _place(node):
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
+def _stored(index):
+    """The chains of names that a file stores attributes under, by name as well."""
+    for node in index.get(ast.Attribute, ()):
+        if not isinstance(node.ctx, ast.Load) and dotted(node):
+            yield dotted(node)
+    for node in index.get(ast.Call, ()):
+        named = isinstance(node.func, ast.Name) and node.func.id == "setattr"
+        if named and len(node.args) == 3 and isinstance(node.args[1], ast.Constant):
+            owner = dotted(node.args[0])
+            if owner:
+                yield [*owner, str(node.args[1].value)]
+
+
 _NO_TENSORS = ("torch.optim.", "torch.utils.")
 
 
@@ -51,6 +64,8 @@ class Names:
                 self._import(node)
             else:
                 self._import_from(node)
+        # what the file puts something else in the place of, as `torch.relu = mine`
+        self.patched = frozenset(filter(None, map(self._full, _stored(index))))
         for node in tree.body:
             self._bind(node)
             if isinstance(node, ast.Import):
@@ -89,7 +104,16 @@ class Names:
         if parts is None or parts[0] in self.bound:
             return None
         root = self.aliases.get(parts[0], parts[0])
-        return ".".join([root, *parts[1:]])
+        full = ".".join([root, *parts[1:]])
+        return None if self.patched and self._is_patched(full) else full
+
+    def _full(self, parts):
+        """The full dotted name of what is imported, else None."""
+        root = self.aliases.get(parts[0])
+        return ".".join([root, *parts[1:]]) if root else None
+
+    def _is_patched(self, full):
+        return any(full == p or full.startswith(f"{p}.") for p in self.patched)
 
     def torch(self):
         """The name under which the whole file knows torch, or None: not where only a function or a

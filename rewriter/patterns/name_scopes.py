@@ -33,7 +33,7 @@ def rebindings(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             shared.update(node.names)
         elif isinstance(node, _BINDING) and node is not function:
-            for name in _bound(node):
+            for name in bound_by(node):
                 stores[name] += 1
     args = function.args
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
@@ -45,7 +45,8 @@ def rebindings(function):
     return Rebindings(frozenset(shared), once, local, places)
 
 
-def _bound(node):
+def bound_by(node):
+    """The names that this node alone binds."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         return [node.id]
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -61,7 +62,7 @@ def module_bindings(tree, index):
     declared = {name for node in index.get(ast.Global, ()) for name in node.names}
     stores, others = Counter(), set(declared)
     for node in _own(tree):
-        names = _bound(node)
+        names = bound_by(node)
         stores.update(names)
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             others.update(names)

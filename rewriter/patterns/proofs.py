@@ -267,11 +267,17 @@ def moves(statement, target, context):
     return "" if total else f"`{target}` is computed in any case, which may raise"
 
 
+_FRAMES = frozenset("f_locals _getframe currentframe".split())
+_LOOKS = _FRAMES | frozenset("locals vars dir eval exec".split())
+
+
 def sees_names(function):
-    """The builtin by which a function looks at its own names, or ""."""
+    """By what a function looks at its own names, or ""."""
     for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and node.attr in _FRAMES:
+            return node.attr
         looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        if looks and node.func.id in ("locals", "vars", "dir", "eval", "exec"):
+        if looks and node.func.id in _LOOKS:
             return node.func.id
     return ""
 

@@ -12,12 +12,12 @@ LOG_METHODS = frozenset(
 )
 
 
+_PRINTS = frozenset("print pprint.pprint pprint.pp sys.stdout.write sys.stderr.write".split())
+
+
 def is_print(node: ast.AST, oracle) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and oracle.resolve(node.func) == "print"
-    )
+    """A call of `print`, or of what writes to the terminal as it does."""
+    return isinstance(node, ast.Call) and oracle.resolve(node.func) in _PRINTS
 
 
 def is_log(node: ast.AST, oracle) -> bool:

@@ -50,6 +50,35 @@ def _same(case):
     return forms
 
 
+@pytest.mark.parametrize(
+    ("made", "side"),
+    [
+        ("y = x.long()", "y ** -1"),
+        ("y = x.long()", "y * (1 << 70)"),
+        ("y = x.long()", "y * y.mean()"),
+        ("y = x > 0", "y - y"),
+        ("y = x > 0", "-y"),
+        ("y, k = torch.sigmoid(x), 0", "y / (1 // k)"),
+        ("y, k = torch.sigmoid(x), [1]", "y * k[3]"),
+    ],
+)
+def test_a_side_that_raises_while_it_is_traced_has_no_form(made, side):
+    """`torch.cond` traces the side that is not taken, too."""
+    source = (
+        "import torch\n\n\n@torch.compile(backend='eager')\ndef step(x: torch.Tensor):\n"
+        f"    {made}\n    if x.sum() > 100:\n        y = {side}\n    return y\n"
+    )
+    assert support.fixed(source).source.text == source
+
+
+def test_a_name_that_the_test_binds_is_not_asked_for_before():
+    source = (
+        "import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n"
+        "    y = torch.sigmoid(x)\n    if (s := y.sum()) > 1:\n        y = y / s\n    return y\n"
+    )
+    assert support.fixed(source).source.text == source
+
+
 _DONE = [c for c in _ALL if c.name in _QUICK + _NO_FORM]
 
 

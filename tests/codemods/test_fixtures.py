@@ -65,3 +65,9 @@ def test_every_rule_is_complete(rule):
     texts = [p.read_text() for p in support.inputs() if p.parent.name == rule.code]
     assert texts
     assert any(f"noqa: {rule.code}" in t for t in texts)
+
+
+def test_prints_in_expressions_are_found():
+    source = (support.FIXTURES / "DYN301" / "expressions.in.py").read_text()
+    kept = [f for f in support.found(source) if f.code == "DYN301" and f.fix is None]
+    assert [f.line for f in kept] == [16, 18, 20, 21]

@@ -19,10 +19,17 @@ _ONCE = frozenset(
     masked_expanded_target class_level_override_relu replaced_layer d_tabs d_var_only_one2
     pool_indices hook_alias dictattr_object_set roll_4d channels_last_sides mixed_order
     escaped_then_written escaped_attr_written returned_twice
+    dict_class_patched dict_class_patched_by_name dict_own_getattribute dict_own_getitem
+    leaf_flag_is_int block_name_deleted block_under_locals block_under_eval class_rebound
+    class_is_parameter class_of_outer_function function_of_torch_patched
     """.split()
 )
 _BREAKS = {"c_np_random", "c_time", "c_copytensor", "c_warn", "c_warn_mod"}  # these do break
-_ALL = [c for kind in ("attack", "holders", "disguise", "real", "clean") for c in cases(kind)]
+_ALL = [
+    c
+    for kind in ("attack", "shadowed", "holders", "disguise", "real", "clean")
+    for c in cases(kind)
+]
 
 
 def _unchanged(case, scope):

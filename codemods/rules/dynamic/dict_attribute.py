@@ -83,11 +83,8 @@ class Model(nn.Module):
             else f'{base}.get("{node.attr}")'
         )
         edit = context.replacement(node, shown)
-        why = (
-            ""
-            if self._stores_items(spec, context)
-            else "an attribute stored on the object itself would be passed over"
-        )
+        sure = self._stores_items(spec, context) and not _may_be_stored(node.attr, context)
+        why = "" if sure else "an attribute stored on the object itself would be passed over"
         safety = Safety.UNSAFE if why else Safety.SAFE
         yield context.finding(
             self, node, fix=context.fix("look up the item", edit, safety=safety, why=why)
@@ -106,5 +103,19 @@ class Model(nn.Module):
 
 def _goes_past(node: ast.Attribute) -> bool:
     """`object.__setattr__`, `config.__dict__`."""
-    plain = isinstance(node.value, ast.Name) and node.value.id == "object"
-    return node.attr == "__dict__" or (plain and node.attr == "__setattr__")
+    return node.attr in ("__dict__", "__setattr__")
+
+
+def _may_be_stored(name: str, context: FileContext) -> bool:
+    """Whether the file may store an attribute of that name in the class, or change how it looks
+    attributes up."""
+    stores = context.program.stores
+    changed = {name, "__getattr__", "__getattribute__", "__getitem__", "__setattr__"}
+    if stores.anything or changed & stores.by_name:
+        return True
+    return any(
+        n.attr in changed
+        and not isinstance(n.ctx, ast.Load)
+        and context.kind(n.value).what != "dict with attributes"
+        for n in context.index.get(ast.Attribute, ())
+    )

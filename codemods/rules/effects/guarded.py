@@ -21,6 +21,7 @@ from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.kinds import LOGGER, MODULE, MODULES
 from ....rewriter.patterns.telling_calls import is_log, is_print
 from ....rewriter.patterns.torch_facts import FUNCTION, REDUCTIONS
+from ....rewriter.patterns.tree_walk import only_value
 
 if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix, Refusal
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 
 _TIMES = ("time", "perf_counter", "monotonic", "process_time", "time_ns", "perf_counter_ns")
+_ITERATORS = frozenset("iter zip map filter enumerate reversed open".split())
+_STREAMS = frozenset(["sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__"])
 CLOCKS = frozenset(f"time.{name}" for name in _TIMES)
 # Methods that only read, whatever sort of object has them.
 _ONLY_READ = REDUCTIONS | frozenset(
@@ -38,9 +41,7 @@ _ONLY_READ = REDUCTIONS | frozenset(
 def mute(statement: ast.stmt, context: FileContext) -> bool:
     """Whether a statement does nothing but tell: a print, a log call, or an `if` around such."""
     if isinstance(statement, ast.Expr):
-        return (is_print(statement.value, context) or is_log(statement.value, context)) and quiet(
-            statement, context
-        )
+        return tells(statement.value, context) and quiet(statement, context)
     if isinstance(statement, ast.If):
         return (
             quiet(statement.test, context)
@@ -48,6 +49,30 @@ def mute(statement: ast.stmt, context: FileContext) -> bool:
             and all(mute(s, context) for s in statement.orelse)
         )
     return isinstance(statement, ast.Pass)
+
+
+def tells(node: ast.expr, context: FileContext) -> bool:
+    """Whether an expression, whose value nobody uses, is there for prints and log calls alone:
+    `print(a), print(b)`, `verbose and print(a)`, `print(a) if verbose else None`."""
+    if isinstance(node, ast.Tuple):
+        return bool(node.elts) and all(tells(n, context) for n in node.elts)
+    if isinstance(node, ast.BoolOp):
+        return tells(node.values[-1], context)
+    if isinstance(node, ast.IfExp):
+        sides = [n for n in (node.body, node.orelse) if not isinstance(n, ast.Constant)]
+        return bool(sides) and all(tells(n, context) for n in sides)
+    return is_print(node, context) or is_log(node, context)
+
+
+def used_call(node: ast.Call, context: FileContext) -> bool:
+    """Whether a call that tells stands in an expression that is there for more."""
+    top: Any = node
+    while isinstance(context.parent(top), ast.expr):
+        top = context.parent(top)
+        if is_print(top, context) or is_log(top, context):
+            return False
+    parent = context.parent(top)
+    return not (isinstance(parent, ast.Expr) and tells(top, context))
 
 
 def joins(statement: ast.stmt, context: FileContext) -> bool:
@@ -91,7 +116,18 @@ def quiet(node: ast.AST, context: FileContext) -> bool:
             return False
         if isinstance(part, ast.Call) and not _quiet_call(part, context):
             return False
+        if isinstance(part, ast.Name) and _iterator(part, context):
+            return False
     return True
+
+
+def _iterator(name: ast.Name, context: FileContext) -> bool:
+    """Whether a name stands for an iterator, which reading it uses up."""
+    value = only_value(name, context)
+    if isinstance(value, ast.Call):
+        made = context.resolve(value.func) or ""
+        return made in _ITERATORS or made.startswith("itertools.")
+    return isinstance(value, ast.GeneratorExp)
 
 
 def _may_be_shown(node: ast.AST, context: FileContext) -> bool:
@@ -105,7 +141,10 @@ def _may_be_shown(node: ast.AST, context: FileContext) -> bool:
 
 
 def _quiet_call(call: ast.Call, context: FileContext) -> bool:
-    if is_print(call, context) or is_log(call, context):
+    if is_print(call, context):
+        files = (k.value for k in call.keywords if k.arg == "file")
+        return all(context.resolve(f) in _STREAMS for f in files)
+    if is_log(call, context):
         return True
     if isinstance(call.func, ast.Name):
         return (

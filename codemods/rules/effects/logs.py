@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.telling_calls import is_log
 from ..base import Rule
-from .guarded import told_by
-from .prints import tell
+from .prints import told
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -26,7 +25,7 @@ class Logging(Rule):
 
     code = "DYN302"
     safety = Safety.SAFE
-    nodes = (ast.Expr,)
+    nodes = (ast.Expr, ast.Call)
     before = """
 import logging
 
@@ -56,5 +55,4 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        if is_log(node.value, context):
-            yield tell(self, node, context, told_by(is_log, context))
+        yield from told(self, node, context, is_log)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.telling_calls import is_print
 from ..base import Rule
-from .guarded import guard, quiet, run_of, told_by
+from .guarded import guard, quiet, run_of, tells, told_by, used_call
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -21,12 +21,14 @@ class Print(Rule):
     `print` cannot be put into a graph: Dynamo breaks around it (and formats every tensor, which
     waits for the device). Under `if not torch.compiler.is_compiling():` eager prints exactly as
     before and the compiled code says nothing; dynfix counts what falls silent. A print whose
-    arguments do more than read (a store, an unknown call) is left alone.
+    arguments do more than read (a store, an unknown call, an iterator that is used up), that writes
+    elsewhere than to the terminal, or whose value something needs, is left alone. `pprint` and
+    `sys.stdout.write` count as prints.
     """
 
     code = "DYN301"
     safety = Safety.SAFE
-    nodes = (ast.Expr, ast.If)
+    nodes = (ast.Expr, ast.Call)
     before = """
 import torch
 
@@ -52,11 +54,17 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        if not isinstance(node, ast.Expr):
-            return
-        if not is_print(node.value, context):
-            return
-        yield tell(self, node, context, told_by(is_print, context))
+        yield from told(self, node, context, is_print)
+
+
+def told(rule: Rule, node: Any, context: FileContext, is_one: Callable[..., bool]) -> Any:
+    """The finding for a statement of such calls, or for one of them that stands in an expression;
+    `is_one(node, context)` knows them."""
+    if isinstance(node, ast.Call):
+        if is_one(node, context) and used_call(node, context):
+            yield context.finding(rule, node, kept="it stands in an expression, which needs it")
+    elif tells(node.value, context) and any(is_one(n, context) for n in ast.walk(node)):
+        yield tell(rule, node, context, told_by(is_one, context))
 
 
 def tell(rule: Rule, node: ast.Expr, context: FileContext, accept: Callable[..., Any]) -> Finding:

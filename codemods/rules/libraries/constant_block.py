@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.intents import insert_before, replace_statements
 from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
+from ....rewriter.patterns.proofs import sees_names
 from ...analysis.constancy import Constancy
 from ..base import Rule
 from .constant_helper import Body
@@ -190,7 +191,10 @@ class _Stretch:
         """(name, kind) of what is read outside the statements, in the order of its making."""
         inside = {n for s in run for n in ast.walk(s)}
         every = [n for n in ast.walk(self.function.node) if isinstance(n, ast.Name)]
-        read = {n.id for n in every if isinstance(n.ctx, ast.Load) and n not in inside}
+        outside = {n for n in every if n not in inside}
+        changed = (s.target for s in ast.walk(self.function.node) if isinstance(s, ast.AugAssign))
+        read = {n.id for n in outside if not isinstance(n.ctx, ast.Store)}
+        read |= {n.id for n in outside.intersection(changed)}
         found = {
             n.id: self.context.kind(n)
             for n in every
@@ -227,6 +231,9 @@ class _Stretch:
             return hidden()
         if half:
             return Refusal(f"`{half}` is bound on one path alone")
+        seen = sees_names(self.function.node)
+        if seen:
+            return Refusal(f"`{seen}` sees the names that would go")
         alone = all(source.indent_of(s) is not None for s in self.run)
         if not alone or source.has_long_string(start, end) or self._tail().strip():
             return Refusal("the statements share their lines with others")

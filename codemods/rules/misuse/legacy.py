@@ -181,9 +181,9 @@ _FLOATS = frozenset(f"torch.{name}" for name in "ones zeros rand randn empty lin
 class NewLeaf(Rule):
     """
     A tensor made with `requires_grad=True` is a new leaf, for which Dynamo breaks the graph.
-    `.requires_grad_()` on the new tensor makes the same leaf, and is traced as long as the tensor
-    is not returned. Safe for factories that give floating point, as both forms raise for integers,
-    in other words.
+    `.requires_grad_()` on the new tensor makes the same leaf, and is traced as long as nothing
+    that carries its gradient is returned. Safe for factories that give floating point, as both
+    forms raise for integers, in other words.
     """
 
     code = "DYN907"
@@ -196,7 +196,7 @@ import torch
 @torch.compile
 def step(x: torch.Tensor):
     scale = torch.ones(4, requires_grad=True)
-    return (x * scale).sum()
+    return (x * scale).sum().detach()
 """
     after = """
 import torch
@@ -205,7 +205,7 @@ import torch
 @torch.compile
 def step(x: torch.Tensor):
     scale = torch.ones(4).requires_grad_()
-    return (x * scale).sum()
+    return (x * scale).sum().detach()
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
@@ -229,8 +229,10 @@ def step(x: torch.Tensor):
         first, last = context.source.span(node)
         call = context.source.text[first:start] + context.source.text[end:last]
         edit = context.replacement(node, f"{call}.requires_grad_({shown})")
-        sure = name in _FLOATS and not any(k.arg in ("dtype", "out", None) for k in node.keywords)
-        why = "" if sure else "for integers, the exception has another text"
+        others = any(k.arg in ("dtype", "out", None) for k in node.keywords)
+        flag = always or (keyword is parts[-1] and context.kind(keyword.value).what == "bool")
+        sure = flag and name in _FLOATS and not others
+        why = "" if sure else "an exception may have another text"
         safety = Safety.SAFE if sure else Safety.UNSAFE
         yield context.finding(
             self, node, fix=context.fix("use .requires_grad_()", edit, safety=safety, why=why)

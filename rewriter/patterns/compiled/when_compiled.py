@@ -72,8 +72,10 @@ class Compiled:
 
     def fix(self):
         found = self.lines()
-        if isinstance(found, str):
-            return Refusal(found)
+        early = self._asked_early()
+        if isinstance(found, str) or early:
+            why = f"`{early}` is bound by the test, before which it would be asked for"
+            return Refusal(found if isinstance(found, str) else why)
         lines, returns = found
         return self.inserted(lines, returns)
 
@@ -157,6 +159,13 @@ class Compiled:
             lines.append(f"return {text}" if target is None else f"{target} = {text}")
         leaves = bool(shape.last) or shape.pairs[0][0] is None
         return [*lines, *filter(None, [shape.last])], leaves
+
+    def _asked_early(self):
+        """A name that a test binds, and that what is asked before it mentions, or ""."""
+        bound = {n.target.id for n in ast.walk(self.node) if isinstance(n, ast.NamedExpr)}
+        texts = self.asked.texts("torch") if bound else []
+        named = {n.id for t in texts for n in _names(ast.parse(t.strip(), mode="eval"))}
+        return min(bound & named, default="")
 
     def choice(self, texts, tests, values, target):
         """The text of a choice between values, the last of which needs no test; "!why"."""
