@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,7 @@ from .report import log
 
 ALIGNMENT = 16
 _INT32 = 2**31 - 1
+_APART = 256  # bytes: where parts of one piece of memory begin, as tensors of their own would
 _SIZES = 256  # sets of sizes remembered of a kernel, and of a group
 TOOL = "triton-1"
 WAIT = "m.after_earlier()"  # what a kernel begins with
@@ -352,11 +354,13 @@ def _native(
     fast = native_launch(binaries, numbers, device, again, _triton().__version__)
     if fast is None or not group.scratch:
         return fast or slow
-    scratch = [(size, dtype, torch.device("cuda", device)) for dtype, size in group.scratch]
+    sizes = [-(-size * dtype.itemsize // _APART) * _APART for dtype, size in group.scratch]
+    (*places, total), where = accumulate(sizes, initial=0), torch.device("cuda", device)
 
     def launch(*arguments: Any) -> None:
-        own = [torch.empty(size, dtype=dtype, device=where) for size, dtype, where in scratch]
-        fast(*arguments, *own)
+        memory = torch.empty(total, dtype=torch.uint8, device=where)
+        start = memory.data_ptr()
+        fast(*arguments, *[start + place for place in places])
 
     return launch
 

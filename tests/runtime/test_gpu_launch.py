@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 import torch
+from dynfix.runtime import launch_triton
 from dynfix.runtime.gpu_launcher import launch_type
 
 DRIVER = """
@@ -89,3 +90,41 @@ def test_an_error_of_the_driver_is_raised(driver):
     launch = launch_type()([(77, 5, 128, 0, True, (0, 0), ())], 0, lambda device: 0, None, path)
     with pytest.raises(RuntimeError, match="700"):
         launch(torch.empty(4))
+
+
+def test_what_kernels_hand_each_other_lies_in_one_piece_of_memory(monkeypatch):
+    """Three scratch buffers after two tensors, each at an address of its own."""
+    seen, made = [], []
+
+    def native(binaries, numbers, device, otherwise, version):
+        return lambda *given: seen.append(given)
+
+    class Kernel:
+        class kernel:
+            waits = False
+
+        def with_programs(self, numbers):
+            return "binary", 4
+
+    def empty(size, *, dtype, device):
+        assert device == torch.device("cuda", 0)
+        made.append(original(size, dtype=dtype))
+        return made[-1]
+
+    original = torch.empty
+    monkeypatch.setattr(launch_triton, "native_launch", native)
+    monkeypatch.setattr(launch_triton.torch, "empty", empty)
+    scratch = ((torch.float32, 5), (torch.float64, 70), (torch.int32, 1))
+    group = launch_triton.TritonGroup("sum", ((),), scratch, "")
+    launch = launch_triton._native(group, [(Kernel(), (0, 1))], 0, lambda *given: None)
+    a, b = original(3), original(4)
+    launch(a, b)
+    ((first, second, *places),) = seen
+    assert first is a and second is b and len(made) == 1
+    start, end = made[0].data_ptr(), made[0].data_ptr() + made[0].nbytes
+    ends = [
+        place + size * dtype.itemsize for place, (dtype, size) in zip(places, scratch, strict=True)
+    ]
+    assert places[0] == start and ends[-1] <= end
+    assert all(one <= two for one, two in zip(ends[:-1], places[1:], strict=True))
+    assert all((place - start) % 16 == 0 for place in places)
