@@ -7,7 +7,7 @@ import torch
 
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
 from .histories import nodes_behind
-from .values import Meta, Value
+from .values import Meta, Tracker, Value
 
 
 class _Spent(torch.autograd.Function):
@@ -104,6 +104,11 @@ def _detached(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe:
     node = segment.call("call_method", "detach", (value.node,), {}, recorder.origin())
     made = Value(value.home, node, -1, Meta.of(tensor.detach()))
     return recorder.value_recipe(made)  # type: ignore[no-any-return]
+
+
+def are_spent(tracker: Tracker) -> bool:
+    """Whether no backward can come through any tensor that the recording knows."""
+    return all(_is_spent(tensor) for tensor in tracker.live() if tensor.grad_fn is not None)
 
 
 def _is_spent(tensor: torch.Tensor) -> bool:

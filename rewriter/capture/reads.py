@@ -210,6 +210,9 @@ class ReadRecorder(StoppableMode):
                     catalogue.SLIPPED,
                     "a tensor was written, or given a history, by code that is not recorded",
                 )
+            if tracked.moved_away:
+                why = "a tensor is read after a store to its `.data`"
+                self.stop_here(catalogue.UNSUPPORTED, why)
             return tracked.value
         path = self.known.path_of(tensor)
         if path is None or not is_plain(tensor):

@@ -67,13 +67,15 @@ class Number:
 
 @dataclasses.dataclass(eq=False)
 class Tracked:
-    """A live tensor's value and the last state in which the recorder saw it."""
+    """A live tensor's value and the last state in which the recorder saw it. `moved_away`: it has
+    another one's memory by now."""
 
     value: Value
     version: int
     grad: tuple[bool, str]
     storage: int
     readonly: bool = False
+    moved_away: bool = False
 
 
 def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:
@@ -140,6 +142,14 @@ class Tracker:
         self._by_storage.setdefault(tracked.storage, []).append(weakref.ref(tensor))
         return tracked
 
+    def move_away(self, tensor: torch.Tensor) -> None:
+        """The tensor has got another one's memory. What is written there does not concern it: it is
+        not looked at any more."""
+        tracked = self._tracked[tensor]
+        tracked.moved_away = True
+        there = self._by_storage.get(tracked.storage, [])
+        there[:] = [ref for ref in there if ref() is not tensor]
+
     def drop(self, home: int) -> None:
         """Forget the tensors that were made at `home`."""
         for tensor in [t for t, entry in self._tracked.items() if entry.value.home == home]:
@@ -180,6 +190,9 @@ class Tracker:
         tracked = self.get(tensor)
         return tracked is not None and tracked.value.home == CALL_INPUT
 
+    def live(self) -> list[torch.Tensor]:
+        return list(self._tracked.keys())
+
     def strays(self) -> list[torch.Tensor]:
         """Tensors that something unseen wrote to, or gave another history."""
-        return [tensor for tensor in list(self._tracked.keys()) if self.moved(tensor)]
+        return [tensor for tensor in self.live() if self.moved(tensor)]

@@ -27,8 +27,7 @@ from ..capture.effects import Effect, constant, dress
 from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
-from ..capture.values import Meta, storage_of
-from . import items
+from . import data_stores, items
 from .calls import gradients, host_calls, log_calls
 from .lookup import (
     MISSING,
@@ -417,7 +416,7 @@ def exists(rec: Recorder, obj: Any, name: str) -> bool:
 def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`: done now, and again at every later call if the object is from outside."""
     if isinstance(obj, torch.Tensor):
-        if name == "data" and _is_same_data(rec, obj, value):
+        if name == "data" and data_stores.store(rec, obj, value):
             return
         if name == "grad":
             return gradients.store(rec, obj, value)
@@ -456,19 +455,6 @@ def _dress(rec: Recorder, obj: torch.Tensor, name: str, value: Any) -> None:
         rec.stop(catalogue.UNSUPPORTED, f"a store to attribute {name} of a tensor")
     setattr(obj, name, value)
     dress(rec.dressed, obj, name, value)
-
-
-def _is_same_data(rec: Recorder, obj: torch.Tensor, value: Any) -> bool:
-    """Whether `obj.data = value` changes nothing: it ends `obj.data *= 2`, which wrote in place.
-    That two inputs share memory is of this call alone."""
-    if type(value) is not torch.Tensor or rec.tracker.get(value) is None:
-        return False
-    with rec.paused():
-        others = (tensor for tensor in rec.tracker.sharing(value) if tensor is not obj)
-        if any(map(rec.tracker.is_input, others)):
-            return False
-        places = [(storage_of(t), t.storage_offset(), Meta.of(t.detach())) for t in (obj, value)]
-    return places[0] == places[1]
 
 
 def _is_outside(rec: Recorder, obj: Any) -> bool:

@@ -1,0 +1,56 @@
+"""`tensor.data = value`: the tensor has the value's memory from then on. Later calls do it at their
+end; what the call asks of the tensor after it is not recorded."""
+
+from typing import Any
+
+import torch
+
+from ..capture import made_histories
+from ..capture.effects import Effect, constant
+from ..capture.stops import Stopped
+from ..capture.trace import Recorder
+from ..capture.values import Meta, is_plain, storage_of
+
+
+def store(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
+    """Done now, and at every later call; False, and nothing done, where that is not to be
+    recorded."""
+    with rec.paused(), torch._C.DisableTorchFunction():
+        if is_same(rec, tensor, value):
+            return True
+        if not _may_be_stored(rec, tensor, value):
+            return False
+        rec.before_change(tensor)
+        tensor.data = value
+        rec.tracker.move_away(tensor)
+        rec.effects.append(Effect(setattr, (tensor, constant("data"), value)))
+        return True
+
+
+def is_same(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
+    """Whether the store changes nothing: it ends `tensor.data *= 2`, which wrote in place. That two
+    inputs share memory is of this call alone."""
+    if type(value) is not torch.Tensor or rec.tracker.get(value) is None:
+        return False
+    others = (other for other in rec.tracker.sharing(value) if other is not tensor)
+    if any(map(rec.tracker.is_input, others)):
+        return False
+    places = [(storage_of(t), t.storage_offset(), Meta.of(t.detach())) for t in (tensor, value)]
+    return places[0] == places[1]
+
+
+def _may_be_stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
+    """Whether a tensor from outside gets memory that the call made, of the same layout, and no
+    backward that is still to come needs what it held."""
+    if type(value) is not torch.Tensor or not is_plain(tensor) or not is_plain(value):
+        return False
+    try:
+        rec.value(tensor)
+        rec.value(value)
+    except Stopped:
+        return False
+    made = not any(map(rec.tracker.is_input, (value, *rec.tracker.sharing(value))))
+    alike = Meta.of(tensor.detach()) == Meta.of(value.detach())
+    if not made or not alike or value.requires_grad or not rec.tracker.is_input(tensor):
+        return False
+    return not tensor.requires_grad or made_histories.are_spent(rec.tracker)
