@@ -18,12 +18,6 @@ from ..lookup import guard_classes, is_distributed
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
-_GLOBAL = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
 _ENTRIES = {
     torch.nn.Module.__call__,
     torch.nn.Module._call_impl,
@@ -87,10 +81,8 @@ def _called(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str,
     hooks = _guard_hooks(rec, module)
     if not hooks:
         return rec.call(attribute_ops.load(rec, module, "forward"), args, kwargs)
-    if any(module.__dict__[name] for name in _BACKWARD) or any(
-        getattr(torch_module, name) for name in _GLOBAL
-    ):
-        rec.stop(catalogue.UNSUPPORTED, f"{type(module).__name__} has backward or global hooks")
+    if any(module.__dict__[name] or _of_all(name) for name in _BACKWARD):
+        rec.stop(catalogue.UNSUPPORTED, f"{type(module).__name__} has backward hooks")
         return torch.nn.Module.__call__(module, *args, **kwargs)
     return _with_hooks(rec, module, args, kwargs)
 
@@ -101,21 +93,29 @@ def _guard_hooks(rec: Recorder, module: Any) -> bool:
     for name in _TABLES:
         if path is not None:
             rec.known.guard(Item(InstDict(path), name), Length(len(module.__dict__[name])))
-    for name in _GLOBAL:
-        table = getattr(torch_module, name)
-        rec.known.guard(Obj(table, f"torch.nn.modules.module.{name}"), Length(len(table)))
-    return any(module.__dict__[name] for name in _TABLES) or any(
-        getattr(torch_module, name) for name in _GLOBAL
-    )
+        rec.known.guard(_path_of_all(name), Length(len(_of_all(name))))
+    return any(module.__dict__[name] or _of_all(name) for name in _TABLES)
+
+
+def _of_all(table: str) -> Any:
+    """The hooks of a kind that every module has."""
+    return getattr(torch_module, f"_global{table}")
+
+
+def _path_of_all(table: str) -> Obj:
+    return Obj(_of_all(table), f"torch.nn.modules.module._global{table}")
 
 
 def _hooks(rec: Recorder, module: Any, table: str) -> Iterable[tuple[int, Any]]:
-    path = rec.known.path_of(module)
-    hooks = module.__dict__[table]
+    """Those of all modules, then the module's own."""
+    path, hooks, of_all = rec.known.path_of(module), module.__dict__[table], _of_all(table)
+    if of_all:
+        rec.known.register(of_all, _path_of_all(table))
+        rec.known.content(of_all)
     if path is not None:
         rec.known.register(hooks, Item(InstDict(path), table))
         rec.known.content(hooks)
-    return list(hooks.items())
+    return [*of_all.items(), *hooks.items()]
 
 
 def _with_hooks(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -138,7 +138,7 @@ def _with_hooks(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[
     except GraphBreakError:
         raise
     except Exception:
-        if module._forward_hooks_always_called:
+        if module._forward_hooks_always_called or torch_module._global_forward_hooks_always_called:
             _hooks_after_error(rec, state)
         raise
     return state.result
@@ -156,7 +156,10 @@ class _State:
 
 
 def _forward_hook(rec: Recorder, state: _State, key: int, hook: Any) -> None:
-    named = (state.kwargs,) if key in state.module._forward_hooks_with_kwargs else ()
+    of_all = torch_module._global_forward_hooks_with_kwargs
+    named = (
+        (state.kwargs,) if key in state.module._forward_hooks_with_kwargs or key in of_all else ()
+    )
     changed = rec.call(hook, (state.module, state.args, *named, state.result), {})
     if changed is not None:
         state.result = changed
@@ -164,15 +167,16 @@ def _forward_hook(rec: Recorder, state: _State, key: int, hook: Any) -> None:
 
 def _hooks_after_error(rec: Recorder, state: _State) -> None:
     """Those registered with `always_call=True` that have not begun; their own errors are told."""
+    of_all = torch_module._global_forward_hooks_always_called
     for key, hook in _hooks(rec, state.module, "_forward_hooks"):
-        if key in state.begun or key not in state.module._forward_hooks_always_called:
+        if key in state.begun or key not in {*of_all, *state.module._forward_hooks_always_called}:
             continue
         try:
             _forward_hook(rec, state, key, hook)
         except GraphBreakError:
             raise
         except Exception as error:
-            text = f"{_SILENCED}{error}"
+            text = f"{'global ' if key in of_all else ''}{_SILENCED}{error}"
             rec.call(warnings.warn, (text,), {"stacklevel": 2})
 
 
