@@ -378,13 +378,12 @@ class GroupPrinter:
         self._parallel(len(axes))
         for axis in axes:
             self.lines.open(loop(axis))
-        self.nests.divide(self.group.nests, axes)
-        self._ask_ahead()
-        self._point()
+        self._row()
         self.lines.close(len(axes))
 
     def _row(self) -> None:
         self.nests.divide(self.group.nests, self.group.nests[0].axes[: len(self.group.space)])
+        self._ask_ahead()
         self._point()
 
     def _ask_ahead(self) -> None:
