@@ -15,7 +15,7 @@ from .axes import LEAST_VECTOR, divisor_of, split_axis
 from .few_rows import KINDS
 from .inline import cost
 
-FEW, SEVERAL = 8, 15  # points that are written out: of anything, and of what is costly
+FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
 COSTLY = 12
 MOST_VALUES = 256  # of what is written out
 _JOINS = {
