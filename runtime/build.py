@@ -33,7 +33,10 @@ from .errors import BuildError
 from .report import log
 
 _SHARED = ("-std=c++17", "-shared", "-fPIC")
-_KERNEL = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+_KERNEL = (
+    *("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"),
+    "-fno-thread-jumps",  # which makes branches of minima and maxima, where vectors had been
+)
 _FORBIDDEN = frozenset(
     ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only")
 )
@@ -259,7 +262,7 @@ _probe_lock = threading.Lock()
 
 @functools.lru_cache(maxsize=8)
 def _probed(compiler: Compiler) -> Probed:
-    name = cache.key("probe-1", compiler.version, *compiler.command, isa())
+    name = cache.key("probe-1", *_KERNEL, compiler.version, *compiler.command, isa())
     stored = cache.read(name, ".json")
     found = json.loads(stored) if stored is not None else _probe()
     if stored is None:

@@ -214,8 +214,9 @@ def points(nest: Nest) -> Size:
     return prod(nest.space) * prod(nest.inner)
 
 
-def divisor_of(nests: Sequence[Nest], axis: Axis) -> Size | None:
-    """The largest number by which some index divides the axis, which it divides exactly."""
+def divisor_of(nests: Sequence[Nest], axis: Axis, least: int = LEAST_VECTOR) -> Size | None:
+    """The largest number, from `least` on, by which some index divides the axis, which it divides
+    exactly."""
     found = {
         atom.divisor
         for nest in nests
@@ -226,7 +227,7 @@ def divisor_of(nests: Sequence[Nest], axis: Axis) -> Size | None:
     usable = [
         d
         for d in found
-        if hint(d) >= LEAST_VECTOR and d != axis.size and divided(axis.size, d) is not None
+        if hint(d) >= least and d != axis.size and divided(axis.size, d) is not None
     ]
     return max(usable, key=lambda d: (is_known(d), hint(d)), default=None)
 

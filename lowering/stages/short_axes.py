@@ -11,11 +11,11 @@ from ..lowerings.value_builders import op
 from ..poly import hint, is_known
 from ..sizes import Atom, Axis, Index
 from ..unit import Unit
-from .axes import LEAST_VECTOR
+from .axes import LEAST_VECTOR, divisor_of, split_axis
 from .few_rows import KINDS
 from .inline import cost
 
-FEW, SEVERAL = 8, 15  # points that are written out: of anything, and of what is costly
+FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
 COSTLY = 12
 MOST_VALUES = 256  # of what is written out
 _JOINS = {
@@ -30,19 +30,37 @@ assert _JOINS.keys() == KINDS
 
 
 def write_out_folds(unit: Unit) -> Unit:
-    """Folds over few points as expressions."""
+    """Folds over few points as expressions; of longer ones a few that lie side by side."""
     items = [_folded(item) if isinstance(item, Nest) else item for item in unit.items]
     return unit.replace(items=tuple(items))
 
 
 def _folded(nest: Nest) -> Nest:
-    if not nest.is_reduction or not _is_short(nest) or has_positions(nest):
+    if not nest.is_reduction or has_positions(nest):
         return nest
     if any(v.kind not in KINDS for v in nest.values if isinstance(v, Reduced)):
         return nest
-    writer = _Expressions(nest.axes[len(nest.space) :])
-    stores = (Store(s.buffer, s.index, writer(s.value), s.combine) for s in nest.stores)
-    return Nest(nest.space, (), tuple(stores), nest.origins)
+    if _is_short(nest):
+        return _with_expressions(nest, len(nest.inner), _Expressions)
+    divided = _short_inside(nest)
+    return nest if divided is None else _with_expressions(divided, 1, _PartlyExpressions)
+
+
+def _with_expressions(nest: Nest, count: int, writer: type["_Expressions"]) -> Nest:
+    """The nest without its last `count` axes."""
+    write = writer(nest.axes[len(nest.axes) - count :])
+    stores = (Store(s.buffer, s.index, write(s.value), s.combine) for s in nest.stores)
+    return Nest(nest.space, nest.inner[: len(nest.inner) - count], tuple(stores), nest.origins)
+
+
+def _short_inside(nest: Nest) -> Nest | None:
+    """The fold with few points of its last axis as an axis of their own, where an index divides
+    that axis by their number: for what reads such a group as one."""
+    last = nest.axes[-1]
+    divisor = divisor_of((nest,), last, least=2) if nest.inner else None
+    if not isinstance(divisor, int) or divisor > FEW or divisor * len(nest.values) > MOST_VALUES:
+        return None
+    return split_axis(nest, last, divisor)
 
 
 def _is_short(nest: Nest) -> bool:
@@ -78,6 +96,14 @@ class _Expressions(Rewriter):
         return made
 
 
+class _PartlyExpressions(_Expressions):
+    """The same, of which the rest of the axes is folded."""
+
+    def leave(self, value: Value) -> Value:
+        made = super().leave(value)
+        return Reduced(value.kind, made, value.dtype) if isinstance(value, Reduced) else made
+
+
 def without_short_axes(group: Group) -> Group:
     """The group with its innermost axes written out where all of them are short, and its last axis
     of the space where nothing is inside of it."""
@@ -104,7 +130,7 @@ def _last_inside(nest: Nest) -> Nest:
 
 def _pays(nest: Nest) -> bool:
     plain = all(store.combine is None for store in nest.stores) and not nest.is_reduction
-    return plain and _is_short(nest)
+    return plain and not nest.scatters and _is_short(nest)
 
 
 def runs_across(group: Group) -> bool:

@@ -46,7 +46,7 @@ from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import TilePrinter, find_tiles
 
-ACROSS = 256  # points of a part of an axis
+PART = 256  # points of an axis that are done at a time, in cache
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
 # integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
 # unused on many processors
@@ -281,6 +281,9 @@ class GroupPrinter:
         if across:
             self._across(axes)
             return
+        if self._converts_in_turn():
+            self._in_turn(axes)
+            return
         if len(axes) > 1:
             self._parallel(len(axes) - 1)
             for axis in axes[:-1]:
@@ -299,15 +302,42 @@ class GroupPrinter:
         self._parallel(len(axes) - 1)
         for axis in outer:
             self.lines.open(loop(axis))
-        name, size = along.text, along.size
-        self.lines.open(f"for (int64_t from = 0; from < {size}; from += {ACROSS})")
-        self.lines.add(f"const int64_t to = from + {ACROSS} < {size} ? from + {ACROSS} : {size};")
+        self._open_part(along)
         self.lines.open(loop(short))
         self.nests.divide(self.group.nests, {*axes} - {along})
-        self.nests.simd_of(self.group.nests)
-        self.lines.open(f"for (int64_t {name} = from; {name} < to; ++{name})")
+        self._part_loop(along, self.group.nests)
         self._point()
         self.lines.close(len(axes) + 1)
+
+    def _converts_in_turn(self) -> bool:
+        """Whether the nests are loops of their own, which `cpp_halves` can take apart."""
+        return (
+            len(self.group.nests) > 1
+            and not self.locals
+            and any(buffer.dtype == torch.float16 for buffer in self.buffers)
+        )
+
+    def _in_turn(self, axes: tuple[Axis, ...]) -> None:
+        """Pointwise, nest after nest for each part of the last axis."""
+        self._parallel(len(axes))
+        for axis in axes[:-1]:
+            self.lines.open(loop(axis))
+        self._open_part(axes[-1])
+        self.nests.divide(self.group.nests, axes[:-1])
+        for nest in self.group.nests:
+            self._part_loop(axes[-1], (nest,))
+            self.nests.at_point(nest)
+            self.lines.close()
+        self.lines.close(len(axes))
+
+    def _open_part(self, axis: Axis) -> None:
+        size = axis.size
+        self.lines.open(f"for (int64_t from = 0; from < {size}; from += {PART})")
+        self.lines.add(f"const int64_t to = from + {PART} < {size} ? from + {PART} : {size};")
+
+    def _part_loop(self, axis: Axis, nests: Sequence[Nest]) -> None:
+        self.nests.simd_of(nests)
+        self.lines.open(f"for (int64_t {axis.text} = from; {axis.text} < to; ++{axis.text})")
 
     def _blocks(self, printer: TilePrinter, axes: tuple[Axis, ...]) -> None:
         """Pointwise, with accesses across the last axis."""
@@ -348,13 +378,12 @@ class GroupPrinter:
         self._parallel(len(axes))
         for axis in axes:
             self.lines.open(loop(axis))
-        self.nests.divide(self.group.nests, axes)
-        self._ask_ahead()
-        self._point()
+        self._row()
         self.lines.close(len(axes))
 
     def _row(self) -> None:
         self.nests.divide(self.group.nests, self.group.nests[0].axes[: len(self.group.space)])
+        self._ask_ahead()
         self._point()
 
     def _ask_ahead(self) -> None:

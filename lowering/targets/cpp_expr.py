@@ -184,6 +184,10 @@ class ExpressionPrinter:
         if (inner.dtype, value.dtype) == (torch.float32, torch.bfloat16):
             short = "_short" if has_short_nan(inner, self.short_nans) else ""
             return f"to_bf16{short}({self._before_rounding(inner)})"
+        if isinstance(inner, IndexValue) and value.dtype.is_floating_point:
+            low, high = sizes.bounds(inner.index)
+            if isinstance(low, int) and isinstance(high, int) and -(2**31) <= low <= high < 2**31:
+                return conversion(f"(int32_t)({self.index(inner.index)})", inner.dtype, value.dtype)
         return conversion(self(inner), inner.dtype, value.dtype)
 
     def _before_rounding(self, value: Value) -> str:

@@ -15,7 +15,7 @@ def scatter(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> Non
     """Loops over the whole nest. Points that differ on an axis which the index adds as it is never
     meet: threads share such axes, and the last one runs in vectors if it is one."""
     axes, threads = nest.axes, 0
-    while parallel and threads < len(axes) and _is_apart(nest, axes[threads]):
+    while parallel and threads < len(axes) - 1 and _is_apart(nest, axes[threads]):
         threads += 1
     divided = parallel and not threads and bool(axes) and _is_apart(nest, axes[-1])
     if divided:

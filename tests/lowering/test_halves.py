@@ -1,15 +1,18 @@
 """Loops over float16, printed in parts with conversions of whole blocks between them."""
 
 import ctypes
+import re
 from pathlib import Path
 
 import dynfix
 import pytest
 import torch
+from dynfix.lowering.ir import Group
 from dynfix.lowering.targets import cpp_halves
+from dynfix.lowering.targets.cpp import print_kernel
 from dynfix.runtime import build
 
-from .harness import UNFUSED, at_threads, check, check_gradients, compiled
+from .harness import UNFUSED, at_threads, check, check_gradients, compiled, units
 
 F = torch.nn.functional
 TEMPLATES = Path(cpp_halves.__file__).parent.parent / "templates"
@@ -227,3 +230,13 @@ def test_loops_of_other_kinds_stay():
     pragma = "#pragma omp simd"
     assert cpp_halves.parts(pragma, LOOP, ["const float t0 = a[i];", "b[i] = t0;"]) is None
     assert cpp_halves.parts(pragma, LOOP, ["if (x) y = from_fp16(a[i]);"]) is None
+
+
+def test_results_of_one_loop_are_converted_by_blocks(monkeypatch):
+    """Two results at once, as a gradient has: each loop is taken apart by itself."""
+    made = units(monkeypatch)
+    args = [torch.randn(300, 70).half() for _ in range(3)]
+    check(lambda g, a, b: (g * torch.sigmoid(a), g * b * torch.sigmoid(a) * 2), *args)
+    (group,) = [item for item in made[0].items if isinstance(item, Group)]
+    source = print_kernel(group).source
+    assert len(group.nests) == 2 and not re.search(r"\b(from|to|round)_fp16\(", source)

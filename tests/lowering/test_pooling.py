@@ -174,3 +174,13 @@ def test_a_loop_for_each_outcome_of_a_mask():
     assert sum("false ? m[i]" in line for line in made) == 1
     own = ["  const bool t2 = (k[i] > 0);", *body]
     assert _decided("#pragma omp simd", head, own) == ["#pragma omp simd", head, *own, "}"]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_maxima_of_windows_of_five_are_loops(monkeypatch, stride, memory):
+    made = units(monkeypatch)
+    x = torch.randn(2, 8, 20, 23).contiguous(memory_format=memory)
+    x[0, 0, 4, 5] = torch.nan
+    check(lambda x: F.max_pool2d(x, 5, stride, 2), x, rtol=0, atol=0)
+    assert not any(isinstance(item, ExternCall) for item in made[0].items)

@@ -177,3 +177,13 @@ def test_positions_that_a_division_of_the_last_axis_gives():
     torch.testing.assert_close(
         compiled(unpooled, x, positions)(x, positions), unpooled(x, positions)
     )
+
+
+def test_windows_beside_each_other():
+    """Large sums into places that never meet, along every axis."""
+
+    def fn(x):
+        return x.unfold(2, 16, 16).unfold(3, 16, 16).permute(0, 2, 3, 1, 4, 5).reshape(8, 64, -1)
+
+    check_gradients(fn, torch.randn(8, 3, 128, 128))
+    check_gradients(lambda x: x.unfold(0, 4, 4).sin(), torch.randn(1 << 17))

@@ -68,6 +68,20 @@ def test_loops_over_few_points(fn):
     check_gradients(fn, x, y.contiguous())
 
 
+def test_scatters_of_few_points_store_all_of_them():
+    def fn(x):
+        found = x.topk(2, -1)
+        return torch.zeros_like(x).scatter(1, found.indices, found.values / 2)
+
+    check(fn, torch.randn(500, 8))
+
+
+def test_folds_beside_few_points():
+    """Weights that three neighbours have in turn: three of them are added up in one turn."""
+    check(lambda x, w: (x * w).sum(), torch.rand(3000, 3), torch.rand(3), rtol=1e-5, atol=1e-3)
+    check(lambda x, w: (x[:, None] * w).amax(), torch.rand(3000), torch.rand(4))
+
+
 def test_values_of_a_point_are_its_own():
     """Local values, of which a kernel keeps one for each point."""
     x = torch.randn(2, 5, 6, 8).to(memory_format=torch.channels_last)

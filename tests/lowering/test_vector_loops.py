@@ -112,3 +112,15 @@ def test_scatters_of_one_thread_know_their_length(monkeypatch):
     check(fn, torch.randn(4096, 32), torch.randint(64, (4096,)))
     (group,) = [i for i in made[0].items if isinstance(i, Group) and i.nests[0].scatters]
     assert "i1 < 32" in cpp.print_kernel(group).source
+
+
+def test_numbers_kept_within_limits(left_scalar):
+    """What follows from a limit that was reached is no branch of its own."""
+
+    def fn(x):
+        place = (x * 0.3).clamp(min=0.0)
+        rest = (place - place.long().float()).clamp(0.0, 1.0)
+        return x + x.roll(1, 0) * rest
+
+    check(fn, torch.randn(64, 256) * 9)
+    assert left_scalar() == []
