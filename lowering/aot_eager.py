@@ -24,15 +24,16 @@ def aot_eager(
     """As `joint.compile_graph`, without decompositions, lowering or kernels."""
     for keep in (keep_strides, keep_result_strides):
         gm = keep(gm, example_inputs)
+    gm, lone = with_lone_draws(write_out_fused_steps(gm, example_inputs))
     traced = inference_graph(gm, example_inputs, {})
     if traced is not None:
-        return plain_call(_boxed(traced), (), without_autocast=False)
-    from torch._functorch.aot_autograd import aot_module_simplified  # which takes long to load
+        compiled = plain_call(_boxed(traced.graph), traced.written, without_autocast=False)
+    else:
+        from torch._functorch.aot_autograd import aot_module_simplified  # which takes long to load
 
-    gm, lone = with_lone_draws(write_out_fused_steps(gm, example_inputs))
-    compiled = aot_module_simplified(
-        gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is
-    )
+        compiled = aot_module_simplified(
+            gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is
+        )
     return (lambda *args: compiled(*args)[:-lone]) if lone else compiled
 
 

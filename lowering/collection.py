@@ -5,11 +5,16 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..runtime.pacing import in_background
+
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    was = gc.isenabled()
-    gc.disable()
+    """Inside, nothing is collected; in background work, which rests for as long as the user's work
+    asks for, as it always is: the switch belongs to the whole process."""
+    was = gc.isenabled() and not in_background()
+    if was:
+        gc.disable()
     try:
         yield
     finally:

@@ -78,9 +78,10 @@ class Kept:
         if kind == BACKWARD and self._around is not None:
             self._store()
 
-    def finished_plain(self, facts: Around) -> None:
-        """The graph was traced without AOTAutograd, and needs nothing of it around."""
-        around = {"plain": [], "without_autocast": False, "differentiates": False}
+    def finished_plain(self, facts: Around, written: Sequence[int]) -> None:
+        """The graph was traced without AOTAutograd, and needs nothing of it around. `written`: the
+        inputs that it writes."""
+        around = {"plain": [*written], "without_autocast": False, "differentiates": False}
         self._around = {"around": around, "facts": dataclasses.asdict(facts)}
         self._store()
 

@@ -44,9 +44,13 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """torch's, with a checkpoint before each operator."""
+    """torch's, with a checkpoint before each operator, and as a `DispatchMode`."""
 
     supports_higher_order_operators = True  # by the rules that are registered for torch's mode
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         checkpoint()
@@ -57,7 +61,7 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise DynamicOutputShapeException(func)
         if func in _AS_HALF and _is_bfloat16_on_host(args[0]):
             return self._as_half(func, args, kwargs)
-        made = super().__torch_dispatch__(func, types, args, kwargs)
+        made = self.dispatch(func, types, args, kwargs or {})
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:
             return self._in_order_of(operands, made)

@@ -1,12 +1,14 @@
-"""Graphs of core operators of what needs nothing of AOTAutograd: inference that writes no input and
-returns no input's memory.
+"""Graphs of core operators of what needs nothing of AOTAutograd around it: inference, and whole
+training steps, which differentiate inside, with results that have no history and share no memory.
 
 AOTAutograd runs a graph twice, to learn what is written and what shares memory, and to trace it;
 here one run on fake tensors does both. Whatever is unusual is left to AOTAutograd.
 """
 
+import contextlib
+import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,39 +18,67 @@ from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.report import log
+from ..autograd.differentiation import differentiates, leaf_gradients
 from .channels_last import image_in_order
 from .fakes import DispatchMode, PacedFakeMode
 from .result_strides import all_as_recorded
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
-# Where functions are that only compute, of tensors alone.
+# Where functions are that only compute, of tensors alone, and write tensors.
 _MODULES = frozenset(
     (
         *("torch", "torch.functional", "torch.nn.functional", "_operator"),
         *(f"torch._C.{part}" for part in ("_nn", "_fft", "_linalg", "_special")),
+        *(f"{__package__}.{part}" for part in ("folded_norms", "fused_steps", "masked_writes")),
     )
 )
 _KEPT_META = ("stack_trace", "origin")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
-_NAMESPACES = ("aten", "prims", "prim")  # of operators that only do what their schema says
-# Modes may be set to what they are; attributes are tensors (`x.mT`).
-_LISTED = (all_as_recorded, image_in_order, torch._C._set_grad_enabled, getattr)
+_NAMESPACES = (
+    "aten",
+    "prims",
+    "prim",
+    "dynfix",
+)  # of operators that only do what their schema says
+_enter_autocast: Any = torch.amp.autocast_mode._enter_autocast
+_exit_autocast: Any = torch.amp.autocast_mode._exit_autocast
+# Attributes are tensors (`x.mT`).
+_LISTED = (
+    *(all_as_recorded, image_in_order, getattr, leaf_gradients, torch.autograd.grad),
+    *(torch._C._set_grad_enabled, _enter_autocast, _exit_autocast),
+)
+# What gives new values of what an operator writes, behind its own results.
+_aten = torch.ops.aten
+_NORM: Any = _aten._native_batch_norm_legit.default
+_FUNCTIONAL: Mapping[Any, OpOverload] = {
+    _NORM: _aten._native_batch_norm_legit_functional.default,
+    _aten._batch_norm_with_update.default: _aten._batch_norm_with_update_functional.default,
+}
 
 
 class _Unusual(Exception):
     """Something that AOTAutograd is asked to trace."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A graph in operators of ATen, functional but for views and for copies of new values to
+    inputs, with which it ends, as AOTAutograd's; the positions of these inputs are `written`."""
+
+    graph: GraphModule
+    written: tuple[int, ...]
+
+
 def inference_graph(
     gm: GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions
-) -> GraphModule | None:
-    """The graph of `gm`, whose output is a tuple, in operators of ATen: functional but for views,
-    with nothing in it that no result needs.
+) -> Traced | None:
+    """The graph of `gm`, whose output is a tuple, with nothing in it that no result needs but draws
+    of random numbers.
 
     example_inputs: as the call's tensors, fake ones without symbolic sizes, or real ones. None
-    where gradients may be asked for, an input is written, a result shares memory with an input or
-    another result, random numbers are drawn, sizes depend on data, and for whatever else is not
+    where a result has a history or shares memory with an input or another result, an input is
+    written in part or through another tensor, sizes depend on data, and for whatever else is not
     simple.
     """
     try:
@@ -61,27 +91,47 @@ def inference_graph(
 
 def _traced(
     gm: GraphModule, example_inputs: Sequence[FakeTensor], decompositions: Decompositions
-) -> GraphModule:
+) -> Traced:
     tracer = _Tracer(decompositions)
     inputs = [tracer.placeholder(k, each) for k, each in enumerate(example_inputs)]
     mode = example_inputs[0].fake_mode if example_inputs else PacedFakeMode()
-    # which gives some operators of torch the decompositions that AOTAutograd uses
-    with mode, enable_python_dispatcher(), tracer:
-        results = _run(gm, inputs, tracer)
-    tracer.finish(results)
+    with (
+        mode,
+        enable_python_dispatcher(),  # which gives some operators of torch the decompositions that
+        # AOTAutograd uses
+        torch.autograd.set_multithreading_enabled(False),  # other threads do not have the tracer
+        _modes_put_back() as entered,
+        tracer,
+    ):
+        results = _run(gm, inputs, tracer, entered)
+    written = tracer.finish(results)
     tracer.graph.eliminate_dead_code()
-    return GraphModule(torch.nn.Module(), tracer.graph)
+    return Traced(GraphModule(torch.nn.Module(), tracer.graph), written)
 
 
 def _check(gm: GraphModule, example_inputs: Sequence[Any]) -> None:
     if not all(type(each) in _PLAIN for each in example_inputs):
         raise _Unusual("an input that is no plain tensor")
-    if torch.is_grad_enabled() and any(each.requires_grad for each in example_inputs):
+    requires_grad = any(each.requires_grad for each in example_inputs)
+    if torch.is_grad_enabled() and requires_grad and not differentiates(gm):
         raise _Unusual("gradients")
     if torch._C._is_any_autocast_enabled():
         raise _Unusual("autocast")
-    if any("draws" in node.meta for node in gm.graph.nodes):
-        raise _Unusual("random numbers")
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        raise _Unusual("hooks on what is saved for a backward")
+
+
+@contextlib.contextmanager
+def _modes_put_back() -> Iterator[list[Any]]:
+    """The grad mode as it was, whatever the graph did before it failed; autocasts that it entered,
+    which are in the list, left."""
+    enabled, entered = torch.is_grad_enabled(), list[Any]()
+    try:
+        yield entered
+    finally:
+        for mode in reversed(entered):
+            mode.__exit__(None, None, None)
+        torch._C._set_grad_enabled(enabled)
 
 
 def _fakes(example_inputs: Sequence[torch.Tensor]) -> list[FakeTensor]:
@@ -95,8 +145,9 @@ def _fakes(example_inputs: Sequence[torch.Tensor]) -> list[FakeTensor]:
     ]
 
 
-def _run(gm: GraphModule, inputs: list[torch.Tensor], tracer: "_Tracer") -> Any:
-    """Run the graph. Raises _Unusual for nodes that may do more than compute."""
+def _run(gm: GraphModule, inputs: list[torch.Tensor], tracer: "_Tracer", entered: list[Any]) -> Any:
+    """Run the graph. Raises _Unusual for nodes that may do more than compute, and for modes that it
+    leaves changed."""
     given, values, enabled = iter(inputs), dict[Node, Any](), torch.is_grad_enabled()
     for node in gm.graph.nodes:
         tracer.source = node
@@ -105,12 +156,14 @@ def _run(gm: GraphModule, inputs: list[torch.Tensor], tracer: "_Tracer") -> Any:
             continue
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
         if node.op == "output":
+            if entered or torch.is_grad_enabled() != enabled:
+                raise _Unusual("a mode that the graph changes")
             return args[0]
         values[node] = _function(node)(*args, **kwargs)
-        if torch.is_grad_enabled() != enabled or torch._C._is_any_autocast_enabled():
-            raise _Unusual("a mode that the graph changes")
-        if any(each.requires_grad for each in _tensors(values[node])):
-            raise _Unusual("gradients")
+        if node.target is _enter_autocast:
+            entered.append(values[node])
+        elif node.target is _exit_autocast:
+            entered.remove(args[0])
     raise _Unusual("no output")
 
 
@@ -123,15 +176,6 @@ def _function(node: Node) -> Callable[..., Any]:
         if isinstance(target, OpOverload | OpOverloadPacket) or listed:
             return target  # type: ignore[no-any-return]
     raise _Unusual(f"{node.op} {target}")
-
-
-def _draws(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether random numbers are drawn: attention draws for its dropout alone."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    given = {each.name: each.default_value for each in func._schema.arguments}
-    given.update(zip(given, args, strict=False), **kwargs)
-    return bool(given.get("dropout_p", True))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -157,13 +201,16 @@ class _Tracer(DispatchMode):
         self._decompositions = decompositions
         self._known: dict[int, tuple[torch.Tensor, Node, int]] = {}
         self._writes: dict[int, int] = {}
-        self._of_inputs: set[int] = set()
+        self._inputs: list[_Input] = []
+        self._of_inputs: dict[int, _Input] = {}  # by their memory
 
     def placeholder(self, number: int, example: torch.Tensor) -> torch.Tensor:
-        """An input, without its history."""
-        value = example.detach() if example.requires_grad else example
+        """An input: a leaf, whatever happens to it."""
+        value = example.detach().requires_grad_(example.requires_grad)
         node = self.graph.placeholder(f"arg{number}_1")
-        self._of_inputs.add(_memory(value))
+        one = _Input(value, node, value.requires_grad)
+        self._inputs.append(one)
+        self._of_inputs[_memory(value)] = one
         self._note(value, node)
         node.meta["val"] = value
         return value
@@ -200,7 +247,7 @@ class _Tracer(DispatchMode):
             return func.decompose(*args, **kwargs) if made is NotImplemented else made
 
     def _recorded(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not func._schema.returns or _draws(func, args, kwargs):
+        if not func._schema.returns:
             raise _Unusual(f"{func}, called for more than its result")
         value = func(*args, **kwargs)
         given = self._nodes(args), self._nodes(kwargs)
@@ -225,7 +272,7 @@ class _Tracer(DispatchMode):
 
     def _describe(self, node: Node, value: Any) -> None:
         node.meta["val"] = value
-        node.meta.update({k: v for k, v in self.source.meta.items() if k in _KEPT_META})
+        node.meta.update(_kept_meta(self.source))
 
     def _nodes(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -247,30 +294,88 @@ class _Tracer(DispatchMode):
         return known[1]
 
     def _written(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
-        """An operator in place, by the one that gives a new tensor, for a tensor that has all of
-        its memory."""
-        target, memory = args[0], _memory(args[0])
-        self._node(target)
-        if memory in self._of_inputs:
-            raise _Unusual("an input is written")
+        """An operator in place, by the one that gives new tensors, for tensors that have all of
+        their memory."""
+        functional, schema = _functional(func), func._schema
+        if func is _NORM and not args[5]:  # with the statistics that it is given
+            with self:
+                return functional(*args, **kwargs)[: len(schema.returns)]
+        places = [k for k, each in enumerate(schema.arguments) if _is_write(each)]
+        targets = [*_tensors([args[place] for place in places])]
+        self._check_targets(func, targets)
         with self:
-            made = _functional(func)(*args, **kwargs)
-        if not _fills(target) or _layout(made) != _layout(target):
-            raise _Unusual(f"{func} on a part of a tensor")
-        self._writes[memory] += 1
-        self._note(target, self._node(made))
-        return target
+            made = functional(*args, **kwargs)
+            given = made if len(functional._schema.returns) > 1 else [made]
+            count = len(given) - len(places)
+            new = [self._fitting(*pair) for pair in _pairs(targets, _tensors(given[count:]))]
+        for target, node in _pairs(targets, new):
+            self._writes[_memory(target)] += 1
+            self._note(target, node)
+        if count:
+            return tuple(given[:count])
+        return args[0] if schema.returns else None
 
-    def finish(self, results: Any) -> None:
-        """The output. Raises _Unusual for results that share memory."""
+    def _check_targets(self, func: OpOverload, targets: Sequence[torch.Tensor]) -> None:
+        memories = {*map(_memory, targets)}
+        if len(memories) < len(targets) or not all(map(_fills, targets)):
+            raise _Unusual(f"{func} on a part of a tensor")
+        for target in targets:
+            self._node(target)
+            known = self._of_inputs.get(_memory(target))
+            if known is not None and known.value is not target:
+                raise _Unusual("an input is written through another tensor")
+            if known is not None:
+                known.writer = self.source
+
+    def _fitting(self, target: torch.Tensor, made: torch.Tensor) -> Node:
+        """The new value in the dtype of what is written."""
+        made = made if made.dtype == target.dtype else made.to(target.dtype)
+        if _layout(made) != _layout(target):
+            raise _Unusual("a new value that is laid out otherwise")
+        return self._node(made)
+
+    def finish(self, results: Any) -> tuple[int, ...]:
+        """The copies to inputs, whose positions are returned, and the output. Raises _Unusual for
+        results that have a history or share memory, and for inputs that got one."""
         if not isinstance(results, list | tuple) or not all(
             isinstance(each, torch.Tensor) for each in results
         ):
             raise _Unusual("results that are no tensors")
         memories = [_memory(each) for each in results]
-        if len({*memories}) < len(memories) or self._of_inputs & {*memories}:
+        if len({*memories}) < len(memories) or self._of_inputs.keys() & {*memories}:
             raise _Unusual("results that share memory")
+        if any(each.requires_grad for each in results) or any(map(_is_changed, self._inputs)):
+            raise _Unusual("gradients")
+        written = tuple(k for k, each in enumerate(self._inputs) if each.writer is not None)
+        for one in (self._inputs[k] for k in written):
+            copy = self.graph.call_function(
+                _aten.copy_.default, (one.node, self._node(one.value)), {}
+            )
+            copy.meta.update(val=one.value, **_kept_meta(one.writer))
         self.graph.output(tuple(map(self._node, results)))
+        return written
+
+
+@dataclasses.dataclass
+class _Input:
+    """`writer`: the node that wrote it last."""
+
+    value: torch.Tensor
+    node: Node
+    requires_grad: bool
+    writer: Node | None = None
+
+
+def _is_changed(one: _Input) -> bool:
+    return one.value.requires_grad != one.requires_grad or not one.value.is_leaf
+
+
+def _kept_meta(node: Any) -> dict[str, Any]:
+    return {key: value for key, value in node.meta.items() if key in _KEPT_META}
+
+
+def _pairs(targets: Sequence[torch.Tensor], made: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(targets, made, strict=True)
 
 
 def _memory(value: torch.Tensor) -> int:
@@ -287,17 +392,23 @@ def _layout(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.device, value.shape, value.stride()
 
 
+def _is_write(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
 def _functional(func: OpOverload) -> OpOverload:
-    """The operator that makes a new tensor of what `func` writes into its first argument."""
+    """The operator that makes new tensors of what `func` writes: its first argument, or what is
+    listed."""
+    if func in _FUNCTIONAL:
+        return _FUNCTIONAL[func]
     first, *others = func._schema.arguments
     name, overload = func._opname, func._overloadname
-    made = getattr(getattr(torch.ops.aten, name[:-1], None), overload, None)
+    made = getattr(getattr(_aten, name[:-1], None), overload, None)
     if not (name.endswith("_") and func.namespace == "aten" and isinstance(made, OpOverload)):
         raise _Unusual(f"{func} writes")
     if torch.Tag.inplace_view in func.tags:
         raise _Unusual(f"{func} changes what a tensor looks like")
-    written = first.alias_info is not None and first.alias_info.is_write
     same = [each.name for each in made._schema.arguments] == [first.name, *(o.name for o in others)]
-    if not written or any(each.alias_info for each in others) or not same:
+    if not _is_write(first) or any(each.alias_info for each in others) or not same:
         raise _Unusual(f"{func} writes")
     return made

@@ -7,6 +7,7 @@ be done again in eager: after everything that may raise, unless doing them twice
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from math import prod
 
@@ -39,8 +40,8 @@ from .storage import given_buffers, written
 def in_place(unit: Unit) -> Unit:
     """The unit with its writes to inputs last, or where their new content is first needed."""
     given = given_buffers(unit)
-    copies = [i for i in unit.items if isinstance(i, Nest) and written(i) & given]
-    return _Writes(unit, given, copies).run() if copies else unit
+    writes = any(isinstance(item, Nest) and written(item) & given for item in unit.items)
+    return _Writes(unit, given).run() if writes else unit
 
 
 def reads(item: Item) -> set[Buffer]:
@@ -70,11 +71,18 @@ class _Update:
 
 
 class _Writes:
-    def __init__(self, unit: Unit, given: set[Buffer], copies: list[Nest]) -> None:
+    def __init__(self, unit: Unit, given: set[Buffer]) -> None:
         self.unit, self.given = unit, given
         self.layouts = dict(unit.layouts)
-        self.calls = [i for i in unit.items if isinstance(i, ExternCall) and written(i) & given]
-        self.items = [i for i in unit.items if i not in copies and i not in self.calls]
+        copies, self.calls, self.items = list[Nest](), list[ExternCall](), list[Item]()
+        for item in unit.items:
+            if not written(item) & given:
+                self.items.append(item)
+            elif isinstance(item, ExternCall):
+                self.calls.append(item)
+            else:
+                assert isinstance(item, Nest)
+                copies.append(item)
         self.tail: list[Item] = []  # of the items: those after everything that may raise
         self.again: set[Buffer] = set()  # inputs that are written before something that may raise
         self.ends: list[Nest] = []
@@ -94,12 +102,15 @@ class _Writes:
     def _order(self, waiting: list[list[Nest]]) -> None:
         """Writes that read what another one writes come before it; of a ring, the others read
         first."""
+        readers = _readers(waiting)
         while waiting:
-            ready = next((u for u in waiting if not _is_read(u, waiting)), None)
+            ready = next((u for u in waiting if not _is_read(u, readers)), None)
             if ready is None:
                 ready = waiting[0]
                 waiting = [u if u is ready else [self._apart(n) for n in u] for u in waiting]
+                readers = _readers(waiting)
             waiting = [update for update in waiting if update is not ready]
+            readers.subtract(_read_by(ready))
             self.ends += ready
 
     # a write by itself
@@ -248,11 +259,20 @@ class _Writes:
         self.calls = [_renamed(call, update.result, update.target) for call in self.calls]  # type: ignore[misc]
 
 
-def _is_read(update: list[Nest], waiting: list[list[Nest]]) -> bool:
-    """Whether another one of the waiting updates reads what this one writes."""
-    target = {nest.stores[0].buffer for nest in update}
-    others = (nest for other in waiting if other is not update for nest in other)
-    return any(reads(nest) & target for nest in others)
+def _read_by(update: list[Nest]) -> set[Buffer]:
+    return {buffer for nest in update for buffer in reads(nest)}
+
+
+def _readers(updates: list[list[Nest]]) -> Counter[Buffer]:
+    """How many of the updates read each buffer."""
+    return Counter(buffer for update in updates for buffer in _read_by(update))
+
+
+def _is_read(update: list[Nest], readers: Counter[Buffer]) -> bool:
+    """Whether another one of the updates, of which these are the readers, reads what this one
+    writes."""
+    own = _read_by(update)
+    return any(readers[b] > (b in own) for b in {nest.stores[0].buffer for nest in update})
 
 
 def _rereads(nest: Nest, alone: bool) -> bool:

@@ -8,7 +8,7 @@ from .. import sizes
 from ..ir import Buffer, Load, Nest, Store, atoms, nest_loads
 from ..poly import divided, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod, Size
-from ..unit import Unit
+from ..unit import Item, Unit
 from .axes import canonical, rebuild
 from .inline import stored_at
 
@@ -16,10 +16,13 @@ from .inline import stored_at
 def sink(unit: Unit) -> Unit:
     """Every whole copy of a buffer that nothing else reads left out, where its writers can store
     into the copy."""
-    for copy in [item for item in unit.items if isinstance(item, Nest) and is_copy(item)]:
-        made = _sunk(unit, copy)
-        unit = unit if made is None else made
-    return unit
+    copies = [item for item in unit.items if isinstance(item, Nest) and is_copy(item)]
+    if not copies:
+        return unit
+    stores = _Stores(unit)
+    for copy in copies:
+        stores.sink(copy)
+    return unit.replace(items=stores.items())
 
 
 def is_copy(nest: Nest) -> bool:
@@ -52,33 +55,43 @@ def _fills(index: Index, axes: tuple[Axis, ...], size: Size) -> bool:
     return expected == size
 
 
-def _sunk(unit: Unit, copy: Nest) -> Unit | None:
-    load, target = copy.stores[0].value, copy.stores[0].buffer
-    assert isinstance(load, Load)
-    source = load.buffer
-    nests = [item for item in unit.items if isinstance(item, Nest)]
-    readers = Counter(b for nest in nests for b in {x.buffer for x in nest_loads(nest)})
-    writers = [nest for nest in nests if any(store.buffer is source for store in nest.stores)]
-    given = {getattr(ref, "buffer", None) for ref in unit.inputs} | set(unit.constants)
-    pinned = unit.outputs_buffers() | unit.extern_buffers() | given
-    others = Counter(store.buffer for nest in nests for store in nest.stores)
-    if (
-        readers[source] != 1
-        or source in pinned
-        or target in given
-        or others[target] != 1
-        or not writers
-    ):
-        return None
-    moved = {nest: _moved(nest, copy, source) for nest in writers}
-    if None in moved.values():
-        return None
-    items = (
-        moved.get(item, item) if isinstance(item, Nest) else item
-        for item in unit.items
-        if item is not copy
-    )
-    return unit.replace(items=tuple(item for item in items if item is not None))
+class _Stores:
+    """The nests of a unit by what they store, while copies are left out."""
+
+    def __init__(self, unit: Unit) -> None:
+        nests = [item for item in unit.items if isinstance(item, Nest)]
+        self._unit = unit
+        self._now: dict[Nest, Nest | None] = dict(zip(nests, nests, strict=True))  # None: left out
+        self._readers = Counter(b for nest in nests for b in {x.buffer for x in nest_loads(nest)})
+        self._stores = Counter(store.buffer for nest in nests for store in nest.stores)
+        self._given = {getattr(ref, "buffer", None) for ref in unit.inputs} | set(unit.constants)
+        self._pinned = unit.outputs_buffers() | unit.extern_buffers() | self._given
+        self._writers: dict[Buffer, list[Nest]] = {}  # as they were
+        for nest in self._now:
+            for buffer in {store.buffer for store in nest.stores}:
+                self._writers.setdefault(buffer, []).append(nest)
+
+    def items(self) -> tuple[Item, ...]:
+        now = (self._now[i] if isinstance(i, Nest) else i for i in self._unit.items)
+        return tuple(item for item in now if item is not None)
+
+    def sink(self, copy: Nest) -> None:
+        """Leave the copy out, if those that store what it reads can store where it does."""
+        load, target = copy.stores[0].value, copy.stores[0].buffer
+        assert isinstance(load, Load)
+        source, writers = load.buffer, self._writers.get(load.buffer, [])
+        pinned = source in self._pinned or target in self._given
+        if self._readers[source] != 1 or pinned or self._stores[target] != 1 or not writers:
+            return
+        now = ((nest, self._now[nest]) for nest in writers)
+        moved = {nest: one and _moved(one, copy, source) for nest, one in now}
+        if None in moved.values():
+            return
+        self._now.update(moved)
+        self._now[copy] = None
+        self._readers[source] = 0
+        self._stores[target] = self._stores.pop(source)
+        self._writers[target] = self._writers.pop(source)
 
 
 def _moved(nest: Nest, copy: Nest, source: Buffer) -> Nest | None:

@@ -10,7 +10,7 @@ import dataclasses
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import merge
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 from ..ir import Buffer, Group, Nest, accesses, holds_positions, part_height, walk
@@ -148,26 +148,65 @@ def pack(wanted: Iterable[tuple[int, int, int, Buffer]]) -> tuple[dict[Buffer, i
 
 class _Lives:
     """Byte ranges with the items between which they are in use, found by `STRETCH` items at once:
-    most live for a few."""
+    most live for a few. Of those that live throughout a stretch, and for what does, only the union
+    counts."""
 
     STRETCH = 32
 
     def __init__(self) -> None:
-        self._stretches: dict[int, list[tuple[int, int, int, int]]] = {}  # sorted
+        self._part: dict[int, list[tuple[int, int, int, int]]] = {}  # sorted
+        self._throughout: dict[int, list[tuple[int, int]]] = {}  # unions, sorted
+        self._ever: dict[int, list[tuple[int, int]]] = {}
 
     def add(self, first: int, last: int, low: int, high: int) -> None:
-        for number in range(first // self.STRETCH, last // self.STRETCH + 1):
-            insort(self._stretches.setdefault(number, []), (low, high, first, last))
+        for number, throughout in self._stretches(first, last):
+            _unite(self._ever.setdefault(number, []), low, high)
+            if throughout:
+                _unite(self._throughout.setdefault(number, []), low, high)
+            else:
+                insort(self._part.setdefault(number, []), (low, high, first, last))
 
     def meeting(self, first: int, last: int, start: int) -> Iterator[tuple[int, int]]:
-        """The ranges from `start` on that are in use at some time between the two, the lowest
-        first."""
-        numbers = range(first // self.STRETCH, last // self.STRETCH + 1)
-        known = [self._stretches[number] for number in numbers if number in self._stretches]
-        found = [ranges[bisect_left(ranges, (start,)) :] for ranges in known]
-        for low, high, start, end in merge(*found) if len(found) > 1 else chain(*found):
-            if start <= last and first <= end:
-                yield low, high
+        """The ranges, or unions of them, from `start` on that are in use at some time between the
+        two, the lowest first."""
+        found: list[Iterable[tuple[int, int]]] = []
+        for number, throughout in self._stretches(first, last):
+            if throughout:
+                found.append(_from(self._ever.get(number, []), start))
+                continue
+            found.append(_from(self._throughout.get(number, []), start))
+            part = self._part.get(number, [])
+            found.append(
+                (low, high)
+                for low, high, begin, end in part[bisect_left(part, (start,)) :]
+                if begin <= last and first <= end
+            )
+        return merge(*found)
+
+    def _stretches(self, first: int, last: int) -> Iterator[tuple[int, bool]]:
+        """The numbers of the stretches that the life touches, and whether it fills each."""
+        for number in range(first // self.STRETCH, last // self.STRETCH + 1):
+            begin = number * self.STRETCH
+            yield number, first <= begin and begin + self.STRETCH <= last + 1
+
+
+def _unite(ranges: list[tuple[int, int]], low: int, high: int) -> None:
+    """Add a range to a sorted union of ranges that do not touch."""
+    start = bisect_left(ranges, (low,))
+    if start and ranges[start - 1][1] >= low:
+        start -= 1
+        low = ranges[start][0]
+    end = start
+    while end < len(ranges) and ranges[end][0] <= high:
+        high = max(high, ranges[end][1])
+        end += 1
+    ranges[start:end] = [(low, high)]
+
+
+def _from(ranges: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
+    """Those of a union that do not end before `start`."""
+    place = bisect_left(ranges, (start,))
+    return ranges[place - 1 if place and ranges[place - 1][1] > start else place :]
 
 
 @dataclasses.dataclass

@@ -61,11 +61,13 @@ def general_text(group: Loops, kernel: Kernel) -> str:
     renamed = {group.name: "KERNEL", f"{group.name}_one": "KERNEL_one"}
 
     def rename(found: re.Match[str]) -> str:
-        return renamed.setdefault(found[0], f"m{len(renamed)}")
+        word = found[0]
+        if word in own:
+            return renamed.setdefault(word, f"m{len(renamed)}")
+        return renamed.get(word, word)
 
     lines = (line for line in kernel.source.splitlines() if not line.startswith("//"))
-    choice = "|".join(sorted(map(re.escape, own | renamed.keys()), key=len, reverse=True))
-    return re.sub(rf"\b(?:{choice})\b", rename, "\n".join(lines))
+    return re.sub(r"\b[A-Za-z_]\w*", rename, "\n".join(lines))
 
 
 def _with_origins(group: Loops, text: str, name: str) -> str:

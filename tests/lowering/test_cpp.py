@@ -1,11 +1,12 @@
 import ctypes
+import random
 
 import pytest
 import torch
 from dynfix.lowering.ir import Buffer, Nest, Store
 from dynfix.lowering.lowerings.value_builders import const
 from dynfix.lowering.sizes import ZERO
-from dynfix.lowering.stages.storage import Storage, overlaps, pack
+from dynfix.lowering.stages.storage import Storage, _Lives, overlaps, pack
 from dynfix.lowering.targets.cpp import FLAGS, library_source, print_kernel
 from dynfix.lowering.unit import Unit
 from dynfix.runtime import program
@@ -83,6 +84,46 @@ def test_packing_gives_live_buffers_their_own_bytes():
             if name != name2 and first <= last2 and first2 <= last:
                 low, low2 = offsets[name], offsets[name2]
                 assert low + bytes_ <= low2 or low2 + bytes2 <= low
+
+
+def first_fit(wanted):
+    """As `pack`, by looking at every buffer that was placed."""
+    placed, offsets = [], {}
+    for first, last, size, name in sorted(wanted, key=lambda entry: -entry[2]):
+        size = -(-size // 64) * 64
+        beside = sorted((lo, hi) for lo, hi, f, e in placed if f <= last and first <= e)
+        offset = 0
+        for low, high in beside:
+            if low - offset >= size:
+                break
+            offset = max(offset, high)
+        placed.append((offset, offset + size, first, last))
+        offsets[name] = offset
+    return offsets
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_packing_is_first_fit(seed):
+    draw = random.Random(seed)
+    ends = [sorted(draw.choices(range(draw.choice([8, 80, 300])), k=2)) for _ in range(200)]
+    wanted = [(*life, draw.choice([1, 64, 200, 1000]), n) for n, life in enumerate(ends)]
+    assert pack(wanted)[0] == first_fit(wanted)
+
+
+def test_packing_of_many_that_live_long_looks_at_few(monkeypatch):
+    """Gradients live from the backward to the update of their parameter."""
+    seen = []
+    meeting = _Lives.meeting
+
+    def counted(self, *life):
+        for one in meeting(self, *life):
+            seen.append(one)
+            yield one
+
+    monkeypatch.setattr(_Lives, "meeting", counted)
+    count = 400
+    pack([(place, 3 * count - place, 64 + place % 7, place) for place in range(count)])
+    assert len(seen) < 200 * count
 
 
 def test_overlap_is_found():

@@ -1,0 +1,45 @@
+"""When garbage is collected while graphs are compiled."""
+
+import gc
+import time
+
+import torch
+from dynfix.lowering import joint
+from dynfix.lowering.collection import uncollected
+from dynfix.runtime.options import Options
+from dynfix.runtime.pacing import Account, Worker
+from torch.fx import symbolic_trace
+
+
+def test_nothing_is_collected_inside():
+    with uncollected():
+        assert not gc.isenabled()
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_nothing_is_collected_while_a_graph_is_traced(monkeypatch):
+    seen = []
+    trace = joint.inference_graph
+    monkeypatch.setattr(
+        joint, "inference_graph", lambda *given: seen.append(gc.isenabled()) or trace(*given)
+    )
+    with torch.no_grad():
+        joint.compile_graph(symbolic_trace(lambda x: (x + 1,)), [torch.ones(3)], Options())
+    assert seen == [False] and gc.isenabled()
+
+
+def test_background_work_leaves_collection_as_it_is():
+    seen, worker = [], Worker(Account())
+
+    def job():
+        with uncollected():
+            seen.append(gc.isenabled())
+
+    worker.submit(job)
+    while worker.busy:
+        time.sleep(0.01)
+    worker.stop()
+    assert seen == [True]
