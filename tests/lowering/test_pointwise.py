@@ -374,3 +374,15 @@ def test_rests_of_divisions_are_exact(dtype):
     kept = ~torch.fmod(a, b).isnan() | exact.isnan()  # eager's vector form gives NaN for some
     a, b = a[kept], b[kept]
     check(lambda a, b: (a % b, a // b), a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("wide", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_floats_by_way_of_integers(dtype, wide):
+    """NaN, infinities and what is too large become the smallest integer, -0.5 becomes 0."""
+
+    def fn(x):
+        back = x.to(wide).to(dtype)
+        return torch.copysign(torch.ones_like(back), back), back * 0.25, (x.to(wide) + 1).to(dtype)
+
+    check_elements(fn, torch.cat([values(dtype), values(dtype) * 1e9]))
