@@ -38,7 +38,7 @@ from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_axes import without_divisions
 from .cpp_expr import Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
-from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, TYPES, element_type, library_calls
+from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
 from .cpp_positions import with_positions
 from .cpp_rows import LINE, kept_rows, next_rows
@@ -208,7 +208,10 @@ class GroupPrinter:
         for number, var in enumerate(self.variables, len(self.buffers)):
             lines.add(f"const int64_t {var.name} = (int64_t)p[{number}];")
         lines.add("int64_t bad = 0;")
+        place = len(lines.text)
         self._body()
+        if any(HIDDEN_ZERO in line for line in lines.text[place:]):
+            lines.text.insert(place, f"  const int32_t {HIDDEN_ZERO} = known_at_run_time;")
         lines.add("return bad;")
         lines.close()
         return Kernel(self.group.name, "\n".join(lines.text), self.buffers, self.big)

@@ -152,6 +152,11 @@ def highest(dtype: torch.dtype) -> str:
     return "__builtin_inf()" if dtype.is_floating_point else literal(torch.iinfo(dtype).max, dtype)
 
 
+# Added to what is truncated: else GCC takes (float)(int)x for trunc(x), which keeps infinities,
+# NaN and the sign of zero. A kernel reads it where nothing is known of it.
+HIDDEN_ZERO = "hidden_zero"
+
+
 def conversion(text: str, source: torch.dtype, target: torch.dtype) -> str:
     """`text` of `source` as `target`, as c10::convert does it on x86: half types go through float,
     float to uint8 through int64_t."""
@@ -165,6 +170,8 @@ def conversion(text: str, source: torch.dtype, target: torch.dtype) -> str:
         return f"to_{TYPES[target]}({as_float})"
     if source == torch.bool and target.is_floating_point:  # GCC has no vectors of a cast
         return f"({text} ? {literal(1, target)} : {literal(0, target)})"
+    if source.is_floating_point and target in (torch.int32, torch.int64):
+        return f"(({TYPES[target]})({text}) + {HIDDEN_ZERO})"
     if source.is_floating_point and target in (torch.uint8, torch.int8, torch.int16):
         between = "int64_t" if target == torch.uint8 else "int32_t"
         return f"({TYPES[target]})({between})({text})"

@@ -9,6 +9,10 @@ typedef __INT64_TYPE__ int64_t;
 typedef __UINT64_TYPE__ uint64_t;
 #define INLINE static inline __attribute__((always_inline))
 
+extern "C" {
+__attribute__((weak, visibility("default"))) int32_t known_at_run_time = 0;
+}
+
 INLINE float from_bf16(bf16 x) {
   uint32_t bits = (uint32_t)x << 16;
   float made;

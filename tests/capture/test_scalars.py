@@ -398,3 +398,23 @@ def test_plain_in_what_is_kept():
         return Case(fn=f, watch=watch)
 
     same(make, *[(X * n, n) for n in (1, 2, 3, 2)])
+
+
+def test_errors_name_the_type_that_the_user_gave():
+    def sliced(x, n):
+        return [0] * n if n > 1 else x.kthvalue(n).values
+
+    def make():
+        def f(x, n):
+            told = []
+            for ask in (lambda: [0] * n, lambda: torch.rand(n), lambda: "a" + n, lambda: n[0]):
+                try:
+                    told.append(ask())
+                except TypeError as error:
+                    told.append(str(error))
+            return x * n, told
+
+        return f
+
+    same(make, *[(X, n) for n in (1.5, 2.5, 3.5, 1.5, 4.5)])
+    same(lambda: sliced, *[(X, n) for n in (1.5, 2.5, 3.5, 1.0, 0.5)])

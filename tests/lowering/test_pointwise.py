@@ -384,3 +384,15 @@ def test_unit_matrices_are_loops(monkeypatch, size):
     check(lambda x: x * 2 + torch.eye(*size), torch.randn(size[0], size[-1]))
     check(lambda x: x.long() + torch.eye(*size, dtype=torch.int64), torch.randn(size[0], size[-1]))
     assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)
+
+
+@pytest.mark.parametrize("wide", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_floats_by_way_of_integers(dtype, wide):
+    """NaN, infinities and what is too large become the smallest integer, -0.5 becomes 0."""
+
+    def fn(x):
+        back = x.to(wide).to(dtype)
+        return torch.copysign(torch.ones_like(back), back), back * 0.25, (x.to(wide) + 1).to(dtype)
+
+    check_elements(fn, torch.cat([values(dtype), values(dtype) * 1e9]))

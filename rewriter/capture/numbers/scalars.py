@@ -178,8 +178,9 @@ _UNTRACED: dict[str, Any] = {
     "form": None,
 }  # what a scalar of a finished recording is
 
+# Python's errors name the type of what they were given: the user gave a float.
 TracedFloat = type(
-    "TracedFloat",
+    "float",
     (float,),
     {
         **_UNTRACED,
@@ -190,7 +191,7 @@ TracedFloat = type(
     },
 )
 TracedInt = type(
-    "TracedInt",
+    "int",
     (int,),
     {
         **_UNTRACED,
@@ -225,7 +226,7 @@ _OWN = frozenset(
     " __getstate__".split()
 )
 # Text made of traced values; only what prints or stores it can make it again.
-TracedStr = type("TracedStr", (str,), {**_UNTRACED, **_text()})
+TracedStr = type("str", (str,), {**_UNTRACED, **_text()})
 
 TRACED = (TracedFloat, TracedInt, TracedStr)
 _EXACT: dict[type, Any] = {
