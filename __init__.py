@@ -122,6 +122,8 @@ _INTERNAL = {
     "Collector": "rewriter.running.report_data",
     "write_report": "rewriter.running.report_page",
     "ProfiledRun": "rewriter.running.trace_file",
+    "emit_source": "rewriter.running.emit_source",
+    "with_drivers": "rewriter.outline.step_driver",
     "OptimizedModule": "rewriter.running.optimized_module",
     "step_function": "rewriter.running.step_function",
     "compiled_step": "rewriter.running.step_function",

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..runtime.pacing import SHARE, Account, RestingFinder, Worker, in_background
 from ..runtime.report import log
-from ..runtime.run_lengths import RunLengths
 from ..runtime.stored import entries
+from ..runtime.stored.run_lengths import RunLengths
 
 CALLS = 8  # eager calls of a module before anything is done for it
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program

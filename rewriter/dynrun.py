@@ -16,7 +16,7 @@ from typing import Any
 from .. import __getattr__ as public  # the package's lazy table
 from ..runtime.errors import OptionError
 from ..runtime.report import speak_with
-from .running import as_python, emit_source, step_source, summary
+from .running import as_python, step_source, summary
 from .running import worker_launch as launch
 from .running.intercept import install
 from .running.run_arguments import check_fix, compile_arguments, make_parser, split, what_runs
@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
         profiled: Any = public("ProfiledRun")
         profiled(summary.ranked(arguments.profile))
     if arguments.emit_source:
-        emit_source.install(arguments.emit_source)
+        emit_source: Any = public("emit_source")
+        emit_source(arguments.emit_source)
     if not arguments.disable:
         _install(arguments, session, script)
     as_python.run(script, session.stop)

@@ -5,7 +5,6 @@ Flags are those of strict IEEE arithmetic: never -ffast-math, which flushes deno
 process that loads the library.
 """
 
-import contextlib
 import dataclasses
 import functools
 import importlib.machinery
@@ -15,20 +14,17 @@ import os
 import platform
 import re
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
-from . import cache
+from . import cache, compilers
 from .errors import BuildError
 from .report import log
 
@@ -112,71 +108,6 @@ def isa() -> str:
     return " ".join((platform.machine(), libc, *sorted(seen.values())))
 
 
-class _Gentle(threading.local):
-    on = False
-
-
-_gentle = _Gentle()
-_running: set[subprocess.Popen[str]] = set()
-_used: list[float] = []  # processor seconds of gentle compilers that nobody has asked for yet
-
-
-def be_gentle() -> None:
-    """From now on compilers of this thread run at low priority, and `end_compilers` ends them."""
-    _gentle.on = True
-
-
-def take_seconds() -> float:
-    """Processor seconds of gentle compilers since the last time this was asked."""
-    return sum(_used.pop() for _ in range(len(_used)))
-
-
-def end_compilers() -> None:
-    """End the compilers that `be_gentle` threads wait for."""
-    for process in list(_running):
-        _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """A compiler driver and the programs that it started: a session of their own."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "LC_ALL": "C"}
-    if _gentle.on and (nice := shutil.which("nice")):
-        return _run_gently([nice, "-n", "19", *command], environment)
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=900, check=False
-    )
-
-
-def _run_gently(
-    command: list[str], environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    piped = subprocess.PIPE
-    start, used = time.perf_counter(), _used_by_children()
-    with subprocess.Popen(
-        command, stdout=piped, stderr=piped, text=True, env=environment, start_new_session=True
-    ) as process:
-        _running.add(process)
-        try:
-            out, error = process.communicate(timeout=900)
-        finally:
-            _running.discard(process)
-            taken = min(time.perf_counter() - start, _used_by_children() - used)
-            _used.append(taken)  # at most: another child may have ended meanwhile
-            if process.poll() is None:
-                _end(process)
-    return subprocess.CompletedProcess(command, process.returncode, out, error)
-
-
-def _used_by_children() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
-
-
 def _first_errors(stderr: str, count: int = 6) -> str:
     lines = stderr.splitlines()
     wrong = [line for line in lines if "error" in line or "undefined reference" in line]
@@ -190,7 +121,7 @@ def _try(
     with tempfile.TemporaryDirectory(prefix="probe-", dir=cache.root()) as folder:
         file = Path(folder, "probe.cpp")
         file.write_text(source)
-        return _run(
+        return compilers.run(
             [
                 *_need_compiler().command,
                 *_SHARED,
@@ -304,7 +235,7 @@ def _compile(job: _Job, key: str, compiler: Compiler) -> Path:
     source = cache.put(key, job.stem + ".cpp", job.source.encode())
     with tempfile.TemporaryDirectory(prefix="build-", dir=cache.root()) as folder:
         made = Path(folder, "made.so")
-        done = _run(
+        done = compilers.run(
             [*compiler.command, *_SHARED, *job.flags, str(source), "-o", str(made), *job.link]
         )
         if done.returncode != 0:
@@ -343,12 +274,7 @@ def _pool() -> ThreadPoolExecutor:
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return ThreadPoolExecutor(usable, "dynfix-build", initializer=_as_gentle(_gentle.on))
-
-
-def _as_gentle(on: bool) -> Callable[[], None]:
-    """What makes a thread as gentle as the one that has it started."""
-    return be_gentle if on else lambda: None
+    return ThreadPoolExecutor(usable, "dynfix-build", initializer=compilers.as_gentle_as_now())
 
 
 def build_shared_later(source: str, *, flags: tuple[str, ...] = (), name: str) -> "Future[Path]":

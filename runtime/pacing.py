@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import build
+from . import compilers
 from .report import log
 
 SHARE = 0.04  # of the time since the start may be lost
@@ -171,7 +171,7 @@ class Worker:
         thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return
-        build.end_compilers()
+        compilers.end_compilers()
         self._jobs.put(_nothing)
         sys.unraisablehook = _without_stops(sys.unraisablehook)
         raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -224,7 +224,7 @@ class Worker:
             self._work()
 
     def _work(self) -> None:
-        build.be_gentle()
+        compilers.be_gentle()
         _current.worker = self
         self._first_look()
         while not self._stopping:
@@ -252,8 +252,8 @@ class Worker:
         self._pace.rested()
 
     def _settle(self) -> None:
-        compilers = build.take_seconds()
-        lost = self._pace.lost() + (compilers if is_crowded() else 0.0)
+        used = compilers.take_seconds()
+        lost = self._pace.lost() + (used if is_crowded() else 0.0)
         self.account.lost = max(0.0, self.account.lost + lost)
         self._slices += 1
         self._pace.mark()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from . import build
+from . import build, compilers
 from .errors import BuildError
 from .report import log
 
@@ -106,7 +106,7 @@ def start() -> threading.Thread:
 
 
 def _load_gently() -> None:
-    build.be_gentle()  # torch's headers take a compiler some twenty seconds
+    compilers.be_gentle()  # torch's headers take a compiler some twenty seconds
     load()
 
 

@@ -23,7 +23,7 @@ from . import (
     name_ops,
     texts,
 )
-from .calls import call_ops, callable_objects, open_calls
+from .calls import call_ops, callable_objects, log_calls, open_calls
 
 _BINARY = {
     "+": operator.add,
@@ -80,6 +80,8 @@ def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args = plain_where_they_are(args)
     if kwargs:
         plain_where_they_are(kwargs)
+    if log_calls.looks_for_its_line(fn):
+        return log_calls.at_its_line(fn, args, kwargs)
     opened = family()
     if opened is None and not open_calls.is_choice(fn):
         return fn(*args, **kwargs)

@@ -24,6 +24,7 @@ from .bound_names import (
     names,
     stores,
 )
+from .statement_texts import LOOKS_AROUND, first_line, insert, last_line, parameters_of
 from .tree_walks import own_nodes
 
 PREFIX = "_dynfix_part_"
@@ -85,17 +86,6 @@ def plan(text: str, node: ast.FunctionDef, first_line: int, line: int | None) ->
     cutter = _Cutter(text.splitlines(keepends=True), first_line, facts, node, line)
     cutter.split(node.body, parameters_of(node))
     return cutter.plan() if cutter.regions else None
-
-
-def parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Names:
-    """Names of all parameters of a function."""
-    args = node.args
-    several = (args.vararg, args.kwarg)
-    every = [*args.posonlyargs, *args.args, *args.kwonlyargs, *(arg for arg in several if arg)]
-    return frozenset(arg.arg for arg in every)
-
-
-LOOKS_AROUND = frozenset("locals vars dir eval exec globals _getframe currentframe stack".split())
 
 
 def _facts(node: ast.FunctionDef) -> Facts | None:
@@ -421,24 +411,6 @@ class _Cutter:
 
 
 _WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Subscript, ast.UnaryOp)
-
-
-def insert(lines: list[str], line: int | None, column: int | None, first: int, text: str) -> None:
-    """Put text into one of `lines`, of which the first has the number `first`."""
-    at = (line or first) - first
-    raw = lines[at].encode()
-    lines[at] = (raw[:column] + text.encode() + raw[column:]).decode()
-
-
-def first_line(stmt: ast.stmt) -> int:
-    """The line where a statement begins, its decorators included."""
-    decorators = getattr(stmt, "decorator_list", ())
-    return min([stmt.lineno, *(node.lineno for node in decorators)])
-
-
-def last_line(stmt: ast.stmt) -> int:
-    """The line where a statement ends."""
-    return stmt.end_lineno or stmt.lineno
 
 
 def _leaves_loop(body: tuple[ast.stmt, ...]) -> bool:

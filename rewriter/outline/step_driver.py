@@ -9,20 +9,18 @@ import types
 from collections.abc import Callable
 
 from .. import live_source
-from .partition import first_line
+from .statement_texts import first_line
 from .step_regions import Region, regions
-from .step_texts import BREAKS, CONTINUES, RETURNS, STOPS, Start, TrainingStep, training_step
+from .step_texts import Start, TrainingStep, training_step
+from .step_words import BREAKS, CONTINUES, DRIVER, RETURNS, STOPS
 from .tree_walks import all_nodes
 
-DRIVER = "__dynfix_step__"  # a builtin while dynrun runs; its methods: `running.step_calls.Steps`
 Register = Callable[[TrainingStep], int]
 
 
 def with_drivers(text: bytes, file: str, register: Register) -> types.CodeType | None:
     """The code of a file whose steps are driven; None where none is found, or the text is no
     Python. `register` gives the number of a step."""
-    if b".backward(" not in text:
-        return None
     try:
         tree = ast.parse(text, file)
         lines = _lines(text)

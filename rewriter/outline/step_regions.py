@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from .bound_names import Names, all_stores
-from .partition import parameters_of
+from .statement_texts import parameters_of
 from .tree_walks import all_nodes, children, own_nodes
 
 MOST_STARTS = 12

@@ -18,12 +18,11 @@ from .bound_names import (
     names,
     stores,
 )
-from .partition import LOOKS_AROUND, first_line, insert, last_line, parameters_of
+from .statement_texts import LOOKS_AROUND, first_line, insert, last_line, parameters_of
 from .step_regions import Region, Scope, clears_gradients, declared, local_names
+from .step_words import BREAKS, CONTINUES, FALLS, NOT_BOUND, RETURNS, STOPS
 from .tree_walks import all_nodes, children, own_nodes
 
-FALLS, CONTINUES, BREAKS, RETURNS, STOPS = range(5)  # STOPS: before the rest of an `if`
-NOT_BOUND = "\0not bound"  # stands for a variable that the step has not bound
 _SWALLOWS = ("suppress", "raises", "ignore", "catch", "exitstack")
 _REFUSED = (
     *(ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.NamedExpr),

@@ -8,7 +8,7 @@ from types import FunctionType
 from .. import emit, live_source
 
 
-def install(folder: str) -> None:
+def emit_source(folder: str) -> None:
     """From now on write what the rewriter makes to `folder`, which is made if it is not there."""
     os.makedirs(folder, exist_ok=True)
     written: set[tuple[int, str]] = set()

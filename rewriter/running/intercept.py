@@ -36,6 +36,7 @@ from .session import Session
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
 LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
+MANY_MADE = 8  # modules of one class that were compiled and are gone: others stay in eager
 _HOOK = "_compiled_call_impl"
 WRAPPERS = (
     "torch.nn.parallel.",
@@ -146,6 +147,7 @@ class ModuleCalls:
         self._captured_already = (torch.jit.ScriptModule, torch.fx.GraphModule)
         self._somebody_elses = _somebody_elses(torch)
         self._known: dict[int, Known] = {}
+        self._made: dict[type, list[Any]] = {}  # references to the compiled modules of a class
         self._clock = itertools.count()
         self._lock = threading.Lock()
         self._thread = threading.local()
@@ -224,7 +226,11 @@ class ModuleCalls:
         return known.entry
 
     def _compiled(self, known: "Known", module: Any) -> Callable[..., Any] | None:
-        """None, and a message, where that failed: the script goes on."""
+        """None, and a message, where that failed, or where each call has a module of its own: the
+        script goes on."""
+        if self._is_made_anew(module):
+            known.excluded = True
+            return None
         try:
             entry = self._session.compile(module)._dynfix_entry
         except Exception as error:
@@ -236,6 +242,20 @@ class ModuleCalls:
         if self._watch is not None:
             self._watch.always = True
         return entry  # type: ignore[no-any-return]
+
+    def _is_made_anew(self, module: Any) -> bool:
+        """Whether the script makes modules of this class for a few calls each."""
+        made = self._made.setdefault(type(module), [])
+        if sum(each() is None for each in made) >= MANY_MADE:
+            name = type(module).__qualname__
+            report.warn_once(
+                f"made-anew-{name}",
+                f"{name} runs in eager: the script makes it again and again, and each one would be"
+                " compiled; make it once",
+            )
+            return True
+        made.append(weakref.ref(module))
+        return False
 
     def _is_due(self, known: "Known", module: Any, args: Any, kwargs: Any) -> bool:
         background = self._session.background

@@ -15,7 +15,7 @@ from ... import (
     __getattr__ as public,
 )
 from ...runtime.pacing import SHARE, Account
-from ...runtime.run_lengths import RunLengths
+from ...runtime.stored.run_lengths import RunLengths
 from ..background import Background
 from ..config import make_options
 from . import summary

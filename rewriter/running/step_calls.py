@@ -7,6 +7,8 @@ its calls are timed against the statements in place, and the faster of the two s
 loads no torch.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import threading
@@ -14,7 +16,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import (
     # the package's lazy table: `public("compile_step")` loads torch and the compiler
@@ -22,7 +24,10 @@ from ... import (
 )
 from ...runtime import report
 from ...runtime.report import log
-from ..outline.step_texts import FALLS, NOT_BOUND, Start, TrainingStep
+from ..outline.step_words import FALLS, NOT_BOUND
+
+if TYPE_CHECKING:
+    from ..outline.step_texts import Start, TrainingStep
 
 CALLS = 8  # in place, before anything is done for a step
 STORED_CALLS = 4  # the same where its programs are expected to be stored
@@ -58,8 +63,8 @@ class _Now(threading.local):
     """Of one thread: what the last question found, and when the step in place began."""
 
     result: Result | None = None
-    site: "Site | None" = None
-    first: "Site | None" = None  # whose first run is under way
+    site: Site | None = None
+    first: Site | None = None  # whose first run is under way
     started = 0.0
     sample: Callable[[], None] | None = None
 
@@ -174,7 +179,7 @@ class Steps:
 
     # -- a step
 
-    def _choose(self, site: "Site", frame: Any) -> None:
+    def _choose(self, site: Site, frame: Any) -> None:
         try:
             for module in site.choose(frame):
                 self._claimed[id(module)] = weakref.ref(module), site
@@ -186,7 +191,7 @@ class Steps:
         assert result is not None
         return result
 
-    def _done(self, site: "Site", given: tuple[Any, ...], names: dict[str, Any]) -> Result | None:
+    def _done(self, site: Site, given: tuple[Any, ...], names: dict[str, Any]) -> Result | None:
         assert self._somebody_elses is not None
         if self._somebody_elses() or sys.modules["torch"].is_anomaly_enabled():
             return None
@@ -201,7 +206,7 @@ class Steps:
             return None
         return site.run(given, self._now)
 
-    def _is_due(self, site: "Site") -> bool:
+    def _is_due(self, site: Site) -> bool:
         background = self._session.background
         if background is None:
             return site.calls >= self._eager_calls
@@ -257,9 +262,7 @@ class Site:
         before, self._numbers = self._numbers, numbers
         self.moving.update(at for at in before.keys() & numbers.keys() if before[at] != numbers[at])
 
-    def note_start(
-        self, index: int, given: tuple[Any, ...], names: dict[str, Any]
-    ) -> "Site | None":
+    def note_start(self, index: int, given: tuple[Any, ...], names: dict[str, Any]) -> Site | None:
         """The first time the step runs: whether it could begin here. None where it never came to
         its end."""
         self._noted += 1

@@ -11,8 +11,12 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+from ... import (
+    # the package's lazy table: `public("with_drivers")` loads what looks for steps
+    __getattr__ as public,
+)
 from ...runtime.report import log
-from ..outline.step_driver import DRIVER, with_drivers
+from ..outline.step_words import DRIVER
 from . import as_python
 from .session import Session
 from .step_calls import Steps
@@ -40,8 +44,11 @@ def install(session: Session, eager_calls: int) -> None:
 
 def _code_of(steps: Steps, text: bytes, file: str) -> types.CodeType | None:
     """None also where this package is at fault: the file runs as it is."""
+    if b".backward(" not in text:
+        return None
     try:
-        return with_drivers(text, file, steps.register)
+        with_drivers: Any = public("with_drivers")
+        return with_drivers(text, file, steps.register)  # type: ignore[no-any-return]
     except Exception as error:
         log.debug("no training step is looked for in %s", file, exc_info=error)
         return None

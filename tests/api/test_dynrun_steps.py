@@ -14,7 +14,8 @@ import types
 import forked
 import pytest
 import torch
-from dynfix.rewriter.outline.step_driver import DRIVER, with_drivers
+from dynfix.rewriter.outline.step_driver import with_drivers
+from dynfix.rewriter.outline.step_words import DRIVER
 from dynfix.rewriter.running.intercept import _somebody_elses
 from dynfix.rewriter.running.step_calls import Steps
 from dynfix.rewriter.running.step_function import compiled_step

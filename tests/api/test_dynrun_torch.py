@@ -501,3 +501,14 @@ def test_the_summary_names_places_and_ways_out():
     assert "  recompiled Net: x is 2" in rest
     merged = next(line for line in rest if "merged" in line).replace("\\", "")
     assert merged == "  recompiled Net: args[0][0].head.merged (model.py:9) was False, is True"
+
+
+def test_modules_that_are_made_anew_stay_in_eager(script):
+    error, _ = script("""
+        import torch
+        for i in range(30):
+            loss_of = torch.nn.MSELoss()
+            print([loss_of(torch.ones(2), torch.zeros(2) + i).item() for _ in range(3)])
+    """)("--backend", "eager", "--eager-calls", "1", "--summary")
+    assert "MSELoss runs in eager: the script makes it again and again" in error
+    assert "dynrun: 8 functions, 8 graphs" in error

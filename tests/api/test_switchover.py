@@ -15,7 +15,7 @@ import torch
 from dynfix.rewriter import switchover as switchover_module
 from dynfix.rewriter.background import Background
 from dynfix.rewriter.switchover import AGAIN, TIMED, WARM, State, Switchover
-from dynfix.runtime import build, pacing
+from dynfix.runtime import compilers, pacing
 from dynfix.runtime.dispatch import MISS
 from dynfix.runtime.pacing import Account, Worker
 
@@ -217,13 +217,13 @@ def test_stopping_ends_a_compiler_that_runs():
 
     def job():
         try:
-            build._run(["sleep", "60"])
+            compilers.run(["sleep", "60"])
         finally:
-            left.append(set(build._running))
+            left.append(set(compilers._running))
 
     worker.submit(job)
-    wait(lambda: build._running)
-    (process,) = build._running
+    wait(lambda: compilers._running)
+    (process,) = compilers._running
     wait(lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == 19)  # `nice` sets it, then execs
     start = time.perf_counter()
     worker.stop()
@@ -399,7 +399,7 @@ def test_a_run_without_a_free_core_is_charged_for_compilers(monkeypatch):
     account = Account()
     worker = Worker(account)
     code = "x = 0\nfor i in range(3000000): x += i"
-    worker.submit(lambda: build._run([sys.executable, "-S", "-c", code]))
+    worker.submit(lambda: compilers.run([sys.executable, "-S", "-c", code]))
     wait(lambda: not worker.busy)
     worker.stop()
     assert account.lost > 0.05

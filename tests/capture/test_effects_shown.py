@@ -141,3 +141,43 @@ def test_stream_made_in_the_call_is_returned():
     compiled = dynfix.compile(body, backend="eager")
     texts = [compiled(X * k)[1].getvalue() for k in (1, 2, 3, 1)]
     assert texts == [f"{(X * k).sum().item()}\n" for k in (1, 2, 3, 1)]
+
+
+def test_what_tells_names_the_users_line_where_nothing_is_recorded():
+    """After a break, and in functions that run in parts."""
+    shown = []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            shown.append((record.filename, record.lineno, record.funcName))
+
+    def tell(x):
+        sys._getframe()
+        log.warning("a")
+        logging.getLogger("user.adapted").error("b", exc_info=True)
+        adapted.error("c", stacklevel=1)
+        log.exception("d")
+        warnings.warn("e", UserWarning, 2)
+        warnings.warn("f", stacklevel=1)
+        return x + 1
+
+    def body(x):
+        return tell(x) * 2
+
+    def places(fn):
+        shown.clear()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(4):
+                fn(X)
+        own = [w for w in told if w.category is UserWarning]
+        return [*shown, *((w.filename, w.lineno) for w in own)]
+
+    adapted = logging.LoggerAdapter(logging.getLogger("user.adapted"), {})
+    handler = Keep()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.root.addHandler(handler)
+    try:
+        assert places(dynfix.compile(body, backend="eager")) == places(body)
+    finally:
+        logging.root.removeHandler(handler)

@@ -266,7 +266,7 @@ def test_explain_and_the_break_say_what_patterns_did(written):
 
 def test_emitted_sources_show_what_patterns_made(written, tmp_path):
     folder = tmp_path / "out"
-    emit_source.install(str(folder))
+    emit_source.emit_source(str(folder))
     try:
         module, _, _ = written("y = torch.relu(x)\nif y.sum() > 1:\n    y = y + 1\nreturn y + 1")
         dynfix.compile(module.Model(), backend="eager")(ONES)

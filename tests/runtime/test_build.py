@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from dynfix.runtime import build, cache
+from dynfix.runtime import build, cache, compilers
 from dynfix.runtime.errors import BuildError
 
 if build.find_compiler() is None:
@@ -34,8 +34,8 @@ def call(path):
 
 def counting(monkeypatch):
     """Counts compiler runs."""
-    runs, original = [], build._run
-    monkeypatch.setattr(build, "_run", lambda command: runs.append(command) or original(command))
+    runs, original = [], compilers.run
+    monkeypatch.setattr(compilers, "run", lambda command: runs.append(command) or original(command))
     return runs
 
 

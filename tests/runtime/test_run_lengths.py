@@ -4,10 +4,10 @@ import time
 
 import pytest
 from dynfix.rewriter.background import Background
-from dynfix.runtime import pacing, run_lengths
+from dynfix.runtime import pacing
 from dynfix.runtime.pacing import Account
-from dynfix.runtime.run_lengths import SAFE, RunLengths
-from dynfix.runtime.stored import entries
+from dynfix.runtime.stored import entries, run_lengths
+from dynfix.runtime.stored.run_lengths import SAFE, RunLengths
 
 
 @pytest.fixture(autouse=True)

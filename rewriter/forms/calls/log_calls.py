@@ -3,6 +3,7 @@ line, with the values of that call."""
 
 import logging
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -31,14 +32,52 @@ ROOT: dict[Any, Any] = {
 }
 
 
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+_NAMES = frozenset("debug info warning error critical exception log".split())
+
+
+def looks_for_its_line(function: Any) -> bool:
+    """Whether a call of it tells the line that it stands on: one of `logging`, or
+    `warnings.warn`."""
+    if type(function) not in _FUNCTIONS:
+        return function is warnings.warn
+    return function.__name__ in _NAMES and function.__module__ == "logging"
+
+
+def at_its_line(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call, unrecorded, with the line of the user's for its own: frames of this package are
+    not counted."""
+    placed = function is warnings.warn and len(args) > _LEVEL
+    level = args[_LEVEL] if placed else kwargs.get("stacklevel", 1)
+    if type(level) is not int:
+        return function(*args, **kwargs)
+    level = _steps(level) + (sys.version_info < (3, 11) and type(function) is types.FunctionType)
+    if placed:
+        return function(*args[:_LEVEL], level, *args[_LEVEL + 1 :], **kwargs)
+    return function(*args, **{**kwargs, "stacklevel": level})
+
+
+_LEVEL = 2  # the place of `stacklevel` among the arguments of `warnings.warn`
+
+
+def _steps(level: int) -> int:
+    """The stack level, for whom the caller of this function calls, of what `level` means to the
+    user."""
+    frame: Any = sys._getframe(1)
+    wanted, steps = user_frame(frame, level), 1
+    while frame is not wanted:
+        frame, steps = frame.f_back, steps + 1
+    return steps
+
+
 def takes(function: Any) -> bool:
     """A method of Logger, bound or not, a function of `logging` that logs to the root, or
     `warnings.warn`."""
+    return looks_for_its_line(function) or (callable(function) and _known(function))
+
+
+def _known(function: Any) -> bool:
     target = getattr(function, "__func__", function)
-    return function is warnings.warn or (callable(target) and _known(target))
-
-
-def _known(target: Any) -> bool:
     try:
         return target in LEVELS or target in ROOT or target is logging.Logger.log
     except TypeError:
@@ -46,9 +85,10 @@ def _known(target: Any) -> bool:
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if kwargs.get("exc_info") or kwargs.get("stack_info"):
+    told = function is warnings.warn or _known(function)
+    if kwargs.get("exc_info") or kwargs.get("stack_info") or not told:
         rec.stop(catalogue.UNSUPPORTED, "a log record that shows an exception or a stack")
-        return function(*args, **kwargs)
+        return at_its_line(function, args, kwargs)
     if function is warnings.warn:
         return _warning(rec, *args, **kwargs)
     return _log(rec, *_normal(function, args), kwargs)

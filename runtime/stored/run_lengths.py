@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from . import cache
+from .. import cache
 
 KEPT = 3  # runs; the shortest counts
 SAFE = 0.7  # of that length is expected
