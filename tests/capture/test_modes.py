@@ -488,22 +488,3 @@ def test_torch_jit_trace_sees_operators(backend, called):
     traced = torch.jit.trace(fn, torch.ones(3))
     for x in (torch.ones(3), torch.arange(4.0)):
         assert torch.equal(traced(x), (x + 1) * x)
-
-
-@pytest.mark.parametrize("backend", ["native", "aot_eager"])
-def test_gradients_inside_a_call_without(backend):
-    """What was made before has none, at every call."""
-
-    def fn(x, y):
-        before = x * 2
-        with torch.enable_grad():
-            inside = y.detach() + x
-        return before, inside, x * 3
-
-    call = dynfix.compile(fn, backend=backend, fullgraph=True)
-    with torch.no_grad():
-        for _ in range(5):
-            x, y = torch.randn(4, requires_grad=True), torch.randn(4)
-            assert [each.requires_grad for each in call(x, y)] == [False, True, False]
-            for found, expected in zip(call(x, y), fn(x, y), strict=True):
-                torch.testing.assert_close(found, expected)
