@@ -219,3 +219,10 @@ def test_loops_of_other_kinds_stay():
     pragma = "#pragma omp simd"
     assert cpp_halves.parts(pragma, LOOP, ["const float t0 = a[i];", "b[i] = t0;"]) is None
     assert cpp_halves.parts(pragma, LOOP, ["if (x) y = from_fp16(a[i]);"]) is None
+
+
+def test_doubles_become_halves():
+    def fn(x):
+        return x.half() * 2, x.half().to(torch.int32), (x + 1).half().double(), x.bfloat16() * x
+
+    check(fn, torch.linspace(-70000, 70000, 40, dtype=torch.float64).view(5, 8))
