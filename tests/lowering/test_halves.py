@@ -240,3 +240,10 @@ def test_results_of_one_loop_are_converted_by_blocks(monkeypatch):
     (group,) = [item for item in made[0].items if isinstance(item, Group)]
     source = print_kernel(group).source
     assert len(group.nests) == 2 and not re.search(r"\b(from|to|round)_fp16\(", source)
+
+
+def test_doubles_become_halves():
+    def fn(x):
+        return x.half() * 2, x.half().to(torch.int32), (x + 1).half().double(), x.bfloat16() * x
+
+    check(fn, torch.linspace(-70000, 70000, 40, dtype=torch.float64).view(5, 8))
