@@ -384,3 +384,15 @@ def test_unit_matrices_are_loops(monkeypatch, size):
     check(lambda x: x * 2 + torch.eye(*size), torch.randn(size[0], size[-1]))
     check(lambda x: x.long() + torch.eye(*size, dtype=torch.int64), torch.randn(size[0], size[-1]))
     assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)
+
+
+def test_steps_of_a_stencil_are_stored(monkeypatch):
+    """Five reads of a step, through what is inlined, would compute it five times; two do not."""
+    made = units(monkeypatch)
+
+    def step(x):
+        return x + 0.1 * (x.roll(1, 0) + x.roll(-1, 0) + x.roll(1, 1) + x.roll(-1, 1) - 4 * x)
+
+    check(lambda x: step(step(x)), torch.randn(64, 48))
+    check(lambda x: (lambda y: y + y.roll(1, 0))((x * x + 1).exp()), torch.randn(64, 48))
+    assert [sum(len(item.nests) for item in unit.items) for unit in made] == [2, 1]
