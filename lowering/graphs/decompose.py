@@ -73,6 +73,9 @@ _KEEP = (
 )
 
 
+_SMALL_MATRIX = 1 << 12  # elements, that sums across it read from the cache
+
+
 def _is_random(overload: Any) -> bool:
     return (
         isinstance(overload, torch._ops.OpOverload)
@@ -89,6 +92,32 @@ def _biased_product(
         bias.dim() == 1 and (beta, alpha) == (1, 1) and bias.dtype in (torch.float32, torch.float64)
     )
     return torch.mm(a, b) + bias if simple and bias.device.type == "cpu" else NotImplemented
+
+
+def _thin_product(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Products of many vectors as sums and products of elements, which join what is around them:
+    the library is called for each of them, and reads and writes memory only for that. Not where a
+    large matrix lies across the sums."""
+    ones = [isinstance(size, int) and size == 1 for size in (a.shape[1], a.shape[2], b.shape[2])]
+    if a.device.type != "cpu" or a.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    if ones[1]:
+        made = a * b
+    elif ones[0] and _sums_along(b, 1):
+        made = (a.transpose(1, 2) * b).sum(1, keepdim=True)
+    elif ones[2] and _sums_along(a, 2):
+        made = (a * b.transpose(1, 2)).sum(2, keepdim=True)
+    else:
+        return NotImplemented
+    return made.clone(memory_format=torch.contiguous_format)  # in the order of the library's
+
+
+def _sums_along(x: torch.Tensor, dim: int) -> bool:
+    """Whether sums of products along the axis are as fast as the library's."""
+    rows, columns = x.shape[1:]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        return False
+    return bool(x.stride(dim) == 1) or rows * columns <= _SMALL_MATRIX
 
 
 def biased_convolution(
@@ -390,6 +419,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     if "cpu" not in drawing:
         chosen[dropout] = _dropout_on_host(chosen.get(dropout))
     chosen[aten.native_dropout_backward.default] = dropout_backward
+    chosen[aten.bmm.default] = _thin_product
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward
     chosen.update(POOLING)

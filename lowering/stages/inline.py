@@ -7,7 +7,8 @@ stays where the program put it, so the result does not depend on what was inline
 """
 
 from collections import Counter
-from collections.abc import Collection, Container
+from collections.abc import Container, Mapping
+from math import prod
 
 from .. import sizes
 from ..ir import (
@@ -25,7 +26,7 @@ from ..ir import (
 )
 from ..lowerings.value_builders import const, op
 from ..ops import OPS
-from ..poly import hint
+from ..poly import Size, hint
 from ..sizes import Atom, Axis, Index
 from ..unit import Item, Unit
 from .axes import canonical, points
@@ -34,6 +35,7 @@ CHEAP = 6  # a value that costs no more may be computed at every read
 NARROW = 8  # times smaller than what is computed: such a buffer costs little to read again
 MOST_NARROW = 4
 TWICE = 40  # and one that costs no more, in two nests
+OFTEN = 2  # times that it may be computed by what has been inlined into one nest
 MOST_VALUES = 160  # of one nest: keeps compile time and registers in bounds
 MOST_LOADS = 14
 
@@ -55,26 +57,36 @@ def inline(unit: Unit) -> Unit:
         nest = _inline_into(item, available, items)
         buffer = nest.stores[0].buffer
         moves = buffer in narrowed and _is_value(nest)
-        if buffer not in kept and (moves or _inlinable(nest, readers.get(buffer, ()))):
+        if buffer not in kept and (moves or _inlinable(nest, readers.get(buffer, {}))):
             available[buffer] = nest
         else:
             items.append(nest)
     return unit.replace(items=tuple(items))
 
 
-def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, dict[Nest, None]]:
-    """Nests that will read each buffer after inlining: one that is computed in its only reader
-    reads nothing by itself (`x * sigmoid(x)` reads x once)."""
-    readers: dict[Buffer, dict[Nest, None]] = {}
+def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, dict[Nest, int]]:
+    """Nests that will read each buffer after inlining, and at how many points: one that is computed
+    in its only reader reads nothing by itself (`x * sigmoid(x)` reads x once, `x.roll(1) +
+    x.roll(2)` twice)."""
+    readers: dict[Buffer, dict[Nest, set[tuple[Index, tuple[Size, ...]]]]] = {}
     for item in reversed(unit.items):
         if not isinstance(item, Nest):
             continue
         own = readers.get(item.stores[0].buffer, {})
         joins = len(own) == 1 and _is_value(item) and item.stores[0].buffer not in kept
         final = next(iter(own)) if joins else item
+        shape = item.space + item.inner
+        whole = sizes.linear(item.axes, sizes.contiguous_strides(shape))
         for load in nest_loads(item):
-            readers.setdefault(load.buffer, {})[final] = None
-    return readers
+            all_of_it = load.index is whole and prod(shape) == load.buffer.size
+            place = (sizes.ZERO, (load.buffer.size,)) if all_of_it else (load.index, shape)
+            readers.setdefault(load.buffer, {}).setdefault(final, set()).add(place)
+    return {
+        buffer: {
+            nest: sum(hint(prod(shape)) for _, shape in places) for nest, places in own.items()
+        }
+        for buffer, own in readers.items()
+    }
 
 
 def _narrowed(unit: Unit) -> set[Buffer]:
@@ -108,18 +120,19 @@ def cost(nest: Nest) -> int:
     return sum(OPS[value.name].cost for value in store_values(nest) if isinstance(value, Op))
 
 
-def _inlinable(nest: Nest, readers: Collection[Nest]) -> bool:
+def _inlinable(nest: Nest, readers: Mapping[Nest, int]) -> bool:
+    """readers: with how many elements of the buffer each will have read, by itself and by what is
+    inlined into it, some of them more than once."""
     if not _is_value(nest):
         return False
     count = hint(points(nest))
     loads = nest.loads
-    evaluations = max(
-        (_evaluations(nest.stores[0].buffer, reader) for reader in readers), default=0
-    )
+    buffer = nest.stores[0].buffer
+    evaluations = max((_evaluations(buffer, reader) for reader in readers), default=0)
     cheap = len(loads) <= MOST_NARROW and cost(nest) <= CHEAP
     if cheap and len(loads) <= 2:
         return True
-    if evaluations > count:
+    if evaluations > count or max(readers.values(), default=0) > OFTEN * count:
         return False
     wide = sum(hint(load.buffer.size) * NARROW > count for load in loads)
     if cheap and wide <= 1:
@@ -128,9 +141,9 @@ def _inlinable(nest: Nest, readers: Collection[Nest]) -> bool:
 
 
 def _evaluations(buffer: Buffer, reader: Nest) -> int:
-    """How many elements of the buffer the nest reads, some of them more than once."""
+    """How many elements of the buffer the nest itself reads, some of them more than once."""
     places = {load.index for load in reader.loads if load.buffer is buffer}
-    return hint(points(reader)) * max(1, len(places))  # 0: through what it has inlined
+    return hint(points(reader)) * max(1, len(places))
 
 
 def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -> Nest:

@@ -3,25 +3,23 @@ gets two axes again."""
 
 from collections.abc import Sequence
 
-from ..ir import Buffer, Group, Nest, accesses
+from ..ir import Buffer, Group, Nest, accesses, part_height
 from ..poly import is_known
 from ..sizes import Axis, Index, coefficient
 from ..stages.axes import divisor_of, split_axis
 
 
 def without_divisions(group: Group) -> Group:
-    """The group with the last axis split wherever an index divides it exactly: that of the space if
-    all nests are pointwise over it, else the inner one of each pointwise nest."""
-    if any(nest.inner or nest.is_reduction for nest in group.nests):
-        return Group(group.name, group.space, tuple(map(_inner_split, group.nests)))
-    while group.space and all(not nest.inner and not nest.is_reduction for nest in group.nests):
-        last = group.nests[0].axes[-1]
+    """The group with the last axis of the space split wherever an index divides it exactly, and the
+    inner one of each pointwise nest."""
+    while group.space and part_height(group.nests) is None:
+        last = group.nests[0].axes[len(group.space) - 1]
         divisor = divisor_of(group.nests, last)
         if divisor is None:
-            return group
+            break
         nests = tuple(split_axis(nest, last, divisor) for nest in group.nests)
         group = Group(group.name, nests[0].space, nests)
-    return group
+    return Group(group.name, group.space, tuple(map(_inner_split, group.nests)))
 
 
 def _inner_split(nest: Nest) -> Nest:

@@ -396,3 +396,15 @@ def test_floats_by_way_of_integers(dtype, wide):
         return torch.copysign(torch.ones_like(back), back), back * 0.25, (x.to(wide) + 1).to(dtype)
 
     check_elements(fn, torch.cat([values(dtype), values(dtype) * 1e9]))
+
+
+def test_steps_of_a_stencil_are_stored(monkeypatch):
+    """Five reads of a step, through what is inlined, would compute it five times; two do not."""
+    made = units(monkeypatch)
+
+    def step(x):
+        return x + 0.1 * (x.roll(1, 0) + x.roll(-1, 0) + x.roll(1, 1) + x.roll(-1, 1) - 4 * x)
+
+    check(lambda x: step(step(x)), torch.randn(64, 48))
+    check(lambda x: (lambda y: y + y.roll(1, 0))((x * x + 1).exp()), torch.randn(64, 48))
+    assert [sum(len(item.nests) for item in unit.items) for unit in made] == [2, 1]

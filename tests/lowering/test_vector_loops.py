@@ -124,3 +124,17 @@ def test_numbers_kept_within_limits(left_scalar):
 
     check(fn, torch.randn(64, 256) * 9)
     assert left_scalar() == []
+
+
+def test_sums_over_a_merged_space_divide_nothing(monkeypatch):
+    """Rows and columns of a product are one axis of its result, and two where they are read."""
+    made = units(monkeypatch)
+
+    def fn(a, w):
+        return (a[:, None] * w.mT.expand(50, 64, 48)).contiguous().view(3200, 48).sum(-1)
+
+    check(fn, torch.randn(50, 48), torch.randn(48, 64))
+    (group,) = [item for item in made[0].items if isinstance(item, Group)]
+    assert group.space == (3200,)
+    source = cpp.print_kernel(group).source
+    assert "/ 64u" not in source and "% 64u" not in source
