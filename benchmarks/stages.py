@@ -1,9 +1,10 @@
-"""CPU seconds of every stage from a graph to printed C++ source, for graphs of four kinds.
+"""CPU seconds of every stage from a graph to printed C++ source, for graphs of five kinds.
 
-    python benchmarks/stages.py [--nodes 1000 10000] [--kinds chain norms layers independent]
+    python benchmarks/stages.py [--nodes 1000 10000] [--kinds chain norms …]
 
-A chain of pointwise operators, layer norms one after another, transformer layers, and operators
-that share nothing. The compiler is not called.
+A chain of pointwise operators, layer norms one after another, transformer layers, operators that
+share nothing, and updates of many parameters, each with a gradient that was made long before. The
+compiler is not called.
 """
 
 import argparse
@@ -66,11 +67,31 @@ def independent(count: int) -> Callable[..., object]:
     return run
 
 
+def updates(count: int) -> Callable[..., object]:
+    def run(x: torch.Tensor, *held: torch.Tensor) -> torch.Tensor:
+        params, moments = held[:count], held[count:]
+        gradients = []
+        for param in params:
+            x = torch.tanh(x @ param)
+            gradients.append(x.mT @ x)
+        new = []
+        for moment, gradient in zip(moments, gradients, strict=True):
+            new.append(moment * 0.9 + gradient * 0.1)
+        steps = [each / (each.abs().sqrt() + 1e-8) for each in new]
+        for param, moment, value, step in zip(params, moments, new, steps, strict=True):
+            moment.copy_(value)
+            param.copy_(param - step * 0.01)
+        return x
+
+    return run
+
+
 KINDS: dict[str, Callable[[int], Kind]] = {
     "chain": lambda n: (chain(n), n, [torch.randn(64, 64), torch.randn(64, 64)]),
     "norms": lambda n: (norms(n // 9), n, [torch.randn(64, 64), torch.randn(64, 64)]),
     "layers": lambda n: (layers(n // 55), n, [torch.randn(2, 64, 64), torch.randn(64, 64)]),
     "independent": lambda n: (independent(n // 3), n, [torch.randn(k, 64) for k in range(1, 65)]),
+    "updates": lambda n: (updates(n // 15), n, [torch.randn(8, 8) for _ in range(1 + n // 15 * 2)]),
 }
 
 

@@ -1,14 +1,18 @@
 """Cold and warm starts of small models (Llama of 4 layers, BERT, T5): processor seconds of a fresh
 process from the made model to the end of its second call, dynfix.compile and torch.compile.
 
-    python benchmarks/start.py [--rounds N] [--what forward training] [--models llama bert t5]
+    python benchmarks/start.py [--rounds N] [--what forward training step] [--models llama bert t5]
 
-`--backend aot_eager`: capture and AOTAutograd alone, without kernels.
+`--what step`: forward, loss, backward and AdamW in one function given to dynfix.compile, to the end
+of the third call (the first makes the optimizer's state); torch.compile is given the model and the
+optimizer's step. `--layers N` instead of 4. `--backend aot_eager`: capture and AOTAutograd alone,
+without kernels.
 
 Cold: with an empty cache folder. Warm: the same program once more. Seconds are the process's and
 its compilers' (user and system), without importing torch and transformers and making the model;
-`parts` splits dynfix's. Compilers work one at a time (TORCHINDUCTOR_COMPILE_THREADS=1), since
-seconds of workers that outlive the measurement would be missed.
+of them `build` are the C++ compiler's. Compilers work one at a time
+(TORCHINDUCTOR_COMPILE_THREADS=1), since seconds of workers that outlive the measurement would be
+missed.
 """
 
 import argparse
@@ -31,14 +35,14 @@ def processor() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def llama():
+def llama(layers):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=1024,
         hidden_size=256,
         intermediate_size=688,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=4,
         max_position_embeddings=512,
@@ -47,21 +51,21 @@ def llama():
     return LlamaForCausalLM(config), {}
 
 
-def bert():
+def bert(layers):
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
         vocab_size=1024,
         hidden_size=256,
         intermediate_size=1024,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         max_position_embeddings=512,
     )
     return BertForMaskedLM(config), {}
 
 
-def t5():
+def t5(layers):
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
@@ -70,7 +74,7 @@ def t5():
         d_model=256,
         d_kv=32,
         d_ff=1024,
-        num_layers=4,
+        num_layers=layers,
         num_heads=8,
         use_cache=False,
     )
@@ -82,46 +86,81 @@ def t5():
 MODELS = {"llama": llama, "bert": bert, "t5": t5}
 
 
-def started(compiler: str, what: str, name: str, backend: str | None) -> dict[str, float]:
-    """In the process that is measured: seconds of loading the compiler, and of two calls."""
+def started(arguments: argparse.Namespace) -> dict[str, float]:
+    """In the process that is measured: seconds of loading the compiler, and of each call."""
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model, given = MODELS[name]()
-    model.train(what == "training")
+    what = arguments.what[0]
+    model, given = MODELS[arguments.models[0]](arguments.layers)
+    model.train(what != "forward")
     tokens = torch.randint(1024, (4, 64))
     given = {"input_ids": tokens, **given}
-    if what == "training":
+    if what != "forward":
         given["labels"] = given.get("decoder_input_ids", tokens)
-    options = {} if backend is None else {"backend": backend}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3) if what == "training" else None
+    options = {} if arguments.backend is None else {"backend": arguments.backend}
     marks = [(processor(), time.perf_counter())]
-    if compiler == "dynfix":
-        import dynfix
-
-        compiled = dynfix.compile(model, **options)
+    if arguments.one == "dynfix":
+        from dynfix import compile as compiler
     else:
-        compiled = torch.compile(model, **options)
+        from torch import compile as compiler
+    whole = what == "step" and arguments.one == "dynfix"
+    call = CALLS[what](model if whole else compiler(model, **options), given, compiler)
+    call = compiler(call, **options) if whole else call
     marks.append((processor(), time.perf_counter()))
-    for _ in range(2):
-        _step(compiled, given, optimizer)
+    names = ("load", "first", "second", "third")[: 4 if what == "step" else 3]
+    for _ in names[1:]:
+        call()
         marks.append((processor(), time.perf_counter()))
-    names = ("load", "first", "second")
     found = {n: b[0] - a[0] for n, a, b in zip(names, marks, marks[1:], strict=False)}
+    times = os.times()
+    found |= {"build": times.children_user + times.children_system}
     return found | {"all": marks[-1][0] - marks[0][0], "clock": marks[-1][1] - marks[0][1]}
 
 
-def _step(compiled, given, optimizer) -> None:
+def forward(model, given, compiler):
     import torch
 
-    if optimizer is None:
-        with torch.no_grad():
-            compiled(**given)
-        return
-    optimizer.zero_grad()
-    compiled(**given).loss.backward()
-    optimizer.step()
+    @torch.no_grad()
+    def call():
+        model(**given)
+
+    return call
+
+
+def training(model, given, compiler):
+    import torch
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def call():
+        optimizer.zero_grad()
+        model(**given).loss.backward()
+        optimizer.step()
+
+    return call
+
+
+def step(model, given, compiler):
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    update = optimizer.step
+    if compiler is torch.compile:
+        update = compiler(update)
+
+    def call():
+        loss = model(**given).loss
+        loss.backward()
+        update()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return call
+
+
+CALLS = {"forward": forward, "training": training, "step": step}
 
 
 def process(compiler: str, folder: str, options: list[str]) -> dict[str, float]:
@@ -147,26 +186,23 @@ def as_installed() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--what", nargs="*", default=["forward", "training"])
+    parser.add_argument("--what", nargs="*", choices=CALLS, default=[*CALLS])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compilers", nargs="*", default=list(COMPILERS))
     parser.add_argument("--models", nargs="*", choices=MODELS, default=["llama"])
     parser.add_argument("--backend")
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(_one(arguments)))
+        print(json.dumps(started(arguments)))
         return
     as_installed()
     for model in arguments.models:
         for what in arguments.what:
-            options = ["--models", model, "--what", what]
+            options = ["--models", model, "--what", what, "--layers", str(arguments.layers)]
             options += ["--backend", arguments.backend] if arguments.backend else []
             print_rows(f"{model} {what}", arguments.compilers, arguments.rounds, options)
-
-
-def _one(arguments: argparse.Namespace) -> dict[str, float]:
-    return started(arguments.one, arguments.what[0], arguments.models[0], arguments.backend)
 
 
 def print_rows(title: str, compilers: list[str], rounds: int, options: list[str]) -> None:

@@ -26,7 +26,7 @@ watchers: list[Watcher] = []  # told of each function that is rewritten, and wha
 _lock = threading.Lock()
 # By identity: code objects compare by value, and equal ones may stand in different files.
 _done: dict[int, tuple["weakref.ref[CodeType]", CodeType | NotRewritable]] = {}
-_rewritten: dict[int, "weakref.ref[CodeType]"] = {}
+rewritten_codes: dict[int, "weakref.ref[CodeType]"] = {}
 _around: dict[int, "weakref.ref[CodeType]"] = {}  # of what is nested: the user's outer code
 
 
@@ -102,7 +102,7 @@ def operators_of(fn: FunctionType) -> Any:
 
 def is_rewritten(code: CodeType) -> bool:
     """Whether a code object, outer or nested, came out of the rewriter."""
-    known = _rewritten.get(id(code))
+    known = rewritten_codes.get(id(code))
     return known is not None and known() is code
 
 
@@ -206,7 +206,7 @@ def _convert(found: live_source.Source) -> str:
 def _remember(code: CodeType) -> None:
     """Note the code object and those nested in it as rewritten; class bodies, and what is in them,
     are not."""
-    _rewritten[id(code)] = weakref.ref(code, _forget(_rewritten, id(code)))
+    rewritten_codes[id(code)] = weakref.ref(code, _forget(rewritten_codes, id(code)))
     for const in code.co_consts:
         if isinstance(const, CodeType) and const.co_flags & 0x1:  # CO_OPTIMIZED: not a class body
             _remember(const)

@@ -6,27 +6,34 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 _ENTRY_FILE = os.path.join("dynfix", "rewriter", "module_class.py")
-_is_rewritten: list[Callable[[types.CodeType], bool]] = []
+Codes = Mapping[int, Callable[[], types.CodeType | None]]
+_rewritten: list[Codes] = [{}]
 
 
-def use(is_rewritten: Callable[[types.CodeType], bool]) -> None:
-    """Tell how rewritten code is known; the rewriter calls this once."""
-    _is_rewritten[:] = [is_rewritten]
+def use(rewritten: Codes) -> None:
+    """Tell which code is rewritten, by its identity; the rewriter calls this once."""
+    _rewritten[:] = [rewritten]
+
+
+def _is_rewritten(code: types.CodeType) -> bool:
+    known = _rewritten[0].get(id(code))
+    return known is not None and known() is code
 
 
 def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
     """(file, line, source line) of the innermost rewritten frame outside torch, else of the
     innermost rewritten frame."""
-    inner = None
+    inner, known = None, _rewritten[0].get  # asked of some thirty frames for each operator
     while frame is not None:
         code = frame.f_code
-        if _is_rewritten and _is_rewritten[0](code) and not _is_entry(code):
+        found = known(id(code))
+        if found is not None and found() is code and not _is_entry(code):
             here = (code.co_filename, frame.f_lineno)
             inner = inner or here
             if f"{os.sep}torch{os.sep}" not in code.co_filename:
@@ -71,7 +78,7 @@ def reached_lines(frame: types.FrameType | None) -> tuple[Reached, ...]:
     found = []
     while frame is not None:
         code = frame.f_code
-        if _is_rewritten and _is_rewritten[0](code):
+        if _is_rewritten(code):
             local = locals_of(frame)
             owner = local.get(code.co_varnames[0]) if code.co_argcount else None
             known = id(owner) if isinstance(owner, torch.nn.Module) else 0

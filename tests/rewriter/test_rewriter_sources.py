@@ -264,10 +264,10 @@ def test_dead_code_objects_are_forgotten(tmp_path):
         return emit.rewrite(module.f, Forms)()
 
     gc.collect()
-    before = len(emit._done), len(emit._rewritten)
+    before = len(emit._done), len(emit.rewritten_codes)
     assert [once(n) for n in range(5)] == list(range(5))
     gc.collect()
-    assert (len(emit._done), len(emit._rewritten)) <= (before[0] + 1, before[1] + 1)
+    assert (len(emit._done), len(emit.rewritten_codes)) <= (before[0] + 1, before[1] + 1)
 
 
 def test_rewritten_source_is_readable():
