@@ -135,13 +135,30 @@ def compiler() -> Callable[..., Any]:
     it."""
     with imports():
         joint = importlib.import_module("..lowering.joint", __package__)
+    _leave_bars_unwatched()
     return joint.compile_graph  # type: ignore[no-any-return]
+
+
+def _leave_bars_unwatched() -> None:
+    """Have `torch.fx.Interpreter` make no bar of tqdm's where none is shown: the first one starts a
+    thread that watches bars, for good, which the program would see among its own."""
+    interpreter: Any = torch.fx.interpreter
+    shown, unseen = interpreter.tqdm, torch.hub._Faketqdm
+    if shown is unseen or hasattr(shown, "shown"):
+        return
+
+    def bar(*args: Any, **kwargs: Any) -> Any:
+        return (unseen if kwargs.get("disable") else shown)(*args, **kwargs)
+
+    bar.shown = shown  # type: ignore[attr-defined]
+    interpreter.tqdm = bar
 
 
 def _aot_eager(
     gm: torch.fx.GraphModule, example_inputs: list[Any], options: Options
 ) -> Callable[..., Any]:
     module = importlib.import_module("..lowering.aot_eager", __package__)
+    _leave_bars_unwatched()
     return module.aot_eager(gm, example_inputs, options)  # type: ignore[no-any-return]
 
 

@@ -102,7 +102,9 @@ class FileView:
 
     def torch(self, node):
         """(the name of torch at `node`, imports that a fix must add), or None where a local name
-        hides it, or the file can be loaded without torch."""
+        hides it, or the file can be loaded without torch, or changes what is in it."""
+        if self.names.patches_torch:
+            return None
         name = self.names.torch()
         if name is None:
             taken = self.names.bound | self.names.shadowed

@@ -138,6 +138,11 @@ class Names:
         return next(iter(found), "")
 
     @property
+    def patches_torch(self):
+        """Whether the file puts functions of its own in the place of torch's."""
+        return any(p.startswith("torch.") and p.count(".") == 1 for p in self.patched)
+
+    @property
     def loads_torch(self):
         """Whether importing the file surely imports torch."""
         return any(full.split(".")[0] == "torch" for full in self.top.values())

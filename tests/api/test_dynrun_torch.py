@@ -512,3 +512,14 @@ def test_modules_that_are_made_anew_stay_in_eager(script):
     """)("--backend", "eager", "--eager-calls", "1", "--summary")
     assert "MSELoss runs in eager: the script makes it again and again" in error
     assert "dynrun: 8 functions, 8 graphs" in error
+
+
+def test_compiling_leaves_no_threads_of_others(script):
+    pytest.importorskip("tqdm")
+    script("""
+        import threading, torch
+        layer = torch.nn.Linear(4, 4)
+        for _ in range(3):
+            layer(torch.ones(2, 4)).sum().backward()
+        print([t.name for t in threading.enumerate() if not t.name.startswith("dynfix")])
+    """)("--backend", "aot_eager", "--eager-calls", "1")
