@@ -429,7 +429,7 @@ def test_numbers_of_the_standard_library():
 def test_classes_made_in_the_call():
     def program(x, n):
         class Local:
-            shared = [n]
+            shared = [n]  # noqa: RUF012
             k = n
 
             def __init__(self):
