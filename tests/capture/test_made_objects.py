@@ -416,7 +416,8 @@ def test_numbers_of_the_standard_library():
     def program(x, n):
         third, exact = fractions.Fraction(n, 3), decimal.Decimal(n) / 4
         days = datetime.timedelta(days=n).days
-        return x * float(third), third == 1, str(third), str(exact), x + days
+        queue = collections.deque([1, n, 3], n), collections.deque("abc", maxlen=n - 1)
+        return x * float(third), third == 1, str(third), str(exact), x + days, queue
 
     same(lambda: program, *[(X, n) for n in (2, 3, 4, 5, 2)])
 

@@ -12,6 +12,7 @@ import torch
 
 from ... import catalogue
 from ...capture.nested import settle_in
+from ...capture.numbers import scalars
 from ...capture.trace import Recorder
 from .. import attribute_ops, c_calls, items
 from ..lookup import guard_classes, is_stable, on_class
@@ -56,18 +57,23 @@ def _by_c(rec: Recorder, cls: Any, init: Any, args: Args, kwargs: Kwargs) -> Any
     generated = isinstance(init, types.FunctionType)
     if generated and hasattr(cls, "__dataclass_fields__"):
         return _initialised(rec, cls, init, args, kwargs)
+    generated |= isinstance(_function(on_class(cls, "__new__")), types.FunctionType)
     if generated or issubclass(cls, _KEEPING):
         return cls(*args, **kwargs)
+    if issubclass(cls, _FILLED):
+        settled = {name: _settled_number(value) for name, value in kwargs.items()}
+        return cls(*map(_settled_number, args), **settled)
     return cls(*settle_in(args), **settle_in(kwargs))
 
 
+def _settled_number(value: Any) -> Any:
+    """A number of its own is read (how long a deque may be); those in a container are kept."""
+    return settle_in(value) if type(value) in scalars.TRACED else value
+
+
+_FILLED = (list, tuple, set, frozenset, collections.deque)
 _KEEPING = (
-    list,
-    tuple,
     dict,
-    set,
-    frozenset,
-    collections.deque,
     BaseException,
     functools.partial,
     types.SimpleNamespace,
