@@ -292,11 +292,19 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
     if type(obj) is types.CellType:
         outside = recorder.known.holds_cell(obj) or recorder.rewriter.holds_operators(obj)
         return Const(obj) if outside else None
+    if may_be_made(recorder, obj):
+        raise CannotRebuild("a class that the call makes is returned or kept, or an object of it")
     if isinstance(obj, BY_IDENTITY) and not _is_made(recorder, obj):
         return Const(obj)
     if isinstance(obj, types.FunctionType) and not recorder.rewriter.made_in_call(recorder, obj):
         raise CannotRebuild("a function that is not rewritten is made in the call and kept")
     return None
+
+
+def may_be_made(recorder: Recorder, obj: Any) -> bool:
+    """Whether a class statement that ran in the call has given such a class; each call has its
+    own."""
+    return isinstance(obj, type) and obj.__qualname__.startswith(tuple(recorder.class_scopes))
 
 
 def _is_made(recorder: Recorder, obj: Any) -> bool:

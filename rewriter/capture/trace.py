@@ -51,6 +51,7 @@ class Recorder(ReadRecorder):
         self.flags_read: set[library_flags.Question] = set()
         self.index_mode: Any = None  # how vmap wants tensors to be indexed
         self.versions: dict[Value, Any] = {}  # of inputs that Python asked for
+        self.class_scopes: set[str] = set()  # how names of classes begin that the call makes
         self.made_parameters: list[Value] = []
         self.name_holders: dict[int, Any] = {}
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own

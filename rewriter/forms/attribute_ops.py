@@ -26,6 +26,7 @@ from .. import catalogue
 from ..capture.effects import Effect, constant, dress
 from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars
+from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
 from . import data_stores, items
 from .calls import gradients, host_calls, log_calls
@@ -152,6 +153,8 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
     except AttributeError:
         _guard_absence(rec, obj, name)
         raise
+    if isinstance(value, list | dict | set) and may_be_made(rec, obj):
+        rec.stop(catalogue.UNSUPPORTED, f"{name} of a class that the call makes")
     if name == "__dict__" and not rec.rewriter.made_in_call(rec, obj):
         rec.known.register(value, InstDict(Obj(obj, getattr(obj, "__name__", "?"))))
         return value

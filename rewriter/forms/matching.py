@@ -98,9 +98,15 @@ def _check_methods(rec: Recorder, obj: Any, attributes: tuple[str, ...]) -> None
     guard_bases(rec, cls)
 
 
-def class_body(rec: Recorder, reads: tuple[Callable[[], Any], ...], computes: bool) -> None:
+def class_body(
+    rec: Recorder,
+    fn: types.FunctionType,
+    reads: tuple[Callable[[], Any], ...],
+    computes: bool,
+) -> None:
     """A class statement: the names that its body reads are guarded as they are read; a body that
     computes with anything but constants and what libraries hold for good ends the recording."""
+    rec.class_scopes.add(f"{fn.__qualname__}.<locals>.")
     for read in reads:
         try:
             value = settle_in(read())

@@ -296,7 +296,7 @@ class Forms:
         """A class statement follows, whose body reads these names."""
         rec = recorder()
         if rec is not None:
-            rec.safely(lambda: matching.class_body(rec, reads, computes), lambda: None)
+            rec.safely(lambda: matching.class_body(rec, self.fn, reads, computes), lambda: None)
         return ()
 
     def imported(self, module: str, level: int, *names: tuple[str, Any]) -> None:

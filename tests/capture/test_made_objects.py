@@ -3,8 +3,12 @@ and a call that raises leaves what eager leaves."""
 
 import collections
 import copy
+import dataclasses
 import datetime
+import decimal
+import fractions
 import functools
+import typing
 
 import dynfix
 import pytest
@@ -349,3 +353,96 @@ def test_finalizers():
         return Case(fn=f, watch=lambda: log)
 
     same(make, *[(X, n) for n in (1, 2, 2, 3, 1)])
+
+
+class Pooled:
+    pool: typing.ClassVar[dict] = {}
+
+    def __new__(cls, name):
+        if name not in cls.pool:
+            cls.pool[name] = super().__new__(cls)
+            cls.pool[name].asked = 0
+        cls.pool[name].asked += 1
+        return cls.pool[name]
+
+
+class Metres(float):
+    def __new__(cls, value, unit="m"):
+        made = super().__new__(cls, value * 2)
+        made.unit = unit
+        return made
+
+
+@dataclasses.dataclass
+class Noted:
+    a: object
+    count = 0
+
+    def __new__(cls, a):
+        Noted.count += 1
+        return super().__new__(cls)
+
+
+def test_new_without_init():
+    def make():
+        Pooled.pool, Noted.count = {}, 0
+
+        def f(x, n, name):
+            pooled, metres = Pooled(name), Metres(n, unit="km")
+            return x * pooled.asked + Noted(n).a, Pooled(name) is pooled, metres, metres.unit
+
+        def watch():
+            return {name: each.asked for name, each in Pooled.pool.items()}, Noted.count
+
+        return Case(fn=f, watch=watch)
+
+    for backend in ("eager", "native"):
+        outcomes = []
+        for compiled in (False, True):
+            case = make()
+            fn = dynfix.compile(case.fn, backend=backend) if compiled else case.fn
+            steps = [(1, "a"), (2, "a"), (3, "b"), (2, "a"), (4, "c")]
+            results = [(fn(X, n, name), case.watch()) for n, name in steps]
+            outcomes.append(
+                [
+                    (y.tolist(), same, float(m), type(m), u, seen)
+                    for (y, same, m, u), seen in results
+                ]
+            )
+        assert outcomes[0] == outcomes[1]
+
+
+def test_numbers_of_the_standard_library():
+    def program(x, n):
+        third, exact = fractions.Fraction(n, 3), decimal.Decimal(n) / 4
+        days = datetime.timedelta(days=n).days
+        queue = collections.deque([1, n, 3], n), collections.deque("abc", maxlen=n - 1)
+        return x * float(third), third == 1, str(third), str(exact), x + days, queue
+
+    same(lambda: program, *[(X, n) for n in (2, 3, 4, 5, 2)])
+
+    def of_sizes(x):
+        return program(x, x.shape[0])
+
+    same(lambda: of_sizes, *[(torch.arange(n) + 1.0,) for n in (2, 3, 4, 5, 2)])
+
+
+def test_classes_made_in_the_call():
+    def program(x, n):
+        class Local:
+            shared = [n]  # noqa: RUF012
+            k = n
+
+            def __init__(self):
+                self.shared.append(x)
+
+        made = Local(), Local()
+        return len(Local.shared), Local.shared, type(made[0]) is type(made[1]), made[0].k, made[0]
+
+    compiled = dynfix.compile(program, backend="eager")
+    seen = []
+    for n in (1, 2, 2, 3, 3):
+        count, shared, one_class, k, made = compiled(X, n)
+        assert (count, shared[0], one_class, k, type(type(made).k)) == (3, n, True, n, int)
+        seen.append((shared, type(made)))
+    assert len({id(shared) for shared, _ in seen}) == len({cls for _, cls in seen}) == 5

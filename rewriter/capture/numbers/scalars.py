@@ -347,6 +347,10 @@ class _Strip:
             obj.__setstate__((*map(self, parts), vars(obj)))  # type: ignore[attr-defined]
         if isinstance(obj, BaseException):
             obj.args = self(obj.args)
+        if "<locals>" in type(obj).__qualname__:  # a class that the call may have made
+            for name, value in list(vars(type(obj)).items()):
+                if type(value) in TRACED:
+                    setattr(type(obj), name, plain(value))
         attributes = getattr(obj, "__dict__", None)
         if type(attributes) is dict:
             self._items(attributes, list(attributes.items()))

@@ -389,6 +389,11 @@ def _new_tuple(rec: Recorder, cls: Any, *iterable: Any) -> Any:
     return tuple.__new__(cls, *(tuple(iteration.over(rec, part)) for part in iterable))
 
 
+def _new_value(new: Callable[..., Any]) -> Callable[..., Any]:
+    """`float.__new__`, by which subclasses make their objects."""
+    return lambda rec, cls, *args, **kwargs: new(cls, *settle_in(args), **settle_in(kwargs))
+
+
 def _exc_info(rec: Recorder) -> Any:
     if sys.exc_info() != (None, None, None):
         rec.stop(catalogue.UNSUPPORTED, "sys.exc_info() while an exception is handled")
@@ -438,6 +443,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     tuple.__new__: _new_tuple,
+    **{
+        kind.__new__: _new_value(kind.__new__)
+        for kind in (int, float, complex, str, bytes, list, dict, set)
+    },
     sys.exc_info: _exc_info,
     collections._count_elements: _count_elements,  # type: ignore[attr-defined]
     sys.getrecursionlimit: _of_process(recursion_limit),

@@ -1,12 +1,18 @@
 """Objects made while recording: `__new__` as it is, `__init__` rewritten where it is Python with
 source."""
 
+import collections
 import dataclasses
+import functools
 import inspect
 import types
 from typing import Any
 
+import torch
+
 from ... import catalogue
+from ...capture.nested import settle_in
+from ...capture.numbers import scalars
 from ...capture.trace import Recorder
 from .. import attribute_ops, c_calls, items
 from ..lookup import guard_classes, is_stable, on_class
@@ -28,24 +34,66 @@ def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
         # nobody else may hold the object, and who lets go of it last is not seen
         rec.stop(catalogue.UNSUPPORTED, f"{cls.__qualname__}.__del__ is called by C code")
     new, init = on_class(cls, "__new__"), on_class(cls, "__init__")
-    if isinstance(init, types.FunctionType):
-        guard_classes(rec, cls, "__init__")
-    if not isinstance(init, types.FunctionType) or _is_generated(cls, init):
-        items.guard_arguments(rec, args, kwargs)
-        guard_classes(rec, cls, "__post_init__")
-        if dataclasses.is_dataclass(cls) and isinstance(init, types.FunctionType):
-            return _initialised(rec, cls, init, args, kwargs)
-        return cls(*args, **kwargs)
+    for name, found in (("__new__", _function(new)), ("__init__", init)):
+        if isinstance(found, types.FunctionType):
+            guard_classes(rec, cls, name)
+    written = isinstance(init, types.FunctionType) and not _is_generated(cls, init)
+    if not written and not _is_written(new):
+        return _by_c(rec, cls, init, args, kwargs)
     made = _new(rec, cls, new, args, kwargs)
-    if isinstance(made, cls):
+    if isinstance(made, cls) and written:
         answer = rec.call(init, (made, *args), kwargs)
         if answer is not None:
             c_calls.given(rec, type, made, "__init__", answer)
+    elif isinstance(made, cls) and init is not object.__init__:
+        init(made, *settle_in(args), **settle_in(kwargs))
     return made
 
 
+def _by_c(rec: Recorder, cls: Any, init: Any, args: Args, kwargs: Kwargs) -> Any:
+    """By code that is C's, or generated. What it does not just keep, it reads."""
+    items.guard_arguments(rec, args, kwargs)
+    guard_classes(rec, cls, "__post_init__")
+    generated = isinstance(init, types.FunctionType)
+    if generated and hasattr(cls, "__dataclass_fields__"):
+        return _initialised(rec, cls, init, args, kwargs)
+    generated |= isinstance(_function(on_class(cls, "__new__")), types.FunctionType)
+    if generated or issubclass(cls, _KEEPING):
+        return cls(*args, **kwargs)
+    if issubclass(cls, _FILLED):
+        settled = {name: _settled_number(value) for name, value in kwargs.items()}
+        return cls(*map(_settled_number, args), **settled)
+    return cls(*settle_in(args), **settle_in(kwargs))
+
+
+def _settled_number(value: Any) -> Any:
+    """A number of its own is read (how long a deque may be); those in a container are kept."""
+    return settle_in(value) if type(value) in scalars.TRACED else value
+
+
+_FILLED = (list, tuple, set, frozenset, collections.deque)
+_KEEPING = (
+    dict,
+    BaseException,
+    functools.partial,
+    types.SimpleNamespace,
+    types.MethodType,
+    torch.Tensor,
+)
+
+
+def _function(new: Any) -> Any:
+    return new.__func__ if isinstance(new, staticmethod) else new
+
+
+def _is_written(new: Any) -> bool:
+    """Whether `__new__` is Python that somebody wrote."""
+    function = _function(new)
+    return isinstance(function, types.FunctionType) and not c_calls.is_generated(function)
+
+
 def _new(rec: Recorder, cls: type, new: Any, args: Args, kwargs: Kwargs) -> Any:
-    function = new.__func__ if isinstance(new, staticmethod) else new
+    function = _function(new)
     if isinstance(function, types.FunctionType):
         return rec.call(function, (cls, *args), kwargs)
     made: Any = cls.__new__
