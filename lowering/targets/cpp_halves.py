@@ -158,7 +158,9 @@ class _Parts:
         done with them is to convert them first."""
         found = re.fullmatch(r"(\w+)\[([^\[]*)\]", line.value)
         users = [other for other in self.lines if line.name in other.words()]
-        first = all(user.conversion and user.part == 1 for user in users)
+        first = all(
+            user.conversion and user.part == 1 and user.value == line.name for user in users
+        )
         if found is None or line.conversion or not first:
             return None
         terms = found[2].split(" + ")
