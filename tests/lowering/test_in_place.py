@@ -168,7 +168,7 @@ def test_only_what_changes_is_stored(function, items):
 def test_a_cache_that_the_graph_goes_on_reading_is_not_copied(items):
     compiled(written_and_read, *CASES[written_and_read]())
     assert not any(_points(item) >= 512 for item in items if isinstance(item, Group | Batch))
-    assert sum(isinstance(item, ExternCall) for item in items) == 1  # the product
+    assert not any(isinstance(item, ExternCall) for item in items)  # the product is a loop, too
 
 
 def test_an_optimizer_step_is_one_kernel(items):

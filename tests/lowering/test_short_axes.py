@@ -35,7 +35,7 @@ def test_every_fold_over_few_points(groups, width):
 
 
 def test_longer_folds_and_positions_stay_loops(groups):
-    check(lambda x: x.sum(-1), torch.randn(64, 9))
+    check(lambda x: x.sum(-1), torch.randn(64, 10))
     check(lambda x: x.argmax(-1), torch.randn(64, 3))
     assert len(folds(groups())) == 2
 

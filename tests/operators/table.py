@@ -34,7 +34,7 @@ LIBRARY = {
     "_local_scalar_dense": "reads a number on the host, between two graphs",
     "_pdist_forward": "no lowering yet",
     "atan2.out": "writes a tensor that is given; `atan2` itself is lowered",
-    "bmm": PRODUCT,
+    "bmm": f"{PRODUCT}; of vectors, on the CPU, loops",
     "convolution": PRODUCT,
     "convolution_backward": PRODUCT,
     "empty.memory_format": "memory alone: nothing to compute",
