@@ -88,6 +88,9 @@ def parsed(argv: list[str], version: str) -> tuple[argparse.ArgumentParser, argp
     made = parser(version, command)
     options = made.parse_args(argv[1:] if command else argv)
     options.check = options.check or command == "check"
+    late = [p for p in options.paths or () if p in COMMANDS and not os.path.exists(p)]
+    if late:  # files would be changed that were to be checked
+        made.error(f"a command goes first: dynfix {late[0]} …; there is no file {late[0]!r}")
     return made, options
 
 

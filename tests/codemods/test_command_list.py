@@ -217,6 +217,14 @@ def test_failures_are_in_every_format(folder, name):
     assert "no such file or folder" in out and "gone.py" in out
 
 
+def test_a_command_behind_options_changes_nothing(folder):
+    text = "import torch\n@torch.compile\ndef f(x):\n    print(x)\n    return x\n"
+    (folder / "model.py").write_text(text)
+    code, _, err = support.command("--isolated", "check", "model.py")
+    assert code == 2 and "a command goes first: dynfix check" in err
+    assert (folder / "model.py").read_text() == text
+
+
 # Python 3.12 counts calls of C code against a limit that no setting moves.
 DEEP = 450 if sys.version_info[:2] == (3, 12) else 3000
 
