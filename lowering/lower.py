@@ -21,6 +21,7 @@ from .lowerings import (
     lower_scatter,
 )
 from .lowerings.lower_convolutions import with_wider_groups
+from .lowerings.lower_depthwise import turned_depthwise
 from .lowerings.lower_products import aligned_product, wants_alignment, with_room
 from .lowerings.lower_writes import Write, write_back
 from .lowerings.lowering_context import Context
@@ -292,8 +293,8 @@ class GraphLowering:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         if wants_alignment(node) and all(isinstance(arg, Ref) for arg in args):
             return aligned_product(self.ctx, node, args)
-        for wider in (with_room, with_wider_groups):
-            made = wider(self.ctx, node, args)
+        for other_form in (with_room, with_wider_groups, turned_depthwise):
+            made = other_form(self.ctx, node, args)
             if made is not None:
                 return made
         schema = getattr(target, "_schema", None)

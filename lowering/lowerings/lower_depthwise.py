@@ -1,0 +1,79 @@
+"""Convolutions of each of a few channels by itself on the CPU (blurs, gradients of images): the
+library is five to fifteen times as fast on images in channels-last order, which loops turn them
+into here, and back. They join what makes the image and what reads the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..unit import ExternCall, Layout, Ref
+from .lowering_context import Context
+
+aten = torch.ops.aten
+
+_MOST = 8  # channels; with more the library has an order of its own that is as fast
+_LEAST = 64  # pixels
+_TARGETS = (aten.convolution.default, aten.convolution_backward.default)
+
+
+def turned_depthwise(ctx: Context, node: Node, operands: Sequence[Any]) -> Any:
+    """The convolution, or its gradients, by a call on turned images; None where that is not faster,
+    and for any other call."""
+    if node.target not in _TARGETS or node.kwargs or not _pays(node):
+        return None
+    images = 1 + (node.target is aten.convolution_backward.default)
+    given = (*(_turned(ctx, image) for image in operands[:images]), *operands[images:])
+    value = node.meta["val"]
+    if isinstance(value, torch.Tensor):
+        made = _result(ctx, value, turned=True)
+        ctx.items.append(ExternCall(_TARGETS[0], given, {}, made, ctx.origin))
+        return ctx.fill(ctx.result(value), made.load)
+    results = tuple(
+        None if each is None else _result(ctx, each, turned=k == 0) for k, each in enumerate(value)
+    )
+    ctx.items.append(ExternCall(_TARGETS[1], given, {}, results, ctx.origin))
+    # in the strides of the results, which the library gives otherwise where a size is one
+    return tuple(
+        None if made is None else ctx.fill(ctx.result(each), made.load)
+        for made, each in zip(results, value, strict=True)
+    )
+
+
+def _pays(node: Node) -> bool:
+    backward = node.target is aten.convolution_backward.default
+    *images, weight = (n.meta["val"] for n in node.args[: 2 + backward])  # type: ignore[union-attr]
+    transposed, groups = (node.args[k + backward] for k in (6, 8))
+    if transposed or weight.dim() != 4 or not isinstance(groups, int) or not 1 < groups <= _MOST:
+        return False
+    known = all(isinstance(size, int) for t in (*images, weight) for size in t.shape)
+    if not known or tuple(weight.shape[:2]) != (groups, 1):
+        return False
+    return all(
+        t.device.type == "cpu"
+        and t.dtype is torch.float32
+        and t.is_contiguous()
+        and t.shape[2] * t.shape[3] >= _LEAST
+        for t in images
+    )
+
+
+def _turned(ctx: Context, image: Ref) -> Ref:
+    layout = Layout(image.shape, _in_order(image.shape), ctx.device_of(image))
+    made = Ref(ctx.buffer("turned", image.dtype, layout), layout.shape, layout.strides)
+    return ctx.fill(made, image.load)
+
+
+def _result(ctx: Context, like: torch.Tensor, *, turned: bool) -> Ref:
+    strides = _in_order(like.shape) if turned else tuple(like.stride())
+    layout = Layout(tuple(like.shape), strides, like.device)
+    return Ref(ctx.buffer("ext", like.dtype, layout), layout.shape, layout.strides)
+
+
+def _in_order(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Channels-last strides."""
+    _, c, h, w = shape
+    return (c * h * w, 1, w * c, c)
