@@ -1,0 +1,292 @@
+"""Which calls of modules `dynrun` takes and which it lets pass, in this process; the summary of
+them."""
+
+import sys
+import types
+
+import pytest
+import torch
+from dynfix.rewriter import catalogue
+from dynfix.rewriter.forms.calls import known_calls
+from dynfix.rewriter.running import intercept, summary
+from dynfix.rewriter.running.session import Session
+from torch import nn
+
+
+class Entry:
+    def __init__(self, module):
+        self.calls = 0
+        self._dynfix_entry = self
+
+    def __call__(self, module, /, *args, **kwargs):
+        self.calls += 1
+        return module._call_impl(*args, **kwargs)
+
+
+class Recorded(Session):
+    """Notes what would be compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.entries = []
+
+    def compile(self, model, **changes):
+        self.entries.append((model, Entry(model)))
+        return self.entries[-1][1]
+
+
+@pytest.fixture
+def session(monkeypatch):
+    session = Recorded()
+    calls = intercept.ModuleCalls(torch, session, eager_calls=1)
+    monkeypatch.setattr(nn.Module, "_compiled_call_impl", calls)
+    session.calls = calls
+    return session
+
+
+X = torch.ones(2, 3)
+
+
+def test_only_the_outermost_module_from_its_second_call_on(session):
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    for _ in range(4):
+        net(X)
+    ((model, entry),) = session.entries
+    assert model is net and entry.calls == 3
+
+
+def test_called_once_with_each_of_a_few_shapes_is_left_alone(session):
+    net = nn.Linear(3, 3)
+    for n in range(1, 10):
+        net(torch.ones(n, 3))
+    for _ in range(20):
+        nn.Linear(3, 3)(X)
+    assert session.entries == []
+
+
+def test_many_shapes_are_compiled_in_the_end(session):
+    net = nn.Linear(3, 3)
+    for n in range(1, intercept.MANY_SHAPES + 3):
+        net(torch.ones(n, 3))
+    assert [model for model, _ in session.entries] == [net]
+
+
+def test_evaluation_after_training_is_another_signature(session):
+    net = nn.Dropout()
+    net(X)
+    net.eval()
+    net(X)
+    with torch.no_grad():
+        net(X)
+    assert session.entries == []
+    net(X)
+    assert len(session.entries) == 1
+
+
+def test_an_exception_leaves_the_next_call_outermost(session):
+    net = nn.Linear(3, 3)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            net(torch.ones(2, 7))
+    net(X)
+    assert session.entries[0][1].calls == 2
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+@pytest.mark.parametrize("name", ["Block", "*.Block", "Bl*"])
+def test_excluded_modules_stay_in_eager_with_what_they_call(session, name):
+    session.exclude = (name,)
+    check_untouched(session, Block_with(nn.Linear(3, 3)))
+    nn.ReLU()(X), nn.ReLU()(X)
+    session.tell_what_was_not_met()
+
+
+def Block_with(inner):
+    block = Block()
+    block.register_forward_hook(lambda module, args, result: inner(result))
+    return lambda: block(X)
+
+
+def test_an_excluded_name_that_nothing_has_is_told(session, capsys):
+    session.exclude = ("Blok",)
+    Block()(X)
+    session.tell_what_was_not_met()
+    assert "dynrun: --exclude Blok: nothing" in capsys.readouterr().err
+
+
+def test_excluded_modules_inside_break_the_graph():
+    session = Session(keep=True, backend="eager")
+    session.exclude = ("Block",)
+    net = nn.Sequential(nn.ReLU(), Block(), nn.ReLU())
+    compiled = session.compile(net)
+    for _ in range(4):
+        assert torch.equal(compiled(X), X + 1)
+    ((_, entry),) = session.captured
+    assert "Block.forward is disabled" in str(entry.recordings[0].sites)
+    known_calls.DISABLED.discard(Block.forward)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "module", "function"),
+    [("auto", True, True), ("modules", True, False), ("decorated", False, True)],
+)
+def test_which_kinds_are_compiled(kinds, module, function):
+    session = Recorded()
+    session.kinds = kinds
+    net, double = nn.ReLU(), lambda x: x * 2
+    with intercept.Hooks(session, 0):
+        net(X)
+        compiled = torch.compile(double)
+    assert (net in [model for model, _ in session.entries]) == module
+    assert (double in [model for model, _ in session.entries]) == function
+    assert function or torch.equal(compiled(X), X * 2)
+
+
+def test_options_of_the_command_line_stand_before_a_mode_of_the_script():
+    session = Session(options={"recompile_limit": 3})
+    compiled = session.compile(lambda x: x + 1, mode="max-autotune")
+    options = compiled._dynfix_entry.options
+    assert options.recompile_limit == 3 and not options.max_autotune
+
+
+def check_untouched(session, call, times=3):
+    for _ in range(times):
+        call()
+    assert session.entries == []
+
+
+def test_wrappers_scripts_and_traces_pass(session):
+    net = nn.Linear(3, 3)
+    script = torch.jit.script(nn.Sequential(nn.Linear(3, 3)))
+    graph = torch.fx.symbolic_trace(nn.Sequential(net))
+    check_untouched(session, lambda: script(X))
+    check_untouched(session, lambda: graph(X))
+    check_untouched(session, lambda: torch.fx.symbolic_trace(nn.Sequential(net)))
+    check_untouched(session, lambda: torch.func.vmap(net)(X))
+    check_untouched(session, lambda: torch.jit.trace(net, X, check_trace=False))
+    check_untouched(session, lambda: torch.export.export(net, (X,)))
+
+
+def test_what_a_wrapper_holds_is_the_outermost(session):
+    net = nn.Linear(3, 3)
+    wrapper = nn.DataParallel(net)
+    for _ in range(3):
+        wrapper(X)
+    assert [model for model, _ in session.entries] == [net]
+
+
+def test_recomputation_saves_what_the_first_run_saved(session):
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    x = X.clone().requires_grad_()
+    check_untouched(
+        session,
+        lambda: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum().backward(),
+    )
+    check_untouched(
+        session,
+        lambda: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=True).sum().backward(),
+        1,
+    )
+
+
+def test_what_torch_compile_made_is_not_compiled_again(session):
+    net = nn.Linear(3, 3)
+    session.calls.exclude(net)
+    check_untouched(session, lambda: net(X))
+
+
+def test_modules_are_not_kept_alive(session):
+    import gc
+    import weakref
+
+    net = nn.Linear(3, 3)
+    net(X)
+    ref = weakref.ref(net)
+    del net
+    gc.collect()
+    assert ref() is None
+
+
+def test_the_oldest_modules_are_forgotten(session):
+    nets = [nn.ReLU() for _ in range(intercept.KEPT + 10)]
+    for net in nets:
+        net(X)
+    assert len(session.calls._known) == intercept.KEPT
+
+
+def test_own_compiled_call_wins(session):
+    net = nn.Linear(3, 3)
+    net._compiled_call_impl = lambda x: x + 1
+    check_untouched(session, lambda: net(X))
+    assert torch.equal(net(X), X + 1)
+
+
+def test_module_arguments_named_like_ours(session):
+    class Net(nn.Module):
+        def forward(self, *, module, args):
+            return module + args
+
+    net = Net()
+    assert [int(net(module=1, args=2)) for _ in range(3)] == [3, 3, 3]
+
+
+def test_a_debugger_sees_every_line(session):
+    net = nn.Linear(3, 3)
+    net(X), net(X)
+    ((_, entry),) = session.entries
+    before, called = sys.gettrace(), entry.calls
+    sys.settrace(lambda *event: None)
+    try:
+        net(X)
+    finally:
+        sys.settrace(before)
+    assert entry.calls == called
+
+
+def test_the_second_question_has_the_answer_of_the_first(session):
+    """torch reads the attribute twice: when calls stop being looked at between, too."""
+
+    class Turning:
+        always, turns = False, 0
+
+        def sleeps(self):
+            self.turns += 1
+            return self.turns % 2 == 0
+
+    session.calls._watch = Turning()
+    net = nn.Linear(3, 3)
+    for _ in range(9):
+        assert net(X).shape == (2, 3)
+    assert session.calls._watch.turns == 9
+
+
+WHY = (
+    "args[0].__dict__['_modules']['0'].__dict__['_modules']['head'].__dict__['merged'] (model.py:9)"
+    " was False, is True"
+)
+
+
+def test_the_summary_names_places_and_ways_out():
+    def site(code):
+        return catalogue.Site(catalogue.REASONS[code], "model.py", 7, "x.item()")
+
+    recording = types.SimpleNamespace(
+        segments=[1, 2], sites=(site("DYN101"), site("DYN001")), compile_times={"capture": 1.5}
+    )
+    entry = types.SimpleNamespace(
+        recordings=[recording], recompiles=["x is 2", WHY], switchovers=[]
+    )
+    text = summary.summary([("Net", entry)], None)
+    first, *rest = text.splitlines()
+    assert "1 function, 2 graphs, 2 breaks, 2 recompiles, 1.5 s of compiling" in first
+    assert any("model.py:7" in line and "`dynfix rule DYN101`" in line for line in rest)
+    assert any(
+        "model.py:7" in line and "DYN001" in line and "dynfix rule" not in line for line in rest
+    )
+    assert "  recompiled Net: x is 2" in rest
+    merged = next(line for line in rest if "merged" in line).replace("\\", "")
+    assert merged == "  recompiled Net: args[0][0].head.merged (model.py:9) was False, is True"
