@@ -9,6 +9,7 @@ import textwrap
 import forked
 import pytest
 
+pytest.importorskip("torch")
 MAIN = (
     "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 )
