@@ -7,7 +7,7 @@ import argparse
 import torch
 
 from .gpu_model_cases import MODELS
-from .gpu_models import _train_step, system
+from .gpu_models import system, train_step
 
 
 def peak(name: str, which: str) -> tuple[float, float]:
@@ -15,7 +15,7 @@ def peak(name: str, which: str) -> tuple[float, float]:
     torch.manual_seed(0)
     model, args, named = MODELS[name]()
     model = model.cuda().train()
-    step = _train_step(system(which, model), model, args, named)
+    step = train_step(system(which, model), model, args, named)
     for _ in range(3):
         step()
     torch.cuda.synchronize()

@@ -76,7 +76,7 @@ def _signal(groups: list[int], number: int) -> None:
             os.killpg(group, number)
 
 
-def _prepared(
+def prepared(
     name: str, train: bool
 ) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
     torch.manual_seed(0)
@@ -93,13 +93,13 @@ def _prepared(
 
 def case(name: str, train: bool, rounds: int, out: Path) -> dict:
     """The row of one model."""
-    model, args, named = _prepared(name, train)
+    model, args, named = prepared(name, train)
     row: dict = {"model": name, "train": train}
     steps: dict[str, Callable[[], object]] = {}
     reference: list[torch.Tensor] = []
     for which in SYSTEMS:
         try:
-            make = _train_step if train else _infer_step
+            make = train_step if train else infer_step
             step = make(system(which, model), model, args, named)
             row.update({f"{which} {key}": v for key, v in _first_calls(step, reference).items()})
             steps[which] = _synced(step)
@@ -157,7 +157,7 @@ def _profile(step: Callable[[], object]) -> str:
     return "\n".join(lines)
 
 
-def _infer_step(
+def infer_step(
     call: Callable, model: torch.nn.Module, args: tuple, named: dict
 ) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:
@@ -167,7 +167,7 @@ def _infer_step(
     return step
 
 
-def _train_step(
+def train_step(
     call: Callable, model: torch.nn.Module, args: tuple, named: dict
 ) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:

@@ -22,12 +22,12 @@ from .graphs.folded_norms import fold_norms
 from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
-from .graphs.masked_writes import choose_under_masks
 from .graphs.pool_offsets import keep_offsets
 from .graphs.random_numbers import with_seeds
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
+from .graphs.writes import choose_under_masks, name_unstretched
 from .pipeline import compile_unit
 from .stored_graphs import BACKWARD, Kept
 
@@ -37,6 +37,7 @@ REWRITES = (
     keep_rnns,
     drop_constant_masks,
     choose_under_masks,
+    name_unstretched,
     keep_strides,
     prefer_channels_last,
     fold_norms,

@@ -18,6 +18,7 @@ from ...runtime.errors import LoweringError
 from ...runtime.pacing import in_background
 from ..graphs import effect_tokens
 from .aot_calls import watched
+from .aot_parts import schemas
 from .gradient_paths import GradientPaths
 from .lean_calls import lean
 from .plain_calls import Around
@@ -61,6 +62,21 @@ class _Warnings(types.ModuleType):
 
 
 graph_capture_wrappers.warnings = _Warnings("warnings")
+
+_MemoryFormatMeta: Any = schemas.MemoryFormatMeta
+_form_of = _MemoryFormatMeta.from_tensor
+
+
+def _form_without_overlaps(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Before 2.13 torch copies the gradient of a result that `expand` gave into a tensor of its
+    strides, which raises."""
+    form = _form_of(tensor, *args, **kwargs)
+    if form is None or form.stride is None or torch._debug_has_internal_overlap(tensor) != 1:
+        return form
+    return _MemoryFormatMeta(memory_format=torch._prims_common.suggest_memory_format(tensor))
+
+
+_MemoryFormatMeta.from_tensor = staticmethod(_form_without_overlaps)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from . import image_gradients
 from .foreach import foreach_decompositions
@@ -397,6 +398,19 @@ for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
 
 
 @cache
+def _in_common_type(join: Callable[..., Any]) -> Callable[..., Any]:
+    """The blocks in the type of all of them, to which a number (of no axes) adds its kind alone;
+    the decomposition takes it for a matrix."""
+
+    def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        _, dtype = elementwise_dtypes(
+            *tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+        )
+        return join([each.to(dtype) for each in tensors])  # type: ignore[no-any-return]
+
+    return joined
+
+
 def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's and the above. drawing: the devices whose kernels make
     random numbers; on others eager's stream is kept."""
@@ -411,6 +425,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen[aten.take.default] = _take
     chosen[aten.eye.default] = chosen[aten.eye.m] = _eye
     chosen[aten.roll.default] = _roll
+    chosen[aten.block_diag.default] = _in_common_type(chosen[aten.block_diag.default])
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default

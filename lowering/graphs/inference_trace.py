@@ -21,7 +21,7 @@ from ...runtime.report import log
 from ..autograd.differentiation import differentiates, leaf_gradients
 from .channels_last import image_in_order
 from .fakes import DispatchMode, PacedFakeMode
-from .result_strides import all_as_recorded
+from .result_strides import as_recorded
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -30,7 +30,7 @@ _MODULES = frozenset(
     (
         *("torch", "torch.functional", "torch.nn.functional", "_operator"),
         *(f"torch._C.{part}" for part in ("_nn", "_fft", "_linalg", "_special")),
-        *(f"{__package__}.{part}" for part in ("folded_norms", "fused_steps", "masked_writes")),
+        *(f"{__package__}.{part}" for part in ("folded_norms", "fused_steps", "writes")),
     )
 )
 _KEPT_META = ("stack_trace", "origin")
@@ -45,7 +45,7 @@ _enter_autocast: Any = torch.amp.autocast_mode._enter_autocast
 _exit_autocast: Any = torch.amp.autocast_mode._exit_autocast
 # Attributes are tensors (`x.mT`).
 _LISTED = (
-    *(all_as_recorded, image_in_order, getattr, leaf_gradients, torch.autograd.grad),
+    *(as_recorded, image_in_order, getattr, leaf_gradients, torch.autograd.grad),
     *(torch._C._set_grad_enabled, _enter_autocast, _exit_autocast),
 )
 # What gives new values of what an operator writes, behind its own results.

@@ -2,56 +2,41 @@
 
 Meta functions and decompositions say of some operators (`one_hot` and `max_pool1d` of a transposed
 tensor, `copysign` with a number) that they give another one. A recorder notes the strides of what
-leaves a graph; where a traced result has others, the graph copies it.
+leaves a graph, and of what that is a view of, as they were made; where a traced result has others,
+the graph copies it.
 """
 
 import operator
-from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.node import map_arg
 
 NOTED = "strides"  # of a node: those of its result, a tuple of integers, where they are known
 
 
 def keep_result_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
-    """The graph with its outputs in the strides that are noted of them; itself where none is."""
-    noted = [node for node in gm.graph.output_node().all_input_nodes if NOTED in node.meta]
-    if not noted:
+    """The graph with what strides are noted of in these; itself where there are none."""
+    if not any(NOTED in node.meta for node in gm.graph.nodes):
         return gm
     graph, copies = Graph(), dict[Node, Node]()
-    results = graph.graph_copy(gm.graph, copies)
-    outputs = [copies[node] for node in gm.graph.output_node().all_input_nodes]
-    strides = [node.meta.get(NOTED) for node in outputs]
-    laid_out = graph.call_function(all_as_recorded, (outputs, strides))
-    changed = dict[Node, Node]()
-    for place, node in enumerate(outputs):
-        changed[node] = graph.call_function(operator.getitem, (laid_out, place))
-        changed[node].meta.update(node.meta)
-    graph.output(map_arg(results, lambda node: changed[node]))
+    graph.output(graph.graph_copy(gm.graph, copies))
+    for node in copies.values():
+        if NOTED in node.meta:
+            with graph.inserting_after(node):
+                laid_out = graph.call_function(as_recorded, (node, node.meta[NOTED]))
+            laid_out.meta.update(node.meta)
+            node.replace_all_uses_with(laid_out, partial(operator.is_not, laid_out))
     return GraphModule(gm, graph)
 
 
-def all_as_recorded(results: Sequence[Any], strides: Sequence[tuple[int, ...] | None]) -> list[Any]:
-    """The results, those whose memory is no other's in their strides; runs while the graph is
-    traced."""
-    tensors = [each for each in results if isinstance(each, torch.Tensor)]
-    places = Counter(each.untyped_storage()._cdata for each in tensors)
-    return [
-        as_recorded(each, noted)
-        if noted is not None
-        and isinstance(each, torch.Tensor)
-        and places[each.untyped_storage()._cdata] == 1
-        else each
-        for each, noted in zip(results, strides, strict=True)
-    ]
-
-
-def as_recorded(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The result itself, or a copy in these strides; where sizes are symbols, in their order."""
+def as_recorded(result: Any, strides: tuple[int, ...]) -> Any:
+    """The result itself, or a copy in these strides; where sizes are symbols, in their order. Runs
+    while the graph is traced."""
+    if not isinstance(result, torch.Tensor) or result.dim() != len(strides):
+        return result
     if result._has_symbolic_sizes_strides:
         return _in_order(result, strides)
     axes = zip(result.shape, result.stride(), strides, strict=True)

@@ -80,13 +80,14 @@ def summed(
     finish: Callable[[Coordinates, Value], Value] = lambda outer, total: total,
 ) -> Ref:
     """Stores `finish` of the sum of `part(outer, within)` over the window `inner`. One of few
-    elements is written out: it is vectorised along memory, and computed where it is read."""
+    elements is written out: it is vectorised along memory, and computed where it is read. It starts
+    from 0, as eager's, whose sums of -0.0 are 0.0."""
 
     def whole(outer: Coordinates) -> Value:
         total: Value | None = None
         for within in product(*(range(size) for size in inner)):
             value = part(outer, tuple(map(sizes.const, within)))
-            total = value if total is None else op("add", total, value)
+            total = op("add", const(0.0, value.dtype) if total is None else total, value)
         assert total is not None
         return cast(finish(outer, total), target.dtype)
 

@@ -6,7 +6,18 @@ from itertools import product
 from math import prod
 
 from .. import sizes
-from ..ir import Group, Nest, Reduced, Rewriter, Store, Value, has_positions, rewrite_axes
+from ..ir import (
+    Const,
+    Group,
+    Load,
+    Nest,
+    Reduced,
+    Rewriter,
+    Store,
+    Value,
+    has_positions,
+    rewrite_axes,
+)
 from ..lowerings.value_builders import op
 from ..poly import hint, is_known
 from ..sizes import Atom, Axis, Index
@@ -93,6 +104,8 @@ class _Expressions(Rewriter):
         made, *rest = (_at(value.value, point) for point in _points(self.axes))
         for other in rest:
             made = op(_JOINS[value.kind], made, other)
+        if value.kind == "sum" and value.dtype.is_floating_point:
+            made = op("add", made, Const(0.0, value.dtype))  # sums of -0.0 are 0.0
         return made
 
 
@@ -130,7 +143,15 @@ def _last_inside(nest: Nest) -> Nest:
 
 def _pays(nest: Nest) -> bool:
     plain = all(store.combine is None for store in nest.stores) and not nest.is_reduction
-    return plain and not nest.scatters and _is_short(nest)
+    return plain and not nest.scatters and _is_short(nest) and not _mixes_masks(nest)
+
+
+def _mixes_masks(nest: Nest) -> bool:
+    """Whether elements are loaded under masks, for stores of 3, 5, 6 or 7 at a time: GCC 12 makes
+    vectors of these that take a lane's mask for another's."""
+    count = hint(prod(nest.inner))
+    odd = count & (count - 1) != 0
+    return odd and any(isinstance(v, Load) and v.mask is not None for v in nest.values)
 
 
 def runs_across(group: Group) -> bool:

@@ -121,8 +121,9 @@ class SegmentBuilder:
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
         for value in self.outputs:
-            if isinstance(value.meta, Meta) and value not in self.written:
-                value.node.meta[NOTED] = value.meta.stride
+            made = value.memory
+            if made is not None and made.home == self.index and isinstance(made.meta, Meta):
+                made.node.meta[NOTED] = made.meta.stride
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = torch.fx.GraphModule({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)

@@ -354,6 +354,11 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a view is written whose base was made before a graph break",
                 )
+            if tracked.value.home != self.segment.index and _is_stretched(other):
+                self.stop(
+                    catalogue.UNSUPPORTED,
+                    "a tensor is written from outside of the graph whose elements share memory",
+                )
             self.segment.written.add(tracked.value)
             if tensor.requires_grad and other.requires_grad and torch.is_grad_enabled():
                 self.segment.historied.add(tracked.value)
@@ -396,7 +401,12 @@ class Recorder(ReadRecorder):
                 f"an operator gave a {type(result).__name__} ({result.layout})",
             )
             return
-        self.tracker.add(result, Value(self.segment.index, node, -1, Meta.of(result)))
+        self.tracker.made(result, self.segment.index, node)
+
+
+def _is_stretched(tensor: torch.Tensor) -> bool:
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and step == 0 for size, step in steps)
 
 
 def _overrides(cls: type) -> bool:

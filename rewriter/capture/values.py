@@ -16,12 +16,14 @@ from ...runtime.replay.undo import version_of
 class Value:
     """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`:
     its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
-    met, before any later write."""
+    met, before any later write. `memory`: the value, itself or another one, whose memory it has;
+    None where that is not known, or no operator made it."""
 
     home: int
     node: Any
     index: int
     meta: "Meta | Number"
+    memory: "Value | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +161,17 @@ class Tracker:
         """The live tracked tensors on the storage of `tensor`, itself included."""
         live = [ref() for ref in self._by_storage.get(storage_of(tensor), ())]
         return [other for other in live if other is not None and other in self._tracked]
+
+    def made(self, tensor: torch.Tensor, home: int, node: Any) -> Value:
+        """Track what an operator gave."""
+        base, value = tensor._base, Value(home, node, -1, Meta.of(tensor))
+        if base is not None:
+            whole = self._tracked.get(base)
+            value.memory = None if whole is None else whole.value
+        elif not self.sharing(tensor):
+            value.memory = value
+        self.add(tensor, value)
+        return value
 
     def moved(self, tensor: torch.Tensor) -> bool:
         """Whether something unseen wrote to the tensor or gave it another gradient history."""

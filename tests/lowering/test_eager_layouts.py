@@ -115,3 +115,54 @@ def test_a_cut_of_what_eager_lays_out_otherwise(rows):
         found, expected = call(x), fn(x)
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found, expected)
+
+
+def cut_of_batch_norm(x):
+    made = F.batch_norm(x, None, None, training=True)
+    return made, made[1:]
+
+
+def written_logaddexp(x):
+    made = torch.logaddexp(torch.ones(1), x)
+    return made.add_(3)
+
+
+def turned_copysign(x):
+    made = torch.copysign(x.bfloat16()[None], torch.ones(1, 1, dtype=torch.bfloat16))
+    return made.movedim(0, -1), made
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [cut_of_batch_norm, written_logaddexp, turned_copysign])
+def test_what_others_are_views_of_or_what_is_written(fn, dynamic):
+    call = dynfix.compile(fn, dynamic=dynamic)
+    for rows in (3, 7, 7, 5):
+        x = torch.randn(rows, 7).mT
+        for found, expected in zip(call(x), fn(x), strict=True):
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_result_on_a_written_input_that_has_gaps():
+    def fn(x):
+        x.exp_()
+        return x.squeeze()
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x = torch.randn(34)[::2]
+        other = x.clone()
+        found = call(x)
+        assert found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert found.stride() == (2,)
+        torch.testing.assert_close(found, fn(other))
+
+
+@pytest.mark.parametrize("first, second", [("uint8", "int64"), ("float32", "float64")])
+def test_blocks_that_are_numbers_leave_the_type_alone(first, second):
+    first, second = getattr(torch, first), getattr(torch, second)
+
+    def fn(x, y):
+        return torch.block_diag(x, y.sum().to(second))
+
+    check(fn, [(torch.ones(2, 3).to(first), torch.ones(n)) for n in (2, 3, 3)])

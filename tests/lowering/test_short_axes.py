@@ -104,3 +104,33 @@ def test_the_same_for_every_number_of_threads():
     call = compiled(lambda x: torch.cat([x.sin(), x.cos()], -1) / x.norm(dim=-1, keepdim=True), x)
     first, *others = at_threads(call, x)
     assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("width", [2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("rows", [16, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int16])
+def test_elements_under_masks_side_by_side(width, rows, dtype):
+    """GCC makes vectors of groups of 3, 5, 6 and 7 that mix the masks of lanes."""
+
+    def fn(x, y):
+        padded = F.pad(x[1:], (0, 0, 1, 0))
+        return padded + F.pad(x[:, :-1], (1, 0)), torch.where(y > 50, F.pad(x[2:], (0, 0, 2, 0)), y)
+
+    shape = rows, width
+    check(fn, *(torch.arange(rows * width).view(shape).to(dtype) % 97 for _ in range(2)))
+
+
+def test_gradients_of_a_slice_that_is_used_twice():
+    def fn(x):
+        part = x[1:]
+        return part @ part.mT
+
+    check_gradients(fn, torch.randn(33, 5))
+
+
+def test_sums_of_negative_zeros():
+    def fn(x):
+        pooled = F.avg_pool1d(x[None], 3), F.adaptive_avg_pool1d(x[None], 1)
+        return [1 / each for each in (x.sum(1), x.mean(1), *pooled)]
+
+    check(fn, -torch.zeros(4, 3))
