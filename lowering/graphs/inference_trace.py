@@ -115,21 +115,10 @@ def _check(gm: GraphModule, example_inputs: Sequence[Any]) -> None:
     requires_grad = any(each.requires_grad for each in example_inputs)
     if torch.is_grad_enabled() and requires_grad and not differentiates(gm):
         raise _Unusual("gradients")
-    if _on_gpu(example_inputs) and _is_step(gm):
-        raise _Unusual("a step, or random numbers, on a GPU")
     if torch._C._is_any_autocast_enabled():
         raise _Unusual("autocast")
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         raise _Unusual("hooks on what is saved for a backward")
-
-
-def _on_gpu(inputs: Iterable[torch.Tensor]) -> bool:
-    """Where plain inference alone was tried: AOTAutograd traces the rest."""
-    return any(each.device.type == "cuda" for each in inputs)
-
-
-def _is_step(gm: GraphModule) -> bool:
-    return differentiates(gm) or any("draws" in node.meta for node in gm.graph.nodes)
 
 
 @contextlib.contextmanager
@@ -358,8 +347,6 @@ class _Tracer(DispatchMode):
         if any(each.requires_grad for each in results) or any(map(_is_changed, self._inputs)):
             raise _Unusual("gradients")
         written = tuple(k for k, each in enumerate(self._inputs) if each.writer is not None)
-        if written and _on_gpu(each.value for each in self._inputs):
-            raise _Unusual("an input is written on a GPU")
         for one in (self._inputs[k] for k in written):
             copy = self.graph.call_function(
                 _aten.copy_.default, (one.node, self._node(one.value)), {}

@@ -74,7 +74,7 @@ class Entry:
         """What picks the inputs of the plan's one program, if nothing else of a call could have to
         be undone."""
         plan = self.plan
-        if len(plan.steps) != 1 or plan.outcomes or plan.random:
+        if len(plan.steps) != 1 or any(after for after, _, _ in plan.outcomes) or plan.random:
             return None
         (step,) = plan.steps
         if step.program is None or any(feed.segment != CALL_INPUT for feed in step.feeds):
@@ -94,6 +94,8 @@ class Entry:
         if plan.holds is not None and not plan.holds(inputs):
             return MISS
         if self._fed is not None:
+            if self._checks and not self._agrees(0, Env(inputs, 0)):
+                return MISS
             return self._run_one(self._fed(inputs), inputs, args, kwargs)
         undo = Undo(plan.random, plan.devices)
         env = Env(inputs, len(plan.steps), undo.keep_generator)

@@ -10,7 +10,9 @@ It makes the same objects in the same order as the recipes do.
 """
 
 import collections
+import operator
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from .containers import FILLS, Fields, by_methods
@@ -166,10 +168,37 @@ def same_objects(
 ) -> Callable[[list[Any]], bool] | None:
     """Whether what was one input is one, and what was told apart is not; None if there are none."""
     pairs = [f"inputs[{a}] is inputs[{b}]" for a, b in aliases]
-    groups = [
-        f"len({{{', '.join(f'id(inputs[{i}])' for i in group)}}}) == {len(group)}"
-        for group in distinct
-    ]
-    if not pairs and not groups:
-        return None
-    return eval(f"lambda inputs: {' and '.join([*pairs, *groups])}")  # type: ignore[no-any-return]
+    one = eval(f"lambda inputs: {' and '.join(pairs)}") if pairs else None
+    distinct = [group for group in distinct if len(group) > 1]
+    if not distinct:
+        return one  # type: ignore[no-any-return]
+    groups = [operator.itemgetter(*group) for group in distinct]
+    told = sorted({*chain(*distinct)})
+    pick_all, most = operator.itemgetter(*told), _objects(told, aliases)
+
+    def same(inputs: list[Any]) -> bool:
+        if one is not None and not one(inputs):
+            return False
+        # groups have most inputs in common: as a rule all are different objects
+        return len({*map(id, pick_all(inputs))}) == most or all(
+            len({*map(id, pick(inputs))}) == len(group)
+            for pick, group in zip(groups, distinct, strict=True)
+        )
+
+    return same
+
+
+def _objects(places: Sequence[int], aliases: Sequence[tuple[int, int]]) -> int:
+    """How many objects the inputs at these places are where no two are one but for the aliases."""
+    first: dict[int, int] = {}
+
+    def found(place: int) -> int:
+        while place in first:
+            place = first[place]
+        return place
+
+    for pair in aliases:
+        one, other = map(found, pair)
+        if one != other:
+            first[max(one, other)] = min(one, other)
+    return len({*map(found, places)})
