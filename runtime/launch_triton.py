@@ -87,6 +87,37 @@ class TritonGroup:
 Launch = Callable[..., None]
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a launch runs: the group, with the variants that were chosen alone."""
+
+    group: TritonGroup
+    device: torch.device
+
+
+_made: dict[int, tuple[Launch, Made]] = {}  # by the identity of what launches
+
+
+def made_of(launch: Launch) -> Made | None:
+    """What the launch runs; None for one that `load_groups` did not make."""
+    found = _made.get(id(launch))
+    return found[1] if found is not None and found[0] is launch else None
+
+
+@dataclasses.dataclass(frozen=True)
+class InTurn:
+    """Launches one after the other. `steps`: each with the positions of its buffers among the first
+    `count` arguments; the numbers, which follow, go to all."""
+
+    steps: tuple[tuple[Launch, tuple[int, ...]], ...]
+    count: int
+
+    def __call__(self, *arguments: Any) -> None:
+        numbers = arguments[self.count :]
+        for run, own in self.steps:
+            run(*(arguments[k] for k in own), *numbers)
+
+
 def interpreted() -> bool:
     """Whether Triton was loaded under TRITON_INTERPRET=1: kernels then run on CPU tensors."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -249,14 +280,28 @@ def load_groups(
     if device.type == "cpu":
         if not interpreted():
             raise BuildError("Triton kernels for CPU tensors run under TRITON_INTERPRET=1 only")
-        return [_interpreter_launch(group) for group in groups]
+        first = [[(kernels[0], None) for kernels in group.variants] for group in groups]
+        return _known([_interpreter_launch(group) for group in groups], groups, first, device)
     pick = _fastest if tune else _likeliest
     chosen = [[pick(group, kernels, device) for kernels in group.variants] for group in groups]
     _prepare_all([kernel for kernels in chosen for _, kernel in kernels])
-    return [
+    launches = [
         _device_launch(group, kernels, device)
         for group, kernels in zip(groups, chosen, strict=True)
     ]
+    return _known(launches, groups, chosen, device)
+
+
+def _known(
+    launches: list[Launch],
+    groups: Sequence[TritonGroup],
+    chosen: Sequence[Sequence[tuple[TritonKernel, Any]]],
+    device: torch.device,
+) -> list[Launch]:
+    for launch, group, kernels in zip(launches, groups, chosen, strict=True):
+        alone = tuple((own,) for own, _ in kernels)
+        _made[id(launch)] = launch, Made(dataclasses.replace(group, variants=alone), device)
+    return launches
 
 
 Chosen = tuple[

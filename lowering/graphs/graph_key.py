@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from ...runtime import cache
 from ...runtime.options import Options
 from ...runtime.stored.named_functions import Unnamed, text_of
-from ...runtime.stored.surroundings import of_call, of_process
+from ...runtime.stored.surroundings import of_call, of_gpus, of_process
 from .result_strides import NOTED
 
 _PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -21,8 +21,10 @@ def key_of(gm: GraphModule, inputs: Iterable[str], options: Options) -> str:
     """64 hexadecimal digits. `inputs`: the text of each. Raises Unnamed for what has no text that
     stands for it in every process, as functions of the user's."""
     settings = repr([getattr(options, name) for name in _OPTIONS])
-    graph = "\n".join(_lines(gm))
-    return cache.key(of_process(), of_call(), settings, "\n".join(inputs), graph)
+    given, graph = "\n".join(inputs), "\n".join(_lines(gm))
+    on_gpu = options.target == "triton" or "cuda" in given or "cuda" in graph
+    gpus = of_gpus() if on_gpu else ""
+    return cache.key(of_process(), of_call(), gpus, settings, given, graph)
 
 
 def origins_of(gm: GraphModule) -> list[str]:

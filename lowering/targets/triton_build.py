@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from typing import Any
 
 import torch
 
-from ...runtime.launch_triton import TritonGroup, load_groups
+from ...runtime.launch_triton import InTurn, TritonGroup, load_groups
 from ..ir import Batch, Buffer, Group
 from ..program_steps import Launch
 from ..stages.storage import given_buffers, touched
@@ -73,16 +72,11 @@ def _in_turn(batch: Batch, built: dict[Group | Batch, Launch]) -> Launch:
     """A launch of the batch's groups one after the other."""
     buffers = global_buffers(batch)
     places = {buffer: k for k, buffer in enumerate(buffers)}
-    steps = [
-        (built[group][0], [places[buffer] for buffer in built[group][1]]) for group in batch.groups
-    ]
-
-    def launch(*arguments: Any) -> None:
-        numbers = arguments[len(buffers) :]  # alike groups have the same sizes
-        for run, own in steps:
-            run(*(arguments[k] for k in own), *numbers)
-
-    return launch, buffers
+    steps = tuple(
+        (built[group][0], tuple(places[buffer] for buffer in built[group][1]))
+        for group in batch.groups
+    )
+    return InTurn(steps, len(buffers)), buffers  # alike groups have the same sizes
 
 
 def describe(device: torch.device) -> Device:

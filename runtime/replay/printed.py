@@ -171,7 +171,7 @@ def same_objects(
     one = eval(f"lambda inputs: {' and '.join(pairs)}") if pairs else None
     distinct = [group for group in distinct if len(group) > 1]
     if not distinct:
-        return one  # type: ignore[no-any-return]
+        return one
     groups = [operator.itemgetter(*group) for group in distinct]
     told = sorted({*chain(*distinct)})
     pick_all, most = operator.itemgetter(*told), _objects(told, aliases)

@@ -106,11 +106,11 @@ class Encoder:
 
     def _tensor(self, tensor: torch.Tensor) -> list[Any]:
         """Only what lies in the tensor's own memory, once."""
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad:
-            raise Unstorable("a constant that is no plain tensor of the host")
+        if tensor.layout != torch.strided or tensor.requires_grad:
+            raise Unstorable("a constant that is no plain tensor")
         if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
             raise Unstorable("a constant that is read in another way")
-        whole = torch.empty_like(tensor, memory_format=torch.preserve_format).copy_(tensor)
+        whole = torch.empty_like(tensor, device="cpu").copy_(tensor)
         if whole.stride() != tensor.stride():
             raise Unstorable("a constant with gaps")
         count = whole.numel() * whole.element_size()
@@ -119,7 +119,8 @@ class Encoder:
             raise Unstorable("large constants")
         data = ctypes.string_at(whole.data_ptr(), count) if count else b""
         text = base64.b85encode(data).decode()
-        return ["tensor", *map(self.encode, (whole.dtype, (*whole.shape,), whole.stride())), text]
+        layout = map(self.encode, (whole.dtype, (*whole.shape,), whole.stride()))
+        return ["tensor", *layout, text, str(tensor.device)]
 
 
 class Decoder:
@@ -188,14 +189,14 @@ class Decoder:
     def _device(self, text: str) -> torch.device:
         return torch.device(text)
 
-    def _tensor(self, dtype: Any, shape: Any, strides: Any, text: str) -> torch.Tensor:
+    def _tensor(self, dtype: Any, shape: Any, strides: Any, text: str, device: str) -> torch.Tensor:
         layout = self.decode(shape), self.decode(strides)
         made = torch.empty_strided(*layout, dtype=self.decode(dtype))
         data = base64.b85decode(text)
         if len(data) != made.numel() * made.element_size():
             raise Damaged("a constant is cut off")
         ctypes.memmove(made.data_ptr(), data, len(data))
-        return made
+        return made.to(device)
 
 
 def _each(tree: Any, check: Callable[[Any], Any]) -> None:

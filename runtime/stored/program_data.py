@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from .. import cache
+from ..cudagraphs import GraphedProgram
 from ..launch import Library, place_of
 from ..program import Extern, Kernel, Program, Step
+from . import gpu_launches
 from .plain_data import Damaged, Decoder, Encoder, Unstorable, identifier
 
 _FILE = re.compile(r"([0-9a-f]{64})(\.\w{1,80}\.so)")
@@ -21,6 +23,9 @@ _FILE = re.compile(r"([0-9a-f]{64})(\.\w{1,80}\.so)")
 
 def to_data(program: Any, origins: Sequence[str]) -> dict[str, Any]:
     """`origins`: those of the recorded graph. Raises Unstorable or Unnamed."""
+    if isinstance(program, GraphedProgram) and program.beside is None:
+        graphed = [str(program.device), sorted(program.writes), program.returned]
+        return {**to_data(program.program, origins), "graphed": graphed}
     if not isinstance(program, Program):
         raise Unstorable(f"a {type(program).__name__}")
     places = {origin: number for number, origin in reversed(list(enumerate(origins)))}
@@ -34,7 +39,9 @@ def to_data(program: Any, origins: Sequence[str]) -> dict[str, Any]:
 
 
 def _launch(launch: Any) -> list[Any]:
-    place = place_of(launch)
+    place, on_gpu = place_of(launch), gpu_launches.to_data(launch)
+    if on_gpu is not None:
+        return on_gpu
     if place is None:
         raise Unstorable("a kernel that is not in the cache")
     return [place.file, place.name, place.big]
@@ -48,16 +55,20 @@ def _placed(step: Step, places: dict[str, int]) -> Step:
     return dataclasses.replace(step, origins=found)  # type: ignore[arg-type]
 
 
-def from_data(data: dict[str, Any], origins: Sequence[str]) -> Program:
+def from_data(data: dict[str, Any], origins: Sequence[str]) -> Program | GraphedProgram:
     """Raises Damaged, Unnamed, and what else damaged data leads to."""
-    libraries = _Libraries()
+    libraries = _Libraries(data["steps"])
     decoder = Decoder(libraries.kernel)
     steps = [_with_lines(decoder.decode(step), origins) for step in data["steps"]]
     inputs = [identifier(name) for name in data["inputs"]]
     constants = {identifier(name): decoder.decode(one) for name, one in data["constants"].items()}
     if not all(isinstance(one, torch.Tensor) for one in constants.values()):
         raise Damaged("a constant that is no tensor")
-    return Program(identifier(data["name"]), inputs, steps, constants)
+    program = Program(identifier(data["name"]), inputs, steps, constants)
+    if "graphed" not in data:
+        return program
+    device, writes, returned = data["graphed"]
+    return GraphedProgram(program, torch.device(device), frozenset(writes), returned)
 
 
 def _with_lines(step: Any, origins: Sequence[str]) -> Step:
@@ -70,12 +81,17 @@ def _with_lines(step: Any, origins: Sequence[str]) -> Step:
 
 
 class _Libraries:
-    """The libraries of one program, each loaded once."""
+    """The libraries of one program, each loaded once, and its kernels for GPUs."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Sequence[Any]) -> None:
         self._loaded: dict[str, Library] = {}
+        place = [field.name for field in dataclasses.fields(Kernel)].index("launch") + 1
+        launches = [step[place] for step in steps if step[0] == Kernel.__name__]
+        self._launches = gpu_launches.Launches(list(filter(gpu_launches.is_launch, launches)))
 
     def kernel(self, data: list[Any]) -> Any:
+        if gpu_launches.is_launch(data):
+            return self._launches.launch(data)
         file, name, big = data
         if file not in self._loaded:
             match = _FILE.fullmatch(file)

@@ -3,6 +3,8 @@ state of torch, as text."""
 
 import functools
 import hashlib
+import importlib.metadata
+import os
 import platform
 import sys
 import time
@@ -18,7 +20,7 @@ from ..build import find_compiler, isa
 from ..guard_state import _READERS, function_modes
 from .named_functions import Unnamed
 
-FORMAT = "program-1"
+FORMAT = "program-2"
 _SOURCES = ("lowering", "runtime")
 _LOADED = time.time()  # seconds
 _FLAGS = (
@@ -63,6 +65,22 @@ def of_call() -> str:
     state = [(title, read()) for title, read in _READERS]
     flags = [(name, read()) for name in _FLAGS if (read := getattr(torch._C, name, None))]
     return repr((state, flags, sorted(_functorch_settings())))
+
+
+def of_gpus() -> str:
+    """What kernels for GPUs follow from: the devices, Triton's version, and whether it
+    interprets."""
+    try:
+        triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        triton = ""
+    devices = []
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        for number in range(torch.cuda.device_count()):
+            found = torch.cuda.get_device_properties(number)
+            devices.append((found.name, found.major, found.minor, found.multi_processor_count))
+    interpreted = os.environ.get("TRITON_INTERPRET", "0")
+    return repr((triton, torch.version.cuda, torch.version.hip, devices, interpreted))
 
 
 def _functorch_settings() -> Iterator[tuple[str, str]]:
