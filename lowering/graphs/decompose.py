@@ -8,6 +8,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import image_gradients
 from .foreach import foreach_decompositions
@@ -398,6 +399,17 @@ for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
 
 
 @cache
+def _in_type_of_input(shrink: Callable[..., Any]) -> Callable[..., Any]:
+    """With the bound in the type of the tensor, as eager has it."""
+
+    def shrunk(x: torch.Tensor, bound: float = 0.5) -> Any:
+        with _disable_current_modes():
+            rounded = torch.tensor(bound, dtype=x.dtype).item()
+        return shrink(x, rounded)
+
+    return shrunk
+
+
 def _in_common_type(join: Callable[..., Any]) -> Callable[..., Any]:
     """The blocks in the type of all of them, to which a number (of no axes) adds its kind alone;
     the decomposition takes it for a matrix."""
@@ -426,6 +438,7 @@ def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any
     chosen[aten.eye.default] = chosen[aten.eye.m] = _eye
     chosen[aten.roll.default] = _roll
     chosen[aten.block_diag.default] = _in_common_type(chosen[aten.block_diag.default])
+    chosen[aten.hardshrink.default] = _in_type_of_input(chosen[aten.hardshrink.default])
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default

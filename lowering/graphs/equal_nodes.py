@@ -99,9 +99,9 @@ def _is_comparable(leaf: Any) -> bool:
 
 def _storages(nodes: list[Node]) -> Iterator[int]:
     for node in nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            yield value.untyped_storage()._cdata
+        for value in tree_flatten(node.meta.get("val"))[0]:
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                yield value.untyped_storage()._cdata
 
 
 def _writes(node: Node) -> bool:

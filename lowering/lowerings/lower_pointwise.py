@@ -9,12 +9,12 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
-from ..ir import IndexValue, Select, Value
+from ..ir import Cast, IndexValue, Select, Value
 from ..poly import Size, at_least
 from ..registry import Unsupported, lowers
 from ..unit import Ref
 from .lowering_context import Context
-from .value_builders import cast, const, op
+from .value_builders import HALVES, cast, const, op
 
 aten = torch.ops.aten
 Number = bool | int | float
@@ -59,8 +59,27 @@ def elementwise(
     return ctx.pointwise(node, body)
 
 
+def _in_common(ctx: Context, operands: Sequence[Operand], fn: Callable[..., Value]) -> Any:
+    """`fn` of operands that are first rounded to their common type, as eager's are: numbers beside
+    half types then lie on one side of a bound, or of a step, as there."""
+    common, _ = promote(ctx, operands, KIND.NO_OPMATH)
+    if common not in HALVES:
+        return fn
+    return lambda *values: fn(*(_rounded(value, common) for value in values))
+
+
+def _rounded(value: Value, dtype: torch.dtype) -> Value:
+    exact = isinstance(value, Cast) and value.value.dtype == dtype
+    return value if exact else cast(cast(value, dtype), value.dtype)
+
+
 def _register(
-    packet: Any, overloads: str, fn: Callable[..., Value], kind: KIND, operands: int
+    packet: Any,
+    overloads: str,
+    fn: Callable[..., Value],
+    kind: KIND,
+    operands: int,
+    stepped: bool = False,
 ) -> None:
     for name in overloads.split():
         if hasattr(packet, name):
@@ -69,7 +88,8 @@ def _register(
             def lowering(ctx: Context, node: Any, *args: Any, _fn: Any = fn, **kwargs: Any) -> Ref:
                 if kwargs or len(args) != operands:
                     raise Unsupported("arguments")
-                return elementwise(ctx, node, args, _fn, kind)
+                made = _in_common(ctx, args, _fn) if stepped else _fn
+                return elementwise(ctx, node, args, made, kind)
 
 
 def named(name: str) -> Callable[..., Value]:
@@ -85,9 +105,16 @@ def unary(packets: str, kind: KIND, fn: Callable[[Value], Value] | None = None) 
         _register(getattr(aten, name), "default", fn or named(name), kind, 1)
 
 
-def binary(packets: str, overloads: str, kind: KIND, fn: Callable[[Value, Value], Value]) -> None:
+def binary(
+    packets: str,
+    overloads: str,
+    kind: KIND,
+    fn: Callable[[Value, Value], Value],
+    stepped: bool = False,
+) -> None:
+    """stepped: a little more of an operand may make much more of the result."""
     for name in packets.split():
-        _register(getattr(aten, name), overloads, fn, kind, 2)
+        _register(getattr(aten, name), overloads, fn, kind, 2, stepped)
 
 
 def sign_free(fn: Callable[..., Value]) -> Callable[[Value], Value]:
@@ -147,7 +174,7 @@ binary("mul", "Tensor Scalar", KIND.DEFAULT, logic("and", "mul"))
 for _name in ("maximum", "minimum"):
     binary(_name, "default", KIND.DEFAULT, extremum(_name))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    binary(_name, "Tensor Scalar", KIND.ALWAYS_BOOL, named(_name))
+    binary(_name, "Tensor Scalar", KIND.ALWAYS_BOOL, named(_name), stepped=True)
 for _name in ("and", "or", "xor"):
     binary(f"bitwise_{_name}", "Tensor Scalar", KIND.DEFAULT, named(_name))
     binary(
@@ -158,8 +185,14 @@ for _name in ("and", "or", "xor"):
     )
 for _name, _shift in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
     binary(_name, "Tensor Tensor_Scalar", KIND.DEFAULT, named(_shift))
-binary("fmod", "Tensor Scalar", KIND.DEFAULT, lambda a, b: op("fmod", a, _nonzero(b)))
-binary("remainder", "Tensor Scalar", KIND.DEFAULT, lambda a, b: op("remainder", a, _nonzero(b)))
+for _name in ("fmod", "remainder"):
+    binary(
+        _name,
+        "Tensor Scalar",
+        KIND.DEFAULT,
+        lambda a, b, _name=_name: op(_name, a, _nonzero(b)),  # type: ignore[misc]
+        stepped=True,
+    )
 for _name, _kind in (
     ("atan2", KIND.INT_TO_FLOAT),
     ("copysign", KIND.INT_TO_FLOAT),

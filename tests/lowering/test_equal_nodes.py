@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import dynfix
 import torch
 from dynfix.lowering.graphs.equal_nodes import without_duplicates
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -60,3 +61,13 @@ print(sorted(loaded))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_parts_of_what_gives_several_results_stay_apart():
+    def fn(x):
+        return torch.sort(x).values, torch.sort(x).values, torch.kthvalue(x, 1).values
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        results = call(torch.randn(4, 5, requires_grad=True))
+        assert len({each.untyped_storage().data_ptr() for each in results}) == 3

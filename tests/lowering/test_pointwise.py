@@ -1,5 +1,6 @@
 import math
 
+import dynfix
 import pytest
 import torch
 from dynfix.lowering.unit import ExternCall
@@ -408,3 +409,26 @@ def test_steps_of_a_stencil_are_stored(monkeypatch):
     check(lambda x: step(step(x)), torch.randn(64, 48))
     check(lambda x: (lambda y: y + y.roll(1, 0))((x * x + 1).exp()), torch.randn(64, 48))
     assert [sum(len(item.nests) for item in unit.items) for unit in made] == [2, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bound", [0.3, 1.1, -0.7])
+def test_bounds_and_steps_of_half_types(dtype, bound):
+    """Numbers are rounded to the type first, as in eager: they may then equal an element."""
+
+    def fn(x):
+        wide = torch.tensor(bound, dtype=torch.float64)
+        tests = x <= bound, x > bound, x == bound, bound >= x, x != wide, x < wide * 1
+        return (
+            *tests,
+            x % bound,
+            torch.fmod(x, bound),
+            F.hardshrink(x, abs(bound)),
+            x.where(x > bound, 9),
+        )
+
+    x = torch.cat([torch.arange(-3, 3, 0.01), torch.tensor([bound, -bound, 0.0, torch.nan])])
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        for found, expected in zip(call(x.to(dtype)), fn(x.to(dtype)), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
