@@ -10,6 +10,7 @@ import dynfix
 import pytest
 import torch
 from counting_graphs import Counting, outside
+from drawing import Drawing
 from helpers import Case, X, Y, recordings, same, tensor
 
 
@@ -359,3 +360,32 @@ def test_what_a_recorded_call_was_given_is_let_go_with_it():
         assert torch.equal(compiled(torch.ones(2), given), torch.full((2,), 4.0))
     finally:
         gc.enable()
+
+
+def chosen(x):
+    if x.sum() > 0:
+        x = x * 2
+    return x + 1
+
+
+class Window(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.seen = torch.nn.Linear(3, 3), None
+
+    def forward(self, x):
+        if self.seen is None:
+            self.seen = x.shape[0]
+        return self.lin(x) * self.seen
+
+
+@pytest.mark.parametrize("make", [lambda: chosen, Window, lambda: torch.nn.Linear(3, 3)])
+def test_another_thread_draws_each_number_once(make):
+    """A call that draws nothing leaves the generators alone while it is recorded, recorded again
+    and compiled."""
+    fn = dynfix.compile(make())
+    with Drawing() as drawing:
+        for x in (X, -X, X + 1):
+            y = fn(x.detach().requires_grad_())
+            y.sum().backward()
+    assert drawing.drew_each_once()
