@@ -1,6 +1,7 @@
 """Threads, nesting, limits and memory."""
 
 import gc
+import random
 import threading
 import tracemalloc
 import warnings
@@ -167,6 +168,19 @@ def test_recompile_limit():
     assert len([w for w in caught if "recompile_limit" in str(w.message)]) == 1
     for _ in range(3):
         assert torch.equal(fn(X, "aa"), X * 2)
+
+
+def test_recompile_limit_of_ways_through_a_call():
+    def f(x):
+        for _ in range(6):
+            x = x + 1 if random.random() < 0.5 else x * 2
+        return x
+
+    fn = dynfix.compile(f, backend="eager")
+    random.seed(0)
+    with pytest.warns(dynfix.DynfixWarning, match=r"another way was taken, by random\(\)"):
+        for _ in range(40):
+            fn(X)
 
 
 def test_recompile_limit_fullgraph():
