@@ -170,9 +170,10 @@ class CompiledFunction:
             return True
         self._limit_told = True
         name = getattr(self.fn, "__qualname__", repr(self.fn))
-        why = "; ".join(str(failure) for failure in self._dispatcher.explain_miss(args, kwargs)[:2])
+        failures = self._dispatcher.explain_miss(args, kwargs)
+        why = "; ".join(map(str, failures[:2]))
         ways = [each.decided_by() for each in self.recordings if isinstance(each, Recording)]
-        if not why and ways:
+        if ways and len(failures) < len(self._dispatcher.entries):
             why = f"another way was taken, by {ways[-1]}"
         times = f"{self.options.recompile_limit} times (recompile_limit)"
         message = f"{name} was compiled {times}; new variants run in eager. Last: {why}"

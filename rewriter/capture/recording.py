@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
-from ...runtime.replay.entry import Entry, Plan
 from ...runtime.replay import recipes
+from ...runtime.replay.entry import Entry, Plan
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from ...runtime.replay.steps import CALL_INPUT, Redo, Step
 from .. import catalogue
