@@ -83,7 +83,7 @@ def test_what_is_not_understood_is_one_line(folder, argv, said):
 
 def test_a_setting_that_is_not_known_is_told_with_the_one_meant(folder):
     configured(folder, "extend-exlude = []")
-    assert "'extend_exlude'; did you mean extend_exclude?" in support.command("check")[2]
+    assert "'extend-exlude'; did you mean extend-exclude?" in support.command("check")[2]
 
 
 def test_trace_without_torch_is_one_line(folder, monkeypatch):
