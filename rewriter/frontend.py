@@ -24,7 +24,7 @@ from .capture import current, lookahead, places, refusals
 from .capture.moving import Moving
 from .capture.numbers.symbolic import Symbols
 from .capture.recording import Failed, Recording, finish
-from .capture.repeatable import Generators
+from .capture.repeatable import Again, Generators
 from .capture.trace import Recorder
 from .deferred import Deferred, is_outlived
 from .forms.calls import call_ops
@@ -170,7 +170,11 @@ class CompiledFunction:
             return True
         self._limit_told = True
         name = getattr(self.fn, "__qualname__", repr(self.fn))
-        why = "; ".join(str(failure) for failure in self._dispatcher.explain_miss(args, kwargs)[:2])
+        failures = self._dispatcher.explain_miss(args, kwargs)
+        why = "; ".join(map(str, failures[:2]))
+        ways = [each.decided_by() for each in self.recordings if isinstance(each, Recording)]
+        if ways and len(failures) < len(self._dispatcher.entries):
+            why = f"another way was taken, by {ways[-1]}"
         times = f"{self.options.recompile_limit} times (recompile_limit)"
         message = f"{name} was compiled {times}; new variants run in eager. Last: {why}"
         if self.options.fullgraph:
@@ -197,15 +201,13 @@ class CompiledFunction:
         result = recorder.strip(result)
         if recorder.failure is not None:
             raise recorder.failure
+        attempt = self._attempt(args, kwargs, ambient, generators.again(recorder))
         if changed is not None:
-            attempt = self._attempt(args, kwargs, ambient)
-            with generators.again():
-                recording = self._rerecordings.of_due(changed, recorder, recording, result, attempt)
+            recording = self._rerecordings.of_due(changed, recorder, recording, result, attempt)
         elif recording is None:
             self._failed(recorder)
         else:
-            with generators.again():
-                recording = self._bettered(recorder, recording, result, args, kwargs, ambient)
+            recording = self._bettered(recorder, recording, result, attempt)
             if recording is None:
                 return result
         if recording is not None:
@@ -213,23 +215,22 @@ class CompiledFunction:
             self._compile(recording, args, kwargs)
         alone = self.background is None and self._family is None
         if alone and lookahead.is_worth(recorder, recording, args, kwargs):
-            self._look_ahead(args, kwargs, generators)
+            self._look_ahead(args, kwargs, generators.again(recorder))
         return result
 
-    def _look_ahead(self, args: Any, kwargs: Any, generators: Generators) -> None:
+    def _look_ahead(self, args: Any, kwargs: Any, again: Again) -> None:
         """Record what such a call does from now on, unless that would be noticed."""
         ambient = GuardState.now()
         recorder: Any = self._recorder(None, args, lookahead.AheadRecorder)
         try:
-            with generators.again():
-                with lookahead.unnoticed(recorder):
-                    result = self._run(recorder, args, kwargs)
-                    recording = self._finished(recorder, result, args, kwargs, ambient)
-                    result = recorder.strip(result)
-                parts = (result, args, kwargs, ambient)
-                better = recording and self._bettered(recorder, recording, *parts)
-                if better is not None:
-                    self._compile(better, args, kwargs)
+            with again(), lookahead.unnoticed(recorder):
+                result = self._run(recorder, args, kwargs)
+                recording = self._finished(recorder, result, args, kwargs, ambient)
+                result = recorder.strip(result)
+            attempt = self._attempt(args, kwargs, ambient, again)
+            better = recording and self._bettered(recorder, recording, result, attempt)
+            if better is not None:
+                self._compile(better, args, kwargs)
         except (Exception, lookahead.Abandoned) as error:
             report.log.debug("the next call is not recorded ahead: %r", error)
 
@@ -246,17 +247,10 @@ class CompiledFunction:
         return recorder
 
     def _bettered(
-        self,
-        recorder: Recorder,
-        recording: Recording,
-        result: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        ambient: Any,
+        self, recorder: Recorder, recording: Recording, result: Any, attempt: Attempt
     ) -> Recording | None:
         """The recording, or a better one that patterns made; None where none serves later calls.
         Raises under `fullgraph=True` where it breaks, unless the next call may not."""
-        attempt = self._attempt(args, kwargs, ambient)
         made = self._rerecordings.better(recorder, recording, result, attempt)
         better = made or recording
         delayed = recording in (each for each, _ in self._rerecordings.due)
@@ -270,12 +264,15 @@ class CompiledFunction:
             self._failed(recorder)
         return None
 
-    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any) -> Attempt:
+    def _attempt(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Any, again: Again
+    ) -> Attempt:
         """The call once more."""
 
         def attempt(changed: Changed) -> tuple[Recorder, Recording | None, Any]:
             recorder = self._recorder(changed, args)
-            other = self._run(recorder, args, kwargs)
+            with again():
+                other = self._run(recorder, args, kwargs)
             recording = self._finished(recorder, other, args, kwargs, ambient)
             return recorder, recording, recorder.strip(other)
 

@@ -157,7 +157,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     if options.diff:
         sys.stdout.write("".join(_diff(r) for r in results))
     elif fixing:
-        failures += _write(results)
+        results = [_written(result) for result in results]
     if options.trace and keeps:
         kept_facts.store(traced, seen, settings)
     stream = sys.stderr if options.diff else sys.stdout
@@ -174,16 +174,16 @@ def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
     return replace(settings, facts=plan.planned(trace_facts.load(found), settings), facts_key=key)
 
 
-def _write(results: list[Result]) -> list[Finding]:
-    """Put the fixed files back; why some could not be."""
-    failures = []
-    for result in results:
-        if result.raw is not None:
-            try:
-                file_writes.write(result.path, result.raw, result.read)
-            except OSError as error:
-                failures.append(failure(result.path, f"cannot be written: {error.strerror}"))
-    return failures
+def _written(result: Result) -> Result:
+    """The result, once the file is put back if it was fixed; an error where it could not be."""
+    if result.raw is None:
+        return result
+    try:
+        file_writes.write(result.path, result.raw, result.read)
+    except OSError as error:
+        what = failure(result.path, f"cannot be written: {error.strerror}")
+        return runner.Result(result.path, error=what)
+    return result
 
 
 def _diff(result: Result) -> str:

@@ -91,6 +91,9 @@ def parsed(argv: list[str], version: str) -> tuple[argparse.ArgumentParser, argp
     late = [p for p in options.paths or () if p in COMMANDS and not os.path.exists(p)]
     if late:  # files would be changed that were to be checked
         made.error(f"a command goes first: dynfix {late[0]} …; there is no file {late[0]!r}")
+    first = argv[0] if argv and options.paths[:1] == argv[:1] else ""
+    if first.isalpha() and not os.path.exists(first) and meant(first, COMMANDS):
+        made.error(f"no command, file or folder {first!r}{meant(first, COMMANDS)}")
     return made, options
 
 

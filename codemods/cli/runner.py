@@ -76,7 +76,9 @@ def _walk(top: str, settings: Settings) -> Iterator[str]:
         folders[:] = keep
         for name in sorted(names):
             path = os.path.normpath(os.path.join(folder, name))
-            if name.endswith(_SUFFIXES) and not _skipped(path, False, settings, ignored):
+            if not name.endswith(_SUFFIXES) or _skipped(path, False, settings, ignored):
+                continue
+            if os.path.isfile(path) or not os.path.exists(path):  # no pipe, which is never read up
                 yield path
 
 

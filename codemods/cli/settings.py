@@ -166,7 +166,9 @@ def convert(name: str, value: dict[str, list[str]] | list[str] | str, where: str
     """A setting's value of the right type; SettingsError names `where` it was read."""
     name = name.replace("-", "_")
     if name not in _KINDS:
-        raise SettingsError(f"{where}: unknown setting {name!r}{meant(name, _KINDS)}")
+        known = [each.replace("_", "-") for each in _KINDS]
+        name = name.replace("_", "-")
+        raise SettingsError(f"{where}: unknown setting {name!r}{meant(name, known)}")
     if name == "per_file_ignores":
         return name, _per_file(value, where)
     kind = _KINDS[name]
@@ -231,14 +233,14 @@ def _read(path: str) -> Any:
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
         if name == "setup.cfg":
-            return _ini(text) if "[dynfix]" in text else None
+            return _ini(text) if "[dynfix" in text else None
         prefix = ("tool", "dynfix") if name == "pyproject.toml" else ()
-        return (tables(text, prefix) if not prefix or "tool.dynfix" in text else None) or None
+        return (tables(text, prefix) if not prefix or "dynfix" in text else None) or None
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
-def _ini(text: str) -> dict[str, str]:
+def _ini(text: str) -> dict[str, str] | None:
     import configparser  # only where there is such a file of ours
 
     parser = configparser.ConfigParser(interpolation=None)
@@ -246,7 +248,7 @@ def _ini(text: str) -> dict[str, str]:
         parser.read_string(text)
     except configparser.Error as error:
         raise ValueError(str(error)) from None
-    return dict(parser["dynfix"])
+    return dict(parser["dynfix"]) if parser.has_section("dynfix") else None
 
 
 def find(start: str) -> tuple[str | None, dict[str, Any]]:

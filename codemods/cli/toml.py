@@ -25,6 +25,8 @@ def tables(text: str, prefix: Any) -> dict[str, dict[str, list[str]] | list[str]
         raise TomlError(str(error)) from None
     for part in prefix:
         table = table.get(part, {})
+        if not isinstance(table, dict):
+            raise TomlError(f"{part} is no table")
     return table
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,16 +26,27 @@ from .plain_calls import Around
 from .wrappers import check_replayed, keep_saved
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
+_ours = threading.local()  # `active` while AOTAutograd traces for this package
 
 
 def _keep_generators() -> Any:
-    """Tracing draws nothing; putting the generators back would, beside a thread that draws, give
-    that thread its numbers again. A GPU that nobody uses is not woken for it, nor asked by a
+    """Our tracing draws nothing; putting the generators back would, beside a thread that draws,
+    give that thread its numbers again. A GPU that nobody uses is not woken for it, nor asked by a
     process that was forked, which may not use it."""
-    if in_background():
+    if getattr(_ours, "active", False) or in_background():
         return contextlib.nullcontext()
     awake = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return _preserve_rng_state() if awake else torch.random.fork_rng([])
+
+
+@contextlib.contextmanager
+def _traced_for_us() -> Iterator[None]:
+    """Inside, AOTAutograd leaves the generators alone."""
+    before, _ours.active = getattr(_ours, "active", False), True
+    try:
+        yield
+    finally:
+        _ours.active = before
 
 
 aot_autograd.preserve_rng_state = _keep_generators
@@ -127,6 +139,7 @@ def joint_call(
         return lambda graph, inputs: compile_kind(kind, graph, _returned(kind, graph, paths))
 
     with (
+        _traced_for_us(),
         _unsaid_anomalies(),
         effect_tokens.inside_graphs(),
         _dense_tangents(gm, example_inputs),

@@ -19,7 +19,7 @@ from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
 from ..graphs.random_numbers import redrawn
-from . import missing_gradients, turned_gradients
+from . import missing_gradients, turned_gradients, uncounted_writes
 from .call_modes import autocasts, cuda_state, generators
 from .eager_history import EagerHistory, absent, savers, with_zeros
 from .native_nodes import with_node
@@ -34,7 +34,7 @@ class Differentiable:
     inputs; `random`: whether it draws random numbers; `kept_under`: the key under which its program
     is kept, if it is. `when_seen` is called once a gradient is
     asked to be differentiable. `writes`, the positions of the inputs that it writes, is known
-    after the first call: batch norm writes its statistics where no recorder sees it."""
+    after the first call."""
 
     when_seen: Callable[[], None] | None = None
 
@@ -49,6 +49,7 @@ class Differentiable:
         self.program, self.module, self.metas, self.random = program, module, metas, random
         self.kept_under = kept_under
         self.writes: tuple[int, ...] | None = None
+        self._uncounted = uncounted_writes.uncounted(module)
         idle: frozenset[int] = getattr(program, "idle", frozenset())
         self.read = [k for k in range(len(metas)) if k not in idle]
         self.copied: tuple[int, ...] = ()
@@ -70,16 +71,16 @@ class Differentiable:
 
     def in_python(self, *tensors: Any) -> Any:
         if self._no_history or not torch.is_grad_enabled():
-            return self.program(*tensors)
+            return self._called(tensors)
         call = Call(self, tensors)
         for index in self._with_gradients:
             tensor = tensors[index]
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                 tensors = tuple(self._in_order(tensors))
                 break
-        result = self.program(*tensors)
+        result = self._called(tensors)
         if self.writes is None:
-            self.writes = call.written(tensors)
+            self.writes = call.written(tensors, self._uncounted)
             self.copied = tuple(k for k in self.writes if k in self.read)
         node = self._node(result)
         if node is None:
@@ -93,6 +94,11 @@ class Differentiable:
             self._make_native(node._forward_cls, tensors)
         return result
 
+    def _called(self, tensors: Sequence[Any]) -> Any:
+        if self._uncounted:
+            return uncounted_writes.called(self.program, tensors, self._uncounted)
+        return self.program(*tensors)
+
     def _make_native(self, cls: Any, tensors: Sequence[Any]) -> None:
         """Have later calls made natively, if that part is there."""
         native = torch_parts()
@@ -100,6 +106,7 @@ class Differentiable:
             return
         facts = {
             **self._node_facts,
+            "written": tuple(k for k in self._node_facts["written"] if k not in self._uncounted),
             "python": self.in_python,
             "prepare": lambda tensors: Call(self, tensors),
             "hooked": tuple(self._with_gradients),
@@ -185,10 +192,14 @@ class Call:
         made.autocast = ()
         return made
 
-    def written(self, tensors: tuple[Any, ...]) -> tuple[int, ...]:
-        """Positions of the inputs that the call wrote, which had been copied all. Forgets the other
-        copies."""
-        found = tuple(i for i, tensor in enumerate(tensors) if _changed(tensor, self.versions[i]))
+    def written(self, tensors: tuple[Any, ...], uncounted: Sequence[int]) -> tuple[int, ...]:
+        """Positions of the inputs that the call wrote, which had been copied all; `uncounted`: of
+        those whose versions do not tell. Forgets the other copies."""
+        found = tuple(
+            i
+            for i, tensor in enumerate(tensors)
+            if i in uncounted or _changed(tensor, self.versions[i])
+        )
         self.tensors = tuple(
             self.tensors[i] if i in found else tensor for i, tensor in enumerate(tensors)
         )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
+from ...runtime.replay import recipes
 from ...runtime.replay.entry import Entry, Plan
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
 from ...runtime.replay.steps import CALL_INPUT, Redo, Step
@@ -78,6 +79,12 @@ class Recording:
     def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether its guards hold now."""
         return self.guard_set.match(args, kwargs) is not None
+
+    def decided_by(self) -> str:
+        """What was asked during the call, and decides whether it stands for another one."""
+        calls = (one for _, one, _ in self.outcomes if isinstance(one, recipes.HostCall))
+        names = dict.fromkeys(f"{getattr(c.function, '__name__', c.function)}()" for c in calls)
+        return ", ".join(names) or "the values of tensors"
 
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""

@@ -1,8 +1,9 @@
 """Whether a call that was just recorded can be made a second time without anyone noticing, and the
 random generators put back for it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from ...runtime.replay.recipes import HostCall
 from ...runtime.replay.steps import CALL_INPUT
 from .recording import Recording
+
+Again = Callable[[], AbstractContextManager[None]]
 
 
 def is_repeatable(recorder: Any, recording: Recording) -> bool:
@@ -28,14 +31,32 @@ class Generators:
         cuda = torch.cuda.is_initialized()
         self._cuda = torch.cuda.get_rng_state_all() if cuda else None
 
+    def is_now(self) -> bool:
+        """Whether nothing was drawn since."""
+        now, cuda = Generators(), self._cuda or []
+        alike = zip((self._cpu, *cuda), (now._cpu, *(now._cuda or [])), strict=False)
+        return len(cuda) == len(now._cuda or []) and all(torch.equal(a, b) for a, b in alike)
+
     def put_back(self) -> None:
         torch.random.set_rng_state(self._cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
 
+    def again(self, recorder: Any) -> Again:
+        """Makes contexts in which the call that was just recorded can be run again: it draws the
+        same random numbers, and afterwards it is as if it had not. The generators are let alone
+        where it drew none, since another thread may be drawing."""
+        drew = any(segment.random for segment in recorder.segments)
+        return self._drawing_again if drew or self._drawn_unseen(recorder) else nullcontext
+
+    def _drawn_unseen(self, recorder: Any) -> bool:
+        """Whether a generator moved, and not by another thread as far as can be told."""
+        if self.is_now():
+            return False
+        return recorder.stopped is not None or threading.active_count() == 1
+
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """From here on random numbers are drawn again; afterwards, as if they had not been."""
+    def _drawing_again(self) -> Iterator[None]:
         now = Generators()
         self.put_back()
         try:

@@ -37,6 +37,7 @@ _KEEPING = frozenset(
 )
 _COPYING = ("extend", "extendleft", "update")  # they take the elements of now
 _READ_WRITES = frozenset("pop popitem popleft setdefault remove".split())
+_ITEMS = {"__setitem__": 2, "__delitem__": 1}  # what statements do, by the number of arguments
 
 _ASKING = {
     **dict.fromkeys(("index", "count", "remove", "__contains__", "__eq__", "__ne__"), ("__eq__",)),
@@ -62,6 +63,8 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
     c_calls.check(rec, _ASKING.get(name, ()), owner, args)
     if name == "sort" and kwargs.get("key") is not None:
         kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
+    if name in _ITEMS and type(owner) in (dict, list) and len(args) == _ITEMS[name] and not kwargs:
+        return (items.store if name == "__setitem__" else items.delete)(rec, owner, *args)
     if rec.known.touch(owner) is None:
         return _internal(rec, function, args, kwargs)
     if isinstance(owner, HASHING) and name in _BY_KEY and args:

@@ -43,19 +43,24 @@ def copy_of(value: Any) -> Any:
 
 
 def observe(
-    function: Callable[..., Any], inputs: Sequence[Any], written: Sequence[int] = ()
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    written: Sequence[int] = (),
+    random: bool = True,
 ) -> dict[str, Any]:
     """Everything that a call on copies of `inputs` gives, by name. `written`: positions of inputs
-    that the function writes. The random generators are put back."""
+    that the function writes. If it draws `random` numbers, the generators are put back; else they
+    are let alone, since another thread may be drawing."""
     given = [copy_of(value) for value in inputs]
     fed = [_unleafed(v) if i in written else v for i, v in enumerate(given)]
     devices = {v.device for v in given if isinstance(v, torch.Tensor) and v.is_cuda}
     kept = torch.set_grad_enabled(torch.is_grad_enabled())  # a part may leave it changed
-    with kept, torch.random.fork_rng(list(devices)):
+    with kept, torch.random.fork_rng(list(devices), enabled=random):
         results = pytree.tree_leaves(function(*fed))
         found = {f"output {i}": value for i, value in enumerate(results)}
         found |= {f"input {i} after the call": fed[i] for i in range(len(fed))}
         states = [torch.random.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
+    states = states if random else []
     found |= {f"the state of generator {i}": state for i, state in enumerate(states)}
     leaves = {i: v for i, v in enumerate(given) if _has_gradient(v)}
     gradients = _gradients([r for r in results if _has_gradient(r)], list(leaves.values()))
@@ -86,16 +91,17 @@ def differ(
     program: Callable[..., Any],
     inputs: Sequence[Any],
     written: Sequence[int] = (),
+    random: bool = True,
 ) -> Difference | None:
     """The first difference between the graph in eager and its compiled `program`; None where both
-    agree. Raises what eager raises."""
-    wanted = observe(module.forward, inputs, written)  # a call would print what it raises
+    agree. `random`: whether the graph draws random numbers. Raises what eager raises."""
+    wanted = observe(module.forward, inputs, written, random)  # a call would print what it raises
     try:
-        got = observe(program, inputs, written)
+        got = observe(program, inputs, written, random)
     except Exception as error:
         how = f"it raises {type(error).__name__}: {error}"
         return Difference("the compiled graph", how, raised=True)
-    return compare(wanted, got, lambda: in_double(module, inputs, written))
+    return compare(wanted, got, lambda: in_double(module, inputs, written, random))
 
 
 def compare(
@@ -206,6 +212,10 @@ class _Doubled(torch.fx.Interpreter):
 
     followed = True  # every draw was eager's
 
+    def __init__(self, module: torch.fx.GraphModule, random: bool) -> None:
+        super().__init__(module)
+        self._random = random
+
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op in ("placeholder", "output", "get_attr"):
             return super().run_node(n)
@@ -214,6 +224,8 @@ class _Doubled(torch.fx.Interpreter):
         if n.target is _enter_autocast:  # which leaves float64 alone, and warns of it
             args = (args[0], None, False, *args[3:])
         target = "double" if n.op == "call_method" and n.target in _CASTS else n.target
+        if not self._random:
+            return getattr(self, n.op)(target, args, kwargs)
         state = torch.random.get_rng_state()
         result = getattr(self, n.op)(target, args, kwargs)
         if torch.equal(torch.random.get_rng_state(), state):
@@ -249,7 +261,10 @@ def _in_single(value: Any) -> Any:
 
 
 def in_double(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], written: Sequence[int]
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    written: Sequence[int],
+    random: bool = True,
 ) -> dict[str, Any]:
     """The observation in float64; empty where it draws other random numbers than eager, or does
     not run."""
@@ -257,10 +272,10 @@ def in_double(
         copy_of(v).double().detach().requires_grad_(v.requires_grad) if _is_low(v) else v
         for v in inputs
     ]
-    doubled, before = _Doubled(module), torch.get_default_dtype()
+    doubled, before = _Doubled(module, random), torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        found = observe(doubled.run, raised, written)
+        found = observe(doubled.run, raised, written, random)
     except Exception:
         return {}
     finally:

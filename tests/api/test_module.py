@@ -233,6 +233,7 @@ def test_distributed_data_parallel(tmp_path, pair):
             wrapped(X).sum().backward()
         got = [p.grad.clone() for p in net.parameters()]
         assert list(wrapped.state_dict()) == [f"module.{name}" for name in net.state_dict()]
+        del wrapped  # what holds the group last waits for its threads, which may wait for Python
     finally:
         torch.distributed.destroy_process_group()
     net.zero_grad()

@@ -9,6 +9,7 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
+from drawing import Drawing
 from dynfix.lowering import lower, stored_graphs
 from dynfix.lowering.registry import LOWERINGS
 from dynfix.rewriter import segment_programs
@@ -241,6 +242,18 @@ def test_autocast_in_a_graph_is_no_reason_for_a_warning():
         warnings.simplefilter("error")
         found = differences.in_double(module, [torch.eye(2)], [])
     assert found["output 0"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_another_thread_that_draws_is_no_difference(run, drops):
+    """Nor is it given a number twice by the comparison of a graph that draws none."""
+    compiled = dynfix.compile(lambda x: torch.nn.functional.dropout(x.sin(), 0.5, drops))
+    xs = torch.arange(1600.0).view(4, 400)
+    with Drawing() as other:
+        for x in xs:
+            compiled(x)
+    assert run.compared + run.left_out == 3
+    assert drops or other.drew_each_once()
 
 
 def test_threads_that_compile_first_begin_one_verification(monkeypatch):

@@ -3,6 +3,7 @@ globals, cells, prints, buffers, inputs."""
 
 import collections
 
+import dynfix
 import torch
 from helpers import FOUR, Case, Fresh, X, Y, call, module_from, one_graph, same, tensor, watching
 
@@ -439,3 +440,26 @@ def test_deleters_of_the_user():
         return x + len(told.log), told
 
     same(watching(body, told=Told), *FOUR)
+
+
+def test_items_that_methods_store_and_delete():
+    """As the statements do: what stood there before is no guard."""
+
+    class Items(Case):
+        def __init__(self):
+            self.table, self.row = {}, [0.0, 1.0]
+            self.fn, self.watch = self.run, lambda: (self.table, self.row)
+
+        def run(self, x, k):
+            self.table.__setitem__("mean", x.mean().item())
+            self.row.__setitem__(-1, x.sum().item())
+            self.table.__setitem__(f"new{k}", k)
+            self.table.__delitem__(f"new{k}")
+            return x * 2
+
+    same(Items, *(call(X + k, 1) for k in range(5)))
+    made = Items()
+    fn = dynfix.compile(made.run, backend="eager")
+    for k in range(6):
+        fn(X + k + 3, 1)
+    assert len(fn._dynfix_entry.recordings) == 1

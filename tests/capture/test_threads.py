@@ -1,6 +1,7 @@
 """Threads, nesting, limits and memory."""
 
 import gc
+import random
 import threading
 import tracemalloc
 import warnings
@@ -10,6 +11,7 @@ import dynfix
 import pytest
 import torch
 from counting_graphs import Counting, outside
+from drawing import Drawing
 from helpers import Case, X, Y, recordings, same, tensor
 
 
@@ -166,6 +168,19 @@ def test_recompile_limit():
     assert len([w for w in caught if "recompile_limit" in str(w.message)]) == 1
     for _ in range(3):
         assert torch.equal(fn(X, "aa"), X * 2)
+
+
+def test_recompile_limit_of_ways_through_a_call():
+    def f(x):
+        for _ in range(6):
+            x = x + 1 if random.random() < 0.5 else x * 2
+        return x
+
+    fn = dynfix.compile(f, backend="eager")
+    random.seed(0)
+    with pytest.warns(dynfix.DynfixWarning, match=r"another way was taken, by random\(\)"):
+        for _ in range(40):
+            fn(X)
 
 
 def test_recompile_limit_fullgraph():
@@ -359,3 +374,32 @@ def test_what_a_recorded_call_was_given_is_let_go_with_it():
         assert torch.equal(compiled(torch.ones(2), given), torch.full((2,), 4.0))
     finally:
         gc.enable()
+
+
+def chosen(x):
+    if x.sum() > 0:
+        x = x * 2
+    return x + 1
+
+
+class Window(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.seen = torch.nn.Linear(3, 3), None
+
+    def forward(self, x):
+        if self.seen is None:
+            self.seen = x.shape[0]
+        return self.lin(x) * self.seen
+
+
+@pytest.mark.parametrize("make", [lambda: chosen, Window, lambda: torch.nn.Linear(3, 3)])
+def test_another_thread_draws_each_number_once(make):
+    """A call that draws nothing leaves the generators alone while it is recorded, recorded again
+    and compiled."""
+    fn = dynfix.compile(make())
+    with Drawing() as drawing:
+        for x in (X, -X, X + 1):
+            y = fn(x.detach().requires_grad_())
+            y.sum().backward()
+    assert drawing.drew_each_once()

@@ -191,6 +191,21 @@ def test_wrong_configuration_is_told(folder):
     assert "unknown setting 'speed'" in err
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("pyproject.toml", "[tool]\ndynfix = 3\n", "dynfix is no table"),
+        ("pyproject.toml", '[tool]\ndynfix = {select = ["XYZ"]}\n', "no rule has the code XYZ"),
+        ("pyproject.toml", "[tool.dynfix]\nexit_zer = 1\n", "did you mean exit-zero?"),
+        ("setup.cfg", "[dynfix\nselect = DYN3\n", "no section headers"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_told(folder, name, text, said):
+    (folder / name).write_text(text)
+    code, _, err = support.command("--check", ".")
+    assert code == 2 and f"{name}: " in err and said in err
+
+
 def test_gitignore_and_exclude(folder):
     (folder / ".git").mkdir()
     (folder / "sub").mkdir()

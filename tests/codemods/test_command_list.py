@@ -83,7 +83,7 @@ def test_what_is_not_understood_is_one_line(folder, argv, said):
 
 def test_a_setting_that_is_not_known_is_told_with_the_one_meant(folder):
     configured(folder, "extend-exlude = []")
-    assert "'extend_exlude'; did you mean extend_exclude?" in support.command("check")[2]
+    assert "'extend-exlude'; did you mean extend-exclude?" in support.command("check")[2]
 
 
 def test_trace_without_torch_is_one_line(folder, monkeypatch):
@@ -150,10 +150,16 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(folder, monkeypatch):
 
 def test_a_read_only_file_is_not_replaced(folder):
     os.chmod("m.py", 0o444)
-    code, out, _ = support.command("m.py")
+    code, out, err = support.command("m.py")
     assert code == 2 and "m.py:1:1: cannot be written: the file is read-only" in out
+    assert "Fixed" not in err
     assert (folder / "m.py").read_text() == PRINTS
     assert support.command("--add-noqa", "m.py")[0] == 2
+
+
+def test_a_pipe_in_a_folder_is_passed_over(folder):
+    os.mkfifo("pipe.py")
+    assert support.command("check", ".")[0] == 1
 
 
 def test_what_a_killed_run_left_is_swept(folder):
@@ -223,6 +229,13 @@ def test_a_command_behind_options_changes_nothing(folder):
     code, _, err = support.command("--isolated", "check", "model.py")
     assert code == 2 and "a command goes first: dynfix check" in err
     assert (folder / "model.py").read_text() == text
+
+
+@pytest.mark.parametrize(("word", "meant"), [("chek", "check"), ("fx", "fix"), ("rules", "rule")])
+def test_a_misspelt_command_changes_nothing(folder, word, meant):
+    code, _, err = support.command(word, "m.py")
+    said = f"no command, file or folder {word!r}; did you mean {meant}?"
+    assert code == 2 and said in err and (folder / "m.py").read_text() == PRINTS
 
 
 # Python 3.12 counts calls of C code against a limit that no setting moves.

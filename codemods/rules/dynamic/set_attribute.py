@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
 from ....rewriter.patterns.kinds import STR
+from ....rewriter.patterns.name_scopes import rebindings
 from ...analysis.findings import NOTE
 from ..base import Rule
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class SetAttribute(Rule):
@@ -83,17 +86,31 @@ class Model(nn.Module):
         self, node: ast.Expr, owner: Any, name: str, value: ast.expr, context: FileContext
     ) -> Fix:
         edit = context.replacement(node, f"{context.atom(owner)}.{name} = {context.shown(value)}")
-        simple = all(
-            isinstance(n, (ast.Name, ast.Attribute, ast.Constant, ast.Load))
-            for n in ast.walk(owner)
-        )
+        same = _in_either_order(owner, value, context)
         why = "the value is computed before the owner"
         return context.fix(
             "assign to it",
             edit,
-            safety=Safety.SAFE if simple else Safety.UNSAFE,
-            why="" if simple else why,
+            safety=Safety.SAFE if same else Safety.UNSAFE,
+            why="" if same else why,
         )
+
+
+def _in_either_order(owner: ast.expr, value: ast.expr, context: FileContext) -> bool:
+    """Whether the owner is the same, and raises nothing new, when the value is computed first."""
+    if _is_made_of(value, ast.Name, ast.Constant):
+        return _is_made_of(owner, ast.Name, ast.Attribute, ast.Constant)
+    scope: Any = context.parent(owner)
+    while scope is not None and not isinstance(scope, _SCOPES):
+        scope = context.parent(scope)
+    if not isinstance(owner, ast.Name) or scope is None or isinstance(scope, ast.ClassDef):
+        return False
+    stored = {n.target.id for n in ast.walk(value) if isinstance(n, ast.NamedExpr)}
+    return owner.id in rebindings(scope).places and owner.id not in stored
+
+
+def _is_made_of(node: ast.expr, *kinds: type) -> bool:
+    return all(isinstance(n, (*kinds, ast.Load)) for n in ast.walk(node))
 
 
 def _plain(text: str) -> Any:

@@ -5,7 +5,7 @@ The recorded call makes these graphs of copies of the operands, then runs what e
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from ....lowering.graphs.control_flow import Chosen, Repeated, chosen_in_truth
 from ... import catalogue
 from ...capture.nested import plain_in
+from ...capture.repeatable import Generators
 from ...capture.stops import Stopped
 from ...capture.trace import Recorder
 from ...capture.values import Meta, storage_of
@@ -111,8 +112,12 @@ class _Side:
                 copy.requires_grad_(each.requires_grad)
         self.gives: list[Meta] | None = None
         effects, outcomes, cut = len(rec.effects), len(rec.outcomes), len(rec.segments)
-        with _generators_kept(rec):
-            self._run(rec, copies)
+        with rec.paused():
+            generators = Generators()
+        self._run(rec, copies)
+        if self.body.may_have_drawn():
+            with rec.paused():
+                generators.put_back()
         if not rec.active or self.gives is None:
             rec.stop_here(catalogue.UNSUPPORTED, "cond() or while_loop() of what gives no tensors")
         if effects != len(rec.effects):
@@ -143,17 +148,3 @@ class _Side:
         output.args = (given,)
         module.recompile()
         return module
-
-
-@contextlib.contextmanager
-def _generators_kept(rec: Recorder) -> Iterator[None]:
-    """Random numbers that are drawn to make a graph are drawn again."""
-    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-    kept = torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ())
-    with rec.paused():
-        kept.__enter__()
-    try:
-        yield
-    finally:
-        with rec.paused():
-            kept.__exit__(None, None, None)

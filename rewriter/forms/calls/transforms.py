@@ -181,6 +181,10 @@ class Body:
     def result(self) -> pytree.TreeSpec:
         return self._made[0][2]
 
+    def may_have_drawn(self) -> bool:
+        """Whether a call drew random numbers, or was not recorded to its end."""
+        return not self._made or any(builder.random for builder, _, _ in self._made)
+
     def graph_module(self) -> torch.fx.GraphModule:
         return torch.fx.GraphModule({}, self._made[0][1])
 
