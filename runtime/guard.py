@@ -28,7 +28,7 @@ from .guard_checks import (
     TypeIs,
 )
 from .guard_plan import Guard, Plan, Step
-from .guard_state import GuardState, is_watched
+from .guard_state import GuardState, is_transformed, is_watched
 from .paths import (
     Arg,
     Attr,
@@ -74,6 +74,7 @@ __all__ = [
     "TensorMeta",
     "TypeIs",
     "TypeOf",
+    "is_transformed",
     "is_watched",
 ]
 

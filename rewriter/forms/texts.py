@@ -75,27 +75,32 @@ def _shown_leaf(rec: Recorder, value: Any) -> Recipe | None:
 def _tensor_recipe(rec: Recorder, tensor: torch.Tensor) -> Recipe:
     with rec.paused():
         history = history_of(tensor)
-    return Apply(lambda shown: _Shown(shown, history), (rec.snapshot(tensor),))
+    return Apply(lambda tensor: _shown(tensor, history), (rec.snapshot(tensor),))
 
 
-class _Shown:
+def _shown(tensor: torch.Tensor, history: str) -> torch.Tensor:
     """A tensor that is shown as eager shows it: with the name of its own gradient function, not of
     the compiled one."""
+    if not history:
+        return tensor
+    shown = tensor.as_subclass(_Shown)
+    shown.history = history
+    return shown
 
-    def __init__(self, tensor: torch.Tensor, history: str) -> None:
-        self._tensor, self._history = tensor, history
 
-    def __repr__(self) -> str:
-        text = repr(self._tensor)
-        return (
-            re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self._history}>", text)
-            if self._history
-            else text
-        )
+class _Shown(torch.Tensor):
+    """A tensor as any other to who takes its value (`"%.2f" % t`, handlers of log records)."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    history: str
+
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+        text = repr(self.as_subclass(torch.Tensor))
+        return re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self.history}>", text)
 
     def __format__(self, spec: str) -> str:
-        if self._tensor.dim() == 0:
-            return format(self._tensor.item(), spec)
+        if self.dim() == 0:
+            return format(self.item(), spec)
         return format(str(self), spec)
 
 

@@ -9,7 +9,8 @@ import warnings
 
 import dynfix
 import pytest
-from helpers import FOUR, Case, X, same, watching
+import torch
+from helpers import FOUR, Case, X, call, same, watching
 
 log = logging.getLogger("user.effects")
 
@@ -181,3 +182,15 @@ def test_what_tells_names_the_users_line_where_nothing_is_recorded():
         assert places(dynfix.compile(body, backend="eager")) == places(body)
     finally:
         logging.root.removeHandler(handler)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_tensor_is_a_number_to_who_formats_it(learns):
+    def body(s, x):
+        y = (x * 2).sum()
+        log.info("%.2f %d %s", y, y, y)
+        log.warning("%s", [y])
+        return y
+
+    steps = (call(torch.full((3,), float(n)).requires_grad_(learns)) for n in range(4))
+    same(watching(body), *steps)
