@@ -94,7 +94,7 @@ class _Shown(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     history: str
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(self) -> str:  # type: ignore[override]
         text = repr(self.as_subclass(torch.Tensor))
         return re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self.history}>", text)
 
