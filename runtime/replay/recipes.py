@@ -362,7 +362,7 @@ class RecipeMaker:
         return recipe
 
 
-_NOT_REBUILT = ("generator", "method", "builtin_function_or_method")
+_NOT_REBUILT = ("generator", "method", "builtin_function_or_method", "RemovableHandle")
 
 
 def _reduce(obj: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any, list[Any], list[Any]]:

@@ -51,6 +51,7 @@ from . import (
     process_calls,
     script_functions,
     slots,
+    tensor_hooks,
     transforms,
 )
 from .known_calls import (
@@ -420,6 +421,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: _is_hashable_in(_unbound(f), STOPS), _stops),
     (lambda f: _is_hashable_in(_unbound(f), LOSES_KEYWORDS), _keeping_keywords),
     (gradients.takes, gradients.call),
+    (tensor_hooks.takes, tensor_hooks.call),
     (lambda f: f is copy.deepcopy, _deep_copy),
     (_is_effect, _effect),
     (log_calls.takes, log_calls.call),
