@@ -39,6 +39,7 @@ from .paths import (
     Kwarg,
     Obj,
     Path,
+    Referent,
     Stored,
     TypeOf,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "Missing",
     "Obj",
     "Path",
+    "Referent",
     "Stored",
     "Tensor",
     "TensorMeta",

@@ -55,6 +55,7 @@ class Recorder(ReadRecorder):
         self.class_scopes: set[str] = set()  # how names of classes begin that the call makes
         self.made_parameters: list[Value] = []
         self.hooked_cells: list[tuple[types.CellType, Any]] = []  # of hooks, as they were
+        self.handles: list[Any] = []  # of hooks that the graph registers
         self.name_holders: dict[int, Any] = {}
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
         self.differentiates = False  # gradients are taken, or leaves made, inside

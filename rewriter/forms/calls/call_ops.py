@@ -4,7 +4,6 @@ or ends the recording."""
 import copy
 import functools
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -422,6 +421,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: _is_hashable_in(_unbound(f), LOSES_KEYWORDS), _keeping_keywords),
     (gradients.takes, gradients.call),
     (tensor_hooks.takes, tensor_hooks.call),
+    (tensor_hooks.takes_handle, tensor_hooks.use_handle),
     (lambda f: f is copy.deepcopy, _deep_copy),
     (_is_effect, _effect),
     (log_calls.takes, log_calls.call),
@@ -448,7 +448,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: isinstance(f, types.FunctionType), _python),
     (lambda f: type(f) is functools.partial, callable_objects.call_partial),
     (lambda f: type(f) is functools._lru_cache_wrapper, callable_objects.call_cached),
-    (lambda f: type(f) is weakref.ref, callable_objects.call_weak_reference),
+    (callable_objects.is_weak_reference, callable_objects.call_weak_reference),
     (_is_pure, _pure),
     (_is_of_builtin, _of_builtin),
     (_is_plain_class, making.call_class),

@@ -3,9 +3,10 @@ caches, weak references."""
 
 import functools
 import types
+import weakref
 from typing import Any
 
-from ....runtime.guard import Attr, Is, Item, Keys, Length, Obj
+from ....runtime.guard import Attr, Item, Keys, Length, Obj, Referent
 from ....runtime.replay.recipes import (
     Apply,
     CannotRebuild,
@@ -99,17 +100,22 @@ def _call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> HostCall 
         return None
 
 
+def is_weak_reference(function: Any) -> bool:
+    """A weak reference, or what calls one of a subclass in Python."""
+    if type(function) is types.MethodWrapperType:
+        return function.__name__ == "__call__" and isinstance(function.__self__, weakref.ref)
+    return isinstance(function, weakref.ref) and type(function).__call__ is weakref.ref.__call__
+
+
 def call_weak_reference(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """What a weak reference leads to is read, by a path through it."""
-    path = rec.known.touch(function)
-    target = function()
-    if path is None or target is None:
-        rec.stop(catalogue.UNSUPPORTED, "a weak reference that is dead or was made in the call")
-        return target
-    if rec.known.path_of(target) is None:
-        rec.stop(catalogue.UNSUPPORTED, "a weak reference to what has no other path")
-    else:
-        rec.known.guard(path, Is(function))
+    target = function(*args, **kwargs)
+    reference = function if isinstance(function, weakref.ref) else function.__self__
+    path = rec.known.touch(reference)
+    if path is not None:
+        return rec.known.loaded(target, Referent(path))
+    if target is None:
+        rec.stop(catalogue.UNSUPPORTED, "a weak reference that the call made is dead")
     return target
 
 

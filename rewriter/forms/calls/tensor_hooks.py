@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
@@ -38,6 +39,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
             value = rec.value(function.__self__)
             nodes = tuple(map(rec.node, (function.__self__, *held)))
             handle = function(*args, **kwargs)
+        rec.handles.append(handle)
         value.node = rec.segment.call("call_function", target, nodes, {}, rec.origin_text())
         return handle
     except (quiet_code.Loud, NotRewritable) as why:
@@ -45,6 +47,17 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     except Stopped:
         pass
     return function(*args, **kwargs)
+
+
+def takes_handle(function: Any) -> bool:
+    return isinstance(owner_of(function), RemovableHandle)
+
+
+def use_handle(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The graph registers its hooks for good."""
+    if any(function.__self__ is each for each in rec.handles):
+        rec.stop(catalogue.UNSUPPORTED, "a hook that the call registered is removed")
+    return rec.call(function.__func__, (function.__self__, *args), kwargs)
 
 
 def _registration(
