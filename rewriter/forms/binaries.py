@@ -10,10 +10,10 @@ import torch
 
 from ..capture.effects import Effect
 from ..capture.guarded_kinds import HASHING, MAPPINGS, is_constant
-from ..capture.nested import has_traced, settle_in
+from ..capture.nested import has_traced, settle_in, tensors_in
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
-from . import branches, c_calls, items
+from . import branches, c_calls, items, texts
 from .lookup import MISSING, PLAIN_TYPES, on_class, python_method
 
 _NAMES = {
@@ -44,6 +44,10 @@ _UNARY = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
 
 def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    if op == "%" and isinstance(a, str) and tensors_in(b):
+        return texts.traced_text(rec, function, a, b)
+    if op == "+" and isinstance(a, str) and isinstance(b, str):
+        return scalars.apply(function, a, b)
     if _simple(a) and _simple(b):
         return _formatted(op, function, a, b) if op == "%" else _numbers(function, *_agreeing(a, b))
     if op == "%" and isinstance(a, str):

@@ -1,18 +1,21 @@
 """f-strings and printed text while recording: text made of tensors' values is made again at every
 later call."""
 
+import contextlib
 import re
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ...runtime.errors import GraphBreakError
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
 from .. import catalogue
 from ..capture.effects import Effect
 from ..capture.guarded_kinds import is_constant
-from ..capture.nested import plain_in, settle_in
+from ..capture.nested import plain_in, settle_in, tensors_in
 from ..capture.numbers import scalars
 from ..capture.recording import leaf
 from ..capture.trace import Recorder
@@ -46,6 +49,39 @@ def traced_format(rec: Recorder, value: Any, conversion: str | None, spec: Any) 
 
 def traced_join(pieces: tuple[str, ...]) -> Any:
     return scalars.apply(lambda *texts: "".join(texts), *pieces)
+
+
+def traced_text(rec: Recorder, function: Callable[..., str], *values: Any) -> Any:
+    """`function(*values)`, a text of these values as they are now."""
+    recipe = Apply(function, tuple(text_recipe(rec, value) for value in values))
+    try:
+        with rec.paused():
+            text = function(*plain_in(values))
+    except Exception as error:  # of the values, or of their sizes
+        with contextlib.suppress(GraphBreakError):
+            rec.stop(catalogue.UNSUPPORTED, f"a text raised {type(error).__name__}")
+        raise
+    rec.must_work(recipe)  # `"%d" % nan` does not
+    return scalars.traced(text, recipe)
+
+
+def is_format(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this is `text.format(...)` of tensors' values."""
+    bound = isinstance(function, types.BuiltinMethodType) and function.__name__ == "format"
+    if not bound or not isinstance(function.__self__, str):
+        return False
+    return bool(tensors_in((args, kwargs))) or any(map(_is_traced, (*args, *kwargs.values())))
+
+
+def traced_text_format(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    names, count = tuple(kwargs), len(args)
+
+    def run(text: str, *values: Any) -> str:
+        return text.format(*values[:count], **dict(zip(names, values[count:], strict=True)))
+
+    return traced_text(rec, run, function.__self__, *args, *kwargs.values())
 
 
 def _is_traced(value: Any) -> bool:

@@ -28,7 +28,7 @@ from ..lookup import (
     owner_of,
     python_method,
 )
-from ..texts import show
+from ..texts import is_format, show, traced_text_format
 from . import (
     backend_flags,
     builtin_calls,
@@ -284,6 +284,8 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     owner = owner_of(function)
     if getattr(owner, "__name__", "") == "math" and scalars.stay_traced(args) and not kwargs:
         return scalars.apply(function, *args)
+    if is_format(function, args, kwargs):
+        return traced_text_format(rec, function, args, kwargs)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
     if getattr(function, "__module__", None) in _COMPUTING:
         c_calls.check(rec, _DUNDERS, *args)
