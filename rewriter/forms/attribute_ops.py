@@ -125,6 +125,8 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     path."""
     attributes = obj.__dict__ if hasattr(obj, "__dict__") else {}
     path = rec.known.path_of(obj)
+    if any(name in base.__dict__ and not is_stable(base) for base in type(obj).__mro__):
+        return _ordinary(rec, obj, name)
     if name in gradients.ATTRIBUTES:
         return gradients.load(rec, obj, name)
     if name == "_version":
@@ -139,6 +141,8 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
             return rec.known.loaded(attributes[name], Item(InstDict(path), name))
         if not hasattr(type(obj), name):
             rec.known.guard(path, Missing(name))
+    if not is_stable(type(obj)):
+        guard_classes(rec, type(obj), name)
     return getattr(obj, name)
 
 

@@ -14,7 +14,7 @@ from ..capture.nested import has_traced, settle_in, tensors_in
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
 from . import branches, c_calls, items, texts
-from .lookup import MISSING, PLAIN_TYPES, on_class, python_method
+from .lookup import MISSING, PLAIN_TYPES, is_stable, on_class, python_method
 
 _NAMES = {
     "+": "add",
@@ -114,7 +114,10 @@ def is_flat(values: tuple[Any, ...]) -> bool:
 
 
 def _simple(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or is_constant(value) or type(value) in scalars.TRACED
+    """Whether no operator of the value runs Python of the user's."""
+    if isinstance(value, torch.Tensor):
+        return is_stable(type(value))
+    return is_constant(value) or type(value) in scalars.TRACED
 
 
 def _contents(rec: Recorder, *values: Any) -> None:
