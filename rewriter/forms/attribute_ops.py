@@ -67,6 +67,8 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
         return _of_namespace(rec, obj, name)
     if isinstance(obj, super):
         return _of_super(rec, obj, name)
+    if type(obj) is types.MethodType and on_class(types.MethodType, name) is MISSING:
+        return load(rec, obj.__func__, name)
     if type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__"):
         return getattr(obj, name)
     if rec.known.is_own(obj, name):
@@ -244,8 +246,8 @@ def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
     getter = MISSING if isinstance(found, _C_DESCRIPTORS) else on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and not is_stable(getter):
         return _descriptor(rec, obj, name, found, getter, path)
-    attributes = object.__getattribute__(obj, "__dict__") if hasattr(obj, "__dict__") else {}
-    if name == "__dict__":
+    attributes = _attributes(obj)
+    if name == "__dict__" and hasattr(obj, "__dict__"):
         return _namespace(rec, attributes, path)
     if name in attributes and not isinstance(found, _SLOTS):
         value = attributes[name]
@@ -259,6 +261,14 @@ def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
     if isinstance(found, functools.cached_property):
         return _cached(rec, obj, name, found)
     return _from_class(rec, obj, name, found, path)
+
+
+def _attributes(obj: Any) -> dict[str, Any]:
+    """The object's own; a bound method answers with those of its function."""
+    try:
+        return object.__getattribute__(obj, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
 
 
 def _namespace(rec: Recorder, attributes: dict[str, Any], path: Path | None) -> dict[str, Any]:

@@ -91,6 +91,8 @@ def _describe(function: Any) -> str:
 
 
 def _is_hashable_in(function: Any, table: Any) -> bool:
+    if isinstance(type(function).__hash__, types.FunctionType):
+        return False  # the user's own, which nobody asks
     try:
         return function in table
     except TypeError:
@@ -246,6 +248,7 @@ def _overrides(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's own code runs as it is, seen by the recorder. Python that its mode does not see
     as one call gets plain numbers: C code below it would take traced ones without asking."""
+    c_calls.check(rec, _NUMBERS, *args, *kwargs.values())
     items.guard_arguments(rec, args, kwargs)
     if len(args) == 1 and number_calls.copies(function, args[0]):
         return number_calls.from_array(rec, function, args, kwargs)
@@ -278,6 +281,10 @@ _DUNDERS = tuple(
 )
 
 
+_COPYING = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+_NUMBERS = ("__index__", "__int__", "__float__")
+
+
 def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A listed pure function: it, its object and its arguments are guarded, its result needs no
     path."""
@@ -287,8 +294,9 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if is_format(function, args, kwargs):
         return traced_text_format(rec, function, args, kwargs)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
-    if getattr(function, "__module__", None) in _COMPUTING:
-        c_calls.check(rec, _DUNDERS, *args)
+    computing = getattr(function, "__module__", None) in _COMPUTING
+    if computing or isinstance(owner, str) or _is_pure_python(function):
+        c_calls.check(rec, _DUNDERS, *args, *kwargs.values())
     if type(owner) in TRACED:
         function = getattr(settle_in(owner), function.__name__)
     if not isinstance(function, type) or function.__module__ != "itertools":
@@ -298,6 +306,7 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`copy.deepcopy` reads all that is below its argument."""
+    c_calls.check(rec, _COPYING, *args)
     try:
         rec.known.content(args[0])
     except Unguardable as error:
