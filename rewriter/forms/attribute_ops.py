@@ -38,6 +38,7 @@ from .lookup import (
     is_stable,
     is_torch_internal,
     on_class,
+    own_attributes,
     python_method,
 )
 
@@ -68,7 +69,7 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
     if isinstance(obj, super):
         return _of_super(rec, obj, name)
     if type(obj) is types.MethodType and on_class(types.MethodType, name) is MISSING:
-        return load(rec, obj.__func__, name)
+        return _of_function(rec, obj.__func__, name)
     if type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__"):
         return getattr(obj, name)
     if rec.known.is_own(obj, name):
@@ -79,6 +80,13 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
     if hook is not None:
         return _hooked(rec, obj, name, hook)
     return _ordinary(rec, obj, name)
+
+
+def _of_function(rec: Recorder, function: Any, name: str) -> Any:
+    """What the function behind a bound method holds under a name."""
+    if not rec.rewriter.made_in_call(rec, function):
+        rec.known.register(function, Obj(function, getattr(function, "__qualname__", "?")))
+    return load(rec, function, name)
 
 
 def _of_thread(rec: Recorder, obj: threading.local, name: str) -> Any:
@@ -246,7 +254,7 @@ def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
     getter = MISSING if isinstance(found, _C_DESCRIPTORS) else on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and not is_stable(getter):
         return _descriptor(rec, obj, name, found, getter, path)
-    attributes = _attributes(obj)
+    attributes = own_attributes(obj)
     if name == "__dict__" and hasattr(obj, "__dict__"):
         return _namespace(rec, attributes, path)
     if name in attributes and not isinstance(found, _SLOTS):
@@ -261,14 +269,6 @@ def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
     if isinstance(found, functools.cached_property):
         return _cached(rec, obj, name, found)
     return _from_class(rec, obj, name, found, path)
-
-
-def _attributes(obj: Any) -> dict[str, Any]:
-    """The object's own; a bound method answers with those of its function."""
-    try:
-        return object.__getattribute__(obj, "__dict__")  # type: ignore[no-any-return]
-    except AttributeError:
-        return {}
 
 
 def _namespace(rec: Recorder, attributes: dict[str, Any], path: Path | None) -> dict[str, Any]:
