@@ -8,13 +8,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ..lowering.autograd.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
-from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_watched
+from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
@@ -140,7 +138,7 @@ class CompiledFunction:
         if (
             self._stance_forbids()
             or awaits_shapes(args)
-            or torch._C._len_torch_dispatch_stack()  # its modes would see another program
+            or is_transformed()
             or (self.background is not None and not self.background.may_record())
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)

@@ -28,7 +28,7 @@ from .guard_checks import (
     TypeIs,
 )
 from .guard_plan import Guard, Plan, Step
-from .guard_state import GuardState, is_watched
+from .guard_state import GuardState, is_transformed, is_watched
 from .paths import (
     Arg,
     Attr,
@@ -39,6 +39,7 @@ from .paths import (
     Kwarg,
     Obj,
     Path,
+    Referent,
     Stored,
     TypeOf,
 )
@@ -69,11 +70,13 @@ __all__ = [
     "Missing",
     "Obj",
     "Path",
+    "Referent",
     "Stored",
     "Tensor",
     "TensorMeta",
     "TypeIs",
     "TypeOf",
+    "is_transformed",
     "is_watched",
 ]
 

@@ -48,6 +48,16 @@ def is_watched() -> bool:
     return torch._C._is_tracing() or _packs_saved_tensors()
 
 
+def is_transformed() -> bool:
+    """Whether what a call computes is not all: dispatch modes see its operators, a transform of
+    `torch.func` around it batches or differentiates them, forward-mode tangents go along."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or forward_level() >= 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
 def _packs_saved_tensors() -> bool:
     """Whether hooks of the user's own see the tensors that eager saves for a backward, or those of
     checkpoint(), which counts them and wants as many when it runs the call again. Other hooks of

@@ -274,3 +274,19 @@ class TypeOf(Path):
 
     def fetch(self, base: Any) -> Any:
         return type(base)
+
+
+class Referent(Path):
+    """`base()`: what a weak reference leads to, None once that is gone."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _split(base: Path) -> "tuple[Path | None, Any]":  # type: ignore[override]
+        return base, None
+
+    def _spell(self) -> str:
+        return f"{self.base.source}()"  # type: ignore[union-attr]
+
+    def fetch(self, base: Any) -> Any:
+        return weakref.ref.__call__(base)

@@ -8,7 +8,9 @@ change something outside, or is not understood, abandons it before it happens.
 import contextlib
 import copyreg
 import dataclasses
+import inspect
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -82,6 +84,15 @@ class AheadRecorder(Recorder):
                 holder.clear()
                 holder.update(held)
 
+    def opaque(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """What runs in there is proved to compute, or said to."""
+        before = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return super().opaque(function, args, kwargs)
+        finally:
+            sys.setprofile(before)
+
     def goes_on_cut(self, reason: Any, detail: str) -> bool:
         return False
 
@@ -123,7 +134,7 @@ class _OwnWritesOnly(DispatchMode):
         self._abandon = abandon
         self._own: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = tensors_in((args, kwargs))
         if any(map(_is_freed, given)):
@@ -191,6 +202,38 @@ def _quiet_finalizers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _no_unseen_code(recorder: AheadRecorder) -> Iterator[None]:
+    """Abandons the run before Python of the user's begins that no operator has called: special
+    methods and functions that C code calls."""
+
+    def hook(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call" and recorder.active and not _is_seen(frame, recorder.rewriter):
+            recorder.abandon()
+
+    before = sys.getprofile()
+    sys.setprofile(hook)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _is_seen(frame: types.FrameType, rewriter: Any) -> bool:
+    code, outer = frame.f_code, frame.f_back
+    if code.co_filename.startswith("<"):  # generated
+        return True
+    if not code.co_flags & inspect.CO_OPTIMIZED and outer is not None:  # the body of a class
+        code = outer.f_code
+    if rewriter.is_rewritten(code):
+        return True
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES
+
+
+_OWN = __name__.partition(".")[0]
+_LIBRARIES = sys.stdlib_module_names | {"numpy", "sympy", "torch", "torchgen", "triton", _OWN}
+
+
+@contextlib.contextmanager
 def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
     """Inside, the call is made again without a trace."""
     writes, grad_mode = _OwnWritesOnly(recorder.abandon), torch.is_grad_enabled()
@@ -200,6 +243,7 @@ def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
             _quiet_finalizers(),
             torch.set_grad_enabled(grad_mode),
             writes,
+            _no_unseen_code(recorder),
         ):
             yield
         if recorder.abandoned:

@@ -170,10 +170,19 @@ def _last_checks(recorder: Recorder) -> None:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
     elif any(_is_used(recorder, value) for value in recorder.made_parameters):
         recorder.stop(catalogue.UNSUPPORTED, "a Parameter made in the call is used there")
+    elif any(_content(cell) is not was for cell, was in recorder.hooked_cells):
+        recorder.stop(catalogue.UNSUPPORTED, "what a hook reads is bound again")
     elif _overlaps(recorder):
         recorder.stop(
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _is_used(recorder: Recorder, value: Value) -> bool:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import operator
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,8 @@ class Recorder(ReadRecorder):
         self.versions: dict[Value, Any] = {}  # of inputs that Python asked for
         self.class_scopes: set[str] = set()  # how names of classes begin that the call makes
         self.made_parameters: list[Value] = []
+        self.hooked_cells: list[tuple[types.CellType, Any]] = []  # of hooks, as they were
+        self.handles: list[Any] = []  # of hooks that the graph registers
         self.name_holders: dict[int, Any] = {}
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
         self.differentiates = False  # gradients are taken, or leaves made, inside
@@ -72,14 +75,14 @@ class Recorder(ReadRecorder):
 
     # -- operators
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.active or current.recorder() is not self:
             return func(*args, **kwargs)
         before = current.install(None)
         try:
             func = patched_functions.original(func)
-            for kind in types:
+            for kind in kinds:
                 if _overrides(kind):  # it would be called for whatever is asked of the tensor
                     self.stop_here(catalogue.SLIPPED, f"a {kind.__name__} is an argument")
             return self._watched(func, opsets.name_of(func), args, kwargs)

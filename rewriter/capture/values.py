@@ -115,11 +115,26 @@ def writes_of(tensor: torch.Tensor) -> int:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a recording can describe the tensor: strided, no subclass but Parameter."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-        and tensor.layout == torch.strided
-    )
+    """Whether a recording can describe the tensor: strided, of no subclass but Parameter, and those
+    of Parameter that only add to it."""
+    kind = type(tensor)
+    return (kind in _PLAIN or _only_adds(kind)) and tensor.layout == torch.strided
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_OF_EVERY_CLASS = frozenset(
+    "__module__ __doc__ __dict__ __weakref__ __qualname__ __annotations__ __firstlineno__"
+    " __static_attributes__ __new__ __init__ __init_subclass__ __deepcopy__ __reduce_ex__".split()
+)
+
+
+def _only_adds(kind: type) -> bool:
+    """Whether torch's functions take tensors of this class as they take Parameters."""
+    if not issubclass(kind, torch.nn.Parameter):
+        return False
+    own = kind.__mro__[: kind.__mro__.index(torch.nn.Parameter)]
+    names = {name for base in own for name in base.__dict__} - _OF_EVERY_CLASS
+    return "__getattr__" not in names and not any(hasattr(torch.Tensor, name) for name in names)
 
 
 class Tracker:

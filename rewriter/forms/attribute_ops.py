@@ -38,6 +38,7 @@ from .lookup import (
     is_stable,
     is_torch_internal,
     on_class,
+    own_attributes,
     python_method,
 )
 
@@ -67,6 +68,8 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
         return _of_namespace(rec, obj, name)
     if isinstance(obj, super):
         return _of_super(rec, obj, name)
+    if type(obj) is types.MethodType and on_class(types.MethodType, name) is MISSING:
+        return _of_function(rec, obj.__func__, name)
     if type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__"):
         return getattr(obj, name)
     if rec.known.is_own(obj, name):
@@ -77,6 +80,13 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
     if hook is not None:
         return _hooked(rec, obj, name, hook)
     return _ordinary(rec, obj, name)
+
+
+def _of_function(rec: Recorder, function: Any, name: str) -> Any:
+    """What the function behind a bound method holds under a name."""
+    if not rec.rewriter.made_in_call(rec, function):
+        rec.known.register(function, Obj(function, getattr(function, "__qualname__", "?")))
+    return load(rec, function, name)
 
 
 def _of_thread(rec: Recorder, obj: threading.local, name: str) -> Any:
@@ -125,6 +135,8 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     path."""
     attributes = obj.__dict__ if hasattr(obj, "__dict__") else {}
     path = rec.known.path_of(obj)
+    if any(name in base.__dict__ and not is_stable(base) for base in type(obj).__mro__):
+        return _ordinary(rec, obj, name)
     if name in gradients.ATTRIBUTES:
         return gradients.load(rec, obj, name)
     if name == "_version":
@@ -139,6 +151,8 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
             return rec.known.loaded(attributes[name], Item(InstDict(path), name))
         if not hasattr(type(obj), name):
             rec.known.guard(path, Missing(name))
+    if not is_stable(type(obj)):
+        guard_classes(rec, type(obj), name)
     return getattr(obj, name)
 
 
@@ -240,8 +254,8 @@ def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
     getter = MISSING if isinstance(found, _C_DESCRIPTORS) else on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and not is_stable(getter):
         return _descriptor(rec, obj, name, found, getter, path)
-    attributes = object.__getattribute__(obj, "__dict__") if hasattr(obj, "__dict__") else {}
-    if name == "__dict__":
+    attributes = own_attributes(obj)
+    if name == "__dict__" and hasattr(obj, "__dict__"):
         return _namespace(rec, attributes, path)
     if name in attributes and not isinstance(found, _SLOTS):
         value = attributes[name]

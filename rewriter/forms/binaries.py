@@ -10,11 +10,11 @@ import torch
 
 from ..capture.effects import Effect
 from ..capture.guarded_kinds import HASHING, MAPPINGS, is_constant
-from ..capture.nested import has_traced, settle_in
+from ..capture.nested import has_traced, settle_in, tensors_in
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
-from . import branches, c_calls, items
-from .lookup import MISSING, PLAIN_TYPES, on_class, python_method
+from . import branches, c_calls, items, texts
+from .lookup import MISSING, PLAIN_TYPES, is_stable, on_class, python_method
 
 _NAMES = {
     "+": "add",
@@ -44,6 +44,10 @@ _UNARY = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
 
 def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
+    if op == "%" and isinstance(a, str) and tensors_in(b):
+        return texts.traced_text(rec, function, a, b)
+    if op == "+" and isinstance(a, str) and isinstance(b, str):
+        return scalars.apply(function, a, b)
     if _simple(a) and _simple(b):
         return _formatted(op, function, a, b) if op == "%" else _numbers(function, *_agreeing(a, b))
     if op == "%" and isinstance(a, str):
@@ -110,7 +114,10 @@ def is_flat(values: tuple[Any, ...]) -> bool:
 
 
 def _simple(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or is_constant(value) or type(value) in scalars.TRACED
+    """Whether no operator of the value runs Python of the user's."""
+    if isinstance(value, torch.Tensor):
+        return is_stable(type(value))
+    return is_constant(value) or type(value) in scalars.TRACED
 
 
 def _contents(rec: Recorder, *values: Any) -> None:

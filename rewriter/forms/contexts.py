@@ -24,6 +24,8 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return _Inference(rec, manager)
     if isinstance(manager, contextlib.nullcontext):
         return manager
+    if isinstance(manager, torch.device):
+        return manager  # its mode hands on each factory with the device, to the recorder
     if isinstance(manager, _LABELS):
         return _Unseen(rec, manager)
     if type(manager).__name__ == "TransformGetItemToIndex":

@@ -68,6 +68,14 @@ def on_class(cls: type, name: str) -> Any:
     return MISSING
 
 
+def own_attributes(obj: Any) -> dict[str, Any]:
+    """The object's own; a bound method answers with those of its function."""
+    try:
+        return object.__getattribute__(obj, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
+
+
 def python_method(rec: Any, obj: Any, name: str) -> Any:
     """The Python function behind a special method of `obj`, or None if there is none or it is
     written in C. With a recorder, what the class of an object from outside has there is guarded."""

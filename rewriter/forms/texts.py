@@ -1,18 +1,21 @@
 """f-strings and printed text while recording: text made of tensors' values is made again at every
 later call."""
 
+import contextlib
 import re
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ...runtime.errors import GraphBreakError
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe, RecipeMaker
 from .. import catalogue
 from ..capture.effects import Effect
 from ..capture.guarded_kinds import is_constant
-from ..capture.nested import plain_in, settle_in
+from ..capture.nested import plain_in, settle_in, tensors_in
 from ..capture.numbers import scalars
 from ..capture.recording import leaf
 from ..capture.trace import Recorder
@@ -48,6 +51,39 @@ def traced_join(pieces: tuple[str, ...]) -> Any:
     return scalars.apply(lambda *texts: "".join(texts), *pieces)
 
 
+def traced_text(rec: Recorder, function: Callable[..., str], *values: Any) -> Any:
+    """`function(*values)`, a text of these values as they are now."""
+    recipe = Apply(function, tuple(text_recipe(rec, value) for value in values))
+    try:
+        with rec.paused():
+            text = function(*plain_in(values))
+    except Exception as error:  # of the values, or of their sizes
+        with contextlib.suppress(GraphBreakError):
+            rec.stop(catalogue.UNSUPPORTED, f"a text raised {type(error).__name__}")
+        raise
+    rec.must_work(recipe)  # `"%d" % nan` does not
+    return scalars.traced(text, recipe)
+
+
+def is_format(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this is `text.format(...)` of tensors' values."""
+    bound = isinstance(function, types.BuiltinMethodType) and function.__name__ == "format"
+    if not bound or not isinstance(function.__self__, str):
+        return False
+    return bool(tensors_in((args, kwargs))) or any(map(_is_traced, (*args, *kwargs.values())))
+
+
+def traced_text_format(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    names, count = tuple(kwargs), len(args)
+
+    def run(text: str, *values: Any) -> str:
+        return text.format(*values[:count], **dict(zip(names, values[count:], strict=True)))
+
+    return traced_text(rec, run, function.__self__, *args, *kwargs.values())
+
+
 def _is_traced(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or type(value) in scalars.TRACED
 
@@ -75,27 +111,32 @@ def _shown_leaf(rec: Recorder, value: Any) -> Recipe | None:
 def _tensor_recipe(rec: Recorder, tensor: torch.Tensor) -> Recipe:
     with rec.paused():
         history = history_of(tensor)
-    return Apply(lambda shown: _Shown(shown, history), (rec.snapshot(tensor),))
+    return Apply(lambda tensor: _shown(tensor, history), (rec.snapshot(tensor),))
 
 
-class _Shown:
+def _shown(tensor: torch.Tensor, history: str) -> torch.Tensor:
     """A tensor that is shown as eager shows it: with the name of its own gradient function, not of
     the compiled one."""
+    if not history:
+        return tensor
+    shown = tensor.as_subclass(_Shown)
+    shown.history = history
+    return shown
 
-    def __init__(self, tensor: torch.Tensor, history: str) -> None:
-        self._tensor, self._history = tensor, history
 
-    def __repr__(self) -> str:
-        text = repr(self._tensor)
-        return (
-            re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self._history}>", text)
-            if self._history
-            else text
-        )
+class _Shown(torch.Tensor):
+    """A tensor as any other to who takes its value (`"%.2f" % t`, handlers of log records)."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    history: str
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        text = repr(self.as_subclass(torch.Tensor))
+        return re.sub(r"grad_fn=<[^>]*>", f"grad_fn=<{self.history}>", text)
 
     def __format__(self, spec: str) -> str:
-        if self._tensor.dim() == 0:
-            return format(self._tensor.item(), spec)
+        if self.dim() == 0:
+            return format(self.item(), spec)
         return format(str(self), spec)
 
 

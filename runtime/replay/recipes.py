@@ -8,6 +8,7 @@ object; one `env` serves one call, so that an object which stands at two places 
 import copyreg
 import dataclasses
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -267,6 +268,8 @@ class RecipeMaker:
             return self._filled(obj, Build(cls, base=cls))
         if isinstance(obj, types.FunctionType):
             return self._function(obj)
+        if cls is weakref.ref:
+            return self._reference(obj)
         if cls.__name__ in _NOT_REBUILT:
             raise CannotRebuild(f"a {cls.__name__} made in the call is returned or kept")
         if cls.__module__ == "torch.return_types":
@@ -294,6 +297,13 @@ class RecipeMaker:
         filled = tuple(map(self._content, cells))
         recipe.state = Apply(lambda dress, *filled: dress, (dress, *filled))
         return recipe
+
+    def _reference(self, obj: Any) -> Recipe:
+        target, callback = obj(), obj.__callback__
+        if target is None:
+            raise CannotRebuild("a weak reference that the call made is dead")
+        parts = (target,) if callback is None else (target, callback)
+        return self._remember(obj, Apply(weakref.ref, tuple(map(self.recipe, parts))))
 
     def _cell(self, cell: types.CellType) -> Recipe:
         if id(cell) not in self._memo:
@@ -362,7 +372,7 @@ class RecipeMaker:
         return recipe
 
 
-_NOT_REBUILT = ("generator", "method", "builtin_function_or_method")
+_NOT_REBUILT = ("generator", "method", "builtin_function_or_method", "RemovableHandle")
 
 
 def _reduce(obj: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any, list[Any], list[Any]]:

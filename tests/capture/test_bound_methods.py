@@ -5,6 +5,7 @@ import functools
 import dynfix
 import pytest
 import torch
+from helpers import X, same
 
 
 class Counter:
@@ -158,3 +159,28 @@ def test_which_method_it_is(told):
     for step, method in enumerate(others):
         kept[1] = method
         assert torch.equal(compiled(torch.ones(1)), function(torch.ones(1))), step
+
+
+def test_attributes_of_bound_methods_and_of_what_has_none():
+    class Slotted:
+        __slots__ = ("a",)
+
+    class Owner:
+        def method(self):
+            return 1
+
+    Owner.method.flag = 7
+    names = "__self__ __func__ __call__ __name__ __module__ __dict__ flag other a".split()
+
+    def make():
+        owner, slotted = Owner(), Slotted()
+
+        def fn(x):
+            given = (owner.method, slotted, (1, 2), torch.float32)
+            found = [[hasattr(each, name) for name in names] for each in given]
+            same_owner = getattr(owner.method, "__self__", None) is owner
+            return x, found, same_owner, getattr(owner.method, "flag", 0), owner.method.__name__
+
+        return fn
+
+    same(make, (X,), (X,), lambda _: setattr(Owner.method, "flag", 9), (X,), (X,))

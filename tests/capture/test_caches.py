@@ -168,3 +168,59 @@ def test_a_cached_function_answers_what_it_holds():
         (X,),
         (X,),
     )
+
+
+def test_what_a_cache_holds_is_read_anew():
+    """Lists, objects, tensors and modules that a cached function gave are used again, changed by
+    calls and between them."""
+
+    def make():
+        class Found:
+            hits = 0
+
+        @functools.cache
+        def several(n):
+            return [n], Found(), torch.full((3,), float(n))
+
+        @functools.cache
+        def layer(n):
+            torch.manual_seed(n)
+            return torch.nn.Linear(3, 3)
+
+        def fn(x, n):
+            filled, found, table = several(n)
+            filled.append(0)
+            found.hits += 1
+            return layer(n)(x) * table + len(filled) + found.hits
+
+        return Case(fn=fn, several=several, layer=layer)
+
+    steps = (X, 1), (X, 1), (X, 2), (X, 1), (X, 2)
+    clear = (lambda case: case.several.cache_clear()), (lambda case: case.layer.cache_clear())
+    zero = lambda case: case.several(1)[2].zero_()  # noqa: E731
+    same(make, *steps, zero, *steps, clear[0], *steps, clear[1], *steps)
+
+
+def test_a_cache_that_forgets_is_pure():
+    @functools.lru_cache(maxsize=1)
+    def limits(n):
+        return n, (n + 1, "a")
+
+    fn = same(lambda: lambda x, n: x * limits(n)[0] + limits(n)[1][0], *[(X, 1), (X, 2)] * 3)
+    assert len(recordings(fn)) == 2
+
+
+def test_a_cached_tensor_stays_that_of_the_first_call():
+    def make():
+        @functools.cache
+        def normal(weight):
+            return weight.detach() / weight.detach().norm()
+
+        weight = torch.nn.Parameter(torch.ones(3))
+        return Case(fn=lambda x: x * normal(weight), weight=weight, normal=normal)
+
+    def write(case):
+        with torch.no_grad():
+            case.weight[0] = 5.0
+
+    same(make, (X,), (X,), write, (X,), lambda case: case.normal.cache_clear(), (X,), (X,))

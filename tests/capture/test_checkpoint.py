@@ -160,3 +160,35 @@ def test_the_reentrant_kind_without_gradients_is_left_to_torch():
     for _ in range(3):
         with pytest.warns(UserWarning, match="requires_grad"):
             assert not compiled(tensor(1, 2, 3)).requires_grad
+
+
+class Counted(torch.nn.Module):
+    """Changes something at each run: the second one, in the backward, finds it changed."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.norm, self.kind, self.runs = torch.nn.BatchNorm1d(3), kind, 0
+
+    def forward(self, x):
+        if self.kind == "python":
+            self.runs += 1
+            return x.sin() * self.runs
+        return self.norm(x).sin()
+
+
+@pytest.mark.parametrize("kind", ["python", "buffer"])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_second_run_that_finds_something_else(kind, backend):
+    def trained(wrap):
+        torch.manual_seed(0)
+        block = Counted(kind)
+        run = wrap(lambda x: checkpoint(block, x, use_reentrant=False) * 2)
+        found = []
+        for _ in range(4):
+            x = torch.randn(4, 3, requires_grad=True)
+            run(x).square().sum().backward()
+            found += [x.grad, block.runs, block.norm.running_mean.clone()]
+        return found
+
+    compiled = trained(lambda fn: dynfix.compile(fn, backend=backend))
+    torch.testing.assert_close(compiled, trained(lambda fn: fn))

@@ -9,7 +9,8 @@ import warnings
 
 import dynfix
 import pytest
-from helpers import FOUR, Case, X, same, watching
+import torch
+from helpers import FOUR, Case, X, call, one_graph, same, watching
 
 log = logging.getLogger("user.effects")
 
@@ -181,3 +182,40 @@ def test_what_tells_names_the_users_line_where_nothing_is_recorded():
         assert places(dynfix.compile(body, backend="eager")) == places(body)
     finally:
         logging.root.removeHandler(handler)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_tensor_is_a_number_to_who_formats_it(learns):
+    def body(s, x):
+        y = (x * 2).sum()
+        log.info("%.2f %d %s", y, y, y)
+        log.warning("%s", [y])
+        return y
+
+    steps = (call(torch.full((3,), float(n)).requires_grad_(learns)) for n in range(4))
+    same(watching(body), *steps)
+
+
+def test_texts_of_tensors_cut_no_graph():
+    def body(s, x):
+        y = x * 2
+        shown = "%.2f|%s|%d" % (y.sum(), y, y.sum()), "%.3f" % y.mean()
+        named = "{0:.3f} {n:d} {0!r}".format(y.mean(), n=3), "{}".format((y, 1))
+        y.add_(1)
+        print(str(y), repr(y.sum()), *shown, *named, "%s" % [y])
+        s.log.append(shown)
+        return y, named
+
+    learning = (call(torch.full((3,), float(n)).requires_grad_()) for n in range(3))
+    one_graph(same(watching(body, log=list), *FOUR, *learning))
+
+
+def test_a_text_that_raises():
+    def body(s, x):
+        try:
+            return "%.2f" % x, "%d" % x.sum()
+        except (TypeError, ValueError, RuntimeError) as error:
+            return type(error).__name__
+
+    values = (1.0, 2.0, float("nan"), 3.0)
+    same(watching(body), *[(torch.full((size,), v),) for size in (1, 2, 1, 3) for v in values])

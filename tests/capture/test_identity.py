@@ -275,3 +275,58 @@ def test_a_variable_bound_anew_lets_go_of_what_it_held():
         return x, counts
 
     assert dynfix.compile(layers, backend="eager")(X, [])[1] == [0, 0, 0, 0]
+
+
+class Part(torch.nn.Module):
+    """Knows the module that it is part of, without owning it."""
+
+    def __init__(self, whole):
+        super().__init__()
+        object.__setattr__(self, "whole", weakref.ref(whole))
+
+    def forward(self, x):
+        whole = self.whole()
+        return x if whole is None else x * whole.scale
+
+
+def test_what_a_weak_reference_leads_to_is_read():
+    def make():
+        whole = torch.nn.Module()
+        whole.scale = 2.0
+        part = Part(whole)
+        return Case(fn=lambda x: part(x), part=part, held=[whole])
+
+    def other(case):
+        case.held[0] = torch.nn.Module()
+        case.held[0].scale = 7.0
+        object.__setattr__(case.part, "whole", weakref.ref(case.held[0]))
+
+    fn = same(
+        make,
+        *[(X,), (X,)],
+        lambda case: setattr(case.held[0], "scale", 5.0),
+        *[(X,), (X,)],
+        other,
+        *[(X,), (X,)],
+        lambda case: case.held.clear(),
+        *[(X,), (X,)],
+    )
+    assert all(len(recording.segments) == 1 for recording in recordings(fn))
+
+
+def test_weak_references_that_a_call_makes_are_kept():
+    def make():
+        counts, seen, keys = weakref.WeakKeyDictionary(), [], [Holder(1.0), Holder(2.0)]
+
+        def fn(x, at):
+            key = keys[at]
+            counts[key] = counts.get(key, 0) + 1
+            seen.append(weakref.ref(key))
+            return x * counts[key] + len(counts)
+
+        def watch():
+            return sorted(counts.values()), [each() is keys[0] for each in seen]
+
+        return Case(fn=fn, watch=watch, keys=keys)
+
+    same(make, *[(X, at) for at in (0, 1, 0, 1, 0, 1)])

@@ -1,7 +1,9 @@
 """A call that leaves the outside so that its own recording does not stand for the next one is
 recorded again at once, for what it left; nobody notices the second run."""
 
+import copy
 import logging
+import string
 
 import dynfix
 import pytest
@@ -205,3 +207,44 @@ class Closed(torch.nn.Module):
 def test_nothing_is_told_of_what_a_finalizer_may_not_do(capfd):
     same(Closed, call(X), call(Y), call(X))
     assert "Exception ignored" not in capfd.readouterr().err
+
+
+class Told:
+    """Its special methods are called by C code, or by the standard library's."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __str__(self):
+        self.asked += 1
+        return "told"
+
+    def __deepcopy__(self, memo):
+        self.asked += 1
+        return self
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "{}".format,
+        lambda told: string.Template("$it").substitute(it=told),
+        copy.deepcopy,
+        lambda told: ",".join(map(str, [told])),
+    ],
+    ids=["format", "template", "deepcopy", "join"],
+)
+def test_code_that_is_not_seen_runs_once_a_call(ask):
+    def run(wrap):
+        told, module = Told(), torch.nn.Module()
+        module.count = 0
+
+        def fn(x):
+            module.count += 1  # another recording each time, at first
+            ask(told)
+            return x * (module.count % 2)
+
+        wrapped = wrap(fn)
+        return [(wrapped(X).tolist(), told.asked) for _ in range(5)]
+
+    assert run(lambda fn: dynfix.compile(fn, backend="eager")) == run(lambda fn: fn)

@@ -5,6 +5,7 @@ import dynfix
 import pytest
 import torch
 from helpers import Case, X, Y, one_graph, recordings, same, tensor
+from torch.autograd import forward_ad
 from torch.func import (
     functional_call,
     grad,
@@ -348,3 +349,22 @@ def test_a_scan_with_a_function_of_the_users_is_captured(backend):
 def test_a_mapped_write(program):
     """What torch's own tensors of a transform refuse to tell is not asked of them."""
     same(lambda: lambda x: (vmap(program)(x), x), (M.clone(),), (N.clone(),))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_around_a_compiled_call_tangents_go_along(backend):
+    def program(x):
+        return x.sin() * x
+
+    compiled = dynfix.compile(program, backend=backend)
+    for _ in range(3):
+        x, along = torch.randn(3), torch.randn(3)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, along)
+            found, wanted = (forward_ad.unpack_dual(fn(dual)) for fn in (compiled, program))
+            torch.testing.assert_close(found.tangent, wanted.tangent)
+        found, wanted = (torch.func.jvp(fn, (x,), (along,)) for fn in (compiled, program))
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(torch.vmap(compiled)(x), program(x))
+        compiled(x)
+    assert len(recordings(compiled)) == 1

@@ -21,7 +21,7 @@ from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
 from ...capture.numbers import scalars
 from ...capture.trace import Recorder
-from .. import attribute_ops, binaries, branches, c_calls, items, iteration
+from .. import attribute_ops, binaries, branches, c_calls, items, iteration, texts
 from ..lookup import guard_bases, guard_classes, is_stable, on_class, python_method
 
 
@@ -176,6 +176,8 @@ def _text(ask: Callable[..., str]) -> Callable[..., str]:
     def run(rec: Recorder, *args: Any, **kwargs: Any) -> str:
         if len(args) == 1 and type(args[0]) in scalars.TRACED:
             return scalars.apply(ask, args[0])  # type: ignore[no-any-return]
+        if len(args) == 1 and isinstance(args[0], torch.Tensor):
+            return texts.traced_text(rec, ask, args[0])  # type: ignore[no-any-return]
         items.guard_arguments(rec, args, kwargs)
         args = settle_in(args)
         plain = torch.nn.Module | torch.Tensor | BaseException

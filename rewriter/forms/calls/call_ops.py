@@ -4,7 +4,6 @@ or ends the recording."""
 import copy
 import functools
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +28,7 @@ from ..lookup import (
     owner_of,
     python_method,
 )
-from ..texts import show
+from ..texts import is_format, show, traced_text_format
 from . import (
     backend_flags,
     builtin_calls,
@@ -51,6 +50,7 @@ from . import (
     process_calls,
     script_functions,
     slots,
+    tensor_hooks,
     transforms,
 )
 from .known_calls import (
@@ -91,6 +91,8 @@ def _describe(function: Any) -> str:
 
 
 def _is_hashable_in(function: Any, table: Any) -> bool:
+    if isinstance(type(function).__hash__, types.FunctionType):
+        return False  # the user's own, which nobody asks
     try:
         return function in table
     except TypeError:
@@ -246,6 +248,7 @@ def _overrides(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's own code runs as it is, seen by the recorder. Python that its mode does not see
     as one call gets plain numbers: C code below it would take traced ones without asking."""
+    c_calls.check(rec, _NUMBERS, *args, *kwargs.values())
     items.guard_arguments(rec, args, kwargs)
     if len(args) == 1 and number_calls.copies(function, args[0]):
         return number_calls.from_array(rec, function, args, kwargs)
@@ -278,15 +281,22 @@ _DUNDERS = tuple(
 )
 
 
+_COPYING = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+_NUMBERS = ("__index__", "__int__", "__float__")
+
+
 def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A listed pure function: it, its object and its arguments are guarded, its result needs no
     path."""
     owner = owner_of(function)
     if getattr(owner, "__name__", "") == "math" and scalars.stay_traced(args) and not kwargs:
         return scalars.apply(function, *args)
+    if is_format(function, args, kwargs):
+        return traced_text_format(rec, function, args, kwargs)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
-    if getattr(function, "__module__", None) in _COMPUTING:
-        c_calls.check(rec, _DUNDERS, *args)
+    computing = getattr(function, "__module__", None) in _COMPUTING
+    if computing or isinstance(owner, str) or _is_pure_python(function):
+        c_calls.check(rec, _DUNDERS, *args, *kwargs.values())
     if type(owner) in TRACED:
         function = getattr(settle_in(owner), function.__name__)
     if not isinstance(function, type) or function.__module__ != "itertools":
@@ -296,6 +306,7 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`copy.deepcopy` reads all that is below its argument."""
+    c_calls.check(rec, _COPYING, *args)
     try:
         rec.known.content(args[0])
     except Unguardable as error:
@@ -420,6 +431,8 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: _is_hashable_in(_unbound(f), STOPS), _stops),
     (lambda f: _is_hashable_in(_unbound(f), LOSES_KEYWORDS), _keeping_keywords),
     (gradients.takes, gradients.call),
+    (tensor_hooks.takes, tensor_hooks.call),
+    (tensor_hooks.takes_handle, tensor_hooks.use_handle),
     (lambda f: f is copy.deepcopy, _deep_copy),
     (_is_effect, _effect),
     (log_calls.takes, log_calls.call),
@@ -446,7 +459,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: isinstance(f, types.FunctionType), _python),
     (lambda f: type(f) is functools.partial, callable_objects.call_partial),
     (lambda f: type(f) is functools._lru_cache_wrapper, callable_objects.call_cached),
-    (lambda f: type(f) is weakref.ref, callable_objects.call_weak_reference),
+    (callable_objects.is_weak_reference, callable_objects.call_weak_reference),
     (_is_pure, _pure),
     (_is_of_builtin, _of_builtin),
     (_is_plain_class, making.call_class),

@@ -3,12 +3,18 @@ caches, weak references."""
 
 import functools
 import types
+import weakref
 from typing import Any
 
-import torch
-
-from ....runtime.guard import Attr, Is, Item, Keys, Length, Obj
-from ....runtime.replay.recipes import CannotRebuild, HostCall, HostValue, RecipeMaker
+from ....runtime.guard import Attr, Item, Keys, Length, Obj, Referent
+from ....runtime.replay.recipes import (
+    Apply,
+    CannotRebuild,
+    Const,
+    HostCall,
+    HostValue,
+    RecipeMaker,
+)
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import plain_in, settle_in, tensors_in
@@ -41,9 +47,9 @@ def call_partial(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> An
 
 
 def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Asked for real, and again at every later call, where it answers numbers and texts of numbers
-    and texts; for what else it answers, it declares its function pure."""
-    if _has_tensors((args, kwargs)):
+    """Asked for real, and again at every later call that has done nothing before; another answer
+    than the recorded one is another recording's. A tensor of the call's own is in no cache."""
+    if any(rec.known.path_of(tensor) is None for tensor in tensors_in((args, kwargs))):
         return rec.call(function.__wrapped__, args, kwargs)
     if rec.rewriter.made_in_call(rec, function.__wrapped__):
         rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
@@ -54,13 +60,34 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     call = None if rec.effects else _call(rec, function, args, kwargs)
     with rec.paused():
         result = function(*plain_in(args), **plain_in(kwargs))
-    if call is None or not is_constant(result):
+    if call is None:
         settle_in((args, kwargs))
-        for tensor in tensors_in(result):
-            rec.known.register(tensor, Obj(tensor, f"{getattr(function, '__name__', '')}()"))
-        return result
-    answer = rec.host_call(call, result)
-    return rec.outcome(HostValue(call), None) if result is None else settle_in(answer)
+    elif result is not None and is_constant(result):
+        return settle_in(rec.host_call(call, result))
+    elif not is_stable(function.__wrapped__):
+        rec.host_call(call, None)
+        rec.outcome(Apply(_is_answer, (HostValue(call), Const(result))), True)
+    _place_answer(rec, result, f"{getattr(function, '__name__', '')}()")
+    return result
+
+
+def _is_answer(answer: Any, seen: Any) -> bool:
+    """Whether a cache gave what it gave before, or, if it has forgotten it, what nobody can tell
+    from it."""
+    if type(answer) is tuple and type(seen) is tuple and len(answer) == len(seen):
+        return all(map(_is_answer, answer, seen))
+    return answer is seen or (
+        type(answer) is type(seen) and is_constant(seen) and bool(answer == seen)
+    )
+
+
+def _place_answer(rec: Recorder, answer: Any, source: str) -> None:
+    """What the answer holds is an object that later calls use again; reads of it are guarded."""
+    if type(answer) is tuple:
+        for part in answer:
+            _place_answer(rec, part, source)
+    elif not is_constant(answer):
+        rec.known.fixed(answer, Obj(answer, source))
 
 
 def _call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> HostCall | None:
@@ -73,25 +100,22 @@ def _call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> HostCall 
         return None
 
 
-def _has_tensors(obj: Any) -> bool:
-    if isinstance(obj, list | tuple):
-        return any(map(_has_tensors, obj))
-    if isinstance(obj, dict):
-        return any(map(_has_tensors, obj.values()))
-    return isinstance(obj, torch.Tensor)
+def is_weak_reference(function: Any) -> bool:
+    """A weak reference, or what calls one of a subclass in Python."""
+    if type(function) is types.MethodWrapperType:
+        return function.__name__ == "__call__" and isinstance(function.__self__, weakref.ref)
+    return isinstance(function, weakref.ref) and type(function).__call__ is weakref.ref.__call__
 
 
 def call_weak_reference(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """What a weak reference leads to is read, by a path through it."""
-    path = rec.known.touch(function)
-    target = function()
-    if path is None or target is None:
-        rec.stop(catalogue.UNSUPPORTED, "a weak reference that is dead or was made in the call")
-        return target
-    if rec.known.path_of(target) is None:
-        rec.stop(catalogue.UNSUPPORTED, "a weak reference to what has no other path")
-    else:
-        rec.known.guard(path, Is(function))
+    target = function(*args, **kwargs)
+    reference = function if isinstance(function, weakref.ref) else function.__self__
+    path = rec.known.touch(reference)
+    if path is not None:
+        return rec.known.loaded(target, Referent(path))
+    if target is None:
+        rec.stop(catalogue.UNSUPPORTED, "a weak reference that the call made is dead")
     return target
 
 

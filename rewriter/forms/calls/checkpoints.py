@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
+from ....runtime.replay.steps import CALL_INPUT
 from ... import catalogue
 from ...capture.nested import tensors_in
 from ...capture.trace import Recorder
+from ...capture.values import Value
 
 
 def takes(function: Any) -> bool:
@@ -30,7 +32,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return function(*args, **kwargs)
     inner, *inputs = args
 
-    recording = True
+    recording, done = True, _changes(rec)
 
     def watched(*given: Any, **named: Any) -> Any:
         """Called once more by the backward of the recorded call, when nothing is recorded."""
@@ -47,7 +49,15 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         raise
     finally:
         recording = False
+    if _changes(rec) != done and any(map(_learns, tensors_in(result))):
+        rec.stop(catalogue.UNSUPPORTED, "a checkpoint() that changes what its second run finds")
     return _checked(rec, inputs, result) if reentrant else result
+
+
+def _changes(rec: Recorder) -> tuple[int, set[Value]]:
+    """What the call has done to the outside so far: how much in Python, and which tensors."""
+    written = {value for segment in rec.segments for value in segment.written}
+    return len(rec.effects), {value for value in written if value.home == CALL_INPUT}
 
 
 def _leave(trace: TracebackType | None) -> None:
