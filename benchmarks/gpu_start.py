@@ -24,6 +24,7 @@ import torch
 
 from .gpu_model_cases import MODELS
 from .gpu_models import infer_step, prepared, train_step
+from .start import as_installed
 
 COMPILERS = "dynfix", "torch"
 CALLS = 2
@@ -83,7 +84,9 @@ def main() -> None:
     parser.add_argument("--modes", default="default,max-autotune")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
+    if not options.one:
+        as_installed()
+    else:
         name, compiler, mode, kind = options.one
         print(json.dumps(started(name, compiler, mode, kind == "train")))
         return

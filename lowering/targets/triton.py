@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from ...runtime.launch_triton import TritonGroup, TritonKernel
+from ...runtime.gpu.triton_kernels import TritonGroup, TritonKernel
 from ..ir import Batch, Buffer, Group, Load, group_variables, part_height, store_values
 from ..poly import hint, is_known
 from .triton_axes import absorb_inner

@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ...runtime.launch_triton import ALIGNMENT, TritonGroup, TritonKernel
+from ...runtime.gpu.triton_kernels import ALIGNMENT, TritonGroup, TritonKernel
 from ..ir import Batch, Buffer, Group, group_variables
 from ..poly import hint
 from ..stages.batches import global_buffers as own_buffers

@@ -7,7 +7,8 @@ from collections.abc import Container, Sequence
 
 import torch
 
-from ...runtime.launch_triton import InTurn, TritonGroup, load_groups
+from ...runtime.gpu.launch_triton import InTurn, load_groups
+from ...runtime.gpu.triton_kernels import TritonGroup
 from ..ir import Batch, Buffer, Group
 from ..program_steps import Launch
 from ..stages.storage import given_buffers, touched

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from ...runtime.errors import LoweringError
-from ...runtime.launch_triton import WAIT
+from ...runtime.gpu.triton_kernels import WAIT
 from ..ir import (
     EXPONENTIALS,
     PARTIAL,

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from .. import cache
-from ..launch_triton import TOOL, InTurn, Launch, TritonGroup, TritonKernel, load_groups, made_of
+from ..gpu.launch_triton import InTurn, Launch, load_groups, made_of
+from ..gpu.triton_kernels import TOOL, TritonGroup, TritonKernel
 from .plain_data import Damaged, checked, identifier
 
 GROUP, TURN = "triton", "turn"

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 import torch
-from dynfix.runtime import launch_triton
-from dynfix.runtime.gpu_launcher import launch_type
+from dynfix.runtime.gpu import launch_triton
+from dynfix.runtime.gpu.native_launch import launch_type
+from dynfix.runtime.gpu.triton_kernels import TritonGroup
 
 DRIVER = """
 long seen[64]; int calls = 0, device = 0, fails = 0;
@@ -115,7 +116,7 @@ def test_what_kernels_hand_each_other_lies_in_one_piece_of_memory(monkeypatch):
     monkeypatch.setattr(launch_triton, "native_launch", native)
     monkeypatch.setattr(launch_triton.torch, "empty", empty)
     scratch = ((torch.float32, 5), (torch.float64, 70), (torch.int32, 1))
-    group = launch_triton.TritonGroup("sum", ((),), scratch, "")
+    group = TritonGroup("sum", ((),), scratch, "")
     launch = launch_triton._native(group, [(Kernel(), (0, 1))], 0, lambda *given: None)
     a, b = original(3), original(4)
     launch(a, b)

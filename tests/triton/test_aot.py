@@ -17,7 +17,13 @@ from dynfix.lowering.sizes import Axis, atom_index, linear
 from dynfix.lowering.targets.triton import print_group
 from dynfix.lowering.targets.triton_tile import Device
 from dynfix.runtime.errors import BuildError
-from dynfix.runtime.launch_triton import TritonGroup, TritonKernel, build, interpreted, load_source
+from dynfix.runtime.gpu.triton_kernels import (
+    TritonGroup,
+    TritonKernel,
+    build,
+    interpreted,
+    load_source,
+)
 from kernel_examples import EXAMPLES, swiglu
 from triton.backends.compiler import GPUTarget
 

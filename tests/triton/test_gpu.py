@@ -9,7 +9,8 @@ import pytest
 import torch
 from dynfix.lowering.joint import compile_graph
 from dynfix.lowering.targets.triton import global_buffers, print_group
-from dynfix.runtime.launch_triton import TritonGroup, load_groups
+from dynfix.runtime.gpu.launch_triton import load_groups
+from dynfix.runtime.gpu.triton_kernels import TritonGroup
 from dynfix.runtime.options import Options
 from kernel_examples import EXAMPLES
 

@@ -6,8 +6,9 @@ import torch
 pytest.importorskip("triton")
 
 from dynfix.lowering.targets.triton import print_group
-from dynfix.runtime import cache, tuning
-from dynfix.runtime.launch_triton import memory_of
+from dynfix.runtime import cache
+from dynfix.runtime.gpu import tuning
+from dynfix.runtime.gpu.launch_triton import memory_of
 from kernel_examples import EXAMPLES
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 

@@ -6,7 +6,8 @@ from dynfix.lowering import legality
 from dynfix.lowering.targets.triton import global_buffers, print_group
 from dynfix.lowering.targets.triton_split import cut
 from dynfix.lowering.targets.triton_tile import Device
-from dynfix.runtime.launch_triton import TritonGroup, load_groups
+from dynfix.runtime.gpu.launch_triton import load_groups
+from dynfix.runtime.gpu.triton_kernels import TritonGroup
 from kernel_examples import EXAMPLES
 
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 from dynfix.lowering.targets import triton_math as m
-from dynfix.runtime.launch_triton import load_source
+from dynfix.runtime.gpu.triton_kernels import load_source
 
 NAMES = ("erf", "erf_fast", "tanh", "sigmoid", "sigmoid_fast", "exp_fast", "digamma")
 HEADER = (

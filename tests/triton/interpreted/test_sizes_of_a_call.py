@@ -3,7 +3,7 @@
 import pytest
 import torch
 from dynfix.lowering.targets import triton
-from dynfix.runtime import launch_triton
+from dynfix.runtime.gpu import launch_triton
 from lowering_tests.harness import CHECKED
 from lowering_tests.symbolic import check_sizes, check_training
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from dynfix.lowering.targets import triton_build
-from dynfix.runtime import cache, launch_triton
+from dynfix.runtime import cache
+from dynfix.runtime.gpu import launch_triton, triton_kernels
 from dynfix.runtime.options import Options
 from dynfix.runtime.stored import gpu_launches
 from dynfix.runtime.stored.plain_data import Damaged
@@ -15,7 +16,7 @@ OPTIONS = Options(verify_ir=True, target="triton")
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(launch_triton, "_modules", {})
+    monkeypatch.setattr(triton_kernels, "_modules", {})
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_loaded_program_does_what_a_compiled_one_does(name, printed, monkeypat
     line, inputs = Line(), make()
     expected = outcome(line(fn, inputs, OPTIONS), inputs)
     count = len(printed)
-    monkeypatch.setattr(launch_triton, "_modules", {})
+    monkeypatch.setattr(triton_kernels, "_modules", {})
     loaded = line(fn, inputs, OPTIONS)
     found = outcome(loaded, inputs)
     assert line.compiled == 1 and len(printed) == count

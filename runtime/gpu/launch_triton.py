@@ -1,87 +1,36 @@
-"""From printed Triton kernels to launches: source into the cache, binaries ahead of time, calls
-without Triton's JIT binder.
-
-A kernel takes pointers; a size that is known is a number in its text, one that only a call knows an
-argument. So one binary serves every call, but for pointers that are not 16-byte aligned and for
-sizes that are not (or are) multiples of 16, which get a binary of their own when they first come.
-"""
+"""Launches of Triton's kernels: calls without Triton's JIT binder."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from . import cache, tuning
-from .errors import BuildError
-from .gpu_launcher import native_launch
-from .report import log
+from ..errors import BuildError
+from ..report import log
+from . import kept_binaries, tuning
+from .native_launch import native_launch
+from .triton_kernels import (
+    ALIGNMENT,
+    OPTIONS,
+    TritonGroup,
+    TritonKernel,
+    build,
+    interpreted,
+    load_source,
+    triton,
+)
 
-ALIGNMENT = 16
 _INT32 = 2**31 - 1
 _APART = 256  # bytes: where parts of one piece of memory begin, as tensors of their own would
 _SIZES = 256  # sets of sizes remembered of a kernel, and of a group
-TOOL = "triton-1"
-WAIT = "m.after_earlier()"  # what a kernel begins with
-
-
-@dataclasses.dataclass(frozen=True)
-class TritonKernel:
-    """One printed kernel: `text` defines `name` and takes one pointer for each of `arguments`.
-
-    arguments: positions in the group's buffers (then its scratch); types: Triton pointer types
-    ("*fp32"); sizes: elements of each; programs: the grid; warps: of one program. numbers: the
-    recorded call's values of the sizes that the kernel takes after its pointers, n0, n1, …; if
-    there are any: grid, Python over them in place of `programs`; reach: what 32 bits have to hold;
-    wide: whether it counts in 64; wider: the same kernel that does.
-    """
-
-    name: str
-    text: str
-    arguments: tuple[int, ...]
-    types: tuple[str, ...]
-    sizes: tuple[int, ...]
-    programs: int
-    warps: int
-    numbers: tuple[int, ...] = ()
-    grid: str = ""
-    reach: str = ""
-    wide: bool = False
-    wider: TritonKernel | None = None
-
-    @property
-    def checks(self) -> bool:
-        """Whether the kernel stops at a position out of range."""
-        return "tl.device_assert" in self.text
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits by itself for the kernel before it."""
-        return WAIT in self.text
-
-
-@dataclasses.dataclass(frozen=True)
-class TritonGroup:
-    """Kernels to launch in order.
-
-    variants[k]: the candidates for kernel k, the likeliest best first; scratch: dtype and number of
-    elements of buffers that only these kernels see; header: stands before the kernel in its file.
-    """
-
-    name: str
-    variants: tuple[tuple[TritonKernel, ...], ...]
-    scratch: tuple[tuple[torch.dtype, int], ...]
-    header: str
 
 
 Launch = Callable[..., None]
@@ -118,79 +67,11 @@ class InTurn:
             run(*(arguments[k] for k in own), *numbers)
 
 
-def interpreted() -> bool:
-    """Whether Triton was loaded under TRITON_INTERPRET=1: kernels then run on CPU tensors."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-@functools.cache
-def _triton() -> ModuleType:
-    try:
-        return importlib.import_module("triton")
-    except ImportError as error:
-        raise BuildError("the Triton target needs triton: pip install 'dynfix[torch]'") from error
-
-
-_modules: dict[str, ModuleType] = {}
-_modules_lock = threading.Lock()
-
-
-def load_source(text: str, name: str) -> ModuleType:
-    """Import kernel source from its file in the cache (Triton reads a kernel's source from its
-    file)."""
-    key = cache.key(TOOL, text)
-    with _modules_lock:
-        if key not in _modules:
-            path = cache.put(key, ".py", text.encode())
-            spec = importlib.util.spec_from_file_location(f"dynfix_kernels.{name}_{key[:12]}", path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[module.__name__] = module
-            spec.loader.exec_module(module)
-            _modules[key] = module
-        return _modules[key]
-
-
-# ---- building
-
-
-# libdevice keeps denormals, as eager's functions do; integers wrap as in eager.
-_OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False}
-
-
-def build(
-    kernel: TritonKernel,
-    function: Any,
-    target: Any = None,
-    aligned: bool = True,
-    even: tuple[bool, ...] = (),
-) -> Any:
-    """The `triton.compiler.CompiledKernel` for `target`, or for the current device. even: which
-    sizes are multiples of 16. Raises BuildError."""
-    triton = _triton()
-    names, pointers = list(function.arg_names), len(kernel.types)
-    divisible = [*range(pointers * aligned), *(pointers + k for k, so in enumerate(even) if so)]
-    attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in divisible}
-    integers = ("i64" if kernel.wide else "i32",) * len(kernel.numbers)
-    source = triton.compiler.ASTSource(
-        fn=function,
-        signature=dict(zip(names, (*kernel.types, *integers), strict=True)),
-        constexprs={},
-        attrs=attributes,
-    )
-    try:
-        options = {"num_warps": kernel.warps, "debug": kernel.checks, **_OPTIONS}
-        return triton.compile(source, target=target, options=options)
-    except Exception as error:
-        raise BuildError(f"Triton could not build {kernel.name}: {error}\n{kernel.text}") from error
-
-
 class _Kernel:
     """One kernel on one device: its binaries, and the launch."""
 
     def __init__(self, kernel: TritonKernel, header: str, device: torch.device) -> None:
         self.kernel, self.header, self.device = kernel, header, device
-        self.function = getattr(load_source(header + kernel.text, kernel.name), kernel.name)
         self.binaries: dict[tuple[bool, ...], Any] = {}
         self.shape = _shape(kernel)
         self.sized: dict[tuple[int, ...], tuple[int, bool, tuple[bool, ...]]] = {}
@@ -202,10 +83,25 @@ class _Kernel:
         kind = kind or (True, *(number % ALIGNMENT == 0 for number in self.kernel.numbers))
         with self.lock, torch.cuda.device(self.device):
             if kind not in self.binaries:
-                binary = build(self.kernel, self.function, aligned=kind[0], even=kind[1:])
-                binary.run  # noqa: B018
-                self.binaries[kind] = binary
+                self.binaries[kind] = self._binary(kind)
             return self.binaries[kind]
+
+    def _binary(self, kind: tuple[bool, ...]) -> Any:
+        own = self.kernel
+        given = self.header + own.text, own.name, own.types, own.warps, len(own.numbers), own.wide
+        key = kept_binaries.key_of(self.device, kind, own.checks, OPTIONS, *given)
+        found = kept_binaries.find(key, self.device, functools.partial(self._built, kind))
+        if found is None:
+            found = self._built(kind)
+            kept_binaries.keep(key, found)
+        return found
+
+    def _built(self, kind: tuple[bool, ...]) -> Any:
+        own = self.kernel
+        function = getattr(load_source(self.header + own.text, own.name), own.name)
+        binary = build(own, function, aligned=kind[0], even=kind[1:])
+        binary.run  # noqa: B018
+        return binary
 
     def launch(self, pointers: Sequence[int], stream: int, numbers: tuple[int, ...] = ()) -> None:
         together, programs = 0, self.kernel.programs
@@ -391,12 +287,12 @@ def _native(
     aligned."""
     if not steps:
         return slow
-    binaries = [(*kernel.with_programs(numbers), own, kernel.kernel.waits) for kernel, own in steps]
+    built = [(*kernel.with_programs(numbers), own, kernel.kernel.waits) for kernel, own in steps]
 
     def again(*arguments: Any) -> None:
         slow(*arguments[: len(arguments) - len(group.scratch)])
 
-    fast = native_launch(binaries, numbers, device, again, _triton().__version__)
+    fast = native_launch(built, numbers, device, again, kept_binaries.triton_version())
     if fast is None or not group.scratch:
         return fast or slow
     sizes = [-(-size * dtype.itemsize // _APART) * _APART for dtype, size in group.scratch]
@@ -471,7 +367,7 @@ def _fits(kernel: _Kernel) -> bool:
     try:
         kernel.prepare()
         return True
-    except (BuildError, _triton().runtime.errors.OutOfResources) as error:
+    except (BuildError, triton().runtime.errors.OutOfResources) as error:
         log.info("a variant of %s is left out: %s", kernel.kernel.name, error)
         return False
 

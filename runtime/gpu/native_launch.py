@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from . import build
-from .errors import BuildError
-from .report import log
+from .. import build
+from ..errors import BuildError
+from ..report import log
 
 DRIVER = "libcuda.so.1"
 # Of these versions it is known what a binary takes after its own arguments.

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import cache
-from .report import log
+from .. import cache
+from ..report import log
 
 TOOL = "tuning-1"
 ROUNDS = 9

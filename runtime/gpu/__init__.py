@@ -1,0 +1,1 @@
+"""Kernels on GPUs: sources, binaries, the choice among them, launches."""

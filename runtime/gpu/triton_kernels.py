@@ -1,0 +1,139 @@
+"""Printed Triton kernels: their source in the cache, their binaries ahead of time.
+
+A kernel takes pointers; a size that is known is a number in its text, one that only a call knows an
+argument. So one binary serves every call, but for pointers that are not 16-byte aligned and for
+sizes that are not (or are) multiples of 16, which get a binary of their own when they first come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .. import cache
+from ..errors import BuildError
+
+ALIGNMENT = 16
+TOOL = "triton-1"
+WAIT = "m.after_earlier()"  # what a kernel begins with
+
+
+@dataclasses.dataclass(frozen=True)
+class TritonKernel:
+    """One printed kernel: `text` defines `name` and takes one pointer for each of `arguments`.
+
+    arguments: positions in the group's buffers (then its scratch); types: Triton pointer types
+    ("*fp32"); sizes: elements of each; programs: the grid; warps: of one program. numbers: the
+    recorded call's values of the sizes that the kernel takes after its pointers, n0, n1, …; if
+    there are any: grid, Python over them in place of `programs`; reach: what 32 bits have to hold;
+    wide: whether it counts in 64; wider: the same kernel that does.
+    """
+
+    name: str
+    text: str
+    arguments: tuple[int, ...]
+    types: tuple[str, ...]
+    sizes: tuple[int, ...]
+    programs: int
+    warps: int
+    numbers: tuple[int, ...] = ()
+    grid: str = ""
+    reach: str = ""
+    wide: bool = False
+    wider: TritonKernel | None = None
+
+    @property
+    def checks(self) -> bool:
+        """Whether the kernel stops at a position out of range."""
+        return "tl.device_assert" in self.text
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits by itself for the kernel before it."""
+        return WAIT in self.text
+
+
+@dataclasses.dataclass(frozen=True)
+class TritonGroup:
+    """Kernels to launch in order.
+
+    variants[k]: the candidates for kernel k, the likeliest best first; scratch: dtype and number of
+    elements of buffers that only these kernels see; header: stands before the kernel in its file.
+    """
+
+    name: str
+    variants: tuple[tuple[TritonKernel, ...], ...]
+    scratch: tuple[tuple[torch.dtype, int], ...]
+    header: str
+
+
+def interpreted() -> bool:
+    """Whether Triton was loaded under TRITON_INTERPRET=1: kernels then run on CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+@functools.cache
+def triton() -> ModuleType:
+    try:
+        return importlib.import_module("triton")
+    except ImportError as error:
+        raise BuildError("the Triton target needs triton: pip install 'dynfix[torch]'") from error
+
+
+_modules: dict[str, ModuleType] = {}
+_modules_lock = threading.Lock()
+
+
+def load_source(text: str, name: str) -> ModuleType:
+    """Import kernel source from its file in the cache (Triton reads a kernel's source from its
+    file)."""
+    key = cache.key(TOOL, text)
+    with _modules_lock:
+        if key not in _modules:
+            path = cache.put(key, ".py", text.encode())
+            spec = importlib.util.spec_from_file_location(f"dynfix_kernels.{name}_{key[:12]}", path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[module.__name__] = module
+            spec.loader.exec_module(module)
+            _modules[key] = module
+        return _modules[key]
+
+
+# libdevice keeps denormals, as eager's functions do; integers wrap as in eager.
+OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False}
+
+
+def build(
+    kernel: TritonKernel,
+    function: Any,
+    target: Any = None,
+    aligned: bool = True,
+    even: tuple[bool, ...] = (),
+) -> Any:
+    """The `triton.compiler.CompiledKernel` for `target`, or for the current device. even: which
+    sizes are multiples of 16. Raises BuildError."""
+    made_by = triton()
+    names, pointers = list(function.arg_names), len(kernel.types)
+    divisible = [*range(pointers * aligned), *(pointers + k for k, so in enumerate(even) if so)]
+    attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in divisible}
+    integers = ("i64" if kernel.wide else "i32",) * len(kernel.numbers)
+    source = made_by.compiler.ASTSource(
+        fn=function,
+        signature=dict(zip(names, (*kernel.types, *integers), strict=True)),
+        constexprs={},
+        attrs=attributes,
+    )
+    try:
+        options = {"num_warps": kernel.warps, "debug": kernel.checks, **OPTIONS}
+        return made_by.compile(source, target=target, options=options)
+    except Exception as error:
+        raise BuildError(f"Triton could not build {kernel.name}: {error}\n{kernel.text}") from error
