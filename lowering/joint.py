@@ -14,6 +14,7 @@ from .autograd import missing_gradients
 from .autograd.missing_gradients import Zero
 from .autograd.plain_calls import Around, plain_call
 from .collection import uncollected
+from .graph_modules import graph_module
 from .graphs import conjugates, effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
@@ -124,7 +125,7 @@ def with_aten_views(gm: GraphModule) -> GraphModule:
     graph.output(graph.graph_copy(gm.graph, {}))
     for node in graph.nodes:
         node.target = _aten_view(node) or node.target
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def _aten_view(node: Node) -> Callable[..., Any] | None:
@@ -147,4 +148,4 @@ def with_tuple_output(gm: GraphModule) -> tuple[GraphModule, bool]:
     copied = graph.graph_copy(gm.graph, {})
     single = not isinstance(copied, list)
     graph.output((copied,) if single else tuple(copied))  # type: ignore[arg-type]
-    return GraphModule(gm, graph), single
+    return graph_module(gm, graph), single

@@ -8,6 +8,7 @@ import torch
 
 from ..lowering import stored_graphs
 from ..lowering.autograd.double_backward import Differentiable
+from ..lowering.graph_modules import forward_of
 from ..lowering.graphs import graph_key, rnn
 from ..lowering.graphs.control_flow import Repeated
 from ..lowering.graphs.fakes import PacedFakeMode
@@ -31,13 +32,13 @@ def compile_segment(
     """The callable of one of a call's `segments`, by the chosen backend; one with data-dependent
     shapes runs as it is."""
     if segment.eager or not segment.ops:
-        return segment.module.forward  # type: ignore[no-any-return]
+        return forward_of(segment.module)  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
     if by_aot and segment.writes_history():
-        return Foreign(segment.module.forward)
+        return Foreign(forward_of(segment.module))
     few = segment.ops <= rnn.FEW and any(map(_trains_layers, segments))
     if options.backend == "native" and (few or _trains_layers(segment)):
-        return Foreign(segment.module.forward)
+        return Foreign(forward_of(segment.module))
     plain = options.backend == "eager"
     module = segment.module if plain else write_out_numbers(segment.module)
     kept = None
@@ -96,6 +97,8 @@ def _compiled(
             example_inputs = [meta.fake() for meta in segment.metas]
     if kept is not None:
         return compiler()(module, example_inputs, options, kept)  # type: ignore[no-any-return]
+    if options.backend not in ("native", "aot_eager"):
+        forward_of(module)  # another one's may keep it
     return backends.lookup(options.backend)(module, example_inputs, options)
 
 
@@ -121,7 +124,7 @@ class Foreign:
 def _eager_backend(
     gm: torch.fx.GraphModule, example_inputs: Any, options: Options
 ) -> Callable[..., Any]:
-    return gm.forward  # type: ignore[no-any-return]
+    return forward_of(gm)  # type: ignore[no-any-return]
 
 
 def _native(

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph_modules import graph_module
+
 
 def choose_under_masks(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with its writes as calls that look for such masks; itself where nothing is
@@ -18,7 +20,7 @@ def choose_under_masks(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     differentiated = any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
     if not differentiated or not any(map(_write_of, gm.graph.nodes)):
         return gm
-    made = GraphModule(gm, Graph())
+    made = graph_module(gm, Graph())
     made.graph.output(made.graph.graph_copy(gm.graph, {}))
     for node in made.graph.nodes:
         write = _write_of(node)

@@ -14,6 +14,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from ..graph_modules import graph_module
+
 NOTED = "strides"  # of a node: those of its result, a tuple of integers, where they are known
 
 
@@ -32,7 +34,7 @@ def keep_result_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule
         changed[node] = graph.call_function(operator.getitem, (laid_out, place))
         changed[node].meta.update(node.meta)
     graph.output(map_arg(results, lambda node: changed[node]))
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def all_as_recorded(results: Sequence[Any], strides: Sequence[tuple[int, ...] | None]) -> list[Any]:

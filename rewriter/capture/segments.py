@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ...lowering.graph_modules import graph_module
 from ...lowering.graphs.result_strides import NOTED
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .values import Meta, Number, Value
@@ -124,7 +125,7 @@ class SegmentBuilder:
             if isinstance(value.meta, Meta) and value not in self.written:
                 value.node.meta[NOTED] = value.meta.stride
         self.graph.output(tuple(map(self._given, self.outputs)))
-        module = torch.fx.GraphModule({}, self.graph)
+        module = graph_module({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
         return Segment(
             module,
