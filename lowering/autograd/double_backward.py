@@ -7,8 +7,10 @@ for which something was kept that has been written since. Every other backward i
 
 import contextlib
 import functools
+import importlib
 import operator
 import re
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +20,6 @@ from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
-from ..graphs.random_numbers import redrawn
 from . import missing_gradients, turned_gradients
 from .call_modes import autocasts, cuda_state, generators
 from .eager_history import EagerHistory, absent, savers, with_zeros
@@ -235,9 +236,15 @@ class Call:
             for make in self.autocast:
                 stack.enter_context(make())
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
-            stack.enter_context(redrawn(self.owner.drawing))
+            if self.owner.drawing:
+                stack.enter_context(_random_numbers().Redrawn(self.owner.drawing))
             results = self.owner.module(*fed)
         return inputs, (fed, results)
+
+
+def _random_numbers() -> types.ModuleType:
+    """Operators of ours, which take long to register."""
+    return importlib.import_module("..graphs.random_numbers", __package__)
 
 
 def _requires_grad(results: Any) -> bool:
