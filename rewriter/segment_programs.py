@@ -40,12 +40,12 @@ def compile_segment(
     if options.backend == "native" and (few or _trains_layers(segment)):
         return Foreign(forward_of(segment.module))
     plain = options.backend == "eager"
-    module = segment.module if plain else write_out_numbers(segment.module)
     kept = None
     if options.backend == "native" and example_inputs is None and not segment.open:
-        kept = stored_graphs.kept(module, map(_text, segment.metas), options)
+        kept = stored_graphs.kept(segment.module, map(_text, segment.metas), options)
     program = None if kept is None else kept.load()
     if program is None:
+        module = segment.module if plain else write_out_numbers(segment.module)
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails
                 program = _compiled(module, segment, options, example_inputs, kept)
@@ -60,7 +60,7 @@ def compile_segment(
         program = observe(segment, program, options)
     if plain:
         return Foreign(program)
-    key = kept.key if kept is not None and module is segment.module else None
+    key = kept.key if kept is not None else None
     program = Differentiable(program, segment.module, segment.metas, segment.random, key)
     return program if by_aot else Foreign(program)
 
