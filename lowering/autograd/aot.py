@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from ...runtime.errors import LoweringError
 from ...runtime.pacing import in_background
+from ..graph_modules import without_text
 from ..graphs import effect_tokens
 from .aot_calls import watched
 from .gradient_paths import GradientPaths
@@ -112,6 +113,7 @@ def joint_call(
 
     with (
         _unsaid_anomalies(),
+        without_text(),
         effect_tokens.inside_graphs(),
         _dense_tangents(gm, example_inputs),
         watched() as wrapped,
