@@ -51,8 +51,8 @@ class Differentiable:
         self.kept_under = kept_under
         self.writes: tuple[int, ...] | None = None
         idle: frozenset[int] = getattr(program, "idle", frozenset())
-        self.read = [k for k in range(len(metas)) if k not in idle]
-        self.copied: tuple[int, ...] = ()
+        self.read = frozenset(range(len(metas))) - idle
+        self.copied: frozenset[int] = _NONE
         self.drawing: tuple[str, ...] = getattr(program, "drawing", ()) if random else ()
         self._way: tuple[int, ...] | None = None
         self._no_history = False  # of the results: nobody can ask for a gradient
@@ -81,7 +81,7 @@ class Differentiable:
         result = self.program(*tensors)
         if self.writes is None:
             self.writes = call.written(tensors)
-            self.copied = tuple(k for k in self.writes if k in self.read)
+            self.copied = self.read.intersection(self.writes)
         node = self._node(result)
         if node is None:
             self._no_history = not _requires_grad(result)
@@ -189,11 +189,11 @@ class Call:
     def written(self, tensors: tuple[Any, ...]) -> tuple[int, ...]:
         """Positions of the inputs that the call wrote, which had been copied all. Forgets the other
         copies."""
-        found = tuple(i for i, tensor in enumerate(tensors) if _changed(tensor, self.versions[i]))
+        changed = [_changed(tensor, self.versions[i]) for i, tensor in enumerate(tensors)]
         self.tensors = tuple(
-            self.tensors[i] if i in found else tensor for i, tensor in enumerate(tensors)
+            self.tensors[i] if changed[i] else tensor for i, tensor in enumerate(tensors)
         )
-        return found
+        return tuple(i for i, each in enumerate(changed) if each)
 
     def settle(self) -> None:
         """The call is over: its own writes count no longer."""
