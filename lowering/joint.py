@@ -67,10 +67,11 @@ def compile_graph(
     tupled, single = with_tuple_output(with_aten_views(gm))
     tupled, lone = with_lone_draws(tupled)
     facts = Around((), single, lone, (), drawing(options))
-    compile_kind, table = partial(_compiled, options, kept), decompositions(facts.drawing)
-    traced = inference_graph(tupled, example_inputs, table)
+    compile_kind = partial(_compiled, options, kept)
+    traced = inference_graph(tupled, example_inputs, decompositions(facts.drawing, implicit=False))
     if traced is None:
         by_aot: Callable[..., Any] = _aot().joint_call
+        table = decompositions(facts.drawing)
         return by_aot(tupled, example_inputs, compile_kind, table, facts, kept)  # type: ignore[no-any-return]
     results: Any = traced.graph.graph.output_node().args[0]
     program = compile_kind("inference", traced.graph, len(results))

@@ -14,6 +14,9 @@ from .pool_offsets import POOLING, is_channels_last
 from .random_numbers import random_decompositions
 
 aten = torch.ops.aten
+_EXPLICIT: Callable[[], Any] = getattr(
+    torch._decomp, "_core_aten_decompositions_post_autograd", core_aten_decompositions
+)
 
 # Lowered here as pointwise functions and reductions after their decomposition.
 _EXTRA = (
@@ -397,10 +400,14 @@ for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
 
 
 @cache
-def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any]]:
+def decompositions(
+    drawing: tuple[str, ...] = (), implicit: bool = True
+) -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's and the above. drawing: the devices whose kernels make
-    random numbers; on others eager's stream is kept."""
-    table = dict(core_aten_decompositions())
+    random numbers; on others eager's stream is kept. implicit: with the operators that torch itself
+    writes out below autograd, of which it takes 0.1 s to find all (`OpOverload.decompose` does the
+    same)."""
+    table = dict((core_aten_decompositions if implicit else _EXPLICIT)())
     table.update(get_decompositions(list(_EXTRA)))
     kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]
     table[aten.addmm.default] = _biased_product
