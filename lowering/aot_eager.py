@@ -11,6 +11,7 @@ import torch
 
 from ..runtime.options import Options
 from .autograd.plain_calls import plain_call
+from .graph_modules import forward_of
 from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
@@ -44,7 +45,7 @@ def _as_it_is(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
 
 
 def _boxed(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
-    forward = gm.forward
+    forward = forward_of(gm)
 
     def call(inputs: list[Any]) -> Any:
         return forward(*inputs)

@@ -14,6 +14,7 @@ from .autograd import missing_gradients
 from .autograd.missing_gradients import Zero
 from .autograd.plain_calls import Around, plain_call
 from .collection import uncollected
+from .graph_modules import graph_module
 from .graphs import conjugates, effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
@@ -67,10 +68,11 @@ def compile_graph(
     tupled, single = with_tuple_output(with_aten_views(gm))
     tupled, lone = with_lone_draws(tupled)
     facts = Around((), single, lone, (), drawing(options))
-    compile_kind, table = partial(_compiled, options, kept), decompositions(facts.drawing)
-    traced = inference_graph(tupled, example_inputs, table)
+    compile_kind = partial(_compiled, options, kept)
+    traced = inference_graph(tupled, example_inputs, decompositions(facts.drawing, implicit=False))
     if traced is None:
         by_aot: Callable[..., Any] = _aot().joint_call
+        table = decompositions(facts.drawing)
         return by_aot(tupled, example_inputs, compile_kind, table, facts, kept)  # type: ignore[no-any-return]
     results: Any = traced.graph.graph.output_node().args[0]
     program = compile_kind("inference", traced.graph, len(results))
@@ -125,7 +127,7 @@ def with_aten_views(gm: GraphModule) -> GraphModule:
     graph.output(graph.graph_copy(gm.graph, {}))
     for node in graph.nodes:
         node.target = _aten_view(node) or node.target
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def _aten_view(node: Node) -> Callable[..., Any] | None:
@@ -148,4 +150,4 @@ def with_tuple_output(gm: GraphModule) -> tuple[GraphModule, bool]:
     copied = graph.graph_copy(gm.graph, {})
     single = not isinstance(copied, list)
     graph.output((copied,) if single else tuple(copied))  # type: ignore[arg-type]
-    return GraphModule(gm, graph), single
+    return graph_module(gm, graph), single

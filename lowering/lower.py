@@ -7,7 +7,6 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..runtime.errors import LoweringError
-from .graphs import rnn
 from .host_scalars import APART
 from .ir import Buffer
 from .lowerings import (
@@ -26,6 +25,7 @@ from .lowerings.lower_products import aligned_product, wants_alignment, with_roo
 from .lowerings.lower_writes import Write, write_back
 from .lowerings.lowering_context import Context
 from .poly import is_known
+from .recurrent_operators import CALLED, KEEPING
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols
 from .unit import KERNEL_DTYPES, ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
@@ -301,9 +301,9 @@ class GraphLowering:
         aliases = schema is not None and any(
             result.alias_info is not None for result in schema.returns
         )
-        aliases |= target in rnn.KEEPING or target is APART or _works_on(target)
+        aliases |= target in KEEPING or target is APART or _works_on(target)
         result = self._extern_result(node.meta.get("val"))
-        target = rnn.CALLED.get(target) or target
+        target = CALLED.get(target) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
         return result
 

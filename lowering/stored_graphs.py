@@ -51,7 +51,11 @@ class Kept:
         if data is None:
             return None
         try:
-            return self._loaded(data)
+            try:
+                return self._loaded(data)
+            except Unnamed:
+                _load_operators()
+                return self._loaded(data)
         except Exception as error:  # whatever is wrong with it, it can be compiled
             log.info("a stored program cannot be used: %r", error)
             entries.forget(self.key)
@@ -111,6 +115,18 @@ class Kept:
 
 def _missing(zero: Any, backward: Any) -> Any:
     return backward if zero is None else missing_gradients.from_data(zero, backward)
+
+
+_OPERATORS = (
+    *(".graphs.image_gradients", ".graphs.pool_offsets", ".graphs.random_numbers"),
+    *(".host_scalars", ".recurrent_operators"),
+)
+
+
+def _load_operators() -> None:
+    """Those of ours that a stored program may call: few do."""
+    for module in _OPERATORS:
+        importlib.import_module(module, __package__)
 
 
 def _wrappers() -> ModuleType:

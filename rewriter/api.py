@@ -1,5 +1,5 @@
 """The public functions: the signatures of `torch.compile` and its helpers, over
-`frontend.make_compiled`."""
+`frontend.CompiledFunction`."""
 
 import functools
 import inspect
@@ -82,7 +82,7 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     model = _eager(model)
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
-        entry = frontend.make_compiled(module_entry(type(original)), options)
+        entry = frontend.CompiledFunction(module_entry(type(original)), options)
         if lookup.is_distributed(original):
             entry.open()
         return compiled_module(original, entry, again)
@@ -118,7 +118,7 @@ def _compile_callable(fn: Callable[..., Any], options: Options) -> Callable[...,
         return _method(fn, options)
     if inspect.isfunction(fn):
         return _function(fn, options)
-    entry = frontend.make_compiled(_call_entry, options)
+    entry = frontend.CompiledFunction(_call_entry, options)
     return _wrapper(functools.partial(entry, fn), fn, entry)
 
 
@@ -132,12 +132,12 @@ def _method(method: Any, options: Options) -> Callable[..., Any]:
     eager original."""
     owner = method.__self__
     owner = eager_original(owner) if isinstance(owner, torch.nn.Module) else owner
-    entry = frontend.make_compiled(_eager(method.__func__), options)
+    entry = frontend.CompiledFunction(_eager(method.__func__), options)
     return _wrapper(functools.partial(entry, owner), method, entry)
 
 
 def _function(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    entry = frontend.make_compiled(fn, options)
+    entry = frontend.CompiledFunction(fn, options)
     return _wrapper(entry, fn, entry)
 
 

@@ -13,7 +13,7 @@ def is_outlived(recording: Recording, args: tuple[Any, ...], kwargs: dict[str, A
     """Whether the recorded call changed what its recording relies on, so that the next one is
     another: an optimizer's first step makes its state, a counter counts."""
     changes = bool(recording.effects) or any(segment.writes for segment in recording.segments)
-    return changes and recording.symbols is None and not recording.serves(args, kwargs)
+    return changes and recording.symbols is None and not recording.held(args, kwargs)
 
 
 class Deferred:

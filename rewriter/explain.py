@@ -126,10 +126,10 @@ def _entry(fn: Any, backend: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
     fn = getattr(fn, "_dynfix_original", fn)
     if isinstance(fn, torch.nn.Module):
         original = eager_original(fn)
-        return frontend.make_compiled(module_entry(type(original)), options), (original,)
+        return frontend.CompiledFunction(module_entry(type(original)), options), (original,)
     if hasattr(fn, "__func__"):
-        return frontend.make_compiled(fn.__func__, options), (fn.__self__,)
-    return frontend.make_compiled(fn, options), ()
+        return frontend.CompiledFunction(fn.__func__, options), (fn.__self__,)
+    return frontend.CompiledFunction(fn, options), ()
 
 
 def _output(graphs: list[torch.fx.GraphModule], recordings: Any, seconds: float) -> ExplainOutput:

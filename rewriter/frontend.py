@@ -25,6 +25,7 @@ from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Again, Generators
 from .capture.trace import Recorder
 from .deferred import Deferred, is_outlived
+from .first_calls import FirstCall
 from .forms.calls import call_ops
 from .module_class import awaits_shapes
 from .outline import pieces
@@ -57,7 +58,7 @@ class CompiledFunction:
         family: "pieces.Family | None" = None,
         depth: int = 0,
     ) -> None:
-        self.fn, self.options = fn, options
+        self.fn, self.options, self.name = fn, options, getattr(fn, "__qualname__", repr(fn))
         self.eager = fn  # what serves a call that is neither compiled nor recorded
         self._family, self._depth = family, depth
         self._opened: Callable[..., Any] | None = None
@@ -70,7 +71,8 @@ class CompiledFunction:
         self._limit_told = False
         self.stopped_at: tuple[places.Reached, ...] | None = None  # of the last failed recording
         self.moving = Moving()
-        self._rerecordings = Rerecordings(getattr(fn, "__qualname__", repr(fn)))
+        self._rerecordings = Rerecordings(self.name)
+        self._first = FirstCall(fn, options)
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
 
@@ -140,6 +142,7 @@ class CompiledFunction:
             or awaits_shapes(args)
             or is_transformed()
             or (self.background is not None and not self.background.may_record())
+            or (self._is_alone() and self._first.is_wasted())
             or self._at_limit(args, kwargs)
             or not _recording_lock.acquire(blocking=False)
         ):
@@ -152,12 +155,16 @@ class CompiledFunction:
             if self.background is not None:
                 self.background.recorded(watch.seconds())
 
+    def _is_alone(self) -> bool:
+        return self.background is None and self._family is None
+
     def _stance_forbids(self) -> bool:
         """Whether `set_stance` asks for eager here. Raises RecompileError if it asks for that."""
         stance = stances.state.now.name
         if stance == "fail_on_recompile":
-            name = getattr(self.fn, "__qualname__", repr(self.fn))
-            raise RecompileError(f"{name} would be recorded under the stance 'fail_on_recompile'")
+            raise RecompileError(
+                f"{self.name} would be recorded under the stance 'fail_on_recompile'"
+            )
         first, self._called = not self._called, True
         return stance == "eager_on_recompile" or (first and stance.endswith("eager_then_compile"))
 
@@ -167,17 +174,16 @@ class CompiledFunction:
         if self._limit_told and not self.options.fullgraph:
             return True
         self._limit_told = True
-        name = getattr(self.fn, "__qualname__", repr(self.fn))
         failures = self._dispatcher.explain_miss(args, kwargs)
         why = "; ".join(map(str, failures[:2]))
         ways = [each.decided_by() for each in self.recordings if isinstance(each, Recording)]
         if ways and len(failures) < len(self._dispatcher.entries):
             why = f"another way was taken, by {ways[-1]}"
         times = f"{self.options.recompile_limit} times (recompile_limit)"
-        message = f"{name} was compiled {times}; new variants run in eager. Last: {why}"
+        message = f"{self.name} was compiled {times}; new variants run in eager. Last: {why}"
         if self.options.fullgraph:
             raise RecompileLimitError(message)
-        report.warn_once("recompile_limit", message, name)
+        report.warn_once("recompile_limit", message, self.name)
         return True
 
     def _recorded(
@@ -211,8 +217,7 @@ class CompiledFunction:
         if recording is not None:
             recording.compile_times["capture"] = time.perf_counter() - start
             self._compile(recording, args, kwargs)
-        alone = self.background is None and self._family is None
-        if alone and lookahead.is_worth(recorder, recording, args, kwargs):
+        if self._is_alone() and lookahead.is_worth(recorder, recording, args, kwargs):
             self._look_ahead(args, kwargs, generators.again(recorder))
         return result
 
@@ -356,8 +361,9 @@ class CompiledFunction:
 
     def tell(self, site: catalogue.Site) -> None:
         """Say that a recording ended at `site`."""
-        name = getattr(self.fn, "__qualname__", repr(self.fn))
-        report.warn_once("stopped", f"{name} is not one graph: {site}", f"{site.file}:{site.line}")
+        report.warn_once(
+            "stopped", f"{self.name} is not one graph: {site}", f"{site.file}:{site.line}"
+        )
 
     def open(self) -> None:
         """Run as it is from the first call on; what it calls is compiled."""
@@ -393,14 +399,15 @@ class CompiledFunction:
             self._compile_beside(recording, self.background)
         elif self.options.backend == "native" and is_outlived(recording, args, kwargs):
             self._dispatcher.add(Deferred(recording, self._entry, self._dispatcher, self.eager))
+            self._first.outlived(self.recordings)
         elif (entry := self._entry(recording)) is not None:
             self._dispatcher.add(entry)
+            self._first.served(self.recordings, self.moving)
 
     def _compile_beside(self, recording: Recording, background: Background) -> None:
         """Eager serves the calls of this recording until it is compiled, and after, if it is
         faster."""
-        name = getattr(self.fn, "__qualname__", repr(self.fn))
-        switchover = self.switchover_kind(recording, self.eager, background, name)
+        switchover = self.switchover_kind(recording, self.eager, background, self.name)
         self.switchovers.append(switchover)
         self._dispatcher.add(switchover)
 
@@ -434,9 +441,10 @@ class CompiledFunction:
     def _double_backward(self, entry: Entry) -> None:
         """A gradient through this entry is differentiated: from now on its calls run in eager."""
         entry.stays_eager = True
-        name = getattr(self.fn, "__qualname__", repr(self.fn))
-        why = f"{name} runs in eager where its gradients are differentiated (create_graph=True)"
-        report.warn_once("double-backward", why, name)
+        why = (
+            f"{self.name} runs in eager where its gradients are differentiated (create_graph=True)"
+        )
+        report.warn_once("double-backward", why, self.name)
 
     def _programs(self, recording: Recording) -> tuple[Callable[..., Any], ...]:
         """The compiled segments. A recording whose sizes cannot be symbols stands for one size."""
@@ -444,9 +452,7 @@ class CompiledFunction:
             try:
                 return self._symbolic(recording, recording.symbols)
             except Exception as error:
-                report.log.debug(
-                    "%s is compiled for one size: %s", getattr(self.fn, "__qualname__", ""), error
-                )
+                report.log.debug("%s is compiled for one size: %s", self.name, error)
                 self.moving.fix(recording.guard_set.inputs, recording.symbols.dynamic)
                 recording.make_static()
         options = stances.state.now.options(self.options)
@@ -477,15 +483,9 @@ class CompiledFunction:
         self._stays_eager = True
         if self.options.fullgraph:
             raise GraphBreakError(f"fullgraph=True, but {doing} failed: {error}") from error
-        name = getattr(self.fn, "__qualname__", repr(self.fn))
-        report.log.debug("%s of %s failed", doing, name, exc_info=error)
-        why = f"{name} runs in eager: {doing} failed: {type(error).__name__}: {error}"
-        report.warn_once("internal", why, name)
-
-
-def make_compiled(fn: Callable[..., Any], options: Options) -> CompiledFunction:
-    """A compiled function over `fn`, a Python function that takes everything as arguments."""
-    return CompiledFunction(fn, options)
+        report.log.debug("%s of %s failed", doing, self.name, exc_info=error)
+        why = f"{self.name} runs in eager: {doing} failed: {type(error).__name__}: {error}"
+        report.warn_once("internal", why, self.name)
 
 
 def reset_all() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from ..lowering import stored_graphs
 from ..lowering.autograd.double_backward import Differentiable
+from ..lowering.graph_modules import forward_of
 from ..lowering.graphs import graph_key, rnn
 from ..lowering.graphs.control_flow import Repeated
 from ..lowering.graphs.fakes import PacedFakeMode
@@ -31,20 +32,20 @@ def compile_segment(
     """The callable of one of a call's `segments`, by the chosen backend; one with data-dependent
     shapes runs as it is."""
     if segment.eager or not segment.ops:
-        return segment.module.forward  # type: ignore[no-any-return]
+        return forward_of(segment.module)  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
     if by_aot and segment.writes_history():
-        return Foreign(segment.module.forward)
+        return Foreign(forward_of(segment.module))
     few = segment.ops <= rnn.FEW and any(map(_trains_layers, segments))
     if options.backend == "native" and (few or _trains_layers(segment)):
-        return Foreign(segment.module.forward)
+        return Foreign(forward_of(segment.module))
     plain = options.backend == "eager"
-    module = segment.module if plain else write_out_numbers(segment.module)
     kept = None
     if options.backend == "native" and example_inputs is None and not segment.open:
-        kept = stored_graphs.kept(module, map(_text, segment.metas), options)
+        kept = stored_graphs.kept(segment.module, map(_text, segment.metas), options)
     program = None if kept is None else kept.load()
     if program is None:
+        module = segment.module if plain else write_out_numbers(segment.module)
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails
                 program = _compiled(module, segment, options, example_inputs, kept)
@@ -59,7 +60,7 @@ def compile_segment(
         program = observe(segment, program, options)
     if plain:
         return Foreign(program)
-    key = kept.key if kept is not None and module is segment.module else None
+    key = kept.key if kept is not None else None
     program = Differentiable(program, segment.module, segment.metas, segment.random, key)
     return program if by_aot else Foreign(program)
 
@@ -96,6 +97,8 @@ def _compiled(
             example_inputs = [meta.fake() for meta in segment.metas]
     if kept is not None:
         return compiler()(module, example_inputs, options, kept)  # type: ignore[no-any-return]
+    if options.backend not in ("native", "aot_eager"):
+        forward_of(module)  # another one's may keep it
     return backends.lookup(options.backend)(module, example_inputs, options)
 
 
@@ -121,7 +124,7 @@ class Foreign:
 def _eager_backend(
     gm: torch.fx.GraphModule, example_inputs: Any, options: Options
 ) -> Callable[..., Any]:
-    return gm.forward  # type: ignore[no-any-return]
+    return forward_of(gm)  # type: ignore[no-any-return]
 
 
 def _native(

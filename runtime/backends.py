@@ -7,7 +7,6 @@ of torch itself are peers: looked up only when asked for by name.
 """
 
 import importlib
-import importlib.metadata
 import importlib.util
 import threading
 from collections.abc import Callable
@@ -83,6 +82,8 @@ def known_here() -> tuple[str, ...]:
 
 
 def _announced() -> set[str]:
+    import importlib.metadata  # which loads much that a start of the command does without
+
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {point.name for point in found} - {OWN}
 

@@ -179,11 +179,19 @@ def _probe_vector_math(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[str
     return names, ("-lmvec", "-lm")
 
 
-def _probe() -> dict[str, list[str]]:
-    flags: list[str] = []
-    for flag in _KERNEL:
-        if _try("int f() { return 1; }", [*flags, flag]).returncode == 0:
+def _accepted(wanted: Sequence[str]) -> list[str]:
+    """The flags that the compiler takes: most compilers take all."""
+    source, flags = "int f() { return 1; }", list[str]()
+    if _try(source, wanted).returncode == 0:
+        return [*wanted]
+    for flag in wanted:
+        if _try(source, [*flags, flag]).returncode == 0:
             flags.append(flag)
+    return flags
+
+
+def _probe() -> dict[str, list[str]]:
+    flags = _accepted(_KERNEL)
     names, link = _probe_vector_math(flags)
     return {"flags": flags, "vector_math": list(names), "link": list(link)}
 

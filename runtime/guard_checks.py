@@ -2,6 +2,7 @@
 else identity) compare equal."""
 
 import enum
+import itertools
 import types
 from collections.abc import Hashable
 from typing import Any
@@ -61,14 +62,27 @@ class Check:
 
 def _short(value: object, limit: int = 80) -> str:
     """A repr that runs no tensor operation and stays on one line."""
-    if isinstance(value, torch.Tensor):
-        return f"<{type(value).__name__}>"
     try:
-        text = repr(value)
+        text = _text(value)
     except Exception as error:
         text = f"<{type(value).__name__}, repr raises {type(error).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_PARTS = 40  # of a container that are looked at
+
+
+def _text(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"<{type(value).__name__}>"
+    if type(value) is dict:
+        few = itertools.islice(value.items(), _PARTS)
+        return "{" + ", ".join(f"{_text(key)}: {_text(part)}" for key, part in few) + "}"
+    if type(value) is list or (type(value) is tuple and len(value) > 1):
+        parts = ", ".join(map(_text, value[:_PARTS]))
+        return f"[{parts}]" if type(value) is list else f"({parts})"
+    return repr(value)
 
 
 class Is(Check):

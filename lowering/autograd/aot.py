@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from ...runtime.errors import LoweringError
 from ...runtime.pacing import in_background
+from ..graph_modules import without_text
 from ..graphs import effect_tokens
 from .aot_calls import watched
 from .aot_parts import schemas
@@ -141,6 +142,7 @@ def joint_call(
     with (
         _traced_for_us(),
         _unsaid_anomalies(),
+        without_text(),
         effect_tokens.inside_graphs(),
         _dense_tangents(gm, example_inputs),
         watched() as wrapped,

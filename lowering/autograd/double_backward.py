@@ -7,8 +7,10 @@ for which something was kept that has been written since. Every other backward i
 
 import contextlib
 import functools
+import importlib
 import operator
 import re
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +20,6 @@ from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
-from ..graphs.random_numbers import redrawn
 from . import missing_gradients, turned_gradients, uncounted_writes
 from .call_modes import autocasts, cuda_state, generators
 from .eager_history import EagerHistory, absent, savers, with_zeros
@@ -51,8 +52,8 @@ class Differentiable:
         self.writes: tuple[int, ...] | None = None
         self._uncounted = uncounted_writes.uncounted(module)
         idle: frozenset[int] = getattr(program, "idle", frozenset())
-        self.read = [k for k in range(len(metas)) if k not in idle]
-        self.copied: tuple[int, ...] = ()
+        self.read = frozenset(range(len(metas))) - idle
+        self.copied: frozenset[int] = _NONE
         self.drawing: tuple[str, ...] = getattr(program, "drawing", ()) if random else ()
         self._way: tuple[int, ...] | None = None
         self._no_history = False  # of the results: nobody can ask for a gradient
@@ -81,7 +82,7 @@ class Differentiable:
         result = self._called(tensors)
         if self.writes is None:
             self.writes = call.written(tensors, self._uncounted)
-            self.copied = tuple(k for k in self.writes if k in self.read)
+            self.copied = self.read.intersection(self.writes)
         node = self._node(result)
         if node is None:
             self._no_history = not _requires_grad(result)
@@ -195,15 +196,13 @@ class Call:
     def written(self, tensors: tuple[Any, ...], uncounted: Sequence[int]) -> tuple[int, ...]:
         """Positions of the inputs that the call wrote, which had been copied all; `uncounted`: of
         those whose versions do not tell. Forgets the other copies."""
-        found = tuple(
-            i
-            for i, tensor in enumerate(tensors)
-            if i in uncounted or _changed(tensor, self.versions[i])
-        )
+        changed = [
+            i in uncounted or _changed(tensor, self.versions[i]) for i, tensor in enumerate(tensors)
+        ]
         self.tensors = tuple(
-            self.tensors[i] if i in found else tensor for i, tensor in enumerate(tensors)
+            self.tensors[i] if changed[i] else tensor for i, tensor in enumerate(tensors)
         )
-        return found
+        return tuple(i for i, each in enumerate(changed) if each)
 
     def settle(self) -> None:
         """The call is over: its own writes count no longer."""
@@ -246,9 +245,15 @@ class Call:
             for make in self.autocast:
                 stack.enter_context(make())
             fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
-            stack.enter_context(redrawn(self.owner.drawing))
+            if self.owner.drawing:
+                stack.enter_context(_random_numbers().Redrawn(self.owner.drawing))
             results = self.owner.module(*fed)
         return inputs, (fed, results)
+
+
+def _random_numbers() -> types.ModuleType:
+    """Operators of ours, which take long to register."""
+    return importlib.import_module("..graphs.random_numbers", __package__)
 
 
 def _requires_grad(results: Any) -> bool:

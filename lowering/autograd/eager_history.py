@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from ...runtime import result_memory
 from ...runtime.report import log
 from ...runtime.stored.entries import forget, read, write
+from ..graph_modules import forward_of
 from ..graphs.fakes import PacedFakeMode
 from ..graphs.result_strides import in_order_of
 from ..graphs.rnn import keep_rnns
@@ -52,7 +53,7 @@ class EagerHistory:
             stack.enter_context(PacedFakeMode(allow_non_fake_inputs=True))
             inputs = [meta.fake() for meta in self.metas]
             with contextlib.nullcontext() if watched is None else watched(inputs):
-                results = self.module.forward(*inputs)
+                results = forward_of(self.module)(*inputs)
             yield inputs, results
 
     def leads(self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]) -> tuple["Lead", ...]:

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder
+from ..graph_modules import graph_module
 
 aten = torch.ops.aten
 
@@ -147,7 +148,7 @@ def _zeros(layout: tuple[Any, ...]) -> torch.Tensor:
 def _copied(graph: GraphModule) -> GraphModule:
     made = Graph()
     made.output(made.graph_copy(graph.graph, {}))
-    return GraphModule(graph, made)
+    return graph_module(graph, made)
 
 
 # ---- as plain data

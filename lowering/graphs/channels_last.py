@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...runtime.report import log
 from ..autograd.differentiation import differentiates
+from ..graph_modules import graph_module
 from .constant_masks import DRAWS
 from .fakes import PacedFakeMode
 
@@ -45,7 +46,7 @@ def in_channels_last(
 ) -> GraphModule:
     """The graph with these arguments of its convolutions in channels-last order; itself where
     values or strides of what it returns or writes would not be the same."""
-    changed = GraphModule(gm, _rewritten(gm.graph, places))
+    changed = graph_module(gm, _rewritten(gm.graph, places))
     try:
         before, after = _run(gm, examples), _run(changed, examples)
         count = len(changed.graph.nodes)

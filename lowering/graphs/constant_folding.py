@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..graph_modules import graph_module
 from .needed_nodes import needed
 
 aten = torch.ops.aten
@@ -51,7 +52,7 @@ def fold_constants(gm: GraphModule, returned: int) -> GraphModule:
             if node.op == "get_attr":
                 held[str(node.target)] = attrgetter(str(node.target))(gm)
     graph.eliminate_dead_code()
-    return GraphModule(held, graph)
+    return graph_module(held, graph)
 
 
 def _constants(graph: Graph) -> dict[Node, None]:

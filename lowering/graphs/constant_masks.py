@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...runtime.report import log
+from ..graph_modules import graph_module
 from .needed_nodes import needed
 from .size_masks import is_size, open_or_causal
 
@@ -38,7 +39,7 @@ def drop_constant_masks(gm: GraphModule, examples: Sequence[Any] = ()) -> GraphM
     """The graph with attention over constant masks rewritten; itself where there is none."""
     if not any(_is_attention(node) and _of_sizes(node) for node in gm.graph.nodes):
         return gm
-    gm = GraphModule(gm, copy.deepcopy(gm.graph))
+    gm = graph_module(gm, copy.deepcopy(gm.graph))
     constant, kinds = _constants(gm), dict[Node, str | None]()
     for node in gm.graph.nodes:
         if _is_attention(node) and _of_sizes(node):

@@ -16,6 +16,9 @@ from .pool_offsets import POOLING, is_channels_last
 from .random_numbers import random_decompositions
 
 aten = torch.ops.aten
+_EXPLICIT: Callable[[], Any] = getattr(
+    torch._decomp, "_core_aten_decompositions_post_autograd", core_aten_decompositions
+)
 
 # Lowered here as pointwise functions and reductions after their decomposition.
 _EXTRA = (
@@ -398,7 +401,6 @@ for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
     replace_decomposition(_vec, partial(_bytes_whole, whole=_whole))
 
 
-@cache
 def _in_type_of_input(shrink: Callable[..., Any]) -> Callable[..., Any]:
     """With the bound in the type of the tensor, as eager has it."""
 
@@ -423,10 +425,15 @@ def _in_common_type(join: Callable[..., Any]) -> Callable[..., Any]:
     return joined
 
 
-def decompositions(drawing: tuple[str, ...] = ()) -> dict[Any, Callable[..., Any]]:
+@cache
+def decompositions(
+    drawing: tuple[str, ...] = (), implicit: bool = True
+) -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's and the above. drawing: the devices whose kernels make
-    random numbers; on others eager's stream is kept."""
-    table = dict(core_aten_decompositions())
+    random numbers; on others eager's stream is kept. implicit: with the operators that torch itself
+    writes out below autograd, of which it takes 0.1 s to find all (`OpOverload.decompose` does the
+    same)."""
+    table = dict((core_aten_decompositions if implicit else _EXPLICIT)())
     table.update(get_decompositions(list(_EXTRA)))
     kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]
     table[aten.addmm.default] = _biased_product

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
+from ..graph_modules import graph_module
 from ..lowerings.lower_products import DEVICES
 
 _SUMS = frozenset((operator.add, operator.iadd, torch.add, "add", "add_"))
@@ -31,7 +32,7 @@ def fold_norms(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
         return gm
     if not any(map(_is_folded, gm.graph.nodes)):
         return gm
-    gm = GraphModule(gm, copy.deepcopy(gm.graph))
+    gm = graph_module(gm, copy.deepcopy(gm.graph))
     for node in list(gm.graph.nodes):
         if _is_folded(node):
             _fold(gm, node)

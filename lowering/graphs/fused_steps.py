@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph_modules import graph_module
+
 Tensors = Sequence[torch.Tensor]
 Number = float | torch.Tensor
 
@@ -25,7 +27,7 @@ def write_out_fused_steps(gm: GraphModule, example_inputs: Sequence[Any]) -> Gra
     for node in graph.nodes:
         if _is_call(node):
             node.target = _FORMS.get(node.target, node.target)
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def _is_call(node: Node) -> bool:

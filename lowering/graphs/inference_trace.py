@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.report import log
 from ..autograd.differentiation import differentiates, leaf_gradients
+from ..graph_modules import graph_module
 from .channels_last import image_in_order
 from .fakes import DispatchMode, PacedFakeMode
 from .result_strides import as_recorded
@@ -106,7 +107,7 @@ def _traced(
         results = _run(gm, inputs, tracer, entered)
     written = tracer.finish(results)
     tracer.graph.eliminate_dead_code()
-    return Traced(GraphModule(torch.nn.Module(), tracer.graph), written)
+    return Traced(graph_module(torch.nn.Module(), tracer.graph), written)
 
 
 def _check(gm: GraphModule, example_inputs: Sequence[Any]) -> None:

@@ -4,6 +4,7 @@ import operator
 
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph_modules import graph_module
 from .needed_nodes import needed
 
 
@@ -19,7 +20,7 @@ def with_lone_draws(gm: GraphModule) -> tuple[GraphModule, int]:
     graph, copies = Graph(), dict[Node, Node]()
     outputs = graph.graph_copy(gm.graph, copies)
     graph.output((*outputs, *(_detached(graph, copies[node]) for node in lone)))  # type: ignore[misc]
-    return GraphModule(gm, graph), len(lone)
+    return graph_module(gm, graph), len(lone)
 
 
 def _detached(graph: Graph, node: Node) -> Node:

@@ -9,9 +9,8 @@ as easy as 1, 2, 3", SC 2011: Philox-4x32-10.)
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -219,9 +218,3 @@ class Redrawn(DispatchMode):
         if made is NotImplemented:
             return func(*args, **kwargs)
         return args[0].copy_(made) if func in _IN_PLACE else made
-
-
-@contextlib.contextmanager
-def redrawn(devices: Sequence[str]) -> Iterator[None]:
-    with Redrawn(devices) if devices else contextlib.nullcontext():
-        yield

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph_modules import graph_module
+
 NOTED = "strides"  # of a node: those of its result, a tuple of integers, where they are known
 
 
@@ -29,7 +31,7 @@ def keep_result_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule
                 laid_out = graph.call_function(as_recorded, (node, node.meta[NOTED]))
             laid_out.meta.update(node.meta)
             node.replace_all_uses_with(laid_out, partial(operator.is_not, laid_out))
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def as_recorded(result: Any, strides: tuple[int, ...]) -> Any:

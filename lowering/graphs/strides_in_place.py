@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...runtime.report import log
+from ..graph_modules import graph_module
 
 _NAMES = frozenset(
     "addmm_ addbmm_ baddbmm_ cumsum_ cumprod_ index_add_ index_copy_ index_fill_ index_reduce_"
@@ -94,7 +95,7 @@ def _functional(node: Node, args: Any, kwargs: Any) -> tuple[str, Any, Any, Any,
 
 
 def _rewritten(gm: GraphModule, changing: dict[Node, torch.dtype]) -> GraphModule:
-    made, copies = GraphModule(gm, Graph()), dict[Node, Node]()
+    made, copies = graph_module(gm, Graph()), dict[Node, Node]()
     made.graph.output(made.graph.graph_copy(gm.graph, copies))
     for old, dtype in changing.items():
         node = copies[old]

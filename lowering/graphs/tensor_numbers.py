@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph_modules import graph_module
+
 _SCALED: dict[str, Any] = {"addcdiv": torch.div, "addcmul": torch.mul}
 _LISTS: dict[Any, tuple[Any, Any]] = {  # how two elements are combined, and what adds it
     torch._foreach_addcdiv: (torch._foreach_div, torch._foreach_add),
@@ -27,7 +29,7 @@ def write_out_numbers(gm: GraphModule) -> GraphModule:
     """The graph with those calls as products and sums."""
     if all(_number_of(node) is None for node in gm.graph.nodes):
         return gm
-    made = GraphModule(gm, Graph())
+    made = graph_module(gm, Graph())
     made.graph.output(made.graph.graph_copy(gm.graph, {}))
     for node in list(made.graph.nodes):
         number = _number_of(node)

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph_modules import graph_module
+
 
 def choose_under_masks(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with its writes as calls that look for such masks; itself where nothing is
@@ -23,7 +25,7 @@ def choose_under_masks(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     differentiated = any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
     if not differentiated or not any(map(_write_of, gm.graph.nodes)):
         return gm
-    made = GraphModule(gm, Graph())
+    made = graph_module(gm, Graph())
     made.graph.output(made.graph.graph_copy(gm.graph, {}))
     for node in made.graph.nodes:
         write = _write_of(node)
@@ -94,7 +96,7 @@ def name_unstretched(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     none, or nothing may be written through one."""
     if not any(map(_expansion, gm.graph.nodes)) or not any(map(_may_write, gm.graph.nodes)):
         return gm
-    made = GraphModule(gm, Graph())
+    made = graph_module(gm, Graph())
     made.graph.output(made.graph.graph_copy(gm.graph, {}))
     for node in made.graph.nodes:
         if (name := _expansion(node)) is not None:

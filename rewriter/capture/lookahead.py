@@ -173,7 +173,7 @@ def is_worth(recorder: Recorder, recording: Recording | None, args: Any, kwargs:
         return False
     if recording is None:
         return recorder.cuttable  # else torch's own compiler was at work
-    return _keeps_state(recorder) and not recording.serves(args, kwargs)
+    return _keeps_state(recorder) and not recording.held(args, kwargs)
 
 
 def _keeps_state(recorder: Recorder) -> bool:

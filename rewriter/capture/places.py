@@ -1,6 +1,7 @@
 """Which line of the user's code is running."""
 
 import dataclasses
+import functools
 import inspect
 import linecache
 import os
@@ -33,18 +34,29 @@ def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
     while frame is not None:
         code = frame.f_code
         found = known(id(code))
-        if found is not None and found() is code and not _is_entry(code):
-            here = (code.co_filename, frame.f_lineno)
-            inner = inner or here
-            if f"{os.sep}torch{os.sep}" not in code.co_filename:
-                return _with_text(*here)
+        if found is not None and found() is code:
+            whose = _whose(code.co_filename)
+            if whose == _USERS:
+                return _with_text(code.co_filename, frame.f_lineno)
+            if whose == _TORCHS and inner is None:
+                inner = (code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return _with_text(*(inner or ("<unknown>", 0)))
 
 
+_USERS, _TORCHS, _OURS = range(3)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _whose(file: str) -> int:
+    if file.endswith(_ENTRY_FILE):
+        return _OURS
+    return _TORCHS if f"{os.sep}torch{os.sep}" in file else _USERS
+
+
 def _is_entry(code: types.CodeType) -> bool:
     """Whether it is this package's own: what is compiled for a module, or a part of it."""
-    return code.co_filename.endswith(_ENTRY_FILE)
+    return _whose(code.co_filename) == _OURS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +121,13 @@ def _with_text(file: str, line: int) -> tuple[str, int, str]:
 
 def shown(file: str) -> str:
     """A file as messages name it."""
-    return os.path.relpath(file) if _is_below(file) else file
+    return _shown_in(os.getcwd(), file)
 
 
-def _is_below(file: str) -> bool:
-    return os.path.isabs(file) and file.startswith(os.getcwd() + os.sep)
+@functools.lru_cache(maxsize=1 << 12)
+def _shown_in(folder: str, file: str) -> str:
+    below = os.path.isabs(file) and file.startswith(folder + os.sep)
+    return os.path.relpath(file) if below else file
 
 
 def user_frame(frame: types.FrameType | None, level: int) -> types.FrameType:

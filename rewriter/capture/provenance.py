@@ -2,6 +2,7 @@
 guards on what it read there."""
 
 import collections
+import itertools
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -365,7 +366,8 @@ class Provenance:
         parts = [part for part in parts_of_key(key) if self._may_be_another(part)]
         if not parts or self.is_own(container, key):
             return
-        others = [each for each in container if type(each) is type(key) and each is not key]
+        like = (each for each in container if type(each) is type(key) and each is not key)
+        others = list(itertools.islice(like, _APART_LIMIT + 1))
         if parts == [key] and len(others) <= _APART_LIMIT and key not in container:
             paths = (self.path_of(each) or Obj(each, "a key") for each in others)
             self.distinct[(self._paths[id(key)], *paths)] = None

@@ -48,6 +48,7 @@ class Recording:
     fed: tuple[Recipe, ...] = ()
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
     rewritten: tuple[Any, ...] = ()
+    _held: bool | None = None
 
     def entry(self, programs: tuple[Callable[..., Any], ...], eager: Callable[..., Any]) -> Entry:
         """What serves later calls with the compiled segments. `eager`: the user's own function."""
@@ -85,6 +86,13 @@ class Recording:
         calls = (one for _, one, _ in self.outcomes if isinstance(one, recipes.HostCall))
         names = dict.fromkeys(f"{getattr(c.function, '__name__', c.function)}()" for c in calls)
         return ", ".join(names) or "the values of tensors"
+
+    def held(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether its guards held when the recorded call was over: what was found the first time,
+        when it is."""
+        if self._held is None:
+            self._held = self.serves(args, kwargs)
+        return self._held
 
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""

@@ -2,14 +2,22 @@
 value."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
-import torch.fx
+from torch.fx import Graph
 
+from ...lowering.graph_modules import graph_module
 from ...lowering.graphs.result_strides import NOTED
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .values import Meta, Number, Value
+
+
+@functools.cache
+def _node_name(target: str) -> str:
+    """What `Graph` itself would call a node."""
+    return Graph()._target_to_str(target)
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,7 +47,7 @@ class SegmentBuilder:
 
     def __init__(self, index: int, eager: bool = False) -> None:
         self.index, self.eager = index, eager
-        self.graph = torch.fx.Graph()
+        self.graph = Graph()
         self.outputs: list[Value] = []
         self.copied: set[Value] = set()  # outputs that a later segment writes
         self.written: set[Value] = set()
@@ -93,7 +101,9 @@ class SegmentBuilder:
         return self._last_placeholder
 
     def call(self, kind: str, target: Any, args: Any, kwargs: Any, origin: str) -> torch.fx.Node:
-        node = self.graph.create_node(kind, target, args, kwargs)
+        named = target if isinstance(target, str) else target.__name__
+        node = self.graph.create_node(kind, target, name=_node_name(named))
+        node.args, node.kwargs = args, kwargs  # looked through once, not in Python as well
         node.meta["origin"] = node.meta["stack_trace"] = origin
         self.ops += 1
         return node
@@ -125,7 +135,7 @@ class SegmentBuilder:
             if made is not None and made.home == self.index and isinstance(made.meta, Meta):
                 made.node.meta[NOTED] = made.meta.stride
         self.graph.output(tuple(map(self._given, self.outputs)))
-        module = torch.fx.GraphModule({}, self.graph)
+        module = graph_module({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
         return Segment(
             module,

@@ -45,6 +45,7 @@ class Recorder(ReadRecorder):
     def __init__(self, options: Options, rewriter: Any, moving: Moving | None = None) -> None:
         super().__init__(options, rewriter, moving)
         self.effects: list[Any] = []
+        self.gradient_stores: dict[int, Any] = {}  # of them, by the identity of the tensor
         self.dressed: list[Any] = []  # stores to attributes of tensors that the call made
         self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()

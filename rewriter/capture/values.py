@@ -3,10 +3,10 @@ unseen."""
 
 import dataclasses
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...runtime.replay.steps import CALL_INPUT
 from ...runtime.replay.undo import version_of
@@ -137,12 +137,54 @@ def _only_adds(kind: type) -> bool:
     return "__getattr__" not in names and not any(hasattr(torch.Tensor, name) for name in names)
 
 
+class Entries:
+    """What is known of live tensors, by identity. A tensor's death takes its entry away, before
+    another object can have its identity. (`torch.utils.weak` asks in Python whether keys are
+    equal, which is felt: every operator asks some eight times.)"""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[torch.Tensor], Tracked]] = {}
+
+    def get(self, tensor: torch.Tensor) -> Tracked | None:
+        entry = self._entries.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def __getitem__(self, tensor: torch.Tensor) -> Tracked:
+        return self._entries[id(tensor)][1]
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return self.get(tensor) is not None
+
+    def __setitem__(self, tensor: torch.Tensor, tracked: Tracked) -> None:
+        entries, key = self._entries, id(tensor)
+
+        def forget(dead: weakref.ref[torch.Tensor]) -> None:
+            if key in entries and entries[key][0] is dead:
+                del entries[key]
+
+        entries[key] = weakref.ref(tensor, forget), tracked
+
+    def __delitem__(self, tensor: torch.Tensor) -> None:
+        del self._entries[id(tensor)]
+
+    def items(self) -> Iterator[tuple[torch.Tensor, Tracked]]:
+        for ref, tracked in list(self._entries.values()):
+            tensor = ref()
+            if tensor is not None:
+                fix: Any = tensor
+                fix._fix_weakref()  # Python may have let go of it while C++ kept it
+                yield tensor, tracked
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
 class Tracker:
     """Live tensors of one recording, held weakly, so that the recording keeps no memory that eager
     would free."""
 
     def __init__(self) -> None:
-        self._tracked: Any = WeakTensorKeyDictionary()
+        self._tracked = Entries()
         self._by_storage: dict[int, list[weakref.ref[Any]]] = {}
 
     def get(self, tensor: torch.Tensor) -> Tracked | None:
@@ -150,7 +192,7 @@ class Tracker:
 
     def tensor(self, value: Value) -> torch.Tensor | None:
         """The live tensor that the value stands for, if there is one."""
-        pairs = list(self._tracked.items())
+        pairs = self._tracked.items()
         return next((tensor for tensor, tracked in pairs if tracked.value is value), None)
 
     def add(self, tensor: torch.Tensor, value: Value, readonly: bool = False) -> Tracked:
@@ -211,7 +253,7 @@ class Tracker:
 
     def live_inputs(self) -> list[tuple[torch.Tensor, Value]]:
         """The call inputs among the live tensors."""
-        pairs = [(tensor, tracked.value) for tensor, tracked in list(self._tracked.items())]
+        pairs = [(tensor, tracked.value) for tensor, tracked in self._tracked.items()]
         return [(tensor, value) for tensor, value in pairs if value.home == CALL_INPUT]
 
     def is_input(self, tensor: torch.Tensor) -> bool:
@@ -219,7 +261,7 @@ class Tracker:
         return tracked is not None and tracked.value.home == CALL_INPUT
 
     def live(self) -> list[torch.Tensor]:
-        return list(self._tracked.keys())
+        return [tensor for tensor, _ in self._tracked.items()]
 
     def strays(self) -> list[torch.Tensor]:
         """Tensors that something unseen wrote to, or gave another history."""

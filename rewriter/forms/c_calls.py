@@ -45,6 +45,8 @@ def given(rec: Recorder, ask: Callable[[Any], Any], owner: Any, name: str, answe
 
 def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
     """C code is about to call the special methods `names` of `values` and of what is in them."""
+    if not names:
+        return
     rest, seen = list(values), set()
     while rest:
         obj = rest.pop()

@@ -1,6 +1,7 @@
 """Dataclasses: what their generated methods call of the user's, and what those compare."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -153,3 +154,60 @@ def test_a_key_that_holds_a_number_of_the_call():
         return Case(fn=f, watch=lambda: [type(key.n) for key in table])
 
     same(make, *[(X, n) for n in (1, 2, 3, 2, 9)])
+
+
+class Wrapping(type):
+    """Replaces `__init__` by one that also takes an older name of a field."""
+
+    def __setattr__(cls, name, value):
+        if name == "__init__":
+            init = value
+
+            @functools.wraps(init)
+            def __init__(self, *args, **kwargs):
+                if "old" in kwargs:
+                    kwargs["new"] = kwargs.pop("old")
+                init(self, *args, **kwargs)
+
+            value = __init__
+        super().__setattr__(name, value)
+
+
+def wrapped(frozen):
+    def make():
+        log = []
+
+        @dataclasses.dataclass(frozen=frozen)
+        class Made(metaclass=Wrapping):
+            x: Any
+            new: Any = None
+            kept: list = dataclasses.field(default_factory=list)
+
+            def __post_init__(self):
+                log.append(self.new)
+
+        @dataclasses.dataclass(frozen=frozen)
+        class More(Made):
+            last: int = 3
+
+        outside = Made(1)
+
+        def f(x, n):
+            try:
+                Made(x, older=n)
+            except TypeError as error:
+                log.append(str(error))
+            made, more = Made(x, old=n), More(x * 2, last=n, old=x)
+            outside.__init__(x + n, n)
+            made.kept.append(n)
+            return made.x * more.last + more.new, made, more
+
+        return Case(fn=f, watch=lambda: (log, outside))
+
+    return make
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_initialisers_that_a_metaclass_wraps(frozen, backend):
+    steps = [(X, 1), (Y, 1), (X, 2), (Y, 3), (X, 3)]
+    one_graph(same(wrapped(frozen), *steps, backend=backend))

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from differentiated import BACKENDS, batch, check, net, state_of
 from dynfix.rewriter import frontend
+from dynfix.rewriter.forms import c_calls
 from helpers import recordings
 from torch import nn
 from torch.optim import lr_scheduler as schedules
@@ -322,3 +323,26 @@ def test_what_a_first_step_leaves_behind_is_compiled_alone(monkeypatch):
         torch.testing.assert_close(call(x), x * 2 if turn % 2 == 0 else x - 1)
         counts.append(len(made))
     assert counts[0] == 0 and counts[-1] == counts[-2] == 2
+
+
+def test_lists_of_parameters_are_not_looked_through_at_each_append(monkeypatch):
+    looks = []
+    is_constant = c_calls.is_constant
+    monkeypatch.setattr(c_calls, "is_constant", lambda obj: looks.append(1) or is_constant(obj))
+
+    def counted(layers):
+        model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(layers)])
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+
+        def step(x):
+            loss = model(x).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        looks.clear()
+        dynfix.compile(step, backend="eager")(torch.randn(2, 4))
+        return len(looks)
+
+    assert counted(20) < 5 * counted(5)

@@ -6,6 +6,7 @@ import weakref
 import dynfix
 import pytest
 import torch
+from dynfix.lowering import recurrent_operators
 from dynfix.lowering.graphs import rnn
 from dynfix.rewriter import frontend
 from helpers import recordings
@@ -98,9 +99,11 @@ def test_one_call_of_the_library_each_way(monkeypatch, kind):
     for name in ("_training", "_backward"):
         operator = {"_training": "rnn_training", "_backward": "rnn_backward"}[name]
         key = getattr(torch.ops.dynfix, operator).default
-        function = rnn.CALLED[key]
+        function = recurrent_operators.CALLED[key]
         monkeypatch.setitem(
-            rnn.CALLED, key, lambda *args, n=name, f=function: calls.append(n) or f(*args)
+            recurrent_operators.CALLED,
+            key,
+            lambda *args, n=name, f=function: calls.append(n) or f(*args),
         )
     module = Layer(kind, num_layers=2)
     compiled = dynfix.compile(module)
@@ -150,7 +153,7 @@ def test_backward_twice_and_frozen_weights():
 
 
 def test_the_state_dies_with_the_graph(monkeypatch):
-    class Watched(rnn._State):
+    class Watched(recurrent_operators._State):
         __slots__ = ("__weakref__",)
 
         def __init__(self, *parts):
@@ -158,7 +161,7 @@ def test_the_state_dies_with_the_graph(monkeypatch):
             states.append(weakref.ref(self))
 
     states = []
-    monkeypatch.setattr(rnn, "_State", Watched)
+    monkeypatch.setattr(recurrent_operators, "_State", Watched)
     monkeypatch.setattr(rnn, "FEW", -1)
     module = Layer("GRU")
     compiled = dynfix.compile(module)

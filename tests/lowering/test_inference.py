@@ -147,7 +147,7 @@ def test_the_graph_is_aot_autograds(fn):
 def test_a_norm_with_given_statistics_writes_nothing():
     gm = graph_of(lambda x, y: (F.batch_norm(x, y[0], y[1]),))
     inputs = torch.randn(4, 8), torch.rand(2, 8)
-    for table in ({}, decompositions()):
+    for table in ({}, decompositions(), decompositions(implicit=False)):
         assert inference_graph(gm, inputs, table).written == ()
 
 
@@ -325,3 +325,12 @@ def test_gradients_inside_a_call_without(backend):
             assert [each.requires_grad for each in call(x, y)] == [False, True, False]
             for found, expected in zip(call(x, y), fn(x, y), strict=True):
                 torch.testing.assert_close(found, expected)
+
+
+def test_what_the_short_table_lacks_torch_writes_out_itself():
+    full, short = decompositions(), decompositions(implicit=False)
+    implicit = torch._C.DispatchKey.CompositeImplicitAutograd
+    assert short.keys() < full.keys()
+    for op in full.keys() - short.keys():
+        by_c = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), implicit)
+        assert by_c or implicit in op.py_kernels, op

@@ -366,3 +366,30 @@ def test_a_compiled_function_does_not_load_the_compiler():
     script += f"print([name for name in {loads} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+RECURRENT = """
+import sys, torch, dynfix
+from torch import nn
+torch.manual_seed(0)
+layers = nn.Sequential(nn.Linear(5, 5), nn.LayerNorm(5, float(sys.argv[1])), nn.GRU(5, 7))
+model = dynfix.compile(layers)
+with torch.no_grad():
+    for _ in range(3):
+        made = model(torch.linspace(-1, 1, 30).view(3, 2, 5))[0]
+print(made.double().sum().item().hex())
+operators = "dynfix.lowering.recurrent_operators", "dynfix.lowering.graphs.random_numbers"
+print([name for name in ("dynfix.lowering.joint", *operators) if name in sys.modules])
+"""
+
+
+def test_operators_of_ours_are_loaded_for_programs_that_call_them(monkeypatch):
+    monkeypatch.undo()
+    command = [sys.executable, "-c", RECURRENT, repr(random.uniform(1e-6, 1e-4))]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        for _ in range(2)
+    )
+    assert first[0] == second[0]
+    assert "joint" in first[1]
+    assert "joint" not in second[1] and "recurrent" in second[1]

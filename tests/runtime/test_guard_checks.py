@@ -360,3 +360,12 @@ def test_unprintable_values_are_named(engine):
 
     assert "Bad, repr raises RuntimeError" in one(engine, Equals(1)).why(Bad())
     assert "<Tensor>" in one(engine, Equals(1)).why(torch.zeros(3))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda parts: dict.fromkeys(parts, 0)])
+def test_differences_name_tensors_by_their_class(kind, monkeypatch):
+    """Their text would take long to make, and wait for the device."""
+    monkeypatch.setattr(torch.Tensor, "__repr__", lambda self, **how: pytest.fail("it is printed"))
+    tensors = [torch.nn.Parameter(torch.ones(2)), torch.ones(2)]
+    text = Keys(()).difference(dict.fromkeys(tensors)) + Is(None).difference(kind(tensors))
+    assert text.count("<Parameter>") == text.count("<Tensor>") == 2

@@ -105,6 +105,8 @@ def _is_hashable_in(function: Any, table: Any) -> bool:
 def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     if rec.rewriter.made_in_call(rec, function):
         return function(*args, **kwargs)
+    if owner := making.initialised_class(function, args):
+        return making.initialise(rec, owner, function, args, kwargs)
     function = STAND_INS.get(function) or dataclass_methods.written_out(function, args) or function
     try:
         if rec.rewriter.is_rewritten(function.__code__):

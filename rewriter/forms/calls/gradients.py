@@ -299,10 +299,9 @@ def _stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> None:
     """Later calls store it as well. Of several stores only the last can be seen."""
     if rec.known.path_of(tensor) is None:
         return dress(rec.dressed, tensor, "grad", value)
-    rec.effects[:] = [effect for effect in rec.effects if not _is_store(effect, tensor)]
-    rec.effects.append(Effect(setattr, (tensor, constant("grad"), value)))
+    before = rec.gradient_stores.get(id(tensor))
+    if before is not None:
+        rec.effects.remove(before)
+    effect = rec.gradient_stores[id(tensor)] = Effect(setattr, (tensor, constant("grad"), value))
+    rec.effects.append(effect)
     rec.known.wrote(tensor, "grad")
-
-
-def _is_store(effect: Effect, tensor: torch.Tensor) -> bool:
-    return effect.function is setattr and effect.owner is tensor and effect.name == "grad"

@@ -123,18 +123,43 @@ def _initialised(
         return cls(*args, **kwargs)
     new: Any = cls.__new__
     made = new(cls)
+    initialise(rec, owner, init, (made, *args), kwargs)
+    return made
+
+
+def initialised_class(function: types.FunctionType, args: Args) -> type | None:
+    """The dataclass whose generated `__init__`, which its class may have wrapped, `function` is;
+    `args[0]` is an instance."""
+    if not args or function.__name__ != "__init__" or not c_calls.is_generated(function):
+        return None
+    for base in type(args[0]).__mro__:
+        init = base.__dict__.get("__init__")
+        if "__dataclass_fields__" in base.__dict__ and _wraps(init, function):
+            return base
+    return None
+
+
+def _wraps(outer: Any, function: types.FunctionType) -> bool:
+    return outer is not None and inspect.unwrap(outer, stop=lambda f: f is function) is function
+
+
+def initialise(
+    rec: Recorder, owner: Any, init: types.FunctionType, args: Args, kwargs: Kwargs
+) -> None:
+    """`init(*args, **kwargs)`, the generated `__init__` of the dataclass `owner`."""
+    made, fields = args[0], owner.__dataclass_fields__
     try:
-        bound = inspect.signature(init).bind(made, *args, **kwargs)
+        bound = inspect.signature(init).bind(*args, **kwargs)
     except TypeError:
-        return cls(*args, **kwargs)  # raises, in Python's words
+        return init(*args, **kwargs)  # raises, in Python's words
     bound.apply_defaults()
     given = dict(list(bound.arguments.items())[1:])
     for field in fields.values():
         if field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]
             _set_field(rec, made, owner, field, given)
-    if ends:
-        rec.call(ends, (made, *_init_only(fields, given)), {})
-    return made
+    if "__post_init__" in init.__code__.co_names:
+        guard_classes(rec, type(made), "__post_init__")
+        rec.call(on_class(type(made), "__post_init__"), (made, *_init_only(fields, given)), {})
 
 
 def _asks_user(cls: type, field: Any) -> bool:
@@ -164,7 +189,7 @@ def _set_field(rec: Recorder, made: Any, owner: Any, field: Any, given: dict[str
     if field._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
         given[field.name] = value
     elif owner.__dataclass_params__.frozen:
-        object.__setattr__(made, field.name, value)
+        rec.call(object.__setattr__, (made, field.name, value), {})
     else:
         attribute_ops.store(rec, made, field.name, value)
 
