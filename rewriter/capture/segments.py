@@ -131,8 +131,8 @@ class SegmentBuilder:
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
         for value in self.outputs:
-            made = value.memory
-            if made is not None and made.home == self.index and isinstance(made.meta, Meta):
+            made = value.base or value
+            if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
                 made.node.meta[NOTED] = made.meta.stride
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = graph_module({}, self.graph)

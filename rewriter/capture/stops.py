@@ -101,10 +101,13 @@ class StoppableMode(TorchFunctionMode):
             ):
                 raise
             fault = error
-        with self.paused():
-            result = plain()
-        self.fault(fault)
-        return result
+        try:
+            with self.paused():
+                result = plain()
+            self.fault(fault)
+            return result
+        finally:
+            del fault  # whose traceback holds this frame
 
     def _ran_user_code(self, error: Exception) -> bool:
         """Whether the error, or what Python made it from (a StopIteration that left a generator),

@@ -16,14 +16,15 @@ from ...runtime.replay.undo import version_of
 class Value:
     """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`:
     its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
-    met, before any later write. `memory`: the value, itself or another one, whose memory it has;
-    None where that is not known, or no operator made it."""
+    met, before any later write. `fresh`: an operator made it, and its memory; `base`: the value
+    whose memory it has, if that is another one and known."""
 
     home: int
     node: Any
     index: int
     meta: "Meta | Number"
-    memory: "Value | None" = None
+    fresh: bool = False
+    base: "Value | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,9 +225,9 @@ class Tracker:
         base, value = tensor._base, Value(home, node, -1, Meta.of(tensor))
         if base is not None:
             whole = self._tracked.get(base)
-            value.memory = None if whole is None else whole.value
-        elif not self.sharing(tensor):
-            value.memory = value
+            value.base = None if whole is None else whole.value
+        else:
+            value.fresh = not self.sharing(tensor)
         self.add(tensor, value)
         return value
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import catalogue
 from ..capture.effects import Effect
 from ..capture.guarded_kinds import HASHING, MAPPINGS
 from ..capture.nested import settle_in
@@ -143,8 +144,16 @@ def _write(
         type(arg)(arg) if name in _COPYING and type(arg) in (list, set, dict) else arg
         for arg in args
     )
-    rec.effects.append(Effect(_c_method(owner, name), (owner, *taken), dict(kwargs)))
-    return function(*_taken(name, args), **kwargs)
+    effect = Effect(_c_method(owner, name), (owner, *taken), dict(kwargs))
+    rec.effects.append(effect)
+    try:
+        return function(*_taken(name, args), **kwargs)
+    except Exception:
+        if name in _COPYING:
+            rec.stop(catalogue.UNSUPPORTED, f"{name} raised, when some were taken")
+        else:
+            rec.effects.remove(effect)  # nothing was done
+        raise
 
 
 def _c_method(owner: Any, name: str) -> Any:

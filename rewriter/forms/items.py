@@ -172,6 +172,8 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
         rec.call(method, (obj, key, value), {})
         return
     key = settle_in(key)
+    if isinstance(obj, SEQUENCES):
+        _guard_place(rec, obj, key)
     _before(rec, obj)
     obj[key] = value
     # a slice takes the elements of now
@@ -185,9 +187,22 @@ def delete(rec: Recorder, obj: Any, key: Any) -> None:
         rec.call(method, (obj, key), {})
         return
     key = settle_in(key)
+    _guard_place(rec, obj, key)
     _before(rec, obj)
     del obj[key]
     _after(rec, obj, key, Effect(delete_item, (obj, key)))
+
+
+def _guard_place(rec: Recorder, obj: Any, key: Any) -> None:
+    """Whether there is such an item to write decides whether the statement raises."""
+    if rec.known.touch(obj) is None or rec.known.was_written(obj):
+        return
+    if isinstance(obj, SEQUENCES):
+        guard_structure(rec, obj)
+    elif isinstance(obj, MAPPINGS) and has(obj, key):
+        mapped(rec, obj, key)
+    elif isinstance(obj, MAPPINGS):
+        lacks(rec, obj, key)
 
 
 def _before(rec: Recorder, obj: Any) -> None:

@@ -1,0 +1,111 @@
+"""Statements that raise, in calls that catch it: nothing is done again at later calls, and what
+decides whether they raise is guarded."""
+
+import collections
+import copy
+
+import dynfix
+import pytest
+import torch
+
+CAUGHT = IndexError, KeyError, ValueError, TypeError, ZeroDivisionError
+
+
+def _half_taken():
+    yield 1
+    raise ValueError
+
+
+CASES = {
+    "pop": (lambda o: o.pop(), [1]),
+    "pop at": (lambda o: o.pop(2), [1, 2, 3]),
+    "remove": (lambda o: o.remove(3), [3]),
+    "del": (lambda o: o.__delitem__(2), [1, 2, 3]),
+    "insert": (lambda o: o.insert("a", 1), [1]),
+    "extend": (lambda o: o.extend(_half_taken()), [1]),
+    "sort": (lambda o: o.sort(), [2, 1]),
+    "pop key": (lambda o: o.pop("k"), {"k": 1}),
+    "popitem": (lambda o: o.popitem(), {"k": 1}),
+    "append to a value": (lambda o: o["k"].append(1), {"k": [2]}),
+    "unhashable": (lambda o: o.setdefault([], 1), {"k": 1}),
+    "pop of a set": (lambda o: o.pop(), {1}),
+    "remove of a set": (lambda o: o.remove(1), {1}),
+    "popleft": (lambda o: o.popleft(), collections.deque([1])),
+    "move to the end": (lambda o: o.move_to_end("k"), collections.OrderedDict(k=1)),
+}
+
+
+def store_item(x, o):
+    try:
+        o[2] = 1
+    except CAUGHT:
+        return x * 2
+    return x * 3
+
+
+def delete_item(x, o):
+    try:
+        del o[2]
+    except CAUGHT:
+        return x * 2
+    return x * 3
+
+
+def add_to_key(x, o):
+    try:
+        o[2] += 1
+    except CAUGHT:
+        return x * 2
+    return x * 3
+
+
+def check(fn, full, order):
+    call = dynfix.compile(fn)
+    for is_full in order:
+        given = copy.deepcopy(full) if is_full else type(full)()
+        other, x = copy.deepcopy(given), torch.randn(2)
+        torch.testing.assert_close(call(x, given), fn(x, other))
+        assert given == other
+
+
+@pytest.mark.parametrize("order", [(0, 0, 1, 1, 0), (1, 1, 0, 0, 1), (1, 0, 1)])
+@pytest.mark.parametrize("name", CASES)
+def test_methods(name, order):
+    ask, full = CASES[name]
+
+    def fn(x, o):
+        try:
+            ask(o)
+        except CAUGHT:
+            return x * 2
+        return x * 3
+
+    check(fn, full, order)
+
+
+@pytest.mark.parametrize("order", [(0, 0, 1, 1, 0), (1, 1, 0, 0, 1), (1, 0, 1)])
+@pytest.mark.parametrize("full", [[1, 2, 3], {2: 5}], ids=["list", "dict"])
+@pytest.mark.parametrize("fn", [store_item, delete_item, add_to_key])
+def test_statements(fn, full, order):
+    check(fn, full, order)
+
+
+def test_a_weak_table_is_asked_again_and_again():
+    """Its removals are taken from a list until that raises."""
+    import weakref
+
+    class Key:
+        pass
+
+    keys = [Key(), Key()]
+    table = weakref.WeakKeyDictionary({key: number for number, key in enumerate(keys)})
+
+    def fn(x):
+        return x * len(table) + sum(table.values())
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x = torch.randn(2)
+        torch.testing.assert_close(call(x), fn(x))
+    keys.pop()
+    torch.testing.assert_close(call(x), fn(x))
