@@ -2,6 +2,7 @@
 or ends the recording."""
 
 import copy
+import dis
 import functools
 import types
 from collections.abc import Callable
@@ -123,14 +124,18 @@ def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwa
 
 
 def _looks_around(code: types.CodeType) -> bool:
-    """Whether the code reads names that no operator sees."""
+    """Whether the code reads names that no operator sees; a method that is called `eval` does
+    not."""
     if not _LOOKING.isdisjoint(code.co_names):
-        return True
+        read = (each for each in dis.get_instructions(code) if each.opname in _LOADS)
+        if any(each.argval in _LOOKING for each in read):
+            return True
     return any(
         _looks_around(const) for const in code.co_consts if isinstance(const, types.CodeType)
     )
 
 
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _LOOKING = frozenset({"globals", "eval", "exec"})
 
 
