@@ -5,7 +5,10 @@ from collections.abc import Iterable
 
 from .bound_names import Names
 
-_READERS = frozenset("locals eval exec globals _getframe currentframe".split())
+_FRAMES = frozenset(
+    "_getframe currentframe extract_stack format_stack print_stack walk_stack".split()
+)
+_READERS = _FRAMES | {"locals", "eval", "exec", "globals"}
 _OF_NOTHING = ("vars", "dir")  # they look around where they are given nothing
 _BUILTINS = ("builtins", "__builtins__")
 
@@ -27,7 +30,7 @@ def _looks(node: ast.AST, call: ast.Call | None) -> bool:
         return False
     base = node.value.id if isinstance(node.value, ast.Name) else ""
     return (
-        node.attr in ("_getframe", "currentframe")
+        node.attr in _FRAMES
         or (node.attr == "stack" and base == "inspect")
         or (node.attr in _READERS and base in _BUILTINS)
     )

@@ -19,7 +19,7 @@ from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
 from ...capture.provenance import Unguardable
 from ...capture.trace import Recorder
-from .. import attribute_ops, c_calls, containers, items, iteration, name_ops
+from .. import attribute_ops, c_calls, containers, frame_reads, items, iteration, name_ops
 from ..lookup import (
     PLAIN_TYPES,
     is_stable,
@@ -439,6 +439,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (tensor_hooks.takes, tensor_hooks.call),
     (tensor_hooks.takes_handle, tensor_hooks.use_handle),
     (lambda f: f is copy.deepcopy, _deep_copy),
+    (frame_reads.takes, frame_reads.call),
     (_is_effect, _effect),
     (log_calls.takes, log_calls.call),
     (lambda f: _is_hashable_in(f, builtin_calls.HANDLERS), builtin_calls.call),
