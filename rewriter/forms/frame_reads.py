@@ -24,10 +24,18 @@ def _stack(context: int = 1) -> list[inspect.FrameInfo]:
     return [each for each in inspect.stack(context) if not is_own_file(each.filename)]
 
 
+def _module() -> str:
+    return str(user_frame(sys._getframe(), 1).f_globals.get("__name__", "__main__"))
+
+
 def _namedtuple(*args: Any, **kwargs: Any) -> Any:
     """It takes the name of its module from the frame."""
-    module = user_frame(sys._getframe(), 1).f_globals.get("__name__", "__main__")
-    return collections.namedtuple(*args, **{"module": module, **kwargs})
+    return collections.namedtuple(*args, **{"module": _module(), **kwargs})
+
+
+def new_class(name: str, bases: Any, table: Any, **kwargs: Any) -> Any:
+    """`type(name, bases, table)`, which takes the name of its module from the frame, too."""
+    return type(name, bases, {"__module__": _module(), **table}, **kwargs)
 
 
 _READERS: dict[Any, Callable[..., Any]] = {

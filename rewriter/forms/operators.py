@@ -85,6 +85,8 @@ def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return log_calls.at_its_line(fn, args, kwargs)
     if frame_reads.takes(fn):
         return frame_reads.read(fn, args, kwargs)
+    if fn is type and len(args) > 1:
+        return frame_reads.new_class(*args, **kwargs)
     seen = frame_reads.rewritten(fn, Forms)
     if seen is not None:
         return seen(*args, **kwargs)
@@ -306,6 +308,13 @@ class Forms:
         if rec is not None:
             rec.safely(lambda: matching.class_body(rec, self.fn, reads, computes), lambda: None)
         return ()
+
+    def class_base(self, base: Any) -> Any:
+        """A base of a class that follows, or what its keywords give."""
+        rec = recorder()
+        if rec is not None:
+            rec.safely(lambda: matching.class_base(rec, base), lambda: None)
+        return base
 
     def imported(self, module: str, level: int, *names: tuple[str, Any]) -> None:
         """An import statement in the function bound these names."""

@@ -34,10 +34,16 @@ def _printed(x):
 
 def _module_of_a_class(x):
     made = collections.namedtuple("made", "a b")
-    return x * 2, made.__module__, made(1, 2).a
+    return x * 2, made.__module__, made(1, 2).a, type("Made", (), {}).__module__
 
 
-@pytest.mark.parametrize("fn", [_own_name, _variables, _stack, _printed, _module_of_a_class])
+def _module_of_a_captured_class(x):
+    return x * 2, type("Made", (), {"a": 1}).__module__
+
+
+@pytest.mark.parametrize(
+    "fn", [_own_name, _variables, _stack, _printed, _module_of_a_class, _module_of_a_captured_class]
+)
 def test_reads_in_the_function(fn):
     same(lambda: fn, *[(X,)] * 5)
 

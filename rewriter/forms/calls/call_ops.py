@@ -347,8 +347,15 @@ def _of_builtin(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
 def _is_pure_python(function: Any) -> bool:
     return (
         isinstance(function, types.FunctionType)
+        and function.__name__ not in _LOOKING_AT_CLASSES
         and module_name(function).partition(".")[0] in PURE_PYTHON
     )
+
+
+# What these read of classes has no guard: they run rewritten.
+_LOOKING_AT_CLASSES = frozenset(
+    "getmembers _getmembers getmembers_static getattr_static getdoc".split()
+)
 
 
 def _is_plain_class(function: Any) -> bool:
