@@ -130,15 +130,20 @@ def _shown_in(folder: str, file: str) -> str:
     return os.path.relpath(file) if below else file
 
 
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_OWN = (os.path.join(_HERE, "rewriter"), os.path.join(_HERE, "runtime"))
+
+
+def is_own_file(file: str) -> bool:
+    return file.startswith(_OWN)
+
+
 def user_frame(frame: types.FrameType | None, level: int) -> types.FrameType:
     """The frame that `stacklevel=level` means to the user: frames of this package are not
     counted."""
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     last = frame
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(
-            (os.path.join(here, "rewriter"), os.path.join(here, "runtime"))
-        ):
+        if not is_own_file(frame.f_code.co_filename):
             last, level = frame, level - 1
             if level <= 0:
                 break

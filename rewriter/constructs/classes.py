@@ -1,6 +1,7 @@
 """Class statements inside a function: the body runs as it is, so what it reads is told beforehand.
 
-`class Q(Base):` -> `class Q(*__df.class_reads((lambda: …,), computes), Base):`, which adds no base.
+`class Q(Base):` -> `class Q(*__df.class_reads((lambda: …,), computes), __df.class_base(Base)):`;
+the first adds no base.
 """
 
 from collections.abc import Iterator
@@ -48,11 +49,19 @@ def convert(node: cst.ClassDef, cx: Context) -> Any:
     return swap(
         node,
         decorators=decorators(node, cx),
-        bases=[cst.Arg(told, star="*"), *(cx.convert(each) for each in node.bases)],
-        keywords=[cx.convert(each) for each in node.keywords],
+        bases=[cst.Arg(told, star="*"), *(_base(each, cx) for each in node.bases)],
+        keywords=[_base(each, cx) for each in node.keywords],
         lpar=cst.LeftParen() if isinstance(node.lpar, cst.MaybeSentinel) else node.lpar,
         rpar=cst.RightParen() if isinstance(node.rpar, cst.MaybeSentinel) else node.rpar,
     )
+
+
+def _base(node: cst.Arg, cx: Context) -> Any:
+    """A base, or a keyword: what making a class of it runs is told, too."""
+    if node.star:
+        return cx.convert(node)
+    told = template("__df.class_base(", cx.convert(node.value), ")")
+    return swap(node, value=told)
 
 
 def _evaluated(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

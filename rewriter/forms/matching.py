@@ -119,6 +119,24 @@ def class_body(
             )
 
 
+def class_base(rec: Recorder, base: Any) -> None:
+    """Python of the user's that making a class with this base, or of this metaclass, runs unseen
+    ends the recording."""
+    if not isinstance(base, type):
+        return
+    makers = [(type(base), name) for name in _MAKING]
+    if issubclass(base, type):
+        makers += [(base, name) for name in _MAKING]
+    for cls, name in (*makers, (base, "__init_subclass__")):
+        found = on_class(cls, name)
+        function = getattr(found, "__func__", found)
+        if isinstance(function, types.FunctionType) and not is_stable(function):
+            rec.stop(catalogue.UNSUPPORTED, f"a class statement runs {cls.__name__}.{name}")
+
+
+_MAKING = ("__new__", "__init__", "__call__", "__prepare__")
+
+
 def _is_harmless(value: Any) -> bool:
     if is_constant(value) or type(value) in TRACED or isinstance(value, torch.Tensor):
         return True

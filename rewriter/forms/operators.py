@@ -17,6 +17,7 @@ from . import (
     binaries,
     branches,
     contexts,
+    frame_reads,
     items,
     iteration,
     matching,
@@ -82,6 +83,13 @@ def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plain_where_they_are(kwargs)
     if log_calls.looks_for_its_line(fn):
         return log_calls.at_its_line(fn, args, kwargs)
+    if frame_reads.takes(fn):
+        return frame_reads.read(fn, args, kwargs)
+    if fn is type and len(args) > 1:
+        return frame_reads.new_class(*args, **kwargs)
+    seen = frame_reads.rewritten(fn, Forms)
+    if seen is not None:
+        return seen(*args, **kwargs)
     opened = family()
     if opened is None and not open_calls.is_choice(fn):
         return fn(*args, **kwargs)
@@ -141,6 +149,8 @@ class Forms:
 
     def attr(self, obj: Any, name: str) -> Any:
         rec = recorder()
+        if type(obj) is types.FrameType:
+            return frame_reads.attribute(obj, name)
         return (
             getattr(obj, name)
             if rec is None
@@ -298,6 +308,13 @@ class Forms:
         if rec is not None:
             rec.safely(lambda: matching.class_body(rec, self.fn, reads, computes), lambda: None)
         return ()
+
+    def class_base(self, base: Any) -> Any:
+        """A base of a class that follows, or what its keywords give."""
+        rec = recorder()
+        if rec is not None:
+            rec.safely(lambda: matching.class_base(rec, base), lambda: None)
+        return base
 
     def imported(self, module: str, level: int, *names: tuple[str, Any]) -> None:
         """An import statement in the function bound these names."""

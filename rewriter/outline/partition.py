@@ -24,7 +24,7 @@ from .bound_names import (
     names,
     stores,
 )
-from .statement_texts import LOOKS_AROUND, first_line, insert, last_line, parameters_of
+from .statement_texts import first_line, insert, last_line, look_around, parameters_of
 from .tree_walks import own_nodes
 
 PREFIX = "_dynfix_part_"
@@ -93,8 +93,7 @@ def _facts(node: ast.FunctionDef) -> Facts | None:
     inside = [below for stmt in node.body for below in own_nodes(stmt)]
     if any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in inside):
         return None
-    every = [below for stmt in node.body for below in ast.walk(stmt)]
-    if any(getattr(n, "id", getattr(n, "attr", None)) in LOOKS_AROUND for n in every):
+    if look_around(below for stmt in node.body for below in ast.walk(stmt)):
         return None
     outer = frozenset(
         name for n in inside if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names

@@ -18,7 +18,7 @@ from .bound_names import (
     names,
     stores,
 )
-from .statement_texts import LOOKS_AROUND, first_line, insert, last_line, parameters_of
+from .statement_texts import first_line, insert, last_line, look_around, parameters_of
 from .step_regions import Region, Scope, clears_gradients, declared, local_names
 from .step_words import BREAKS, CONTINUES, FALLS, NOT_BOUND, RETURNS, STOPS
 from .tree_walks import all_nodes, children, own_nodes
@@ -28,7 +28,7 @@ _REFUSED = (
     *(ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.NamedExpr),
     *(ast.Global, ast.Nonlocal, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
 )
-_STOPS_AT = LOOKS_AROUND | {"breakpoint", "set_trace", "super", "__class__"}
+_STOPS_AT = frozenset({"breakpoint", "set_trace", "super", "__class__"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,9 +183,7 @@ class _Outline:
         """Variables that something may read later, and those that nothing does. What a file's own
         code binds other files may read, and what looks around (`locals()`) reads all."""
         node = self.scope.node
-        if isinstance(node, ast.Module) or any(
-            _name_of(each) in LOOKS_AROUND for each in all_nodes(node)
-        ):
+        if isinstance(node, ast.Module) or look_around(all_nodes(node)):
             return written, frozenset()
         outside = frozenset(_loads_outside(node.body, {id(stmt) for stmt in body}))
         back = written & (outside | given)
@@ -201,6 +199,7 @@ class _Outline:
             and not any(isinstance(node, _REFUSED) for node in nodes)
             and not any(_is_deleted_name(node) or _keeps_variables(node, written) for node in nodes)
             and not any(_name_of(node) in _STOPS_AT for stmt in body for node in all_nodes(stmt))
+            and not look_around(node for stmt in body for node in all_nodes(stmt))
             and not (written & self.closed & self.local)
             and not self._names_errors(body)
             and not ((written | read) & self.refused)

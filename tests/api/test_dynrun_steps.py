@@ -324,6 +324,26 @@ def test_variables_that_only_locals_reads(equal):
     )
 
 
+def test_names_that_only_sound_like_looking_around(equal):
+    session = equal(
+        START
+        + textwrap.dedent("""
+        class Loss:
+            def eval(self, y, t):
+                return (y - t).square().mean()
+        judge = Loss()
+        for i in range(8):
+            x = torch.stack([X[j] + i for j in range(4)])
+            loss = judge.eval(net(x), torch.stack([x[:, 0]] * 3, 1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(f"{loss.item():.4f}")
+    """)
+    )
+    assert sum(session.hits()) > 3
+
+
 def test_what_cannot_be_captured_stays_in_its_place(equal):
     session = equal("""
         for _ in range(4):

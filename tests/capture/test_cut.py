@@ -308,3 +308,25 @@ def test_a_deep_row_of_breaks_ends(monkeypatch):
     for _ in range(12):
         assert torch.equal(compiled(X), names["program"](X))
     assert not compiled._dynfix_entry._dispatcher.entries
+
+
+def test_a_cut_beside_names_that_only_sound_like_looking_around():
+    """`torch.stack`, `net.eval()`, a variable `stack` and `vars(obj)` read no frame."""
+    net = torch.nn.Dropout(0.5)
+
+    def program(x):
+        net.eval()
+        stack = [x * 2, net(x)]
+        unknown(x)
+        y = torch.stack(stack).sin()
+        return y, len(vars(net)), "training" in dir(net)
+
+    counting = Counting()
+    compiled = dynfix.compile(program, backend=counting)
+    for _ in range(4):
+        compiled(X)
+    before = counting.calls
+    _, names = outside(lambda: compiled(X))
+    assert counting.calls == before + 2
+    assert set(names) <= {"aten::sum"}, names
+    same(lambda: program, *STEPS)

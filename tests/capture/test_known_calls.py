@@ -463,3 +463,29 @@ def test_keywords_that_torch_keeps_from_a_mode():
 
 def test_order_of_dims():
     one_graph(same(lambda: lambda x: (x + 1, x.dim_order()), (A,), (A.t(),), (A,)))
+
+
+def test_methods_with_the_names_of_what_looks_around():
+    """`net.eval()` is no `eval()`, `torch.stack` no `inspect.stack`."""
+
+    class Asked:
+        exec = 3.0
+
+        def globals(self, x):
+            return x * self.exec
+
+    def make():
+        torch.manual_seed(0)
+        net, asked = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5)), Asked()
+
+        def fn(x, train):
+            net.train() if train else net.eval()
+            stack = [asked.globals(net(x)), x]
+            return torch.stack(stack), len(vars(asked))
+
+        return Case(fn=fn, asked=asked, net=net)
+
+    change = lambda case: setattr(case.asked, "exec", 5.0)  # noqa: E731
+    steps = (X, True), (X, False), (X, True), (X, False)
+    fn = same(make, *steps, change, *steps)
+    assert all(len(recording.segments) == 1 for recording in recordings(fn))

@@ -2,6 +2,7 @@
 metaclasses. Never a stale answer."""
 
 import dataclasses
+import inspect
 import types
 import typing
 
@@ -357,3 +358,46 @@ def test_a_tuple_of_classes_is_replaced(run):
     first, second = to((int, float), (ValueError,)), to((str,), (KeyError,))
     steps = [first, (X, "s"), second, (X, "s"), first, (X, "s"), second, (X, 1), (X, "s"), first]
     same(lambda: run, *steps)
+
+
+def test_what_making_a_class_runs_is_done_at_every_call():
+    def make():
+        registry = []
+
+        class Base:
+            def __init_subclass__(cls, **kwargs):
+                registry.append(cls.__name__)
+
+        class Meta(type):
+            def __new__(mcs, name, bases, table):
+                registry.append(f"meta {name}")
+                return super().__new__(mcs, name, bases, table)
+
+        def fn(x):
+            class Made(Base):
+                pass
+
+            class Other(metaclass=Meta):
+                pass
+
+            return x * len(registry)
+
+        return Case(fn=fn, watch=lambda: list(registry))
+
+    same(make, *[(X,)] * 4)
+
+
+def test_members_that_a_class_gains():
+    def make():
+        class Holder:
+            a = 1
+
+        held = Holder()
+
+        def fn(x):
+            return x * len([name for name, _ in inspect.getmembers(held) if name[0] != "_"])
+
+        return Case(fn=fn, kind=Holder, held=held)
+
+    steps = (lambda case: setattr(case.held, "b", 1)), (lambda case: setattr(case.kind, "c", 1))
+    same(make, (X,), (X,), steps[0], (X,), (X,), steps[1], (X,), (X,))

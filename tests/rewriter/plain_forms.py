@@ -158,6 +158,9 @@ class Forms:
     def subject(self, value, patterns, attributes):
         return value
 
+    def class_base(self, base):
+        return base
+
     def class_reads(self, reads, computes):
         return ()
 

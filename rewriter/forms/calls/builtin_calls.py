@@ -21,7 +21,16 @@ from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
 from ...capture.numbers import scalars
 from ...capture.trace import Recorder
-from .. import attribute_ops, binaries, branches, c_calls, items, iteration, texts
+from .. import (
+    attribute_ops,
+    binaries,
+    branches,
+    c_calls,
+    frame_reads,
+    items,
+    iteration,
+    texts,
+)
 from ..lookup import guard_bases, guard_classes, is_stable, on_class, python_method
 
 
@@ -120,7 +129,7 @@ def _callable(rec: Recorder, obj: Any) -> bool:
 
 def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
     if more:
-        return type(obj, *more, **kwargs)
+        return frame_reads.new_class(obj, *more, **kwargs)
     rec.known.touch(obj)
     return type(scalars.plain(obj)) if type(obj) in scalars.TRACED else type(obj)
 

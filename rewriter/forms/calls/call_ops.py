@@ -2,6 +2,7 @@
 or ends the recording."""
 
 import copy
+import dis
 import functools
 import types
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
 from ...capture.provenance import Unguardable
 from ...capture.trace import Recorder
-from .. import attribute_ops, c_calls, containers, items, iteration, name_ops
+from .. import attribute_ops, c_calls, containers, frame_reads, items, iteration, name_ops
 from ..lookup import (
     PLAIN_TYPES,
     is_stable,
@@ -125,14 +126,18 @@ def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwa
 
 
 def _looks_around(code: types.CodeType) -> bool:
-    """Whether the code reads names that no operator sees."""
+    """Whether the code reads names that no operator sees; a method that is called `eval` does
+    not."""
     if not _LOOKING.isdisjoint(code.co_names):
-        return True
+        read = (each for each in dis.get_instructions(code) if each.opname in _LOADS)
+        if any(each.argval in _LOOKING for each in read):
+            return True
     return any(
         _looks_around(const) for const in code.co_consts if isinstance(const, types.CodeType)
     )
 
 
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _LOOKING = frozenset({"globals", "eval", "exec"})
 
 
@@ -344,8 +349,15 @@ def _of_builtin(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
 def _is_pure_python(function: Any) -> bool:
     return (
         isinstance(function, types.FunctionType)
+        and function.__name__ not in _LOOKING_AT_CLASSES
         and module_name(function).partition(".")[0] in PURE_PYTHON
     )
+
+
+# What these read of classes has no guard: they run rewritten.
+_LOOKING_AT_CLASSES = frozenset(
+    "getmembers _getmembers getmembers_static getattr_static getdoc".split()
+)
 
 
 def _is_plain_class(function: Any) -> bool:
@@ -436,6 +448,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (tensor_hooks.takes, tensor_hooks.call),
     (tensor_hooks.takes_handle, tensor_hooks.use_handle),
     (lambda f: f is copy.deepcopy, _deep_copy),
+    (frame_reads.takes, frame_reads.call),
     (_is_effect, _effect),
     (log_calls.takes, log_calls.call),
     (lambda f: _is_hashable_in(f, builtin_calls.HANDLERS), builtin_calls.call),
