@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Refusal
@@ -136,22 +137,31 @@ class FileContext(FileView):
         return self._callers[function]
 
     def _found_callers(self, function: Any) -> Iterator[tuple[Any, Any]]:
-        (found,) = [f for f in self.program.functions if f.node is function]
-        names = called_names(found, self.program)
+        known = self.program.by_node
         parents = self.whole_parents()
-        for call in self.program.calls:
-            callee, around = last_name(call.func), call
-            if callee not in names and not (
-                isinstance(call.func, ast.Call)
-                and names & {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
-            ):
-                continue
+        for call in self._calls_to(called_names(known[function], self.program)):
+            around = call
             while around in parents and not isinstance(around, FUNCTIONS[:2]):
                 around = parents[around]
-            for known in self.program.functions:
-                if known.node is around:
-                    self.inference.function(known)
+            if around in known:
+                self.inference.function(known[around])
             yield around, call
+
+    def _calls_to(self, names: set[str]) -> list[ast.Call]:
+        """The calls of this file of something with one of the names, in order; of what a call gives
+        (`f()()`), where a name stands in that."""
+        places = {place for name in names for place in self._places_of_calls.get(name, ())}
+        return [self.program.calls[place] for place in sorted(places)]
+
+    @cached_property
+    def _places_of_calls(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place, call in enumerate(self.program.calls):
+            inner = ast.walk(call.func) if isinstance(call.func, ast.Call) else ()
+            names = {n.id for n in inner if isinstance(n, ast.Name)}
+            for name in {last_name(call.func), *names}:
+                found.setdefault(name, []).append(place)
+        return found
 
     # Making findings
 

@@ -113,8 +113,8 @@ def _fixed(results: list[Result], applied: list[Finding], options: argparse.Name
 
 
 def _silent(applied: list[Finding]) -> str:
-    fixes = dict.fromkeys(f.fix for f in applied)
-    muted = sum(f.silent for f in fixes)
+    fixes = dict.fromkeys((f.path, f.fix) for f in applied)  # one may answer several findings
+    muted = sum(fix.silent for _, fix in fixes)
     return f" ({count(muted, 'print or log call')} silent when compiled)" if muted else ""
 
 

@@ -26,7 +26,7 @@ def write(path: str, raw: bytes, before: bytes) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
         os.chmod(name, mode & 0o7777)
-        if target.read_bytes() != before:
+        if target.read_bytes() not in (before, raw):  # another run may have written the same
             raise OSError(errno.EBUSY, "the file was changed meanwhile, and is left as it is", path)
         os.replace(name, target)
     except BaseException:

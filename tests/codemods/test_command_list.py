@@ -157,6 +157,26 @@ def test_a_read_only_file_is_not_replaced(folder):
     assert support.command("--add-noqa", "m.py")[0] == 2
 
 
+def test_what_falls_silent_is_counted_in_each_file(folder):
+    (folder / "same.py").write_text(PRINTS)
+    err = support.command("m.py", "same.py")[2]
+    one = PRINTS.count("print(")
+    assert f"Fixed {2 * one} problems in 2 files ({2 * one} print or log calls silent" in err
+
+
+def test_a_file_that_another_run_fixed_alike_is_no_failure(folder, monkeypatch):
+    handle = runner.handle
+
+    def slow(path, raw, settings, fixing):
+        result = handle(path, raw, settings, fixing)
+        (folder / "m.py").write_bytes(result.raw)
+        return result
+
+    monkeypatch.setattr(runner, "handle", slow)
+    code, out, _ = support.command("m.py")
+    assert code == 0 and "changed meanwhile" not in out
+
+
 def test_a_pipe_in_a_folder_is_passed_over(folder):
     os.mkfifo("pipe.py")
     assert support.command("check", ".")[0] == 1
