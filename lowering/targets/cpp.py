@@ -24,19 +24,18 @@ from ..ir import (
     Reduced,
     accesses,
     group_variables,
-    indirect_values,
-    nest_loads,
     part_height,
     scatters,
     store_values,
 )
-from ..poly import Var, hint, is_known
-from ..sizes import Axis, Index, coefficient
-from ..stages.axes import axes_of
+from ..poly import Var, is_known
+from ..sizes import Axis
+from ..stages.across import finishes_short_rows, prefers_tile
+from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
 from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_axes import without_divisions
-from .cpp_expr import Lines
+from .cpp_expr import Lines, slow_divisions
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
@@ -229,6 +228,8 @@ class GroupPrinter:
             self._flat()
         elif prefers_tile(self.group):
             self._tiles()
+        elif self._finishes_in_vectors():
+            self._tiles(row_by_row=True)
         else:
             self._rows()
 
@@ -398,7 +399,13 @@ class GroupPrinter:
                 f"for (int64_t k = 0; k < {count}; k += {step}) __builtin_prefetch({place});"
             )
 
-    def _tiles(self) -> None:
+    def _finishes_in_vectors(self) -> bool:
+        axis = self.group.nests[0].axes[len(self.group.space) - 1]
+        indices = (index for nest in self.group.nests for index in all_indices(nest))
+        short = finishes_short_rows(self.group) and not any(self.rows.values())
+        return short and not slow_divisions(indices, {axis})
+
+    def _tiles(self, row_by_row: bool = False) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]
         self._parallel(len(axes))
         for axis in axes[:-1]:
@@ -410,38 +417,6 @@ class GroupPrinter:
         self._declare_locals(f"[{TILE}]")
         for nest in self.group.nests:
             self.lines.open("")
-            self.nests.at_tile(nest)
+            self.nests.at_tile(nest, row_by_row)
             self.lines.close()
         self.lines.close(len(axes))
-
-
-def prefers_tile(group: Group) -> bool:
-    """Whether neighbouring points of the last space axis are neighbours in memory while those of
-    the last inner axis are not."""
-    if hint(group.space[-1]) < 4 or any(
-        nest.inner and not nest.is_reduction for nest in group.nests
-    ):
-        return False
-    folds = [nest for nest in group.nests if nest.is_reduction]
-    return all(nest.inner for nest in folds) and sum(map(_tile_score, folds)) > 0
-
-
-def _tile_score(nest: Nest) -> float:
-    """How many more loads jump from element to element along the last inner axis than along the
-    last one of the space; in doubt, how many more read neighbours along the latter. One that is the
-    same all along does neither."""
-    across, along = nest.axes[len(nest.space) - 1], nest.axes[-1]
-    score = 0.0
-    for index in (load.index for load in nest_loads(nest)):
-        score += _jumps(index, along) - _jumps(index, across)
-        score += 0.01 * (_is_next(index, across) - _is_next(index, along))
-    return score
-
-
-def _is_next(index: Index, axis: Axis) -> bool:
-    return coefficient(index, axis) in (-1, 1)
-
-
-def _jumps(index: Index, axis: Axis) -> bool:
-    positions = (value for value in indirect_values(index) if axis in axes_of(value))
-    return coefficient(index, axis) not in (-1, 0, 1) or any(positions)

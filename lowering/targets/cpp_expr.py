@@ -159,6 +159,9 @@ class ExpressionPrinter:
     def print_Load(self, value: Load) -> str:
         if value.buffer.scope == "local":
             return self.local(value.buffer)
+        if value.mask is not None and is_broadcast(value):
+            always = self(Load(value.buffer, value.index))
+            return f"({self(value.mask)} ? {always} : ({TYPES[value.dtype]})0)"
         mask = self(value.mask) if value.mask is not None else None
         element = f"{value.buffer.name}[{self.index(value.index, mask)}]"
         if value.dtype == torch.bool:
@@ -280,6 +283,16 @@ class ExpressionPrinter:
         if sizes.within(base, 2**31) and below(divisor, 2**31):
             return f"(int64_t)((uint32_t)({self._sum(base)}) {sign} (uint32_t){by})"
         return f"op_{'quotient' if sign == '/' else 'rest'}({self._sum(base)}, {by})"
+
+
+def is_broadcast(load: Load) -> bool:
+    """Whether the same element, which is there in any case, stands for several outcomes of the
+    mask: GCC has no vectors of what is read under a mask at a place that stays."""
+    there = sizes.nonnegative(load.index) and sizes.within(load.index, load.buffer.size)
+    if load.mask is None or not there or any(isinstance(a, Indirect) for a in atoms(load.index)):
+        return False
+    own = {atom for atom in atoms(load.index) if isinstance(atom, Axis)}
+    return not axes_of(load.mask, {}) <= own
 
 
 def one_plus_erf(value: Value) -> Value | None:

@@ -1,6 +1,7 @@
 """C++ of one nest at one point of its space, or at `TILE` neighbouring points at once."""
 
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from math import prod
 
 from .. import sizes
@@ -163,6 +164,13 @@ class NestPrinter:
 
     def _reduce_point(self, nest: Nest, printer: ExpressionPrinter) -> None:
         accumulators = self.accumulators(nest)
+        self._fold(nest, accumulators, printer)
+        printer.names.update({a.reduced: self._outcome(a) for a in accumulators})
+        self.stores(nest, printer)
+
+    def _fold(
+        self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter
+    ) -> None:
         self._hoist(nest, [a.reduced.value for a in accumulators], printer)
         self._declare(accumulators)
         simple = [a for a in accumulators if not a.is_position]
@@ -173,8 +181,6 @@ class NestPrinter:
                 by_row = bool(nest.inner) and finds_in_row(accumulator.reduced, nest.axes[-1])
                 search = self._position_rows if by_row else self._position_loops
                 search(nest, accumulator, printer)
-            printer.names[accumulator.reduced] = self._outcome(accumulator)
-        self.stores(nest, printer)
 
     def _declare(self, accumulators: Sequence[Accumulator]) -> None:
         for a in accumulators:
@@ -348,10 +354,11 @@ class NestPrinter:
 
     # a tile of points along the last space axis
 
-    def at_tile(self, nest: Nest) -> None:
+    def at_tile(self, nest: Nest, row_by_row: bool = False) -> None:
+        """row_by_row: reductions of one point after the other, what is made of them for all."""
         self.lane = "[t]"
         if nest.is_reduction:
-            self._reduce_tile(nest)
+            self._reduce_tile(nest, self._row_sweeps if row_by_row else self._tile_sweep)
         else:
             self.tile_loop(nest, lambda printer: self.stores(nest, printer))
         self.lane = ""
@@ -364,20 +371,33 @@ class NestPrinter:
         body(self.expressions())
         self.lines.close()
 
-    def _reduce_tile(self, nest: Nest) -> None:
+    def _reduce_tile(
+        self, nest: Nest, sweep: Callable[[Nest, Sequence[Accumulator]], None]
+    ) -> None:
         accumulators = self.accumulators(nest)
         for a in accumulators:
             self.lines.add(f"{'double' if a.wide else a.type} {a.name}[{TILE}];")
             self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}[t] = {a.start};")
             if a.is_position:
                 self.lines.add(f"{self._place(nest)} {a.name}_at[{TILE}] = {{}};")
-        self._tile_sweep(nest, accumulators)
+        sweep(nest, accumulators)
 
         def finish(printer: ExpressionPrinter) -> None:
             printer.names.update({a.reduced: self._outcome(a) for a in accumulators})
             self.stores(nest, printer)
 
         self.tile_loop(nest, finish)
+
+    def _row_sweeps(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
+        self.lines.open("for (int64_t t = 0; t < width; ++t)")
+        self.lines.add(f"const int64_t {nest.axes[len(nest.space) - 1].text} = base + t;")
+        row = [replace(a, name=f"{a.name}_one") for a in accumulators]
+        self._fold(nest, row, self.expressions())
+        for a, one in zip(accumulators, row, strict=True):
+            self.lines.add(f"{a.name}[t] = {one.name};")
+            if a.is_position:
+                self.lines.add(f"{a.name}_at[t] = {one.name}_at;")
+        self.lines.close()
 
     def _tile_sweep(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
         axes = nest.axes[len(nest.space) :]

@@ -138,3 +138,41 @@ def test_sums_over_a_merged_space_divide_nothing(monkeypatch):
     assert group.space == (3200,)
     source = cpp.print_kernel(group).source
     assert "/ 64u" not in source and "% 64u" not in source
+
+
+@pytest.mark.parametrize("columns", [20, 48, 150])
+def test_what_is_made_of_short_rows_is_made_of_many_at_once(left_scalar, monkeypatch, columns):
+    made = units(monkeypatch)
+
+    def near(x, y):
+        return torch.exp(-((x[:, None] - y) ** 2).sum(-1)).sqrt() + 1
+
+    x, y = torch.randn(65, columns) / 4, torch.randn(70, columns) / 4
+    y[3, 1] = torch.nan
+    check(near, x, y)
+    assert left_scalar() == []
+    check(lambda x, y: (x[:, None] * y).amax(-1).sigmoid(), x, y)
+    check(lambda x, y: (x[:, None] * y).argmax(-1).float().exp(), x, y)
+    kernels = [cpp.print_kernel(i).source for unit in made for i in unit.items]
+    assert all("[t] = r1_one" in source for source in kernels)
+
+
+def test_one_number_under_a_mask(left_scalar):
+    def fn(x):
+        made = x.exp()
+        return (made[:30, :100] + made[30:, 100:] - made[:30, 100:] - made[30:, :100]).mean()
+
+    check_gradients(fn, torch.randn(60, 200))
+    assert left_scalar() == []
+
+
+@pytest.mark.parametrize("size", [(2, 32, 9, 10), (3, 20, 8, 16)])
+def test_folds_across_rows_are_apart_from_loops_along_them(monkeypatch, size):
+    """Statistics of channels-last images, and what is made of them in the other order."""
+    made = units(monkeypatch)
+    x = torch.randn(size).contiguous(memory_format=torch.channels_last)
+    check(lambda x: torch.nn.functional.instance_norm(x), x, rtol=1e-4, atol=1e-5)
+    groups = [item for item in made[0].items if isinstance(item, Group)]
+    folds = [group for group in groups if any(nest.is_reduction for nest in group.nests)]
+    assert folds and all(map(cpp.prefers_tile, folds))
+    assert any("op_transpose" in cpp.print_kernel(group).source for group in groups)
