@@ -198,3 +198,14 @@ def test_each_element_finds_its_few_windows(given, monkeypatch):
     nests = [nest for unit in made for item in unit.items for nest in getattr(item, "nests", ())]
     overlap = given == (2, 2, 0, 2)
     assert any(nest.scatters for nest in nests) == overlap
+
+
+@pytest.mark.parametrize(
+    "given", [((5, 1, 1), 1), (2,), (3, 2, 1), ((3, 2, 2), (2, 1, 3), 1, True)]
+)
+@pytest.mark.parametrize("count", [True, False])
+def test_gradient_of_avg_pool3d(given, count, monkeypatch):
+    made = units(monkeypatch)
+    x = torch.randn(2, 3, 7, 9, 8)
+    check_gradients(lambda x: F.avg_pool3d(x, *given, count_include_pad=count), x)
+    assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)
