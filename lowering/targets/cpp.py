@@ -8,9 +8,10 @@ variable. Returns nonzero if an indirect load was out of range.
 
 import dataclasses
 import platform
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,9 +20,11 @@ from ..ir import (
     Batch,
     Buffer,
     Group,
+    Load,
     Nest,
     Op,
     Reduced,
+    Store,
     accesses,
     group_variables,
     part_height,
@@ -29,7 +32,7 @@ from ..ir import (
     store_values,
 )
 from ..poly import Var, is_known
-from ..sizes import Axis
+from ..sizes import Axis, Index
 from ..stages.across import finishes_short_rows, prefers_tile
 from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
@@ -43,7 +46,7 @@ from .cpp_positions import with_positions
 from .cpp_rows import LINE, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
-from .cpp_tiles import TilePrinter, find_tiles
+from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles
 
 PART = 256  # points of an axis that are done at a time, in cache
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
@@ -228,6 +231,8 @@ class GroupPrinter:
             self._flat()
         elif prefers_tile(self.group):
             self._tiles()
+        elif (tiles := find_row_tiles(self.group)) is not None:
+            self._tiles(turned=RowTilePrinter(self.lines, tiles))
         elif self._finishes_in_vectors():
             self._tiles(row_by_row=True)
         else:
@@ -357,13 +362,7 @@ class GroupPrinter:
         printer.declare()
         index = nests.expressions().index
         printer.turn_in(index)
-        nests.elements = {
-            load: f"({printer.element(load)} != 0)"
-            if load.dtype == torch.bool
-            else printer.element(load)
-            for load in tiles.loads
-        }
-        nests.targets = {store: printer.element(store) for store in tiles.stores}
+        self._take_from_tiles(printer.element, tiles.loads, tiles.stores)
         printer.loop(tiles.across)
         nests.simd_of(self.group.nests)
         printer.loop(tiles.along)
@@ -405,7 +404,7 @@ class GroupPrinter:
         short = finishes_short_rows(self.group) and not any(self.rows.values())
         return short and not slow_divisions(indices, {axis})
 
-    def _tiles(self, row_by_row: bool = False) -> None:
+    def _tiles(self, row_by_row: bool = False, turned: RowTilePrinter | None = None) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]
         self._parallel(len(axes))
         for axis in axes[:-1]:
@@ -415,8 +414,31 @@ class GroupPrinter:
         self.lines.open(f"for (int64_t base = 0; base < {size}; base += {TILE})")
         self.lines.add(f"const int64_t width = base + {TILE} < {size} ? {TILE} : {size} - base;")
         self._declare_locals(f"[{TILE}]")
+        index = self.nests.expressions().index
+        if turned is not None:
+            self._turn_rows(turned, index)
         for nest in self.group.nests:
             self.lines.open("")
             self.nests.at_tile(nest, row_by_row)
             self.lines.close()
+        if turned is not None:
+            turned.turn_out(index)
         self.lines.close(len(axes))
+
+    def _turn_rows(self, turned: RowTilePrinter, index: Callable[[Index], str]) -> None:
+        self.nests.tiled = True
+        for axes, kept in self.rows.items():
+            for value, array in kept.items():
+                self.lines.add(f"{TYPES[value.dtype]} {array}[{axes[-1].size * TILE}];")
+        turned.declare()
+        turned.turn_in(index)
+        self._take_from_tiles(turned.element, turned.tiles.loads, turned.tiles.stores)
+
+    def _take_from_tiles(
+        self, element: Callable[[Any], str], loads: Iterable[Load], stores: Iterable[Store]
+    ) -> None:
+        self.nests.elements = {
+            load: f"({element(load)} != 0)" if load.dtype == torch.bool else element(load)
+            for load in loads
+        }
+        self.nests.targets = {store: element(store) for store in stores}

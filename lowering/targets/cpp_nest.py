@@ -58,6 +58,7 @@ class NestPrinter:
         self.divisions: dict[Atom, str] = {}
         self.steps: dict[tuple[Atom, Size], str] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
+        self.tiled = False  # whether these hold as many rows as a tile has points
         self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead
         self.targets: dict[Store, str] = {}  # and stores that write one
 
@@ -360,7 +361,11 @@ class NestPrinter:
         if nest.is_reduction:
             self._reduce_tile(nest, self._row_sweeps if row_by_row else self._tile_sweep)
         else:
+            inner = nest.axes[len(nest.space) :]
+            for axis in inner:
+                self.lines.open(loop(axis))
             self.tile_loop(nest, lambda printer: self.stores(nest, printer))
+            self.lines.close(len(inner))
         self.lane = ""
 
     def tile_loop(self, nest: Nest, body: Callable[[ExpressionPrinter], None]) -> None:
@@ -368,8 +373,17 @@ class NestPrinter:
         self.simd(nest)
         self.lines.open("for (int64_t t = 0; t < width; ++t)")
         self.lines.add(f"const int64_t {axis.text} = base + t;")
-        body(self.expressions())
+        printer, kept = self.expressions(), self._kept_in_tile(nest)
+        printer.names.update(
+            {v: place for v, (array, place) in kept.items() if array in self._filled}
+        )
+        body(printer)
         self.lines.close()
+
+    def _kept_in_tile(self, nest: Nest) -> dict[Value, tuple[str, str]]:
+        """Values of a tile that are kept: the array, and the element."""
+        kept = self.rows.get(nest.axes, {}) if self.tiled else {}
+        return {v: (name, f"{name}[{nest.axes[-1].text} * {TILE} + t]") for v, name in kept.items()}
 
     def _reduce_tile(
         self, nest: Nest, sweep: Callable[[Nest, Sequence[Accumulator]], None]
@@ -415,9 +429,13 @@ class NestPrinter:
             self.lines.open(loop(axis))
         place = sizes.linear(axes, sizes.contiguous_strides(nest.inner))
 
+        kept = self._kept_in_tile(nest)
+
         def body(printer: ExpressionPrinter) -> None:
             for a in accumulators:
                 value = printer(a.reduced.value)
+                if a.reduced.value in kept and kept[a.reduced.value][0] not in self._filled:
+                    self.lines.add(f"{kept[a.reduced.value][1]} = {value};")
                 if a.is_position:
                     at = f"({self._place(nest)})({printer.index(place)})"
                     for line in a.moved(value, at):
@@ -427,6 +445,9 @@ class NestPrinter:
 
         self.tile_loop(nest, body)
         self.lines.close(len(axes))
+        self._filled.update(
+            kept[a.reduced.value][0] for a in accumulators if a.reduced.value in kept
+        )
         for a in parts:
             self.lines.add(
                 f"for (int64_t t = 0; t < {TILE}; ++t)"

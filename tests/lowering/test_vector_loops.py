@@ -140,7 +140,7 @@ def test_sums_over_a_merged_space_divide_nothing(monkeypatch):
     assert "/ 64u" not in source and "% 64u" not in source
 
 
-@pytest.mark.parametrize("columns", [20, 48, 150])
+@pytest.mark.parametrize("columns", [50, 64, 150])
 def test_what_is_made_of_short_rows_is_made_of_many_at_once(left_scalar, monkeypatch, columns):
     made = units(monkeypatch)
 
