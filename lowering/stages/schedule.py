@@ -141,7 +141,7 @@ class _Scheduler:
         return None
 
     def _try(self, place: _Open, newcomer: _Open) -> bool:
-        joined = fuse_nests(place.nests, newcomer.nests)
+        joined = fuse_nests(place.nests, newcomer.nests, either=self.one_way)
         if joined is None or len(_Open(joined).buffers()) > MOST_BUFFERS:
             return False
         if self.one_way and _turns(joined):
@@ -150,12 +150,19 @@ class _Scheduler:
         return True
 
 
-def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
+def fuse_nests(first: list[Nest], second: list[Nest], either: bool = False) -> list[Nest] | None:
     """The nests of one kernel that runs `first`, then `second`; None if that is illegal or does not
-    pay."""
-    space = first[0].space
-    if not _has_rows(first) and _has_rows(second):
+    pay. either: pointwise ones may take the axes of `second`, too."""
+    space, rows = first[0].space, (_has_rows(first), _has_rows(second))
+    if rows == (False, True):
         space = second[0].space
+    made = _fused(first, second, space)
+    if made is None and either and not any(rows) and second[0].space != space:
+        made = _fused(first, second, second[0].space)
+    return made
+
+
+def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> list[Nest] | None:
     aligned = [align(nest, space) for nest in (*first, *second)]
     made = [nest for nest in aligned if nest is not None]
     if len(made) < len(aligned) or not _pays(space, made):
