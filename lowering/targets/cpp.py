@@ -263,7 +263,7 @@ class GroupPrinter:
             for value, array in kept.items():
                 kind, size = TYPES[value.dtype], axes[-1].size
                 if is_known(size):
-                    self.lines.add(f"{kind} {array}[{size}];")
+                    self.lines.add(f"{kind} {array}[WHOLE_VECTORS({size})];")
                 else:
                     self.lines.add(f"Kept<{kind}> {array}_kept({size});")
                     self.lines.add(f"{kind} *__restrict__ {array} = {array}_kept.data;")

@@ -217,10 +217,7 @@ class NestPrinter:
         )
         low, high = ("b", "e") if blocked else ("0", str(last.size))
         if blocked:
-            self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {block})")
-            self.lines.add(
-                f"const int64_t e = b + {block} < {last.size} ? b + {block} : {last.size};"
-            )
+            self._open_block(last.size, block)
         for a in looped:
             if a in lanes:
                 self.lines.add(f"{a.type} {a.name}_lane[{LANES}];")
@@ -228,7 +225,8 @@ class NestPrinter:
             elif a not in rows:
                 self.lines.add(f"{a.type} {a.name}_part = {a.start};")
             elif not rows[a].kept:
-                self.lines.add(f"{a.type} {rows[a].array}[{BLOCK if blocked else last.size}];")
+                size = BLOCK if blocked else f"WHOLE_VECTORS({last.size})"
+                self.lines.add(f"{a.type} {rows[a].array}[{size}];")
         if lanes:
             self._lane_loops(nest, looped, rows, (low, high), printer)
         elif looped:
@@ -321,22 +319,32 @@ class NestPrinter:
         for axis in outer:
             self.lines.open(loop(axis))
         start = sizes.linear(outer, sizes.contiguous_strides(nest.inner)[:-1])
-        self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
-        self.lines.add(f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};")
+        blocked = not is_known(last.size) or last.size > BLOCK
+        low, count = ("b", "e - b") if blocked else ("0", str(last.size))
+        if blocked:
+            self._open_block(last.size, BLOCK)
         memory = in_memory(a.reduced.value, last)
         if memory is None:
-            row = f"{a.name}_row"
-            self.lines.add(f"{a.type} {row}[{BLOCK}];")
+            row, high = f"{a.name}_row", "e" if blocked else str(last.size)
+            self.lines.add(f"{a.type} {row}[{BLOCK if blocked else f'WHOLE_VECTORS({count})'}];")
             self.simd(nest)
-            self.lines.open(f"for (int64_t {last.text} = b; {last.text} < e; ++{last.text})")
+            self.lines.open(
+                f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})"
+            )
             value = self._inside(nest, printer)(a.reduced.value)
-            self.lines.add(f"{row}[{last.text} - b] = {value};")
+            self.lines.add(f"{row}[{last.text}{' - b' if blocked else ''}] = {value};")
             self.lines.close()
         else:
-            row = f"{memory[0].name} + {printer.index(memory[1])} + b"
-        place = f"{printer.index(start)} + b"
-        self.lines.add(f"op_row_{a.kind}<{a.type}>({row}, e - b, {place}, {a.name}, {a.name}_at);")
-        self.lines.close(len(outer) + 1)
+            row = f"{memory[0].name} + {printer.index(memory[1])} + {low}"
+        place = f"{printer.index(start)} + {low}"
+        self.lines.add(
+            f"op_row_{a.kind}<{a.type}>({row}, {count}, {place}, {a.name}, {a.name}_at);"
+        )
+        self.lines.close(len(outer) + blocked)
+
+    def _open_block(self, size: Size, block: int) -> None:
+        self.lines.open(f"for (int64_t b = 0; b < {size}; b += {block})")
+        self.lines.add(f"const int64_t e = b + {block} < {size} ? b + {block} : {size};")
 
     def _position_loops(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
         axes = nest.axes[len(nest.space) :]
@@ -416,10 +424,7 @@ class NestPrinter:
     def _tile_sweep(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
         axes = nest.axes[len(nest.space) :]
         first = axes[0]
-        self.lines.open(f"for (int64_t b = 0; b < {first.size}; b += {ROW_BLOCK})")
-        self.lines.add(
-            f"const int64_t e = b + {ROW_BLOCK} < {first.size} ? b + {ROW_BLOCK} : {first.size};"
-        )
+        self._open_block(first.size, ROW_BLOCK)
         parts = [a for a in accumulators if not a.is_position]
         for a in parts:
             self.lines.add(f"{a.type} {a.name}_part[{TILE}];")

@@ -24,9 +24,9 @@ ACROSS = 64  # elements of a block along the axis that is turned
 ALONG = 128  # and along the last axis, of 4-byte elements
 MOST = 1 << 16  # bytes of the arrays of one kernel
 VECTOR = 16  # elements
-# elements up to which rows are turned: of whole vectors, of others, and of others if what is
-# computed of each takes long
-WHOLE_ROW, ODD_ROW, COSTLY_ROW = 2 * VECTOR, 3 * VECTOR, 4 * VECTOR
+# elements up to which rows are turned: where some are turned back, and where all that is made are
+# folds, of what takes long or does not
+STORED_ROW, COSTLY_ROW, CHEAP_ROW = 2 * VECTOR, 4 * VECTOR, 24
 COSTLY = 16  # instructions
 
 
@@ -213,9 +213,9 @@ def find_row_tiles(group: Group) -> RowTiles | None:
 
 
 def _longest(inside: Axis, nests: Sequence[Nest]) -> int:
-    if inside.size % VECTOR == 0:
-        return WHOLE_ROW
-    return COSTLY_ROW if max(map(cost, nests)) >= COSTLY else ODD_ROW
+    if inside.size % VECTOR == 0 or not all(nest.is_reduction for nest in nests):
+        return STORED_ROW
+    return COSTLY_ROW if max(map(cost, nests)) >= COSTLY else CHEAP_ROW
 
 
 def _kind(access: Load | Store, rows: Axis, inside: Axis) -> str:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 
+import dynfix
 import pytest
 import torch
 from dynfix.lowering.ir import Group
@@ -177,3 +178,35 @@ def test_folds_across_rows_are_apart_from_loops_along_them(monkeypatch, size):
     folds = [group for group in groups if any(nest.is_reduction for nest in group.nests)]
     assert folds and all(map(cpp.prefers_tile, folds))
     assert any("op_transpose" in cpp.print_kernel(group).source for group in groups)
+
+
+@pytest.mark.parametrize("columns", [9, 15, 17, 49, 60, 111])
+def test_few_elements_are_left_under_a_mask(left_scalar, monkeypatch, columns):
+    made = units(monkeypatch)
+    rows = 70  # too few to be turned
+
+    def fn(x, w, at):
+        wanted = torch.arange(columns) == at[:, None]
+        scaled = torch.where(wanted, x.exp() * w, x - at[:, None])
+        return scaled, x.softmax(-1), (x * w).argmax(-1), (x + w).amax(-1)
+
+    x = torch.randn(rows, columns + 3)[:, :columns]
+    x[1, 2], x[2, columns - 1] = torch.nan, torch.inf
+    check(fn, x, torch.randn(columns), torch.randint(columns, (rows,)))
+    sources = [cpp.print_kernel(item).source for unit in made for item in unit.items]
+    assert any(f"WHOLE_VECTORS({columns}); ++" in source for source in sources)
+    assert left_scalar() == []
+
+
+def test_nothing_is_written_beside_a_masked_row():
+    def fn(x, w):
+        x[:, 1:61].mul_(w[:, None]).exp_()
+        return x
+
+    x = torch.randn(40, 64)
+    check(lambda x, w: fn(x.clone(), w), x, torch.randn(40))
+    call, given = dynfix.compile(fn), x.clone()
+    for _ in range(3):
+        given = x.clone()
+        call(given, torch.ones(40))
+    torch.testing.assert_close(given, fn(x.clone(), torch.ones(40)), rtol=1e-6, atol=0)
