@@ -19,14 +19,18 @@ def prefers_tile(group: Group) -> bool:
     the last inner axis are not."""
     if any(nest.inner and not nest.is_reduction for nest in group.nests):
         return False
-    return folds_across([nest for nest in group.nests if nest.is_reduction])
+    return _across([nest for nest in group.nests if nest.is_reduction]) > 0
 
 
-def folds_across(folds: Sequence[Nest]) -> bool:
-    """The same of folds over the same space."""
+def clearly_across(folds: Sequence[Nest]) -> bool:
+    """Whether that saves folds over the same space some jumps."""
+    return _across(folds) > 0.5
+
+
+def _across(folds: Sequence[Nest]) -> float:
     if not folds or not folds[0].space or hint(folds[0].space[-1]) < 4:
-        return False
-    return all(nest.inner for nest in folds) and sum(map(_score, folds)) > 0
+        return 0.0
+    return sum(map(_score, folds)) if all(nest.inner for nest in folds) else 0.0
 
 
 def _score(nest: Nest) -> float:

@@ -30,7 +30,7 @@ from ..ir import (
 from ..poly import Size, at_least, hint
 from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
-from .across import folds_across
+from .across import clearly_across
 from .axes import align, gains_divisions
 from .passes import share_passes
 
@@ -183,7 +183,7 @@ def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> li
 def _turns(nests: Sequence[Nest]) -> bool:
     """Whether folds would run across rows, but for loops along these beside them."""
     along = any(nest.inner and not nest.is_reduction for nest in nests)
-    return along and folds_across([nest for nest in nests if nest.is_reduction])
+    return along and clearly_across([nest for nest in nests if nest.is_reduction])
 
 
 def _has_rows(nests: Iterable[Nest]) -> bool:

@@ -33,6 +33,7 @@ _NOTED = re.compile(r"bad \|= (.*);")
 _TYPED = re.compile(r"const (\w+) (\w+) = .*;")
 _STORED = re.compile(r"(\w+)\[.*\] \+?= ([^;]*);")
 _READ = re.compile(r"(\s*const \w+ \w+) = (\w+)\[(.*)\];")
+_INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
 _ROW = re.compile(r"r\d+(_one)?_row|row\d+")  # arrays of `cpp_rows`
 _CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
 _PLAIN_CALLS = frozenset(
@@ -116,7 +117,7 @@ def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     loop = _COUNTED.fullmatch(head)
     turns = int(loop[2]) if loop is not None else 0
     few = SHORTEST_MASKED <= turns <= LONGEST_MASKED and turns % VECTOR
-    if loop is None or not few or pragma != "#pragma omp simd" or not _maskable(body):
+    if loop is None or not few or pragma != "#pragma omp simd" or not _maskable(body, loop[1]):
         return [pragma, head, *body, "}"]
     axis = loop[1]
     whole = f"for (int64_t {axis} = 0; {axis} < WHOLE_VECTORS({turns}); ++{axis})"
@@ -138,9 +139,9 @@ def _read_within(line: str, axis: str, turns: int) -> str:
     return f"{found[1]} = {axis} < {turns} ? {found[2]}[{found[3]}] : 0;"
 
 
-def _maskable(body: list[str]) -> bool:
+def _maskable(body: list[str], axis: str) -> bool:
     """Whether vectors of the loop's statements exist under a mask: arithmetic on elements of four
-    bytes, without calls of the library and divisions of integers."""
+    bytes that lie side by side, without calls of the library and divisions of integers."""
     kinds = dict[str, str]()
     for line in map(str.lstrip, body):
         value, store = _TYPED.fullmatch(line), _STORED.fullmatch(line)
@@ -151,6 +152,10 @@ def _maskable(body: list[str]) -> bool:
         elif store is None or kinds.get(store[2], "float") != "float":
             return False
         if not _PLAIN_CALLS.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
+            return False
+        terms = [term for index in _INDEX.findall(line) for term in index.split(" + ")]
+        words = set(_WORD.findall(" ".join(term for term in terms if term != axis)))
+        if axis in words or words & kinds.keys():
             return False
     return True
 
