@@ -34,7 +34,7 @@ from .stages.inline import inline
 from .stages.late import late
 from .stages.narrow import widen
 from .stages.narrow_stores import narrow_stores
-from .stages.schedule import schedule, schedule_unfused
+from .stages.schedule import schedule, schedule_by_direction, schedule_unfused
 from .stages.short_axes import write_out_folds
 from .stages.simplify import simplify
 from .stages.sink import sink
@@ -75,7 +75,8 @@ STAGES = (
     Stage("early", early, fusion=True, ordered=False),
     Stage("late", late, fusion=True),
     Stage("conversions", gather_conversions, fusion=True, ordered=False),
-    Stage("schedule", schedule, fusion=True, unfused=schedule_unfused),
+    Stage("schedule", schedule_by_direction, fusion=True, ordered=True, unfused=schedule_unfused),
+    Stage("schedule", schedule, fusion=True, ordered=False, unfused=schedule_unfused),
     Stage("batch", batch, fusion=True),
 )
 

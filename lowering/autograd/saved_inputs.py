@@ -2,7 +2,8 @@
 
 A partition may save an input and compute again, in the backward, what eager saved of it. A program
 that writes that input before the backward, as one that counts in a buffer does, would then be
-refused by autograd. Of small inputs, as a normalisation's bias, a copy is kept instead.
+refused by autograd. Of small inputs, as a normalisation's bias, and of narrow ones, as a mask, a
+copy is kept instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ def keep_results(
         users = {user for user in users if _computes(user)}
         if users & late or _is_log_softmax(users):
             continue
-        if _is_small(place, users):
+        if _is_small(place, users) or _is_narrow(place, users):
             small.add(place.name)
             continue
         for user in users:
@@ -78,6 +79,17 @@ def _is_small(place: Node, users: set[Node]) -> bool:
     count = value.numel()
     made = [_elements(user) for user in users]
     return isinstance(count, int) and bool(made) and all(8 * count <= size for size in made)
+
+
+def _is_narrow(place: Node, users: set[Node]) -> bool:
+    """Whether all that is made of the input is the same in wider types, as of a mask or of bytes: a
+    copy of it costs less to keep."""
+    value = place.meta.get("val")
+    if not isinstance(value, torch.Tensor) or any(_writes(user) for user in place.users):
+        return False
+    made = [user.meta["val"] for user in users if user.target is _CAST]
+    wider = all(2 * value.dtype.itemsize <= each.dtype.itemsize for each in made)
+    return len(made) == len(users) > 0 and wider
 
 
 def _writes(user: Node) -> bool:

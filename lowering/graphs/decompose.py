@@ -7,7 +7,11 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch._prims_common import (
+    ELEMENTWISE_TYPE_PROMOTION_KIND,
+    elementwise_dtypes,
+    get_computation_dtype,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import image_gradients
@@ -311,6 +315,19 @@ def _eye(rows: int, columns: int | None = None, **made: Any) -> Any:
     return (places.unsqueeze(-1) == others).to(made.get("dtype") or torch.get_default_dtype())
 
 
+def _vector_norm(
+    x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """Norms along some of the axes as sums, which join what is around them."""
+    dims = [dim] if isinstance(dim, int) else list(dim or ())
+    simple = ord in (1, 2) and dtype is None and x.is_floating_point()
+    if not simple or not 0 < len(dims) < x.dim():
+        return NotImplemented
+    wide = x.to(get_computation_dtype(x.dtype))
+    made = (wide * wide if ord == 2 else wide.abs()).sum(dims, keepdim)
+    return (made.sqrt() if ord == 2 else made).to(x.dtype)
+
+
 def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     """Along all axes at once as along one."""
     return NotImplemented if dims else x.flatten().roll(shifts, 0).view(x.shape)
@@ -446,6 +463,7 @@ def decompositions(
     chosen[aten.roll.default] = _roll
     chosen[aten.block_diag.default] = _in_common_type(chosen[aten.block_diag.default])
     chosen[aten.hardshrink.default] = _in_type_of_input(chosen[aten.hardshrink.default])
+    chosen[aten.linalg_vector_norm.default] = _vector_norm
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default

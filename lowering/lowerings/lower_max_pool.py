@@ -12,9 +12,10 @@ from .. import sizes
 from ..graphs import pool_offsets
 from ..graphs.pool_offsets import pair
 from ..ir import IndexValue, Reduced, Select, Value
-from ..poly import Size, is_known
+from ..poly import Size, hint, is_known
 from ..registry import Unsupported, lowers
 from ..sizes import Index
+from ..stages.axes import LEAST_VECTOR
 from ..unit import Ref
 from .lower_index import indirect
 from .lower_pool import LONG, Coordinates, Windows, chosen, element_at, filled, windows_of
@@ -22,6 +23,7 @@ from .lowering_context import Context
 from .value_builders import cast, compute_dtype, const, op
 
 aten = torch.ops.aten
+MOST_WINDOWS = 3  # of an element, in a row or a column, up to which it looks at each of them
 _WRITTEN_OUT = 25  # positions of a window up to which they are no loop
 
 
@@ -199,7 +201,8 @@ def _offsets_backward(
 ) -> Ref:
     target = ctx.result(ctx.value_of(node))
     at = Windows(target.shape[-2:], *map(tuple, given[:4]))
-    if ctx.ordered and not channels_last and target.dtype in (torch.float32, torch.float64):
+    floats = target.dtype in (torch.float32, torch.float64)
+    if ctx.ordered and not channels_last and floats and not _gathers(at):
         return _scattered(ctx, target, grad, lambda o: _place(at, offsets.load(o), o[-2:]))
     return _gathered(ctx, target, grad, offsets, at)
 
@@ -207,10 +210,7 @@ def _offsets_backward(
 def _gathered(ctx: Context, target: Ref, grad: Ref, offsets: Ref, at: Windows) -> Ref:
     """Each element sums what the windows were given that took it."""
     lead, compute = len(target.shape) - 2, compute_dtype(target.dtype)
-    reach = tuple(
-        step * (side - 1) // stride + 1
-        for step, side, stride in zip(at.dilation, at.kernel, at.stride, strict=True)
-    )
+    reach = _reach(at)
 
     def part(outer: Coordinates, inner: Coordinates) -> Value:
         ends = [sizes.add(i, sizes.const(p)) for i, p in zip(outer[lead:], at.padding, strict=True)]
@@ -233,6 +233,21 @@ def _gathered(ctx: Context, target: Ref, grad: Ref, offsets: Ref, at: Windows) -
     if prod(reach) > _WRITTEN_OUT:
         return ctx.reduce(target, reach, lambda o, i: Reduced("sum", part(o, i), compute))
     return ctx.fill(target, lambda outer: cast(whole(outer), target.dtype))
+
+
+def _gathers(at: Windows) -> bool:
+    """Whether vectors along rows find the few windows of each element sooner than every window
+    finds its element."""
+    few = min(_reach(at)) == 1 and prod(_reach(at)) <= MOST_WINDOWS
+    return few and hint(at.extent[-1]) >= LEAST_VECTOR * at.stride[-1]
+
+
+def _reach(at: Windows) -> tuple[int, ...]:
+    """Along each axis, the most windows that an element is in."""
+    return tuple(
+        step * (side - 1) // stride + 1
+        for step, side, stride in zip(at.dilation, at.kernel, at.stride, strict=True)
+    )
 
 
 def _is_offset(at: Windows, taken: Value, within: Sequence[Index]) -> Iterator[Value]:

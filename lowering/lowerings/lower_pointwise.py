@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -183,8 +183,19 @@ for _name in ("and", "or", "xor"):
         KIND.ALWAYS_BOOL,
         named_logic(_name),
     )
+
+
+def _shifted(name: str, a: Value, b: Value) -> Value:
+    """`<<` and `>>`, which multiply and divide floating point."""
+    if a.dtype.is_floating_point or a.dtype == torch.bool:
+        raise Unsupported("a shift of what is no integer")
+    return op(name, a, b)
+
+
 for _name, _shift in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
     binary(_name, "Tensor Tensor_Scalar", KIND.DEFAULT, named(_shift))
+    _operator = f"__{_name.split('_')[1][0]}shift__"
+    binary(_operator, "Tensor Scalar", KIND.DEFAULT, partial(_shifted, _shift))
 for _name in ("fmod", "remainder"):
     binary(
         _name,

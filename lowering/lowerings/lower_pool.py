@@ -179,11 +179,22 @@ def _avg_pool3d(ctx: Context, node: Any, x: Ref, *args: Any) -> Ref:
 
 @lowers(aten.avg_pool2d_backward.default)
 def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
+    return _average_backward(ctx, node, grad, x, 2, args)
+
+
+@lowers(aten.avg_pool3d_backward.default)
+def _avg_pool3d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
+    return _average_backward(ctx, node, grad, x, 3, args)
+
+
+def _average_backward(
+    ctx: Context, node: Any, grad: Ref, x: Ref, rank: int, args: Sequence[Any]
+) -> Ref:
     """Each element sums what the windows that hold it were given, over what they were divided
     by."""
     kernel, stride, padding, _, include_pad, override = args
-    at = windows_of(x, 2, kernel, stride, padding, 1)
-    target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - 2
+    at = windows_of(x, rank, kernel, stride, padding, 1)
+    target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - rank
     compute = compute_dtype(x.dtype)
     reach = tuple(-(-side // step) for side, step in zip(at.kernel, at.stride, strict=True))
 

@@ -7,7 +7,7 @@ tried, so the work is near-linear in the number of nests.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -30,6 +30,7 @@ from ..ir import (
 from ..poly import Size, at_least, hint
 from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
+from .across import clearly_across
 from .axes import align, gains_divisions
 from .passes import share_passes
 
@@ -41,6 +42,12 @@ SMALL = 1 << 14  # elements below which spreading does not matter
 
 def schedule(unit: Unit) -> Unit:
     return _Scheduler(unit).run(fuse=True)
+
+
+def schedule_by_direction(unit: Unit) -> Unit:
+    """For loops whose vectors run one way: folds that run across rows are apart from loops along
+    these."""
+    return _Scheduler(unit, one_way=True).run(fuse=True)
 
 
 def schedule_unfused(unit: Unit) -> Unit:
@@ -72,8 +79,8 @@ class _Open:
 
 
 class _Scheduler:
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
+    def __init__(self, unit: Unit, *, one_way: bool = False) -> None:
+        self.unit, self.one_way = unit, one_way
         self.places: list[_Open] = []
         self.writer: dict[Buffer, int] = {}
         self.reader: dict[Buffer, int] = {}
@@ -134,19 +141,28 @@ class _Scheduler:
         return None
 
     def _try(self, place: _Open, newcomer: _Open) -> bool:
-        joined = fuse_nests(place.nests, newcomer.nests)
+        joined = fuse_nests(place.nests, newcomer.nests, either=self.one_way)
         if joined is None or len(_Open(joined).buffers()) > MOST_BUFFERS:
+            return False
+        if self.one_way and _turns(joined):
             return False
         place.nests = joined
         return True
 
 
-def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
+def fuse_nests(first: list[Nest], second: list[Nest], either: bool = False) -> list[Nest] | None:
     """The nests of one kernel that runs `first`, then `second`; None if that is illegal or does not
-    pay."""
-    space = first[0].space
-    if not _has_rows(first) and _has_rows(second):
+    pay. either: pointwise ones may take the axes of `second`, too."""
+    space, rows = first[0].space, (_has_rows(first), _has_rows(second))
+    if rows == (False, True):
         space = second[0].space
+    made = _fused(first, second, space)
+    if made is None and either and not any(rows) and second[0].space != space:
+        made = _fused(first, second, second[0].space)
+    return made
+
+
+def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> list[Nest] | None:
     aligned = [align(nest, space) for nest in (*first, *second)]
     made = [nest for nest in aligned if nest is not None]
     if len(made) < len(aligned) or not _pays(space, made):
@@ -162,6 +178,12 @@ def fuse_nests(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
     if any(map(scatters, made)) or len({part_height((nest,)) for nest in made} - {None}) > 1:
         return None
     return made if all(_row_local(one, two) for one in before for two in after) else None
+
+
+def _turns(nests: Sequence[Nest]) -> bool:
+    """Whether folds would run across rows, but for loops along these beside them."""
+    along = any(nest.inner and not nest.is_reduction for nest in nests)
+    return along and clearly_across([nest for nest in nests if nest.is_reduction])
 
 
 def _has_rows(nests: Iterable[Nest]) -> bool:

@@ -8,9 +8,10 @@ variable. Returns nonzero if an indirect load was out of range.
 
 import dataclasses
 import platform
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,24 +20,25 @@ from ..ir import (
     Batch,
     Buffer,
     Group,
+    Load,
     Nest,
     Op,
     Reduced,
+    Store,
     accesses,
     group_variables,
-    indirect_values,
-    nest_loads,
     part_height,
     scatters,
     store_values,
 )
-from ..poly import Var, hint, is_known
-from ..sizes import Axis, Index, coefficient
-from ..stages.axes import axes_of
+from ..poly import Var, is_known
+from ..sizes import Axis, Index
+from ..stages.across import finishes_short_rows, prefers_tile
+from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
 from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_axes import without_divisions
-from .cpp_expr import Lines
+from .cpp_expr import Lines, slow_divisions
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
@@ -44,7 +46,7 @@ from .cpp_positions import with_positions
 from .cpp_rows import LINE, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
-from .cpp_tiles import TilePrinter, find_tiles
+from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles
 
 PART = 256  # points of an axis that are done at a time, in cache
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
@@ -229,6 +231,10 @@ class GroupPrinter:
             self._flat()
         elif prefers_tile(self.group):
             self._tiles()
+        elif (tiles := find_row_tiles(self.group)) is not None:
+            self._tiles(turned=RowTilePrinter(self.lines, tiles))
+        elif self._finishes_in_vectors():
+            self._tiles(row_by_row=True)
         else:
             self._rows()
 
@@ -257,7 +263,7 @@ class GroupPrinter:
             for value, array in kept.items():
                 kind, size = TYPES[value.dtype], axes[-1].size
                 if is_known(size):
-                    self.lines.add(f"{kind} {array}[{size}];")
+                    self.lines.add(f"{kind} {array}[WHOLE_VECTORS({size})];")
                 else:
                     self.lines.add(f"Kept<{kind}> {array}_kept({size});")
                     self.lines.add(f"{kind} *__restrict__ {array} = {array}_kept.data;")
@@ -356,13 +362,7 @@ class GroupPrinter:
         printer.declare()
         index = nests.expressions().index
         printer.turn_in(index)
-        nests.elements = {
-            load: f"({printer.element(load)} != 0)"
-            if load.dtype == torch.bool
-            else printer.element(load)
-            for load in tiles.loads
-        }
-        nests.targets = {store: printer.element(store) for store in tiles.stores}
+        self._take_from_tiles(printer.element, tiles.loads, tiles.stores)
         printer.loop(tiles.across)
         nests.simd_of(self.group.nests)
         printer.loop(tiles.along)
@@ -398,7 +398,13 @@ class GroupPrinter:
                 f"for (int64_t k = 0; k < {count}; k += {step}) __builtin_prefetch({place});"
             )
 
-    def _tiles(self) -> None:
+    def _finishes_in_vectors(self) -> bool:
+        axis = self.group.nests[0].axes[len(self.group.space) - 1]
+        indices = (index for nest in self.group.nests for index in all_indices(nest))
+        short = finishes_short_rows(self.group) and not any(self.rows.values())
+        return short and not slow_divisions(indices, {axis})
+
+    def _tiles(self, row_by_row: bool = False, turned: RowTilePrinter | None = None) -> None:
         axes = self.group.nests[0].axes[: len(self.group.space)]
         self._parallel(len(axes))
         for axis in axes[:-1]:
@@ -408,40 +414,31 @@ class GroupPrinter:
         self.lines.open(f"for (int64_t base = 0; base < {size}; base += {TILE})")
         self.lines.add(f"const int64_t width = base + {TILE} < {size} ? {TILE} : {size} - base;")
         self._declare_locals(f"[{TILE}]")
+        index = self.nests.expressions().index
+        if turned is not None:
+            self._turn_rows(turned, index)
         for nest in self.group.nests:
             self.lines.open("")
-            self.nests.at_tile(nest)
+            self.nests.at_tile(nest, row_by_row)
             self.lines.close()
+        if turned is not None:
+            turned.turn_out(index)
         self.lines.close(len(axes))
 
+    def _turn_rows(self, turned: RowTilePrinter, index: Callable[[Index], str]) -> None:
+        self.nests.tiled = True
+        for axes, kept in self.rows.items():
+            for value, array in kept.items():
+                self.lines.add(f"{TYPES[value.dtype]} {array}[{axes[-1].size * TILE}];")
+        turned.declare()
+        turned.turn_in(index)
+        self._take_from_tiles(turned.element, turned.tiles.loads, turned.tiles.stores)
 
-def prefers_tile(group: Group) -> bool:
-    """Whether neighbouring points of the last space axis are neighbours in memory while those of
-    the last inner axis are not."""
-    if hint(group.space[-1]) < 4 or any(
-        nest.inner and not nest.is_reduction for nest in group.nests
-    ):
-        return False
-    folds = [nest for nest in group.nests if nest.is_reduction]
-    return all(nest.inner for nest in folds) and sum(map(_tile_score, folds)) > 0
-
-
-def _tile_score(nest: Nest) -> float:
-    """How many more loads jump from element to element along the last inner axis than along the
-    last one of the space; in doubt, how many more read neighbours along the latter. One that is the
-    same all along does neither."""
-    across, along = nest.axes[len(nest.space) - 1], nest.axes[-1]
-    score = 0.0
-    for index in (load.index for load in nest_loads(nest)):
-        score += _jumps(index, along) - _jumps(index, across)
-        score += 0.01 * (_is_next(index, across) - _is_next(index, along))
-    return score
-
-
-def _is_next(index: Index, axis: Axis) -> bool:
-    return coefficient(index, axis) in (-1, 1)
-
-
-def _jumps(index: Index, axis: Axis) -> bool:
-    positions = (value for value in indirect_values(index) if axis in axes_of(value))
-    return coefficient(index, axis) not in (-1, 0, 1) or any(positions)
+    def _take_from_tiles(
+        self, element: Callable[[Any], str], loads: Iterable[Load], stores: Iterable[Store]
+    ) -> None:
+        self.nests.elements = {
+            load: f"({element(load)} != 0)" if load.dtype == torch.bool else element(load)
+            for load in loads
+        }
+        self.nests.targets = {store: element(store) for store in stores}

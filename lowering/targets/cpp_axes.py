@@ -4,22 +4,32 @@ gets two axes again."""
 from collections.abc import Sequence
 
 from ..ir import Buffer, Group, Nest, accesses, part_height
-from ..poly import is_known
+from ..poly import Size, hint, is_known
 from ..sizes import Axis, Index, coefficient
-from ..stages.axes import divisor_of, split_axis
+from ..stages.axes import LEAST_VECTOR, divisor_of, split_axis
 
 
 def without_divisions(group: Group) -> Group:
     """The group with the last axis of the space split wherever an index divides it exactly, and the
-    inner one of each pointwise nest."""
-    while group.space and part_height(group.nests) is None:
-        last = group.nests[0].axes[len(group.space) - 1]
-        divisor = divisor_of(group.nests, last)
-        if divisor is None:
-            break
-        nests = tuple(split_axis(nest, last, divisor) for nest in group.nests)
+    inner one of each pointwise nest. Where nothing is inside, the other axes too: they show then
+    what lies across the last one."""
+    while part_height(group.nests) is None and (found := _divided(group)) is not None:
+        nests = tuple(split_axis(nest, *found) for nest in group.nests)
         group = Group(group.name, nests[0].space, nests)
     return Group(group.name, group.space, tuple(map(_inner_split, group.nests)))
+
+
+def _divided(group: Group) -> tuple[Axis, Size] | None:
+    """The next axis to split, and by what."""
+    axes = group.nests[0].axes[: len(group.space)]
+    rows = any(nest.inner or nest.is_reduction for nest in group.nests)
+    if rows or not axes or hint(axes[-1].size) < LEAST_VECTOR:
+        axes = axes[-1:]
+    for axis in reversed(axes):
+        divisor = divisor_of(group.nests, axis, LEAST_VECTOR)
+        if divisor is not None:
+            return axis, divisor
+    return None
 
 
 def _inner_split(nest: Nest) -> Nest:

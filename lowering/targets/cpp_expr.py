@@ -28,6 +28,21 @@ from .cpp_ops import TYPES, conversion, literal, operation
 
 _CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
 _LOOP = re.compile(r"for \(int64_t (\w+) = ")
+_COUNTED = re.compile(r"for \(int64_t (\w+) = 0; \1 < (\d+); \+\+\1\) \{")
+_NOTED = re.compile(r"bad \|= (.*);")
+_TYPED = re.compile(r"const (\w+) (\w+) = .*;")
+_STORED = re.compile(r"(\w+)\[.*\] \+?= ([^;]*);")
+_READ = re.compile(r"(\s*const \w+ \w+) = (\w+)\[(.*)\];")
+_INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
+_ROW = re.compile(r"r\d+(_one)?_row|row\d+")  # arrays of `cpp_rows`
+_CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
+_PLAIN_CALLS = frozenset(
+    "op_exp op_exp2 op_erf op_one_plus_erf op_maximum<float> op_minimum<float> __builtin_fabsf"
+    " __builtin_sqrtf __builtin_inff __builtin_fmaf".split()
+)
+_WHOLE_DIVISION = re.compile(r"%|/ \d+u|(int32|int64)_t \w+ = .*/|\] != 0\)")
+VECTOR = 16  # elements
+SHORTEST_MASKED, LONGEST_MASKED = 9, 111  # turns of a loop
 _MASKED = re.compile(r"\(([a-zA-Z]\w*) \? \w+\[")
 MOST_MASKS = 2  # of a loop that is printed for each outcome of them
 
@@ -66,8 +81,10 @@ class Lines:
         if not self._innermost or loop is None or not head or " simd" not in self.text[head - 1]:
             return
         margin = "  " * self.depth
-        before, rest = _invariant(self.text[head + 1 : -1], loop[1])
+        before, rest = _invariant(self.text[head + 1 : -1], loop[1], _runs(self.text[head]))
         pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
+        if not any("bad |=" in line for line in rest):  # 64 bits for each element, all the same
+            pragma = pragma.replace(" reduction(|:bad)", "")
         made = parts(pragma, first, rest) if any("_fp16(" in line for line in rest) else None
         if made is None:
             made = _decided(pragma, first, [line[len(margin) :] for line in rest])
@@ -81,11 +98,11 @@ def _decided(pragma: str, head: str, body: list[str]) -> list[str]:
     no vectors of such a mask."""
     masks = dict.fromkeys(mask for line in body for mask in _MASKED.findall(line))
     if not masks:
-        return [pragma, head, *body, "}"]
+        return _in_whole_vectors(pragma, head, body)
     own = {match[1] for line in body if (match := _CONSTANT.match(line.lstrip()))}
     fixed = [mask for mask in masks if mask not in {*own, "true", "false"}]
     if not fixed or len(fixed) > MOST_MASKS or " parallel " in pragma:
-        return [pragma, head, *body, "}"]
+        return _in_whole_vectors(pragma, head, body)
     then, orelse = (
         _decided(pragma, head, [re.sub(rf"\b{fixed[0]}\b", word, line) for line in body])
         for word in ("true", "false")
@@ -94,19 +111,77 @@ def _decided(pragma: str, head: str, body: list[str]) -> list[str]:
     return [f"if ({fixed[0]}) {{", *inside, "}"]
 
 
-def _invariant(body: list[str], variable: str) -> tuple[list[str], list[str]]:
-    """The assignments that read nothing that the loop changes, and the other lines."""
+def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
+    """The loop; one of few turns, which are no multiple of a vector's elements, with those that are
+    left under a mask, where the processor has such: GCC makes shorter and shorter loops of them."""
+    loop = _COUNTED.fullmatch(head)
+    turns = int(loop[2]) if loop is not None else 0
+    few = SHORTEST_MASKED <= turns <= LONGEST_MASKED and turns % VECTOR
+    if loop is None or not few or pragma != "#pragma omp simd" or not _maskable(body, loop[1]):
+        return [pragma, head, *body, "}"]
+    axis = loop[1]
+    whole = f"for (int64_t {axis} = 0; {axis} < WHOLE_VECTORS({turns}); ++{axis})"
+    targets = [store[1] for line in body if (store := _STORED.fullmatch(line.lstrip()))]
+    on_stack = [name for name in targets if _ROW.fullmatch(name)]
+    if not on_stack:
+        return [pragma, f"{whole} if ({axis} < {turns}) {{", *body, "}"]
+    if len(on_stack) < len(targets):
+        return [pragma, head, *body, "}"]
+    # what is read back at once is better not stored under a mask: such an array is long enough
+    return [pragma, f"{whole} {{", *(_read_within(line, axis, turns) for line in body), "}"]
+
+
+def _read_within(line: str, axis: str, turns: int) -> str:
+    """The statement, with an element that it reads of the loop's turns alone."""
+    found = _READ.fullmatch(line)
+    if found is None or axis not in re.findall(r"\w+", found[3]):
+        return line
+    return f"{found[1]} = {axis} < {turns} ? {found[2]}[{found[3]}] : 0;"
+
+
+def _maskable(body: list[str], axis: str) -> bool:
+    """Whether vectors of the loop's statements exist under a mask: arithmetic on elements of four
+    bytes that lie side by side, without calls of the library and divisions of integers."""
+    kinds = dict[str, str]()
+    for line in map(str.lstrip, body):
+        value, store = _TYPED.fullmatch(line), _STORED.fullmatch(line)
+        if value is not None:
+            kinds[value[2]] = value[1]
+            if value[1] not in ("float", "bool", "int32_t", "int64_t"):
+                return False
+        elif store is None or kinds.get(store[2], "float") != "float":
+            return False
+        if not _PLAIN_CALLS.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
+            return False
+        terms = [term for index in _INDEX.findall(line) for term in index.split(" + ")]
+        words = set(_WORD.findall(" ".join(term for term in terms if term != axis)))
+        if axis in words or words & kinds.keys():
+            return False
+    return True
+
+
+def _runs(head: str) -> bool:
+    """Whether the loop has a turn in any case."""
+    return re.search(r" < ([1-9]\d*|width); ", head) is not None
+
+
+def _invariant(body: list[str], variable: str, runs: bool) -> tuple[list[str], list[str]]:
+    """The assignments, and notes of positions of a loop that runs, that read nothing that the loop
+    changes; and the other lines."""
     text = "\n".join(body)
     changing = {variable, *re.findall(r"(\w+) [-+*|&]?= ", text)}
     stored = set(re.findall(r"(\w+)\[.*\] [-+*|&]?= ", text))
     before, rest = list[str](), list[str]()
     for line in body:
         match = _CONSTANT.match(line.lstrip())
-        words = set(re.findall(r"[A-Za-z_]\w*", match[2])) if match else changing
-        if match is None or words & (changing | stored):
+        noted = _NOTED.match(line.lstrip()) if runs else None
+        found = match[2] if match else noted[1] if noted else None
+        words = set(re.findall(r"[A-Za-z_]\w*", found)) if found else changing
+        if found is None or words & (changing | stored):
             rest.append(line)
-        else:
-            before.append(line)
+            continue
+        before.append(line)
+        if match:
             changing.discard(match[1])
     return before, rest
 
@@ -159,6 +234,9 @@ class ExpressionPrinter:
     def print_Load(self, value: Load) -> str:
         if value.buffer.scope == "local":
             return self.local(value.buffer)
+        if value.mask is not None and is_broadcast(value):
+            always = self(Load(value.buffer, value.index))
+            return f"({self(value.mask)} ? {always} : ({TYPES[value.dtype]})0)"
         mask = self(value.mask) if value.mask is not None else None
         element = f"{value.buffer.name}[{self.index(value.index, mask)}]"
         if value.dtype == torch.bool:
@@ -280,6 +358,16 @@ class ExpressionPrinter:
         if sizes.within(base, 2**31) and below(divisor, 2**31):
             return f"(int64_t)((uint32_t)({self._sum(base)}) {sign} (uint32_t){by})"
         return f"op_{'quotient' if sign == '/' else 'rest'}({self._sum(base)}, {by})"
+
+
+def is_broadcast(load: Load) -> bool:
+    """Whether the same element, which is there in any case, stands for several outcomes of the
+    mask: GCC has no vectors of what is read under a mask at a place that stays."""
+    there = sizes.nonnegative(load.index) and sizes.within(load.index, load.buffer.size)
+    if load.mask is None or not there or any(isinstance(a, Indirect) for a in atoms(load.index)):
+        return False
+    own = {atom for atom in atoms(load.index) if isinstance(atom, Axis)}
+    return not axes_of(load.mask, {}) <= own
 
 
 def one_plus_erf(value: Value) -> Value | None:

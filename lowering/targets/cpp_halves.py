@@ -14,6 +14,7 @@ _VALUE = re.compile(r"const (\w+) (\w+) = (.*);")
 _CHANGE = re.compile(r"(\w+)(\[.*\])? ([-+*|&]?)= (.*);")
 _CONVERSION = re.compile(r"(from_fp16|to_fp16|round_fp16)\((.*)\)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_SUM = set("abcdefghijklmnopqrstuvwxyz0123456789_ +")
 _CLAUSE = re.compile(r" reduction\([^:]+:(\w+)\)")
 
 
@@ -110,6 +111,7 @@ class _Parts:
         self.lines = lines
         self.count = 1 + max(line.part for line in lines)
         self.named = {line.name: line for line in lines if line.name}
+        self.stored = self._find_stored()
         self.arrays = self._find_arrays()
 
     def _find_arrays(self) -> dict[str, str]:
@@ -152,7 +154,7 @@ class _Parts:
     def _declared(self) -> Iterator[tuple[str, str]]:
         for name, kind in self.arrays.items():
             line = self.named[name]
-            if self._memory(line) is None:
+            if self._memory(line) is None and name not in self.stored:
                 yield name, kind
             if line.conversion and line.value not in self.arrays:
                 yield f"{name}_in", "fp16" if line.conversion == "from_fp16" else "float"
@@ -160,21 +162,49 @@ class _Parts:
     def _memory(self, line: _Line) -> str | None:
         """Where the elements of a load stand one behind the other, from `low` on, if all that is
         done with them is to convert them first."""
-        found = re.fullmatch(r"(\w+)\[([^\[]*)\]", line.value)
         users = [other for other in self.lines if line.name in other.words()]
         first = all(
             user.conversion and user.value == line.name and user.part == 1 for user in users
         )
-        if found is None or line.conversion or not first:
+        return self._row(line.value) if first and not line.conversion else None
+
+    def _row(self, element: str) -> str | None:
+        """Where the row starts of which this is an element, if it lies in memory as it is."""
+        found = re.fullmatch(r"(\w+)\[([^\[]*)\]", element)
+        if found is None:
             return None
-        terms = found[2].split(" + ")
+        terms = [part for term in found[2].split(" + ") for part in self._terms(term)]
         others = set(_WORD.findall(" ".join(term for term in terms if term != self.axis)))
         if terms.count(self.axis) != 1 or others & {self.axis, *self.named}:
             return None
         return " + ".join([found[1], *("low" if term == self.axis else term for term in terms)])
 
+    def _terms(self, term: str) -> list[str]:
+        """What a term of an index stands for."""
+        line = self.named.get(term)
+        simple = line is not None and line.again and set(line.value) <= _SUM
+        return line.value.split(" + ") if line is not None and simple else [term]
+
+    def _find_stored(self) -> dict[str, str]:
+        """Converted values that go to memory alone, one behind the other, and where: to rows that
+        nothing else here reads or writes."""
+        found = dict[str, str]()
+        for line in self.lines:
+            change = _CHANGE.fullmatch(line.text) if not line.name else None
+            if change is None or not change[2] or change[3] or change[4] not in self.named:
+                continue
+            row = self._row(change[1] + change[2])
+            users = [other for other in self.lines if change[4] in other.words()]
+            touching = [other for other in self.lines if change[1] in other.words()]
+            if row and len(users) == len(touching) == 1 and self.named[change[4]].conversion:
+                found[change[4]] = row
+        return found
+
     def _array(self, name: str) -> str:
-        return self._memory(self.named[name]) or f"{name}_s"
+        return self.stored.get(name) or self._memory(self.named[name]) or f"{name}_s"
+
+    def _target(self, line: _Line) -> str:
+        return self.stored.get(line.name) or f"{line.name}_s"
 
     def _part(self, part: int, clauses: str) -> Iterator[str]:
         for line in self.lines:
@@ -182,7 +212,7 @@ class _Parts:
                 source = (
                     self._array(line.value) if line.value in self.arrays else f"{line.name}_in_s"
                 )
-                yield f"row_{line.conversion}({source}, {line.name}_s, high - low);"
+                yield f"row_{line.conversion}({source}, {self._target(line)}, high - low);"
         own = list(self._statements(part))
         if not own:
             return
@@ -210,13 +240,17 @@ class _Parts:
         for line in self.lines:
             if line.conversion and line.part == part + 1 and line.value not in self.arrays:
                 yield f"{line.name}_in_s{place} = {self._inside(line.value, part, place)};"
-            if line.part != part or line.conversion or line.again:
+            if line.part != part or line.conversion or line.again or self._is_stored(line):
                 continue
             if line.name not in self.arrays:
                 yield self._inside(line.text, part, place)
             elif self._memory(line) is None:
                 yield f"const {line.type} {line.name} = {self._inside(line.value, part, place)};"
                 yield f"{line.name}_s{place} = {line.name};"
+
+    def _is_stored(self, line: _Line) -> bool:
+        """Whether the statement stores what a conversion has stored."""
+        return not line.name and not line.words().isdisjoint(self.stored)
 
     def _inside(self, text: str, part: int, place: str) -> str:
         """The text with names of other parts read from their arrays."""

@@ -1,6 +1,7 @@
 """C++ of one nest at one point of its space, or at `TILE` neighbouring points at once."""
 
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from math import prod
 
 from .. import sizes
@@ -57,6 +58,7 @@ class NestPrinter:
         self.divisions: dict[Atom, str] = {}
         self.steps: dict[tuple[Atom, Size], str] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
+        self.tiled = False  # whether these hold as many rows as a tile has points
         self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead
         self.targets: dict[Store, str] = {}  # and stores that write one
 
@@ -163,6 +165,13 @@ class NestPrinter:
 
     def _reduce_point(self, nest: Nest, printer: ExpressionPrinter) -> None:
         accumulators = self.accumulators(nest)
+        self._fold(nest, accumulators, printer)
+        printer.names.update({a.reduced: self._outcome(a) for a in accumulators})
+        self.stores(nest, printer)
+
+    def _fold(
+        self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter
+    ) -> None:
         self._hoist(nest, [a.reduced.value for a in accumulators], printer)
         self._declare(accumulators)
         simple = [a for a in accumulators if not a.is_position]
@@ -173,8 +182,6 @@ class NestPrinter:
                 by_row = bool(nest.inner) and finds_in_row(accumulator.reduced, nest.axes[-1])
                 search = self._position_rows if by_row else self._position_loops
                 search(nest, accumulator, printer)
-            printer.names[accumulator.reduced] = self._outcome(accumulator)
-        self.stores(nest, printer)
 
     def _declare(self, accumulators: Sequence[Accumulator]) -> None:
         for a in accumulators:
@@ -210,10 +217,7 @@ class NestPrinter:
         )
         low, high = ("b", "e") if blocked else ("0", str(last.size))
         if blocked:
-            self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {block})")
-            self.lines.add(
-                f"const int64_t e = b + {block} < {last.size} ? b + {block} : {last.size};"
-            )
+            self._open_block(last.size, block)
         for a in looped:
             if a in lanes:
                 self.lines.add(f"{a.type} {a.name}_lane[{LANES}];")
@@ -221,7 +225,8 @@ class NestPrinter:
             elif a not in rows:
                 self.lines.add(f"{a.type} {a.name}_part = {a.start};")
             elif not rows[a].kept:
-                self.lines.add(f"{a.type} {rows[a].array}[{BLOCK if blocked else last.size}];")
+                size = BLOCK if blocked else f"WHOLE_VECTORS({last.size})"
+                self.lines.add(f"{a.type} {rows[a].array}[{size}];")
         if lanes:
             self._lane_loops(nest, looped, rows, (low, high), printer)
         elif looped:
@@ -314,22 +319,32 @@ class NestPrinter:
         for axis in outer:
             self.lines.open(loop(axis))
         start = sizes.linear(outer, sizes.contiguous_strides(nest.inner)[:-1])
-        self.lines.open(f"for (int64_t b = 0; b < {last.size}; b += {BLOCK})")
-        self.lines.add(f"const int64_t e = b + {BLOCK} < {last.size} ? b + {BLOCK} : {last.size};")
+        blocked = not is_known(last.size) or last.size > BLOCK
+        low, count = ("b", "e - b") if blocked else ("0", str(last.size))
+        if blocked:
+            self._open_block(last.size, BLOCK)
         memory = in_memory(a.reduced.value, last)
         if memory is None:
-            row = f"{a.name}_row"
-            self.lines.add(f"{a.type} {row}[{BLOCK}];")
+            row, high = f"{a.name}_row", "e" if blocked else str(last.size)
+            self.lines.add(f"{a.type} {row}[{BLOCK if blocked else f'WHOLE_VECTORS({count})'}];")
             self.simd(nest)
-            self.lines.open(f"for (int64_t {last.text} = b; {last.text} < e; ++{last.text})")
+            self.lines.open(
+                f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})"
+            )
             value = self._inside(nest, printer)(a.reduced.value)
-            self.lines.add(f"{row}[{last.text} - b] = {value};")
+            self.lines.add(f"{row}[{last.text}{' - b' if blocked else ''}] = {value};")
             self.lines.close()
         else:
-            row = f"{memory[0].name} + {printer.index(memory[1])} + b"
-        place = f"{printer.index(start)} + b"
-        self.lines.add(f"op_row_{a.kind}<{a.type}>({row}, e - b, {place}, {a.name}, {a.name}_at);")
-        self.lines.close(len(outer) + 1)
+            row = f"{memory[0].name} + {printer.index(memory[1])} + {low}"
+        place = f"{printer.index(start)} + {low}"
+        self.lines.add(
+            f"op_row_{a.kind}<{a.type}>({row}, {count}, {place}, {a.name}, {a.name}_at);"
+        )
+        self.lines.close(len(outer) + blocked)
+
+    def _open_block(self, size: Size, block: int) -> None:
+        self.lines.open(f"for (int64_t b = 0; b < {size}; b += {block})")
+        self.lines.add(f"const int64_t e = b + {block} < {size} ? b + {block} : {size};")
 
     def _position_loops(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
         axes = nest.axes[len(nest.space) :]
@@ -348,12 +363,17 @@ class NestPrinter:
 
     # a tile of points along the last space axis
 
-    def at_tile(self, nest: Nest) -> None:
+    def at_tile(self, nest: Nest, row_by_row: bool = False) -> None:
+        """row_by_row: reductions of one point after the other, what is made of them for all."""
         self.lane = "[t]"
         if nest.is_reduction:
-            self._reduce_tile(nest)
+            self._reduce_tile(nest, self._row_sweeps if row_by_row else self._tile_sweep)
         else:
+            inner = nest.axes[len(nest.space) :]
+            for axis in inner:
+                self.lines.open(loop(axis))
             self.tile_loop(nest, lambda printer: self.stores(nest, printer))
+            self.lines.close(len(inner))
         self.lane = ""
 
     def tile_loop(self, nest: Nest, body: Callable[[ExpressionPrinter], None]) -> None:
@@ -361,17 +381,28 @@ class NestPrinter:
         self.simd(nest)
         self.lines.open("for (int64_t t = 0; t < width; ++t)")
         self.lines.add(f"const int64_t {axis.text} = base + t;")
-        body(self.expressions())
+        printer, kept = self.expressions(), self._kept_in_tile(nest)
+        printer.names.update(
+            {v: place for v, (array, place) in kept.items() if array in self._filled}
+        )
+        body(printer)
         self.lines.close()
 
-    def _reduce_tile(self, nest: Nest) -> None:
+    def _kept_in_tile(self, nest: Nest) -> dict[Value, tuple[str, str]]:
+        """Values of a tile that are kept: the array, and the element."""
+        kept = self.rows.get(nest.axes, {}) if self.tiled else {}
+        return {v: (name, f"{name}[{nest.axes[-1].text} * {TILE} + t]") for v, name in kept.items()}
+
+    def _reduce_tile(
+        self, nest: Nest, sweep: Callable[[Nest, Sequence[Accumulator]], None]
+    ) -> None:
         accumulators = self.accumulators(nest)
         for a in accumulators:
             self.lines.add(f"{'double' if a.wide else a.type} {a.name}[{TILE}];")
             self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}[t] = {a.start};")
             if a.is_position:
                 self.lines.add(f"{self._place(nest)} {a.name}_at[{TILE}] = {{}};")
-        self._tile_sweep(nest, accumulators)
+        sweep(nest, accumulators)
 
         def finish(printer: ExpressionPrinter) -> None:
             printer.names.update({a.reduced: self._outcome(a) for a in accumulators})
@@ -379,13 +410,21 @@ class NestPrinter:
 
         self.tile_loop(nest, finish)
 
+    def _row_sweeps(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
+        self.lines.open("for (int64_t t = 0; t < width; ++t)")
+        self.lines.add(f"const int64_t {nest.axes[len(nest.space) - 1].text} = base + t;")
+        row = [replace(a, name=f"{a.name}_one") for a in accumulators]
+        self._fold(nest, row, self.expressions())
+        for a, one in zip(accumulators, row, strict=True):
+            self.lines.add(f"{a.name}[t] = {one.name};")
+            if a.is_position:
+                self.lines.add(f"{a.name}_at[t] = {one.name}_at;")
+        self.lines.close()
+
     def _tile_sweep(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
         axes = nest.axes[len(nest.space) :]
         first = axes[0]
-        self.lines.open(f"for (int64_t b = 0; b < {first.size}; b += {ROW_BLOCK})")
-        self.lines.add(
-            f"const int64_t e = b + {ROW_BLOCK} < {first.size} ? b + {ROW_BLOCK} : {first.size};"
-        )
+        self._open_block(first.size, ROW_BLOCK)
         parts = [a for a in accumulators if not a.is_position]
         for a in parts:
             self.lines.add(f"{a.type} {a.name}_part[{TILE}];")
@@ -395,9 +434,13 @@ class NestPrinter:
             self.lines.open(loop(axis))
         place = sizes.linear(axes, sizes.contiguous_strides(nest.inner))
 
+        kept = self._kept_in_tile(nest)
+
         def body(printer: ExpressionPrinter) -> None:
             for a in accumulators:
                 value = printer(a.reduced.value)
+                if a.reduced.value in kept and kept[a.reduced.value][0] not in self._filled:
+                    self.lines.add(f"{kept[a.reduced.value][1]} = {value};")
                 if a.is_position:
                     at = f"({self._place(nest)})({printer.index(place)})"
                     for line in a.moved(value, at):
@@ -407,6 +450,9 @@ class NestPrinter:
 
         self.tile_loop(nest, body)
         self.lines.close(len(axes))
+        self._filled.update(
+            kept[a.reduced.value][0] for a in accumulators if a.reduced.value in kept
+        )
         for a in parts:
             self.lines.add(
                 f"for (int64_t t = 0; t < {TILE}; ++t)"

@@ -1,22 +1,33 @@
-"""Pointwise kernels whose accesses run along different axes: blocks of two axes, in which whatever
-lies across is first turned into a short array on the stack (`templates/tiles.h`)."""
+"""Kernels whose accesses run along different axes: blocks of two axes, in which whatever lies
+across is first turned into a short array on the stack (`templates/tiles.h`). Pointwise kernels, and
+those that fold short rows: vectors take one element of each row there."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from .. import sizes
-from ..ir import Buffer, Group, Indirect, Load, Store, atoms, nest_loads
-from ..poly import Size, hint
+from ..ir import Buffer, Group, Indirect, Load, Nest, Store, accesses, atoms, nest_loads
+from ..poly import Size, at_least, hint, is_known
 from ..sizes import Axis, FloorDiv, Index, Mod
+from ..stages.across import LEAST_ROWS
+from ..stages.axes import axes_of
+from ..stages.inline import cost
 from .cpp_expr import Lines
+from .cpp_nest import TILE
 from .cpp_ops import element_type
 
 SHORTEST = 8  # elements of an axis below which a block is not worth it
 ACROSS = 64  # elements of a block along the axis that is turned
 ALONG = 128  # and along the last axis, of 4-byte elements
 MOST = 1 << 16  # bytes of the arrays of one kernel
+VECTOR = 16  # elements
+# elements up to which rows are turned: where some are turned back, and where all that is made are
+# folds, of what takes long or does not
+STORED_ROW, COSTLY_ROW, CHEAP_ROW = 2 * VECTOR, 4 * VECTOR, 24
+COSTLY = 16  # instructions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,4 +170,115 @@ class TilePrinter:
             if isinstance(x, Store):
                 ends = (*memory, *array, columns, rows)
             self.lines.add(f"op_transpose<{kind}>({', '.join(ends)});")
+        self.lines.close()
+
+
+# short rows
+
+
+@dataclasses.dataclass(frozen=True)
+class RowTiles:
+    """Blocks of `TILE` rows along axis `rows`, of all elements along axis `inside`."""
+
+    rows: Axis
+    inside: Axis
+    loads: tuple[Load, ...]
+    stores: tuple[Store, ...]
+
+
+def find_row_tiles(group: Group) -> RowTiles | None:
+    """What a group that folds short rows, which lie in memory one behind the other, has to turn."""
+    nests = [nest for nest in group.nests if nest.inner]
+    inner = {nest.inner for nest in nests}
+    if len(inner) != 1 or len(nests[0].inner) != 1:
+        return None
+    rows, inside = nests[0].axes[len(group.space) - 1 :]
+    if not is_known(inside.size) or not SHORTEST <= inside.size <= _longest(inside, nests):
+        return None
+    if hint(rows.size) < TILE or hint(prod(group.space)) < LEAST_ROWS:
+        return None
+    kinds = {x: _kind(x, rows, inside) for nest in nests for x in accesses(nest)}
+    turned = [x for x, kind in kinds.items() if kind == "turned"]
+    loads = tuple(x for x in turned if isinstance(x, Load))
+    stores = tuple(x for x in turned if isinstance(x, Store))
+    folded = [nest for nest in nests if any(load in loads for load in nest.loads)]
+    whole = inside.size % VECTOR == 0 and len(folded) < 2
+    if "odd" in kinds.values() or not loads or whole:
+        return None
+    if {store.buffer for store in stores} & {x.buffer for x in kinds if isinstance(x, Load)}:
+        return None
+    tiles = RowTiles(rows, inside, loads, stores)
+    bytes_ = sum(x.buffer.dtype.itemsize for x in turned) * inside.size * TILE
+    return tiles if bytes_ <= MOST else None
+
+
+def _longest(inside: Axis, nests: Sequence[Nest]) -> int:
+    if inside.size % VECTOR == 0 or not all(nest.is_reduction for nest in nests):
+        return STORED_ROW
+    return COSTLY_ROW if max(map(cost, nests)) >= COSTLY else CHEAP_ROW
+
+
+def _kind(access: Load | Store, rows: Axis, inside: Axis) -> str:
+    """'turned': one row behind the other; 'plain': what vectors across the rows take as it is, or
+    once; 'odd': anything else."""
+    index, hidden = access.index, _hidden(access.index)
+    along, step = sizes.coefficient(index, inside), sizes.coefficient(index, rows)
+    if access.buffer.scope == "local" or (along == 0 and inside not in hidden):
+        return "plain"
+    if {rows, inside} & hidden or (isinstance(access, Store) and access.combine is not None):
+        return "odd"
+    if step in (0, 1) and isinstance(access, Load):
+        return "plain"
+    masked = isinstance(access, Load) and access.mask is not None
+    behind = is_known(step) and at_least(step, inside.size)
+    return "turned" if along == 1 and behind and not masked else "odd"
+
+
+def _hidden(index: Index) -> set[Axis]:
+    """Axes inside of divisions and positions."""
+    found = set[Axis]()
+    for atom in atoms(index):
+        if isinstance(atom, FloorDiv | Mod):
+            found |= {part for part in atoms(atom.base) if isinstance(part, Axis)}
+        elif isinstance(atom, Indirect):
+            found |= axes_of(atom.value)
+    return found
+
+
+class RowTilePrinter:
+    """What is turned before and after the loops over a block."""
+
+    def __init__(self, lines: Lines, tiles: RowTiles) -> None:
+        self.lines, self.tiles = lines, tiles
+        self.arrays = {x: f"tile{number}" for number, x in enumerate((*tiles.loads, *tiles.stores))}
+
+    def element(self, access: Load | Store) -> str:
+        return f"{self.arrays[access]}[{self.tiles.inside.text} * {TILE} + t]"
+
+    def declare(self) -> None:
+        size = self.tiles.inside.size * TILE
+        for x in (*self.tiles.loads, *self.tiles.stores):
+            kind = element_type(x.buffer)  # type: ignore[attr-defined]
+            self.lines.add(f"{kind} {self.arrays[x]}[{size}] __attribute__((aligned(64)));")
+
+    def turn_in(self, index: Callable[[Index], str]) -> None:
+        self._turn(self.tiles.loads, index)
+
+    def turn_out(self, index: Callable[[Index], str]) -> None:
+        self._turn(self.tiles.stores, index)
+
+    def _turn(self, accesses: Sequence[Load | Store], index: Callable[[Index], str]) -> None:
+        rows, inside = self.tiles.rows, self.tiles.inside
+        if not accesses:
+            return
+        self.lines.open("")
+        self.lines.add(f"const int64_t {rows.text} = base, {inside.text} = 0;")
+        for x in accesses:
+            array = f"{self.arrays[x]}, {TILE}"
+            step = sizes.coefficient(x.index, rows)
+            memory = f"{x.buffer.name} + {index(x.index)}, {step}"
+            ends = f"{array}, {memory}, width, {inside.size}"
+            if isinstance(x, Store):
+                ends = f"{memory}, {array}, {inside.size}, width"
+            self.lines.add(f"op_transpose<{element_type(x.buffer)}>({ends});")
         self.lines.close()

@@ -34,11 +34,20 @@ INLINE void half_row(const Source *x, Target *made, int64_t n, Convert convert) 
     __builtin_memcpy(made + i, &target, sizeof(To));
   }
   if (i == n) return;
-  Source rest[HALF_LANES] = {};
-  __builtin_memcpy(rest, x + i, (n - i) * sizeof(Source));
+  // what is left by vectors under a mask, not by calls of memcpy
+  const int count = (int)(n - i);
+  Source rest[HALF_LANES];
+  Target out[HALF_LANES];
+  const Source *from = x + i;
+  Target *to = made + i;
+#pragma omp simd
+  for (int k = 0; k < HALF_LANES; ++k) rest[k] = k < count ? from[k] : 0;
   __builtin_memcpy(&source, rest, sizeof(From));
   target = convert(source);
-  __builtin_memcpy(made + i, &target, (n - i) * sizeof(Target));
+  __builtin_memcpy(out, &target, sizeof(To));
+#pragma omp simd
+  for (int k = 0; k < HALF_LANES; ++k)
+    if (k < count) to[k] = out[k];
 }
 #define HALF_ROW(NAME, SOURCE, TARGET, FROM, TO, LANES, ALONE)                                                 \
   INLINE void NAME(const SOURCE *x, TARGET *made, int64_t n) {                                                 \

@@ -7,6 +7,11 @@ typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef __INT64_TYPE__ int64_t;
 typedef __UINT64_TYPE__ uint64_t;
+#if defined(__AVX512F__)
+#define WHOLE_VECTORS(n) (((n) + 15) / 16 * 16)  // vectors under a mask are as fast as others
+#else
+#define WHOLE_VECTORS(n) (n)
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
 extern "C" {

@@ -14,7 +14,8 @@ template <typename T> struct Row {
   // The last few elements, then `rest` in the lanes that are left.
   INLINE Wide tail(const T *p, int64_t count, T rest) {
     T made[lanes];
-    for (int i = 0; i < lanes; ++i) made[i] = i < count ? p[i] : rest;
+#pragma omp simd
+    for (int i = 0; i < lanes; ++i) made[i] = i < (int)count ? p[i] : rest;
     return at(made);
   }
   template <typename Part, typename Whole> INLINE Part part(const Whole &whole, int number) {

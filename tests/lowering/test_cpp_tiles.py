@@ -5,7 +5,7 @@ import torch
 from dynfix.lowering.targets import cpp_build
 from torch.nn import functional as F
 
-from .harness import check
+from .harness import check, check_gradients
 
 
 @pytest.fixture
@@ -99,3 +99,56 @@ def test_whole_numbers_in_floating_point(dtype):
     check(lambda x: x + torch.arange(3, 203, 2, dtype=dtype), make((4, 100), dtype))
     check(lambda x: x + torch.arange(100, dtype=dtype) * 0.3, make((4, 100), dtype))
     check(lambda x: x + torch.arange(0, 10, 0.1, dtype=dtype), make((4, 100), dtype))
+
+
+def _weighted(x, w):
+    return F.layer_norm(x, x.shape[-1:], w) + w
+
+
+SHORT_ROWS = {
+    "softmax": lambda x, w: x.softmax(-1) * 2,
+    "log_softmax": lambda x, w: (x + w).log_softmax(-1),
+    "layer norm": _weighted,
+    "argmax": lambda x, w: ((x * w).argmax(-1), x.argmin(-1)),
+    "fold alone": lambda x, w: (x * x).sum(-1).sqrt(),
+    "mask": lambda x, w: x.masked_fill(x > w, float("-inf")).softmax(-1),
+    "any": lambda x, w: ((x > 2).any(-1), (x > -2).all(-1), x.amin(-1)),
+    "positions": lambda x, w: (x * torch.arange(x.shape[-1])).exp().sum(-1) + x.logsumexp(-1),
+}
+
+
+@pytest.mark.parametrize("columns", [10, 16, 21, 33])
+@pytest.mark.parametrize("name", SHORT_ROWS)
+def test_short_rows_are_turned(name, columns, sources):
+    """Vectors take one element of each row."""
+    fn = SHORT_ROWS[name]
+    x, w = torch.randn(1090, columns), torch.randn(columns)
+    x[3, 4] = torch.nan
+    x[5] = float("-inf")
+    for given in (x, torch.randn(3, 400, columns + 3)[..., :columns], x[1:].double()):
+        check(fn, given, w.to(given.dtype), rtol=1e-5, atol=1e-6)
+    assert "op_transpose" in kernels(sources) or columns in (16, 33)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_rows_of_16_bits(dtype):
+    x = (torch.randn(1100, 21) * 3).to(dtype)
+    x[3, 4] = torch.nan
+    mask = torch.rand(1100, 21) > 0.8
+    check(lambda x: x.softmax(-1), x, rtol=0.02, atol=0.01)
+    check(
+        lambda x, m: (x.masked_fill(m, -1).log_softmax(-1), m.any(-1)),
+        x,
+        mask,
+        rtol=0.02,
+        atol=0.01,
+    )
+    check_gradients(lambda x: F.layer_norm(x, (21,)), x[7:], rtol=0.02, atol=0.01)
+
+
+def test_gradients_of_short_rows():
+    at = torch.randint(12, (1100,))
+    x = torch.randn(1100, 12)
+    check_gradients(lambda x: F.cross_entropy(x, at), x)
+    check_gradients(lambda x: F.normalize(x, dim=-1), x)
+    check_gradients(lambda x: x.view(100, 11, 12).softmax(-1).cumsum(0), x)

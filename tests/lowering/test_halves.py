@@ -220,10 +220,23 @@ def test_parts_keep_the_order_of_reads_and_writes():
     )
     assert made is not None
     text = "\n".join(made)
-    order = ["row_from_fp16(a + low", "b[i] = t4", "t5 = b[i]", "row_to_fp16(", "c[i] = "]
+    order = ["row_from_fp16(a + low", "b[i] = t4", "t5 = b[i]", "row_to_fp16(t6_in_s, c + low,"]
+    assert "c[i]" not in text
     assert sorted(order, key=text.index) == order
     assert text.index("t3 = b[t2]") < text.index("b[i] = t4")
     assert text.count("reduction(|:bad)") == 1
+
+
+def test_rows_are_converted_where_they_lie():
+    """By an index of a part of the axis too, but not where the loop reads what it stores."""
+    loads = ["const int64_t k = from + i;", "const fp16 t0 = a[j * 9 + k];"]
+    body = [*loads, "const float t1 = from_fp16(t0);", "const fp16 t2 = to_fp16((t1 * t1));"]
+    text = "\n".join(cpp_halves.parts("#pragma omp simd", LOOP, [*body, "b[k + 3] = t2;"]) or [])
+    assert "row_from_fp16(a + j * 9 + from + low, t1_s" in text
+    assert "row_to_fp16(t2_in_s, b + from + low + 3," in text
+    for others in (["b[k + 4] = t2;"], ["const fp16 t3 = b[k + 5];", "d[i] = t3;"], ["b[i] = t0;"]):
+        made = cpp_halves.parts("#pragma omp simd", LOOP, [*body, "b[k + 3] = t2;", *others])
+        assert "b[k + 3] = t2_s" in "\n".join(made or [])
 
 
 def test_loops_of_other_kinds_stay():

@@ -184,3 +184,28 @@ def test_maxima_of_windows_of_five_are_loops(monkeypatch, stride, memory):
     x[0, 0, 4, 5] = torch.nan
     check(lambda x: F.max_pool2d(x, 5, stride, 2), x, rtol=0, atol=0)
     assert not any(isinstance(item, ExternCall) for item in made[0].items)
+
+
+@pytest.mark.parametrize(
+    "given", [((1, 2), 2), ((1, 3), (1, 2), (0, 1)), ((3, 1), 1), (2, 2), (3, 4), (2, 2, 0, 2)]
+)
+def test_each_element_finds_its_few_windows(given, monkeypatch):
+    """Where these are few: no stores that may meet."""
+    made = units(monkeypatch)
+    x = torch.randn(2, 3, 37, 70)
+    x[0, 0, 3, 5:9] = torch.nan
+    check_gradients(lambda x: F.max_pool2d(x, *given), x)
+    nests = [nest for unit in made for item in unit.items for nest in getattr(item, "nests", ())]
+    overlap = given == (2, 2, 0, 2)
+    assert any(nest.scatters for nest in nests) == overlap
+
+
+@pytest.mark.parametrize(
+    "given", [((5, 1, 1), 1), (2,), (3, 2, 1), ((3, 2, 2), (2, 1, 3), 1, True)]
+)
+@pytest.mark.parametrize("count", [True, False])
+def test_gradient_of_avg_pool3d(given, count, monkeypatch):
+    made = units(monkeypatch)
+    x = torch.randn(2, 3, 7, 9, 8)
+    check_gradients(lambda x: F.avg_pool3d(x, *given, count_include_pad=count), x)
+    assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)

@@ -41,6 +41,24 @@ def test_a_bias_that_changes_before_the_backward():
         assert torch.allclose(got, wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16])
+def test_a_narrow_input_is_kept_as_it_was(dtype):
+    """Not what it is in a wider type; the copy has its old values."""
+
+    def scaled(given, x):
+        return given.float() * x
+
+    given, x = (torch.randn(60, 50) * 2).to(dtype), torch.randn(60, 1, requires_grad=True)
+    call = compiled(scaled, given, x)
+    assert kept_bytes(lambda: call(given, x)) <= 60 * 50 * dtype.itemsize + 60 * 4
+    for _ in range(3):
+        out, wanted = call(given, x), scaled(given, x)
+        given.zero_()
+        (got,) = torch.autograd.grad(out.square().sum(), x)
+        assert torch.allclose(got, torch.autograd.grad(wanted.square().sum(), x)[0], atol=1e-4)
+        given.copy_(torch.randn(60, 50) * 2)
+
+
 def gradient(call, bias, x):
     out = call(x)
     with torch.no_grad():

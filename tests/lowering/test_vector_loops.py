@@ -3,6 +3,7 @@
 import re
 import subprocess
 
+import dynfix
 import pytest
 import torch
 from dynfix.lowering.ir import Group
@@ -138,3 +139,74 @@ def test_sums_over_a_merged_space_divide_nothing(monkeypatch):
     assert group.space == (3200,)
     source = cpp.print_kernel(group).source
     assert "/ 64u" not in source and "% 64u" not in source
+
+
+@pytest.mark.parametrize("columns", [50, 64, 150])
+def test_what_is_made_of_short_rows_is_made_of_many_at_once(left_scalar, monkeypatch, columns):
+    made = units(monkeypatch)
+
+    def near(x, y):
+        return torch.exp(-((x[:, None] - y) ** 2).sum(-1)).sqrt() + 1
+
+    x, y = torch.randn(65, columns) / 4, torch.randn(70, columns) / 4
+    y[3, 1] = torch.nan
+    check(near, x, y)
+    assert left_scalar() == []
+    check(lambda x, y: (x[:, None] * y).amax(-1).sigmoid(), x, y)
+    check(lambda x, y: (x[:, None] * y).argmax(-1).float().exp(), x, y)
+    kernels = [cpp.print_kernel(i).source for unit in made for i in unit.items]
+    assert all("[t] = r1_one" in source for source in kernels)
+
+
+def test_one_number_under_a_mask(left_scalar):
+    def fn(x, width):
+        made = torch.exp(-x / width) + torch.exp(-x / (width * 2))
+        parts = made[:64, :64] + made[64:, 64:] - made[:64, 64:] - made[64:, :64]
+        return parts.mean()
+
+    check_gradients(fn, torch.rand(128, 128), torch.tensor(3.0))
+    assert left_scalar() == []
+
+
+@pytest.mark.parametrize("size", [(2, 32, 9, 10), (3, 20, 8, 16)])
+def test_folds_across_rows_are_apart_from_loops_along_them(monkeypatch, size):
+    """Statistics of channels-last images, and what is made of them in the other order."""
+    made = units(monkeypatch)
+    x = torch.randn(size).contiguous(memory_format=torch.channels_last)
+    check(lambda x: torch.nn.functional.instance_norm(x), x, rtol=1e-4, atol=1e-5)
+    groups = [item for item in made[0].items if isinstance(item, Group)]
+    folds = [group for group in groups if any(nest.is_reduction for nest in group.nests)]
+    assert folds and all(map(cpp.prefers_tile, folds))
+    assert any("op_transpose" in cpp.print_kernel(group).source for group in groups)
+
+
+@pytest.mark.parametrize("columns", [9, 15, 17, 49, 60, 111])
+def test_few_elements_are_left_under_a_mask(left_scalar, monkeypatch, columns):
+    made = units(monkeypatch)
+    rows = 70  # too few to be turned
+
+    def fn(x, w, at):
+        wanted = torch.arange(columns) == at[:, None]
+        scaled = torch.where(wanted, x.exp() * w, x - at[:, None])
+        return scaled, x.softmax(-1), (x * w).argmax(-1), (x + w).amax(-1)
+
+    x = torch.randn(rows, columns + 3)[:, :columns]
+    x[1, 2], x[2, columns - 1] = torch.nan, torch.inf
+    check(fn, x, torch.randn(columns), torch.randint(columns, (rows,)))
+    sources = [cpp.print_kernel(item).source for unit in made for item in unit.items]
+    assert any(f"WHOLE_VECTORS({columns}); ++" in source for source in sources)
+    assert left_scalar() == []
+
+
+def test_nothing_is_written_beside_a_masked_row():
+    def fn(x, w):
+        x[:, 1:61].mul_(w[:, None]).exp_()
+        return x
+
+    x = torch.randn(40, 64)
+    check(lambda x, w: fn(x.clone(), w), x, torch.randn(40))
+    call, given = dynfix.compile(fn), x.clone()
+    for _ in range(3):
+        given = x.clone()
+        call(given, torch.ones(40))
+    torch.testing.assert_close(given, fn(x.clone(), torch.ones(40)), rtol=1e-6, atol=0)

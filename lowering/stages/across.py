@@ -1,0 +1,78 @@
+"""Which way vectors run in a kernel with folds: along the last inner axis, or across its rows."""
+
+from collections.abc import Sequence
+from math import prod
+
+from ..ir import Group, Nest, Op, Reduced, Value, indirect_values
+from ..ops import OPS
+from ..poly import hint, is_known
+from ..sizes import Axis, Index, coefficient
+from .axes import axes_of
+
+SHORT = 256  # elements of a row beside which what is made of its fold counts
+COSTLY = 6  # instructions a row
+LEAST_ROWS = 1 << 10  # so that blocks of them can be spread over threads
+
+
+def prefers_tile(group: Group) -> bool:
+    """Whether neighbouring points of the last space axis are neighbours in memory while those of
+    the last inner axis are not."""
+    if any(nest.inner and not nest.is_reduction for nest in group.nests):
+        return False
+    return _across([nest for nest in group.nests if nest.is_reduction]) > 0
+
+
+def clearly_across(folds: Sequence[Nest]) -> bool:
+    """Whether that saves folds over the same space some jumps."""
+    return _across(folds) > 0.5
+
+
+def _across(folds: Sequence[Nest]) -> float:
+    if not folds or not folds[0].space or hint(folds[0].space[-1]) < 4:
+        return 0.0
+    return sum(map(_score, folds)) if all(nest.inner for nest in folds) else 0.0
+
+
+def _score(nest: Nest) -> float:
+    """How many more loads jump from element to element along the last inner axis than along the
+    last one of the space; in doubt, how many more read neighbours along the latter. One that is the
+    same all along does neither."""
+    across, along = nest.axes[len(nest.space) - 1], nest.axes[-1]
+    score = 0.0
+    for index in (load.index for load in nest.loads):
+        score += _jumps(index, along) - _jumps(index, across)
+        score += 0.01 * (_is_next(index, across) - _is_next(index, along))
+    return score
+
+
+def _is_next(index: Index, axis: Axis) -> bool:
+    return coefficient(index, axis) in (-1, 1)
+
+
+def _jumps(index: Index, axis: Axis) -> bool:
+    positions = (value for value in indirect_values(index) if axis in axes_of(value))
+    return coefficient(index, axis) not in (-1, 0, 1) or any(positions)
+
+
+def finishes_short_rows(group: Group) -> bool:
+    """Whether one pass folds short rows, and what is made of each fold takes long beside it: that
+    is better done in vectors, for many rows at once."""
+    folds = [nest for nest in group.nests if nest.is_reduction]
+    if len(folds) != 1 or any(nest.inner for nest in group.nests if not nest.is_reduction):
+        return False
+    inner = folds[0].inner
+    if not all(map(is_known, inner)) or not 1 < prod(inner) <= SHORT:
+        return False
+    many = hint(group.space[-1]) >= 16 and hint(prod(group.space)) >= LEAST_ROWS
+    return many and sum(map(_finish, group.nests)) >= COSTLY
+
+
+def _finish(nest: Nest) -> int:
+    """Rough instructions a point that do not belong to its fold."""
+    stack, seen = list[Value](nest.roots), set[Value]()
+    while stack:
+        value = stack.pop()
+        if value not in seen and not isinstance(value, Reduced):
+            seen.add(value)
+            stack.extend(value.below())
+    return sum(OPS[value.name].cost for value in seen if isinstance(value, Op))
