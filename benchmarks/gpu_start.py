@@ -62,9 +62,9 @@ def _process(folder: Path, arguments: list[str]) -> float | None:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def row(name: str, kind: str, mode: str) -> None:
+def row(name: str, kind: str, mode: str, compilers: list[str]) -> None:
     found: dict[str, float | None] = {}
-    for compiler in COMPILERS:
+    for compiler in compilers:
         with tempfile.TemporaryDirectory() as folder:
             for temperature in ("cold", "warm"):
                 found[f"{compiler} {temperature}"] = _process(
@@ -72,7 +72,7 @@ def row(name: str, kind: str, mode: str) -> None:
                 )
     texts = [f"{key} {value:.2f}" if value else f"{key} failed" for key, value in found.items()]
     for temperature in ("cold", "warm"):
-        ours, theirs = found[f"dynfix {temperature}"], found[f"torch {temperature}"]
+        ours, theirs = (found.get(f"{compiler} {temperature}") for compiler in COMPILERS)
         texts += [f"{temperature} ratio {ours / theirs:.2f}"] * bool(ours and theirs)
     print(f"{name} {kind} {mode}: {', '.join(texts)}", flush=True)
 
@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--only", default="llama", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--kinds", default="infer,train")
     parser.add_argument("--modes", default="default,max-autotune")
+    parser.add_argument("--compilers", default=",".join(COMPILERS))
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.one:
@@ -93,7 +94,7 @@ def main() -> None:
     for name in options.only.split(","):
         for kind in options.kinds.split(","):
             for mode in options.modes.split(","):
-                row(name, kind, mode)
+                row(name, kind, mode, options.compilers.split(","))
 
 
 if __name__ == "__main__":
