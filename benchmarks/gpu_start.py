@@ -73,7 +73,8 @@ def row(name: str, kind: str, mode: str, compilers: list[str]) -> None:
     texts = [f"{key} {value:.2f}" if value else f"{key} failed" for key, value in found.items()]
     for temperature in ("cold", "warm"):
         ours, theirs = (found.get(f"{compiler} {temperature}") for compiler in COMPILERS)
-        texts += [f"{temperature} ratio {ours / theirs:.2f}"] * bool(ours and theirs)
+        if ours and theirs:
+            texts.append(f"{temperature} ratio {ours / theirs:.2f}")
     print(f"{name} {kind} {mode}: {', '.join(texts)}", flush=True)
 
 
@@ -85,12 +86,11 @@ def main() -> None:
     parser.add_argument("--compilers", default=",".join(COMPILERS))
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not options.one:
-        as_installed()
-    else:
+    if options.one:
         name, compiler, mode, kind = options.one
         print(json.dumps(started(name, compiler, mode, kind == "train")))
         return
+    as_installed()
     for name in options.only.split(","):
         for kind in options.kinds.split(","):
             for mode in options.modes.split(","):
