@@ -22,6 +22,7 @@ _ONCE = frozenset(
     dict_class_patched dict_class_patched_by_name dict_own_getattribute dict_own_getitem
     leaf_flag_is_int block_name_deleted block_under_locals block_under_eval class_rebound
     class_is_parameter class_of_outer_function function_of_torch_patched where_patched
+    setattr_owner_rebound setattr_owner_raises leaf_in_a_transform
     """.split()
 )
 _BREAKS = {"c_np_random", "c_time", "c_copytensor", "c_warn", "c_warn_mod"}  # these do break

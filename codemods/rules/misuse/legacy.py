@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
+_TRANSFORMS = ("torch.func.", "torch.vmap", "torch.autograd.functional.", "functorch.")
 _RECURRENT = frozenset(["torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"])
 
 
@@ -183,7 +184,8 @@ class NewLeaf(Rule):
     A tensor made with `requires_grad=True` is a new leaf, for which Dynamo breaks the graph.
     `.requires_grad_()` on the new tensor makes the same leaf, and is traced as long as nothing
     that carries its gradient is returned. Safe for factories that give floating point, as both
-    forms raise for integers, in other words.
+    forms raise for integers, in other words, and in files that transform no functions
+    (`torch.func`, `torch.vmap`), inside of which `.requires_grad_()` raises.
     """
 
     code = "DYN907"
@@ -221,7 +223,8 @@ def step(x: torch.Tensor):
         at = parts.index(keyword)
         start, end = context.source.span(keyword)
         if at > 0:
-            start = context.source.span(parts[at - 1])[1]
+            before = context.source.span(parts[at - 1])[1]  # parentheses may close behind it
+            start = max(before, context.source.text.rfind(",", before, start))
         elif len(parts) > 1:
             end = context.source.span(parts[1])[0]
         always = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
@@ -233,7 +236,15 @@ def step(x: torch.Tensor):
         flag = always or (keyword is parts[-1] and context.kind(keyword.value).what == "bool")
         sure = flag and name in _FLOATS and not others
         why = "" if sure else "an exception may have another text"
-        safety = Safety.SAFE if sure else Safety.UNSAFE
+        if sure and _transforms(context):
+            why = "in a function that torch.func transforms it raises"
+        safety = Safety.UNSAFE if why else Safety.SAFE
         yield context.finding(
             self, node, fix=context.fix("use .requires_grad_()", edit, safety=safety, why=why)
         )
+
+
+def _transforms(context: FileContext) -> bool:
+    """Whether the file names a transform of functions."""
+    named = (*context.index.get(ast.Attribute, ()), *context.index.get(ast.Name, ()))
+    return any((context.names.resolve(node) or "").startswith(_TRANSFORMS) for node in named)
