@@ -3,6 +3,7 @@ recording does not hold for, as an optimizer's first step does, was recorded for
 processes serve it in eager and record the second. Only when something is done depends on that,
 never what."""
 
+import contextlib
 import os
 from typing import Any
 
@@ -32,10 +33,11 @@ class FirstCall:
         self._misses += 1
         if self._misses > 1 or self._code is None:
             return False
-        if not cache.path_for(self._key(), ".first").exists():
-            return False
-        self._code = None
-        return True
+        with contextlib.suppress(OSError):
+            if cache.path_for(self._key(), ".first").exists():
+                self._code = None
+                return True
+        return False
 
     def outlived(self, recordings: list[Any]) -> None:
         """The last of `recordings` does not hold for the next call."""
@@ -48,7 +50,8 @@ class FirstCall:
         learnt = moving.numbers or any(moving.sizes.values()) or moving.contents or moving.assumed
         plain = isinstance(second, Recording) and not second.sites and second.symbols is None
         if first and plain and not learnt and self._code is not None:
-            cache.put(self._key(), ".first", b"")
+            with contextlib.suppress(OSError):
+                cache.put(self._key(), ".first", b"")
         self._code = None
 
     def _key(self) -> str:

@@ -45,16 +45,24 @@ def of_process() -> str:
 
 def _sources() -> bytes:
     """A digest of every file of this package that a program follows from."""
-    package = Path(__file__).parents[2]
+    package = str(Path(__file__).parents[2])
     digest = hashlib.sha256()
-    for folder in _SOURCES:
-        for path in sorted((package / folder).rglob("*")):
-            if path.suffix in (".py", ".h", ".cpp"):
-                if path.stat().st_mtime > _LOADED:
-                    raise Unnamed(f"{path.name}, which was written since it was loaded")
-                data = path.read_bytes()
-                digest.update(f"{path.relative_to(package)}:{len(data)}:".encode() + data)
+    for path in sorted(_files(package)):
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_mtime > _LOADED:
+                name = os.path.basename(path)
+                raise Unnamed(f"{name}, which was written since it was loaded")
+            data = file.read()
+        digest.update(f"{path[len(package) :]}:{len(data)}:".encode() + data)
     return digest.digest()
+
+
+def _files(package: str) -> Iterator[str]:
+    for part in _SOURCES:
+        for folder, _, names in os.walk(os.path.join(package, part)):
+            for name in names:
+                if name.endswith((".py", ".h", ".cpp")):
+                    yield os.path.join(folder, name)
 
 
 def of_call() -> str:

@@ -50,7 +50,7 @@ def calls(monkeypatch):
     added = lambda x, w, z, alpha, b, *s: plain(x, w, b, z, s)  # noqa: E731
     library.impl("cudnn_convolution_add_relu", added, "CPU")
     table = {**decompose.decompositions(), aten.convolution.default: biased}
-    monkeypatch.setattr(joint, "decompositions", lambda drawing: table)
+    monkeypatch.setattr(joint, "decompositions", lambda drawing, implicit=True: table)
     found = []
 
     def watch(unit, launches):
