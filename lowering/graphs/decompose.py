@@ -328,6 +328,17 @@ def _vector_norm(
     return (made.sqrt() if ord == 2 else made).to(x.dtype)
 
 
+def _cross(a: torch.Tensor, b: torch.Tensor, *, dim: int = -1) -> Any:
+    """By components; torch's own looks up positions that it computes."""
+    if a.dtype != b.dtype or a.is_complex() or a.dim() != b.dim() or a.dim() == 0:
+        return NotImplemented
+    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    if a.shape[dim] != 3:
+        return NotImplemented
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    return torch.stack((a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0), dim)
+
+
 def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     """Along all axes at once as along one."""
     return NotImplemented if dims else x.flatten().roll(shifts, 0).view(x.shape)
@@ -464,6 +475,7 @@ def decompositions(
     chosen[aten.block_diag.default] = _in_common_type(chosen[aten.block_diag.default])
     chosen[aten.hardshrink.default] = _in_type_of_input(chosen[aten.hardshrink.default])
     chosen[aten.linalg_vector_norm.default] = _vector_norm
+    chosen[aten.linalg_cross.default] = _cross
     chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default

@@ -1,24 +1,30 @@
 """Axes of a few points, written out: a fold over them becomes an expression, which joins what reads
 it; a loop over them becomes several stores, so that vectors run along the axis before."""
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
 
+import torch
+
 from .. import sizes
 from ..ir import (
+    AxisRewriter,
     Const,
     Group,
+    IndexValue,
     Load,
     Nest,
+    Op,
     Reduced,
     Rewriter,
+    Select,
     Store,
     Value,
     has_positions,
-    rewrite_axes,
 )
-from ..lowerings.value_builders import op
+from ..lowerings.value_builders import const, op
 from ..poly import hint, is_known
 from ..sizes import Atom, Axis, Index
 from ..unit import Unit
@@ -29,6 +35,8 @@ from .inline import cost
 FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
 COSTLY = 12
 MOST_VALUES = 256  # of what is written out
+MOST_BEFORE = 4 * MOST_VALUES  # with those that masks of its places do away with
+_COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _JOINS = {
     "sum": "add",
     "prod": "mul",
@@ -79,7 +87,16 @@ def _is_short(nest: Nest) -> bool:
     if not all(map(is_known, nest.inner)):
         return False
     count, most = hint(prod(nest.inner)), SEVERAL if cost(nest) >= COSTLY else FEW
-    return 0 < count <= most and count * len(nest.values) <= MOST_VALUES
+    if not 0 < count <= most or count * len(nest.values) > MOST_BEFORE:
+        return False
+    if count * len(nest.values) <= MOST_VALUES:
+        return True
+    plain = not nest.is_reduction
+    return plain and len(_written_out(nest, _inner_points(nest)).values) <= MOST_VALUES
+
+
+def _inner_points(nest: Nest) -> Iterator[dict[Atom, Index]]:
+    return _points(nest.axes[len(nest.space) :])
 
 
 def _points(axes: Sequence[Axis]) -> Iterator[dict[Atom, Index]]:
@@ -88,7 +105,40 @@ def _points(axes: Sequence[Axis]) -> Iterator[dict[Atom, Index]]:
 
 
 def _at(value: Value, point: dict[Atom, Index]) -> Value:
-    return rewrite_axes(value, lambda axis: point.get(axis, sizes.atom_index(axis)))
+    return _AtPoint(lambda axis: point.get(axis, sizes.atom_index(axis)))(value)
+
+
+class _AtPoint(AxisRewriter):
+    """Values where some axes are numbers, without the masks that these decide."""
+
+    def leave(self, value: Value) -> Value:
+        if isinstance(value, Select) and isinstance(value.condition, Const):
+            return value.then if value.condition.value else value.orelse
+        if isinstance(value, Load) and isinstance(value.mask, Const):
+            return Load(value.buffer, value.index) if value.mask.value else const(0, value.dtype)
+        return _decided(value) if isinstance(value, Op) and value.dtype == torch.bool else value
+
+
+def _decided(value: Op) -> Value:
+    """A truth of numbers, or of truths of which some are known."""
+    numbers = [_number(arg) for arg in value.args]
+    if value.name in _COMPARED and None not in numbers:
+        return Const(bool(_COMPARED[value.name](*numbers)), torch.bool)
+    if value.name in ("and", "or"):
+        for one, other in (value.args, value.args[::-1]):
+            if isinstance(one, Const):
+                return other if bool(one.value) == (value.name == "and") else one
+    if value.name == "not" and isinstance(value.args[0], Const):
+        return Const(not value.args[0].value, torch.bool)
+    return value
+
+
+def _number(value: Value) -> int | None:
+    """The whole number that the value is in any case."""
+    if isinstance(value, IndexValue) and not value.index.terms:
+        return value.index.offset if is_known(value.index.offset) else None
+    whole = isinstance(value, Const) and value.dtype in (torch.int64, torch.int32)
+    return int(value.value) if whole else None  # type: ignore[attr-defined]
 
 
 class _Expressions(Rewriter):
@@ -123,7 +173,7 @@ def without_short_axes(group: Group) -> Group:
     nests = group.nests
     from_space = all(not nest.inner and not nest.is_reduction for nest in nests)
     if from_space:
-        nests = tuple(_last_inside(nest) for nest in nests)
+        nests = tuple(_last_inside(nest) for nest in _places_apart(nests))
     space = nests[0].space
     if not space or hint(space[-1]) < LEAST_VECTOR or not all(map(_pays, nests)):
         return group
@@ -131,10 +181,29 @@ def without_short_axes(group: Group) -> Group:
         points = [[point] for point in _points(nests[0].axes[len(space) :])]
         made = tuple(_written_out(nest, point) for point in points for nest in nests)
     elif any(nest.inner for nest in nests):
-        made = tuple(_written_out(nest, _points(nest.axes[len(space) :])) for nest in nests)
+        made = tuple(_written_out(nest, _inner_points(nest)) for nest in nests)
     else:
         return group
     return Group(group.name, space, made)
+
+
+def _places_apart(nests: tuple[Nest, ...]) -> tuple[Nest, ...]:
+    """The nests with the places of a short axis apart that is part of the last one, where masks
+    leave each of them little of what is computed: the gradients of what is made of single
+    elements."""
+    space = nests[0].space
+    divisor = divisor_of(nests, nests[0].axes[len(space) - 1], least=2) if space else None
+    if not isinstance(divisor, int) or divisor > FEW:
+        return nests
+    apart = tuple(split_axis(nest, nest.axes[len(space) - 1], divisor) for nest in nests)
+    for nest in apart:
+        inside = _last_inside(nest)
+        before = divisor * len(nest.values)
+        if before > MOST_BEFORE or not _pays(inside):
+            return nests
+        if 2 * len(_written_out(inside, _inner_points(inside)).values) > before:
+            return nests
+    return apart
 
 
 def _last_inside(nest: Nest) -> Nest:

@@ -299,11 +299,27 @@ class GroupPrinter:
                 self.lines.open(loop(axis))
             self.nests.divide(self.group.nests, axes[:-1])
             self.nests.simd_of(self.group.nests)
+        elif self.big and self._calls_library():
+            self._same_for_all_threads(axes[-1])
+            return
         else:
             self._parallel(1, simd=True)
         self.lines.open(loop(axes[-1]))
         self._point()
         self.lines.close(len(axes))
+
+    def _calls_library(self) -> bool:
+        ops = (v for nest in self.group.nests for v in store_values(nest) if isinstance(v, Op))
+        return any(library_calls(value.name, value.args[0].dtype) for value in ops)
+
+    def _same_for_all_threads(self, axis: Axis) -> None:
+        """Pointwise, in parts that no thread cuts: what is left behind vectors is computed by other
+        functions of the library, whose last bits differ."""
+        self._parallel(1)
+        self._open_part(axis)
+        self._part_loop(axis, self.group.nests)
+        self._point()
+        self.lines.close(2)
 
     def _across(self, axes: tuple[Axis, ...]) -> None:
         """Pointwise, vectors along the axis before the last: parts of it in the cache."""

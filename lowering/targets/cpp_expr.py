@@ -34,7 +34,7 @@ _TYPED = re.compile(r"const (\w+) (\w+) = .*;")
 _STORED = re.compile(r"(\w+)\[.*\] \+?= ([^;]*);")
 _READ = re.compile(r"(\s*const \w+ \w+) = (\w+)\[(.*)\];")
 _INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
-_ROW = re.compile(r"r\d+(_one)?_row|row\d+")  # arrays of `cpp_rows`
+_ROW = re.compile(r"r\d+(_one)?_row|row\d+|t\d+(_in)?_s")  # of `cpp_rows`, `cpp_halves`
 _CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
 _PLAIN_CALLS = frozenset(
     "op_exp op_exp2 op_erf op_one_plus_erf op_maximum<float> op_minimum<float> __builtin_fabsf"
@@ -85,7 +85,11 @@ class Lines:
         pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
         if not any("bad |=" in line for line in rest):  # 64 bits for each element, all the same
             pragma = pragma.replace(" reduction(|:bad)", "")
-        made = parts(pragma, first, rest) if any("_fp16(" in line for line in rest) else None
+        made = (
+            parts(pragma, first, rest, _in_whole_vectors)
+            if any("_fp16(" in line for line in rest)
+            else None
+        )
         if made is None:
             made = _decided(pragma, first, [line[len(margin) :] for line in rest])
         opened = ["{", *(line.lstrip() for line in before)] if before else []

@@ -6,7 +6,7 @@ GCC has no vector form of a conversion, and the same in integer operations takes
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 BLOCK = 256  # elements of the arrays between the parts
 _LOOP = re.compile(r"for \(int64_t (\w+) = (.+); \1 < (.+); \+\+\1\) \{")
@@ -39,15 +39,25 @@ class _Line:
         return self.part - 1 if self.conversion and not self.value.isidentifier() else self.part
 
 
-def parts(pragma: str, head: str, body: Sequence[str]) -> list[str] | None:
-    """The loop in parts, or None if it has nothing to convert, or statements of another kind."""
+def _as_it_is(pragma: str, head: str, body: list[str]) -> list[str]:
+    return [pragma, head, *body, "}"]
+
+
+Printed = Callable[[str, str, list[str]], list[str]]
+
+
+def parts(
+    pragma: str, head: str, body: Sequence[str], printed: Printed = _as_it_is
+) -> list[str] | None:
+    """The loop in parts, or None if it has nothing to convert, or statements of another kind.
+    printed: gives the lines of a vector loop."""
     loop = _LOOP.fullmatch(head)
     if loop is None:
         return None
     lines = _Reader().read(body)
     if lines is None or not any(line.conversion for line in lines):
         return None
-    return _Parts(pragma, loop[1], loop[2], loop[3], lines).print()
+    return _Parts(pragma, loop[1], loop[2], loop[3], lines, printed).print()
 
 
 class _Reader:
@@ -106,8 +116,19 @@ def _balanced(text: str) -> bool:
 
 
 class _Parts:
-    def __init__(self, pragma: str, axis: str, low: str, high: str, lines: Sequence[_Line]) -> None:
+    def __init__(
+        self,
+        pragma: str,
+        axis: str,
+        low: str,
+        high: str,
+        lines: Sequence[_Line],
+        printed: Printed = _as_it_is,
+    ) -> None:
         self.pragma, self.axis, self.low, self.high = pragma, axis, low, high
+        self.printed = printed
+        # one block is all: a few elements, as many in every turn
+        self.single = low == "0" and high.isdigit() and int(high) <= BLOCK
         self.lines = lines
         self.count = 1 + max(line.part for line in lines)
         self.named = {line.name: line for line in lines if line.name}
@@ -128,8 +149,8 @@ class _Parts:
         return found
 
     def print(self) -> list[str]:
-        single = self._single()
-        size = self.high if single else f"{BLOCK}"
+        single = self.single
+        size = f"WHOLE_VECTORS({self.high})" if single else f"{BLOCK}"
         made = list[str]()
         clauses = "".join(match[0] for match in _CLAUSE.finditer(self.pragma))
         if not single:
@@ -146,10 +167,6 @@ class _Parts:
         for part in range(self.count):
             made += [f"  {line}" for line in self._part(part, clauses)]
         return [*made, "}"]
-
-    def _single(self) -> bool:
-        """Whether one block is all: a few elements, as many in every turn."""
-        return self.low == "0" and self.high.isdigit() and int(self.high) <= BLOCK
 
     def _declared(self) -> Iterator[tuple[str, str]]:
         for name, kind in self.arrays.items():
@@ -221,10 +238,11 @@ class _Parts:
         used = "".join(
             match[0] for match in _CLAUSE.finditer(clauses) if re.search(rf"\b{match[1]}\b", text)
         )
-        yield f"#pragma omp simd{used}"
-        yield f"for (int64_t {self.axis} = low; {self.axis} < high; ++{self.axis}) {{"
-        yield from (f"  {line}" for line in own)
-        yield "}"
+        limits = ("0", self.high) if self.single else ("low", "high")
+        head = (
+            f"for (int64_t {self.axis} = {limits[0]}; {self.axis} < {limits[1]}; ++{self.axis}) {{"
+        )
+        yield from self.printed(f"#pragma omp simd{used}", head, [f"  {line}" for line in own])
 
     def _again(self, lines: Sequence[str]) -> list[str]:
         """Statements without a part that these need."""
@@ -236,7 +254,7 @@ class _Parts:
         return found
 
     def _statements(self, part: int) -> Iterator[str]:
-        place = f"[{self.axis} - low]"
+        place = f"[{self.axis}]" if self.single else f"[{self.axis} - low]"
         for line in self.lines:
             if line.conversion and line.part == part + 1 and line.value not in self.arrays:
                 yield f"{line.name}_in_s{place} = {self._inside(line.value, part, place)};"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from dynfix.lowering.ir import Group
+from dynfix.lowering.targets import cpp
 from torch.nn import functional as F
 
 from .harness import at_threads, check, check_gradients, compiled, units
@@ -102,8 +103,25 @@ def test_folds_that_are_costly_run_across():
 def test_the_same_for_every_number_of_threads():
     x = torch.randn(40000, 3)
     call = compiled(lambda x: torch.cat([x.sin(), x.cos()], -1) / x.norm(dim=-1, keepdim=True), x)
-    first, *others = at_threads(call, x)
-    assert all(torch.equal(first, other) for other in others)
+    flat = x.flatten()[:-13].clone()
+    for program, given in ((call, x), (compiled(lambda x: x.sin() + 1, flat), flat)):
+        first, *others = at_threads(program, given)
+        assert all(torch.equal(first, other) for other in others)
+
+
+def test_places_of_a_short_axis_take_what_is_theirs(monkeypatch):
+    """Gradients of single elements, which masks hold apart."""
+    made = units(monkeypatch)
+
+    def fn(a, b):
+        first = a[..., 0] * b[..., 0] - a[..., 1] * b[..., 1] - a[..., 2] * b[..., 2]
+        second = a[..., 0] * b[..., 1] + a[..., 1] * b[..., 0] + a[..., 3] * b[..., 2]
+        return torch.stack((first, second), -1)
+
+    for shape in ((40, 4), (7, 5, 4), (33, 3, 4)):
+        check_gradients(fn, torch.randn(shape), torch.randn(shape))
+    sources = [cpp.print_kernel(item).source for unit in made for item in unit.items]
+    assert not any("% 4u" in source for source in sources)
 
 
 @pytest.mark.parametrize("width", [2, 3, 4, 5, 6, 7, 8])
