@@ -219,8 +219,13 @@ def _mixes_masks(nest: Nest) -> bool:
     """Whether elements are loaded under masks, for stores of 3, 5, 6 or 7 at a time: GCC 12 makes
     vectors of these that take a lane's mask for another's."""
     count = hint(prod(nest.inner))
-    odd = count & (count - 1) != 0
-    return odd and any(isinstance(v, Load) and v.mask is not None for v in nest.values)
+    if count & (count - 1) == 0 or not any(map(_is_masked, nest.values)):
+        return False
+    return any(map(_is_masked, _written_out(nest, _inner_points(nest)).values))
+
+
+def _is_masked(value: Value) -> bool:
+    return isinstance(value, Load) and value.mask is not None
 
 
 def runs_across(group: Group) -> bool:
