@@ -31,14 +31,19 @@ def tables(text: str, prefix: Any) -> dict[str, dict[str, list[str]] | list[str]
 
 
 def _small(text: str, prefix: Any) -> Any:
-    """Strings, booleans, whole numbers and arrays of them, in the tables below `prefix`; other
-    tables are skipped."""
-    result, current, pending = {}, None if prefix else {}, ""
-    current = result if not prefix else None
+    """Strings, booleans, whole numbers and arrays of them, in the tables below `prefix`, which may
+    stand in braces; other tables are skipped."""
+    result: dict[str, Any] = {}
+    current, pending, above = None if prefix else result, "", ""
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.match(line.strip()) if not pending else None
         if header:
-            current = _table(result, _keys(header.group(1)), list(prefix))
+            keys = _keys(header.group(1))
+            current = _table(result, keys, list(prefix))
+            above = prefix[-1] if keys == list(prefix[:-1]) else ""
+            continue
+        if above and _keys(line.partition("=")[0])[:1] == [above]:
+            _in_braces(result, above, _without_comment(line), number)
             continue
         pending += _without_comment(line) + " "
         if current is None or not pending.strip():
@@ -47,6 +52,17 @@ def _small(text: str, prefix: Any) -> Any:
             _assign(current, pending.strip(), number)
             pending = ""
     return result
+
+
+def _in_braces(table: Any, name: str, text: str, number: int) -> None:
+    """`name = {key = value}`, on one line."""
+    found: dict[str, Any] = {}
+    value = text.partition("=")[2].strip()
+    inside = re.sub(r"([\w-]+)\s*=", r'"\1":', value) if value.startswith("{") else value
+    _assign(found, f"{name} = {inside}", number)
+    if not isinstance(found[name], dict):
+        raise TomlError(f"{name} is no table")
+    table.update(found[name])
 
 
 def _keys(text: str) -> Any:

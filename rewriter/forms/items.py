@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Attr, Item
+from ...runtime.guard import Attr, Item, Length, TypeIs
 from .. import catalogue
 from ..capture.effects import Effect
 from ..capture.guarded_kinds import BY_WHAT_IT_IS, MAPPINGS, SEQUENCES, is_constant
@@ -195,12 +195,14 @@ def delete(rec: Recorder, obj: Any, key: Any) -> None:
 
 def _guard_place(rec: Recorder, obj: Any, key: Any) -> None:
     """Whether there is such an item to write decides whether the statement raises."""
-    if rec.known.touch(obj) is None or rec.known.was_written(obj):
+    path = rec.known.touch(obj)
+    if path is None or rec.known.was_written(obj):
         return
     if isinstance(obj, SEQUENCES):
-        guard_structure(rec, obj)
+        rec.known.guard(path, Length(len(obj)))
     elif isinstance(obj, MAPPINGS) and has(obj, key):
-        mapped(rec, obj, key)
+        value = dict.__getitem__(obj, key) if isinstance(obj, dict) else obj[key]
+        rec.known.guard(item_path(obj, path, key), TypeIs(type(value)))
     elif isinstance(obj, MAPPINGS):
         lacks(rec, obj, key)
 

@@ -14,7 +14,7 @@ from ..dispatch import MISS
 from ..errors import UnexpectedResult
 from ..guard import GuardSet
 from . import printed
-from .recipes import Env, Recipe
+from .recipes import Apply, Const, Env, Input, Recipe
 from .steps import CALL_INPUT, HOST, Feed, Redo, Step
 from .undo import Undo
 
@@ -74,7 +74,9 @@ class Entry:
         """What picks the inputs of the plan's one program, if nothing else of a call could have to
         be undone."""
         plan = self.plan
-        if len(plan.steps) != 1 or any(after for after, _, _ in plan.outcomes) or plan.random:
+        if len(plan.steps) != 1 or plan.random:
+            return None
+        if any(after or not _asks_inputs(asked) for after, asked, _ in plan.outcomes):
             return None
         (step,) = plan.steps
         if step.program is None or any(feed.segment != CALL_INPUT for feed in step.feeds):
@@ -94,8 +96,11 @@ class Entry:
         if plan.holds is not None and not plan.holds(inputs):
             return MISS
         if self._fed is not None:
-            if self._checks and not self._agrees(0, Env(inputs, 0)):
-                return MISS
+            try:
+                if self._checks and not self._agrees(0, Env(inputs, 0)):
+                    return MISS
+            except Exception as error:
+                return self._redone(error, args, kwargs)
             return self._run_one(self._fed(inputs), inputs, args, kwargs)
         undo = Undo(plan.random, plan.devices)
         env = Env(inputs, len(plan.steps), undo.keep_generator)
@@ -188,6 +193,13 @@ class Entry:
         for effect in self.plan.effects:
             effect.run(env)
         return result
+
+
+def _asks_inputs(asked: Recipe) -> bool:
+    """Whether the recipe looks at inputs alone: asked twice in one call, it says the same."""
+    if isinstance(asked, Apply):
+        return all(map(_asks_inputs, asked.arguments))
+    return isinstance(asked, Input | Const)
 
 
 def _direct(program: Any) -> Any:
