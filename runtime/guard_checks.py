@@ -285,6 +285,22 @@ class HasKey(Check):
         return f"HasKey({_short(self.arg)}, {self.present})"
 
 
+class HasIndex(HasKey):
+    """Whether a sequence has an element at this index."""
+
+    __slots__ = ()
+
+    def passes(self, value: Any) -> bool:
+        return (-len(value) <= self.arg < len(value)) is self.present
+
+    def difference(self, value: Any) -> str:
+        was, now = ("had", "lacks") if self.present else ("lacked", "has")
+        return f"{was} an element at {self.arg}, {now} it"
+
+    def __repr__(self) -> str:
+        return f"HasIndex({self.arg}, {self.present})"
+
+
 class Missing(Check):
     """The object's own `__dict__` has no such name (an object without `__dict__` has none)."""
 

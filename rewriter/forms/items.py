@@ -5,10 +5,16 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Attr, Item, Length, TypeIs
+from ...runtime.guard import Attr, HasIndex, Item, Length, TypeIs
 from .. import catalogue
 from ..capture.effects import Effect
-from ..capture.guarded_kinds import BY_WHAT_IT_IS, MAPPINGS, SEQUENCES, is_constant
+from ..capture.guarded_kinds import (
+    BY_WHAT_IT_IS,
+    MAPPINGS,
+    PLAIN_KEYS,
+    SEQUENCES,
+    is_constant,
+)
 from ..capture.nested import settle_in
 from ..capture.numbers import constant_values, scalars
 from ..capture.provenance import Unguardable, item_path
@@ -198,9 +204,12 @@ def _guard_place(rec: Recorder, obj: Any, key: Any) -> None:
     path = rec.known.touch(obj)
     if path is None or rec.known.was_written(obj):
         return
-    if isinstance(obj, SEQUENCES):
+    named = type(obj) is dict and type(key) in PLAIN_KEYS
+    if isinstance(obj, SEQUENCES) and type(key) is int:
+        rec.known.guard(path, HasIndex(key, -len(obj) <= key < len(obj)))
+    elif isinstance(obj, SEQUENCES) and isinstance(key, slice) and key.step is not None:
         rec.known.guard(path, Length(len(obj)))
-    elif isinstance(obj, MAPPINGS) and has(obj, key):
+    elif isinstance(obj, MAPPINGS) and has(obj, key) and not named:
         value = dict.__getitem__(obj, key) if isinstance(obj, dict) else obj[key]
         rec.known.guard(item_path(obj, path, key), TypeIs(type(value)))
     elif isinstance(obj, MAPPINGS):

@@ -138,13 +138,16 @@ def _function(code: bytes, facts: Facts, device: torch.device) -> int:
 
 
 def _make_current(index: int) -> None:
-    """The device's own context, which torch's calls use, for this thread."""
+    """The device's own context, which torch's calls use, for this thread, which may have none."""
+    _check(_driver().cuCtxSetCurrent(_context(index)))
+
+
+@functools.cache
+def _context(index: int) -> ctypes.c_void_p:
     context, device = ctypes.c_void_p(), ctypes.c_int()
-    _check(_driver().cuCtxGetCurrent(ctypes.byref(context)))
-    if context.value is None:
-        _check(_driver().cuDeviceGet(ctypes.byref(device), index))
-        _check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-        _check(_driver().cuCtxSetCurrent(context))
+    _check(_driver().cuDeviceGet(ctypes.byref(device), index))
+    _check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    return context
 
 
 def _check(status: int) -> None:

@@ -109,3 +109,20 @@ def test_a_weak_table_is_asked_again_and_again():
         torch.testing.assert_close(call(x), fn(x))
     keys.pop()
     torch.testing.assert_close(call(x), fn(x))
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_list_that_grows_is_stored_to(place):
+    kept = [0.0]
+
+    def fn(x):
+        kept[place] = x.sum()
+        return x * 2
+
+    call = dynfix.compile(fn)
+    for turn in range(12):
+        x = torch.randn(3)
+        torch.testing.assert_close(call(x), x * 2)
+        torch.testing.assert_close(kept[place], x.sum())
+        kept.append(float(turn))
+    assert len(call._dynfix_entry.recordings) == 1
