@@ -67,7 +67,8 @@ def without_duplicates(graph: Graph) -> Graph:
 
 
 def _is_like_its_source(node: Node, given: set[int]) -> bool:
-    """Whether the node is a clone, with the same strides, of what nobody writes."""
+    """Whether the node is a clone, with the same strides, of what nobody writes. Views of it are
+    placed by what their offsets are beyond its own, which have to be the same, too."""
     if node.target is not torch.ops.aten.clone.default or not isinstance(node.args[0], Node):
         return False
     source, made = node.args[0].meta.get("val"), node.meta.get("val")
@@ -76,6 +77,7 @@ def _is_like_its_source(node: Node, given: set[int]) -> bool:
         and isinstance(made, torch.Tensor)
         and source.layout == made.layout == torch.strided
         and source.stride() == made.stride()
+        and str(source.storage_offset()) == str(made.storage_offset())
         and not set(_storages([node.args[0]])) & given
     )
 

@@ -99,7 +99,10 @@ def is_differentiable(graph):
         Run, loaded(source([graph])).call, [dataclasses.replace(graph, gradients=False)], 0
     )
     given = [t for t in run.inputs[0] if t.requires_grad]
-    roots = [t for t in (*run.results[0], *given) if t.grad_fn is not None]
+    try:
+        roots = [t for t in (*run.results[0], *given) if t.grad_fn is not None]
+    except RuntimeError:  # a part of `split` that was written
+        return False
     leaves = [t for t in given if t.is_leaf]
     if not roots or not leaves:
         return True

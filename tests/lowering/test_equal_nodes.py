@@ -71,3 +71,16 @@ def test_parts_of_what_gives_several_results_stay_apart():
     for _ in range(3):
         results = call(torch.randn(4, 5, requires_grad=True))
         assert len({each.untyped_storage().data_ptr() for each in results}) == 3
+
+
+def test_a_clone_of_a_cut_is_placed_apart():
+    def fn(x, w):
+        kept = (x + x)[-1:].clone()
+        kept[::2].add_(3)
+        return kept[-1], (x * 2)[1:].clone()[1:] * w.sum(), w * 2
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x, w = torch.randn(4), torch.randn(3, requires_grad=True)
+        for found, expected in zip(call(x, w), fn(x, w), strict=True):
+            torch.testing.assert_close(found, expected)
