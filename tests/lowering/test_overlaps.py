@@ -40,3 +40,22 @@ def test_an_input_is_transposed_in_place():
         return view
 
     check(turn, 3, 5)
+
+
+def test_a_stretched_input_is_written_between_two_graphs():
+    def fn(x, y):
+        y = y * 2
+        x[0].add_(1)
+        return y + x.sum()
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        ours, y = torch.randn(1, 3), torch.randn(3)
+        theirs = ours.clone()
+        torch.testing.assert_close(call(ours.expand(2, 3), y), fn(theirs.expand(2, 3), y))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    graphs = []
+    call = dynfix.compile(fn, backend=lambda gm, inputs: graphs.append(gm) or gm.forward)
+    for _ in range(3):
+        call(torch.randn(1, 3).expand(2, 3), torch.randn(3))
+    assert len(graphs) == 2
