@@ -23,7 +23,7 @@ def aot_eager(
     gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor], options: Options
 ) -> Callable[..., Any]:
     """As `joint.compile_graph`, without decompositions, lowering or kernels."""
-    for keep in (keep_strides, keep_result_strides):
+    for keep in (keep_result_strides, keep_strides):
         gm = keep(gm, example_inputs)
     gm, lone = with_lone_draws(write_out_fused_steps(gm, example_inputs))
     traced = inference_graph(gm, example_inputs, {})

@@ -39,10 +39,10 @@ REWRITES = (
     drop_constant_masks,
     choose_under_masks,
     name_unstretched,
-    keep_strides,
     prefer_channels_last,
     fold_norms,
     keep_result_strides,
+    keep_strides,
 )
 
 

@@ -166,3 +166,21 @@ def test_blocks_that_are_numbers_leave_the_type_alone(first, second):
         return torch.block_diag(x, y.sum().to(second))
 
     check(fn, [(torch.ones(2, 3).to(first), torch.ones(n)) for n in (2, 3, 3)])
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+def test_what_is_written_in_an_order_that_torch_does_not_expect(backend):
+    """The meta function has the sum in another order than the kernel; the functional form of the
+    write, in yet another."""
+
+    def fn(x):
+        made = torch.logaddexp(x.mean(-1, keepdim=True), x)
+        made.index_copy_(0, torch.tensor([1]), made[:1] * 2)
+        return made
+
+    call = dynfix.compile(fn, backend=backend)
+    for _ in range(3):
+        x = torch.randn(7, 3).t()
+        found, expected = call(x), fn(x)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)
