@@ -88,8 +88,10 @@ def shape(obj, seen=None):
         return seen[id(obj)]
     seen[id(obj)] = len(seen)
     parts = list(obj.items()) if isinstance(obj, dict) else []
-    if isinstance(obj, list | tuple | set | frozenset | collections.deque):
+    if isinstance(obj, list | tuple | collections.deque):
         parts = list(obj)
+    if isinstance(obj, set | frozenset):  # its order may be that in which it was filled
+        parts = sorted(obj, key=repr)
     held = [(name, getattr(obj, name)) for name in ("one", "two") if hasattr(obj, name)]
     rest = [getattr(obj, name, None) for name in ("default_factory", "maxlen")]
     inner = [shape(part, seen) for part in (*parts, *held, *rest)]
