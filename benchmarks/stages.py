@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 from dynfix.lowering.collection import uncollected
-from dynfix.lowering.graphs.decompose import decompositions
+from dynfix.lowering.decompositions.decompose import decompositions
 from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.lower import lower_graph
 from dynfix.lowering.pipeline import STAGES

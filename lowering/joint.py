@@ -14,17 +14,17 @@ from .autograd import missing_gradients
 from .autograd.missing_gradients import Zero
 from .autograd.plain_calls import Around, plain_call
 from .collection import uncollected
+from .decompositions.decompose import decompositions
+from .decompositions.pool_offsets import keep_offsets
+from .decompositions.random_numbers import with_seeds
 from .graph_modules import graph_module
 from .graphs import conjugates, effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
-from .graphs.decompose import decompositions
 from .graphs.folded_norms import fold_norms
 from .graphs.fused_steps import write_out_fused_steps
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
-from .graphs.pool_offsets import keep_offsets
-from .graphs.random_numbers import with_seeds
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides

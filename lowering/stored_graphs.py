@@ -118,7 +118,7 @@ def _missing(zero: Any, backward: Any) -> Any:
 
 
 _OPERATORS = (
-    *(".graphs.image_gradients", ".graphs.pool_offsets", ".graphs.random_numbers"),
+    *(f".decompositions.{name}" for name in ("image_gradients", "pool_offsets", "random_numbers")),
     *(".host_scalars", ".recurrent_operators"),
 )
 

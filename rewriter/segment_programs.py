@@ -8,10 +8,10 @@ import torch
 
 from ..lowering import stored_graphs
 from ..lowering.autograd.double_backward import Differentiable
+from ..lowering.fakes import PacedFakeMode
 from ..lowering.graph_modules import forward_of
 from ..lowering.graphs import graph_key, rnn
 from ..lowering.graphs.control_flow import Repeated
-from ..lowering.graphs.fakes import PacedFakeMode
 from ..lowering.graphs.tensor_numbers import write_out_numbers
 from ..runtime import backends, report
 from ..runtime.options import Options

@@ -3,7 +3,7 @@
 import torch
 from torch.fx import Graph, GraphModule
 
-from ..lowering.graphs.fakes import PacedFakeMode
+from ..lowering.fakes import PacedFakeMode
 from ..runtime import guard_native, result_memory
 from ..runtime.errors import DynfixError
 from ..runtime.options import Options

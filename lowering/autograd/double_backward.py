@@ -253,7 +253,7 @@ class Call:
 
 def _random_numbers() -> types.ModuleType:
     """Operators of ours, which take long to register."""
-    return importlib.import_module("..graphs.random_numbers", __package__)
+    return importlib.import_module("..decompositions.random_numbers", __package__)
 
 
 def _requires_grad(results: Any) -> bool:

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 from ...runtime import result_memory
 from ...runtime.report import log
 from ...runtime.stored.entries import forget, read, write
+from ..fakes import PacedFakeMode
 from ..graph_modules import forward_of
-from ..graphs.fakes import PacedFakeMode
 from ..graphs.result_strides import in_order_of
 from ..graphs.rnn import keep_rnns
 

@@ -7,10 +7,10 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
+from ..decompositions.random_numbers import with_seeds
 from ..graphs.effect_tokens import inputs_of, is_made
 from ..graphs.equal_nodes import partition
 from ..graphs.needed_nodes import needed
-from ..graphs.random_numbers import with_seeds
 from .differentiation import differentiates
 from .saved_inputs import keep_results, with_copies
 from .saved_results import with_results

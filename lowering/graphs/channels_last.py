@@ -18,9 +18,9 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...runtime.report import log
 from ..autograd.differentiation import differentiates
+from ..fakes import PacedFakeMode
 from ..graph_modules import graph_module
 from .constant_masks import DRAWS
-from .fakes import PacedFakeMode
 
 _FEWEST = 2  # convolutions
 _CHANNELS = 16  # of which some convolution has as many

@@ -14,8 +14,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
-from .pool_offsets import PLACES, keep_offsets
-from .random_numbers import UNIFORM
+from ..decompositions.pool_offsets import PLACES, keep_offsets
+from ..decompositions.random_numbers import UNIFORM
 
 _EACH_ITS_OWN = (*rand_ops, torch.ops.aten.empty)
 

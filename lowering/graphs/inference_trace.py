@@ -19,9 +19,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.report import log
 from ..autograd.differentiation import differentiates, leaf_gradients
+from ..fakes import DispatchMode, PacedFakeMode
 from ..graph_modules import graph_module
 from .channels_last import image_in_order
-from .fakes import DispatchMode, PacedFakeMode
 from .result_strides import as_recorded
 
 Decompositions = Mapping[Any, Callable[..., Any]]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from .. import sizes
-from ..graphs import pool_offsets
-from ..graphs.pool_offsets import pair
+from ..decompositions import pool_offsets
+from ..decompositions.pool_offsets import pair
 from ..ir import IndexValue, Reduced, Select, Value
 from ..poly import Size, hint, is_known
 from ..registry import Unsupported, lowers

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import sizes
-from ..graphs.image_gradients import REFLECTION_BACKWARD
+from ..decompositions.image_gradients import REFLECTION_BACKWARD
 from ..ir import IndexValue, Value
 from ..poly import is_known
 from ..registry import Unsupported, lowers

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from .. import sizes
-from ..graphs.random_numbers import UNIFORM
+from ..decompositions.random_numbers import UNIFORM
 from ..ir import IndexValue
 from ..registry import lowers
 from ..unit import Ref

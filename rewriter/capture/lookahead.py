@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...lowering.graphs.fakes import DispatchMode, without_warnings
+from ...lowering.fakes import DispatchMode, without_warnings
 from ..forms.items import delete_item, set_item
 from .moving import is_argument
 from .nested import tensors_in

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_map_only
 
-from ...lowering.graphs.fakes import PacedFakeMode
+from ...lowering.fakes import PacedFakeMode
 from .custom_operators import REFUSALS
 from .nested import tensors_in
 from .recording import Recording

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from ...lowering.autograd.double_backward import Differentiable
-from ...lowering.graphs.fakes import PacedFakeMode
+from ...lowering.fakes import PacedFakeMode
 from ...lowering.graphs.tensor_numbers import write_out_numbers
 from ...runtime import backends
 from ...runtime.options import Options

@@ -6,7 +6,7 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.graphs import fakes
+from dynfix.lowering import fakes
 from dynfix.runtime import report
 from helpers import same
 from torch._subclasses import fake_impls

@@ -6,7 +6,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint, pipeline, stored_graphs
-from dynfix.lowering.graphs import decompose, epilogues, folded_norms
+from dynfix.lowering.decompositions import decompose
+from dynfix.lowering.graphs import epilogues, folded_norms
 from dynfix.lowering.unit import ExternCall
 from torch import nn
 

@@ -7,7 +7,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint, stored_graphs
-from dynfix.lowering.graphs import channels_last, pool_offsets
+from dynfix.lowering.decompositions import pool_offsets
+from dynfix.lowering.graphs import channels_last
 from torch import nn
 from torch.nn import functional as F
 

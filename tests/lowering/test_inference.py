@@ -8,7 +8,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.autograd.differentiation import leaf_gradients
-from dynfix.lowering.graphs.decompose import decompositions
+from dynfix.lowering.decompositions.decompose import decompositions
 from dynfix.lowering.graphs.inference_trace import inference_graph
 from dynfix.lowering.joint import compile_graph
 from dynfix.runtime.options import Options

@@ -2,7 +2,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint
-from dynfix.lowering.graphs import decompose
+from dynfix.lowering.decompositions import decompose
 from dynfix.lowering.joint import compile_graph
 from dynfix.lowering.unit import ExternCall
 from dynfix.runtime.errors import BuildError

@@ -378,7 +378,7 @@ with torch.no_grad():
     for _ in range(3):
         made = model(torch.linspace(-1, 1, 30).view(3, 2, 5))[0]
 print(made.double().sum().item().hex())
-operators = "dynfix.lowering.recurrent_operators", "dynfix.lowering.graphs.random_numbers"
+operators = "dynfix.lowering.recurrent_operators", "dynfix.lowering.decompositions.random_numbers"
 print([name for name in ("dynfix.lowering.joint", *operators) if name in sys.modules])
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from dynfix.lowering import lower, pipeline
-from dynfix.lowering.graphs.decompose import decompositions
+from dynfix.lowering.decompositions.decompose import decompositions
 from dynfix.lowering.joint import compile_graph
 from dynfix.lowering.registry import LOWERINGS
 from dynfix.lowering.unit import ExternCall, Ref, leaves

@@ -5,7 +5,7 @@ from itertools import pairwise
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.graphs.random_numbers import uniform
+from dynfix.lowering.decompositions.random_numbers import uniform
 
 pytestmark = pytest.mark.gpu
 F = torch.nn.functional

@@ -12,9 +12,9 @@ import torch
 import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 
+from ....lowering.fakes import PacedFakeMode, without_warnings
 from ....lowering.graphs import rnn
 from ....lowering.graphs.control_flow import Bodies, with_bodies
-from ....lowering.graphs.fakes import PacedFakeMode, without_warnings
 from ....runtime.guard import TensorMeta
 from ....runtime.replay.recipes import Recipe
 from ....runtime.replay.steps import CALL_INPUT, HOST

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from ....lowering.graphs.fakes import DispatchMode
+from ....lowering.fakes import DispatchMode
 from ..numbers import scalars
 from ..values import Meta, is_plain
 from . import total_ops

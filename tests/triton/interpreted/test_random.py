@@ -5,7 +5,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.autograd import double_backward
-from dynfix.lowering.graphs.random_numbers import uniform
+from dynfix.lowering.decompositions.random_numbers import uniform
 from torch.utils.checkpoint import checkpoint
 
 F = torch.nn.functional

@@ -12,9 +12,8 @@ from torch._prims_common import (
     elementwise_dtypes,
     get_computation_dtype,
 )
-from torch.utils._python_dispatch import _disable_current_modes
 
-from . import image_gradients
+from . import image_gradients, losses
 from .foreach import foreach_decompositions
 from .pool_offsets import POOLING, is_channels_last
 from .random_numbers import random_decompositions
@@ -180,30 +179,6 @@ def _dropout_on_host(drawn: Callable[..., Any] | None) -> Callable[..., Any]:
     return dropped
 
 
-def _margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
-    """`multilabel_margin_loss_forward`: (the loss, which elements are targets). torch's own
-    decomposition counts the labels behind the first -1, too, and has a row of losses for a
-    vector."""
-    rows, labels = (
-        each.reshape(-1, each.shape[-1]) if each.dim() else each.reshape(1, 1)
-        for each in (x, target)
-    )
-    count = rows.shape[1]
-    places = torch.arange(count, device=target.device)
-    end = torch.where(labels == -1, places, count).amin(-1, keepdim=True)
-    counts = places < end
-    chosen = rows.gather(-1, torch.where(counts, labels, 0))
-    is_target = (places == torch.where(counts, labels, -1).unsqueeze(-1)).any(1)
-    margins = (1.0 - chosen.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0) / count
-    margins = torch.where(is_target.unsqueeze(1) | ~counts.unsqueeze(-1), 0, margins)
-    losses = margins.sum((1, 2))
-    if reduction:
-        losses = losses.mean() if reduction == 1 else losses.sum()
-    else:
-        losses = losses.reshape(x.shape[:-1])
-    return losses, is_target.to(x.dtype).reshape(target.shape)
-
-
 def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     """torch's decomposition, with the result contiguous where eager's kernel makes it so."""
 
@@ -222,7 +197,7 @@ def replace_decomposition(
 
 
 _MARGINS: Any = aten.multilabel_margin_loss_forward.default
-replace_decomposition(_MARGINS, lambda _: _margin_losses)
+replace_decomposition(_MARGINS, lambda _: losses.margin_losses)
 
 
 def _draws_no_certain_loss(decomposed: Callable[..., Any]) -> Callable[..., Any]:
@@ -364,19 +339,6 @@ def _pad_circular(x: torch.Tensor, pad: Sequence[int]) -> torch.Tensor:
 aten._pad_circular.default.py_impl(torch._C.DispatchKey.CompositeImplicitAutograd)(_pad_circular)
 
 
-def _in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's decomposition, with the losses in the input's dtype, as in eager, before they are
-    summed up."""
-
-    def loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
-        made = decomposed(x, target, 0, delta).to(x.dtype)
-        if reduction == 0:
-            return made
-        return made.mean() if reduction == 1 else made.sum()
-
-    return loss
-
-
 def _empty_as_it_is(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     """torch's decomposition, but for images without elements: the CPU's kernel copies these."""
 
@@ -414,7 +376,7 @@ _PAD: Any = aten.constant_pad_nd.default
 replace_decomposition(_PAD, _cut_as_a_copy)
 
 _HUBER: Any = aten.huber_loss.default
-replace_decomposition(_HUBER, _in_dtype_of_input)
+replace_decomposition(_HUBER, losses.in_dtype_of_input)
 
 for _resize in (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d):
     replace_decomposition(_resize.vec, _with_linear_gradient)
@@ -427,17 +389,6 @@ replace_decomposition(aten.upsample_bicubic2d.vec, _cubic_by_axes)
 for _resize in (aten.upsample_bilinear2d, aten.upsample_bicubic2d):
     _vec, _whole = _resize.vec, _resize.default
     replace_decomposition(_vec, partial(_bytes_whole, whole=_whole))
-
-
-def _in_type_of_input(shrink: Callable[..., Any]) -> Callable[..., Any]:
-    """With the bound in the type of the tensor, as eager has it."""
-
-    def shrunk(x: torch.Tensor, bound: float = 0.5) -> Any:
-        with _disable_current_modes():
-            rounded = torch.tensor(bound, dtype=x.dtype).item()
-        return shrink(x, rounded)
-
-    return shrunk
 
 
 def _in_common_type(join: Callable[..., Any]) -> Callable[..., Any]:
@@ -468,15 +419,18 @@ def decompositions(
     table.update(foreach_decompositions())
     chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}
     chosen.update(random_decompositions(drawing) if drawing else {})
-    chosen[_MARGINS] = _margin_losses
+    chosen[_MARGINS] = losses.margin_losses
     chosen[aten.take.default] = _take
     chosen[aten.eye.default] = chosen[aten.eye.m] = _eye
     chosen[aten.roll.default] = _roll
     chosen[aten.block_diag.default] = _in_common_type(chosen[aten.block_diag.default])
-    chosen[aten.hardshrink.default] = _in_type_of_input(chosen[aten.hardshrink.default])
+    chosen[aten.hardshrink.default] = losses.in_type_of_input(chosen[aten.hardshrink.default])
+    chosen[aten.threshold_backward.default] = losses.threshold_backward
+    chosen[aten.logit_backward.default] = losses.logit_backward
+    chosen[aten.smooth_l1_loss_backward.default] = losses.smooth_l1_backward
     chosen[aten.linalg_vector_norm.default] = _vector_norm
     chosen[aten.linalg_cross.default] = _cross
-    chosen[_HUBER] = _in_dtype_of_input(chosen[_HUBER])
+    chosen[_HUBER] = losses.in_dtype_of_input(chosen[_HUBER])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])

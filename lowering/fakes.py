@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...runtime.pacing import checkpoint, in_background
+from ..runtime.pacing import checkpoint, in_background
 
 # Operators on functions whose rule the mode itself calls.
 _OF_THE_MODE: Any = getattr(higher_order, "registered_hop_fake_fns", {})

@@ -1,0 +1,1 @@
+"""Operators in terms of others, before a graph is made."""

@@ -1,0 +1,90 @@
+"""Losses and activations whose kernels round bounds, or meet NaN, otherwise than torch's own
+decompositions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+_HALVES = torch.float16, torch.bfloat16
+_MEAN = 1  # as `reduction` has it
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    with _disable_current_modes():
+        return torch.tensor(number, dtype=dtype).item()
+
+
+def margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
+    """`multilabel_margin_loss_forward`: (the loss, which elements are targets). torch's own
+    decomposition counts the labels behind the first -1, too, and has a row of losses for a
+    vector."""
+    rows, labels = (
+        each.reshape(-1, each.shape[-1]) if each.dim() else each.reshape(1, 1)
+        for each in (x, target)
+    )
+    count = rows.shape[1]
+    places = torch.arange(count, device=target.device)
+    end = torch.where(labels == -1, places, count).amin(-1, keepdim=True)
+    counts = places < end
+    chosen = rows.gather(-1, torch.where(counts, labels, 0))
+    is_target = (places == torch.where(counts, labels, -1).unsqueeze(-1)).any(1)
+    margins = (1.0 - chosen.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0) / count
+    margins = torch.where(is_target.unsqueeze(1) | ~counts.unsqueeze(-1), 0, margins)
+    losses = margins.sum((1, 2))
+    if reduction:
+        losses = losses.mean() if reduction == 1 else losses.sum()
+    else:
+        losses = losses.reshape(x.shape[:-1])
+    return losses, is_target.to(x.dtype).reshape(target.shape)
+
+
+def in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, with the losses in the input's dtype, as in eager, before they are
+    summed up."""
+
+    def loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
+        made = decomposed(x, target, 0, delta).to(x.dtype)
+        if reduction == 0:
+            return made
+        return made.mean() if reduction == 1 else made.sum()
+
+    return loss
+
+
+def in_type_of_input(shrink: Callable[..., Any]) -> Callable[..., Any]:
+    """With the bound in the type of the tensor, as eager has it."""
+
+    def shrunk(x: torch.Tensor, bound: float = 0.5) -> Any:
+        return shrink(x, _rounded(bound, x.dtype))
+
+    return shrunk
+
+
+def threshold_backward(grad: torch.Tensor, x: torch.Tensor, bound: float) -> torch.Tensor:
+    """The bound is not rounded to the type of `x`, unlike that of `x <= bound`."""
+    wide = x
+    if x.dtype in _HALVES and _rounded(bound, x.dtype) != bound:
+        wide = x.float()
+    return torch.where(wide <= bound, 0, grad)
+
+
+def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """The bounds are rounded to the type of `x`, what is between them computed in a wider one."""
+    low = 0.0 if eps is None else eps
+    within = (x >= low) & (x <= 1.0 - low)
+    wide = x.float() if x.dtype in _HALVES else x
+    made = (grad / (wide * (1.0 - wide))).to(x.dtype)
+    return torch.where(within, made, float("nan") if eps is None else 0.0)
+
+
+def smooth_l1_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """NaN where a difference is, as eager's kernel has it."""
+    difference = x - target
+    scaled = grad / x.numel() if reduction == _MEAN else grad
+    outer = scaled * difference.sign()
+    inner = scaled * difference / beta if beta else scaled * difference
+    return torch.where(difference.abs() >= beta, outer, inner)

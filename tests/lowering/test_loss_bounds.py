@@ -1,0 +1,45 @@
+"""Gradients at bounds that a half type rounds, and where an input is NaN."""
+
+import dynfix
+import pytest
+import torch
+from torch.nn import functional as F
+
+HALVES = torch.bfloat16, torch.float16
+BOUNDS = 0.1, 0.3, -0.7, 1 / 3
+
+
+def _check(f, *inputs):
+    compiled = dynfix.compile(f, fullgraph=True)
+    for _ in range(3):
+        found = []
+        for call in (f, compiled):
+            given = [x.clone().requires_grad_() for x in inputs]
+            made = call(*given)
+            found.append([made, *torch.autograd.grad(made.sum(), given)])
+        for mine, theirs in zip(found[1], found[0], strict=True):
+            few = 8 * torch.finfo(mine.dtype).eps
+            torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=few, atol=0)
+
+
+@pytest.mark.parametrize("dtype", (*HALVES, torch.float32))
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_thresholds(dtype, bound):
+    at = torch.tensor(bound, dtype=dtype)
+    x = torch.stack((at, *(at.nextafter(at.new_tensor(end)) for end in (-9, 9)))).repeat(13)
+    _check(lambda x: F.threshold(x, bound, 2.0), x)
+
+
+@pytest.mark.parametrize("dtype", (*HALVES, torch.float32))
+@pytest.mark.parametrize("eps", (None, 0.1, 0.3))
+def test_logits(dtype, eps):
+    at = torch.tensor([eps or 0.2, 1 - (eps or 0.2)], dtype=dtype)
+    x = torch.cat([at, *(at.nextafter(at.new_tensor(end)) for end in (-9, 9)), at.new_ones(1)])
+    _check(lambda x: torch.logit(x, eps), x.repeat(9))
+
+
+@pytest.mark.parametrize("beta", (0.0, 0.3, 1.0))
+@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
+def test_smooth_l1_keeps_nan(beta, reduction):
+    x = torch.tensor([float("nan"), float("inf"), 0.1, -0.2, beta, 3.0, -0.0]).repeat(5)
+    _check(lambda x, y: F.smooth_l1_loss(x, y, beta=beta, reduction=reduction), x, x.new_zeros(35))
