@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..runtime.gpu import tools
 from ..runtime.options import Options
 from ..runtime.pacing import imports
 from .autograd import missing_gradients
@@ -63,6 +64,8 @@ def compile_graph(
     made of, `drawing` the devices whose kernels make random numbers. `kept` is told what was made,
     to store it. Raises LoweringError, which names the operator and its origin.
     """
+    if any(isinstance(each, torch.Tensor) and each.is_cuda for each in example_inputs):
+        tools.begin()
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))

@@ -268,7 +268,7 @@ class _Tracer(DispatchMode):
                 part = self.graph.call_function(operator.getitem, (node, place))
                 self._describe(part, value)
                 self._note(value, part)
-            elif value is not None:
+            elif not isinstance(value, int | None):  # numbers hang on sizes alone, which are known
                 raise _Unusual(f"{node.target} gives a {type(value).__name__}")
 
     def _describe(self, node: Node, value: Any) -> None:

@@ -1,7 +1,8 @@
-"""Binaries of Triton's kernels that an earlier process built: loaded by the driver, without Triton.
+"""Binaries of Triton's kernels, of this process or an earlier one: loaded by the driver.
 
-Such a binary serves native launches. For a launch by Triton it is built again, which Triton's own
-cache makes short.
+Such a binary serves native launches. Triton's own launch, for each signature a C file that is
+compiled, is made when it is asked for; of an earlier process's binary Triton builds the kernel
+again for it, which its own cache makes short.
 """
 
 from __future__ import annotations
@@ -86,22 +87,41 @@ def key_of(device: torch.device, *parts: object) -> str:
     return cache.key(TOOL, triton_version(), repr(where), repr(parts))
 
 
+def _facts(binary: Any) -> Facts | None:
+    """None where not all is known of what `build` made, or it is for no CUDA device."""
+    data = binary.metadata
+    names = [field.name for field in dataclasses.fields(Facts) if field.name != "target"]
+    try:
+        target = _Target(data.target.backend, int(data.target.arch))
+        return Facts(target=target, **{name: getattr(data, name) for name in names})
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
 def keep(key: str, binary: Any) -> None:
     """Store what `build` made, if all that `Facts` ask for is known of it."""
-    data = binary.metadata
+    facts = _facts(binary)
+    if facts is None or facts.target.backend != "cuda":
+        return
     try:
-        values = {
-            field.name: getattr(data, field.name)
-            for field in dataclasses.fields(Facts)
-            if field.name != "target"
-        }
-        target = {"backend": data.target.backend, "arch": int(data.target.arch)}
-        if target["backend"] != "cuda":
-            return
+        text = json.dumps(dataclasses.asdict(facts)).encode()
         cache.put(key, _CODE, binary.kernel)
-        cache.put(key, _FACTS, json.dumps({**values, "target": target}).encode())
-    except (AttributeError, TypeError, ValueError, OSError) as error:
+        cache.put(key, _FACTS, text)
+    except (TypeError, ValueError, OSError) as error:
         log.debug("a binary is not kept: %r", error)
+
+
+def load(binary: Any, device: torch.device) -> Any:
+    """What `build` made, ready to launch: loaded by the driver, or else by Triton. Raises Triton's
+    OutOfResources."""
+    facts = _facts(binary)
+    if facts is not None and facts.target.backend == "cuda":
+        try:
+            return Loaded(facts, _function(binary.kernel, facts, device), lambda: binary)
+        except OSError as error:
+            log.info("Triton loads a binary: %r", error)
+    binary.run  # noqa: B018
+    return binary
 
 
 def find(key: str, device: torch.device, build: Callable[[], Any]) -> Loaded | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +19,17 @@ _VERSIONS = ("3.6.", "3.7.")
 EARLY = 90  # the first architecture with programmatic dependent launches
 
 
-@functools.cache
+_lock = threading.Lock()
+
+
 def launch_type() -> Callable[..., Any] | None:
     """The native class; None where it cannot be built."""
+    with _lock:
+        return _launch_type()
+
+
+@functools.cache
+def _launch_type() -> Callable[..., Any] | None:
     try:
         module = build.load_extension("gpu_launch", build.build_extension("gpu_launch"))
         return module.Launch  # type: ignore[no-any-return]

@@ -108,6 +108,16 @@ def load_source(text: str, name: str) -> ModuleType:
         return _modules[key]
 
 
+def target_of(device: torch.device) -> Any:
+    """Triton's name of a device, for which it would build its own C extension; None where that is
+    left to it."""
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    made_by = importlib.import_module("triton.backends.compiler")
+    return made_by.GPUTarget("cuda", properties.major * 10 + properties.minor, 32)
+
+
 # libdevice keeps denormals, as eager's functions do; integers wrap as in eager.
 OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False}
 

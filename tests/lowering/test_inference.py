@@ -9,6 +9,7 @@ import pytest
 import torch
 from dynfix.lowering.autograd.differentiation import leaf_gradients
 from dynfix.lowering.decompositions.decompose import decompositions
+from dynfix.lowering.fakes import PacedFakeMode
 from dynfix.lowering.graphs.inference_trace import inference_graph
 from dynfix.lowering.joint import compile_graph
 from dynfix.runtime.options import Options
@@ -334,3 +335,19 @@ def test_what_the_short_table_lacks_torch_writes_out_itself():
     for op in full.keys() - short.keys():
         by_c = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), implicit)
         assert by_c or implicit in op.py_kernels, op
+
+
+def test_numbers_among_the_results_of_an_operator():
+    """The library's attention on a GPU gives lengths, too."""
+    graph = torch.fx.Graph()
+    q = graph.placeholder("q")
+    attention = torch.ops.aten._scaled_dot_product_flash_attention.default
+    made = graph.call_function(attention, (q, q, q))
+    mixed, length = (graph.call_function(operator.getitem, (made, k)) for k in (0, 4))
+    graph.output((graph.call_function(torch.ops.aten.mul.Scalar, (mixed, length)),))
+    with PacedFakeMode():
+        q = torch.empty(2, 4, 16, 64, dtype=torch.float16, device="cuda")
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    traced = inference_graph(gm, [q], decompositions(("cuda",), implicit=False))
+    (product,) = traced.graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Scalar)
+    assert product.args[1] == 16

@@ -108,3 +108,26 @@ def test_keys_tell_devices_versions_and_kernels_apart(driver, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: other)
     keys.add(kept_binaries.key_of(DEVICE, "text", 4))
     assert len(keys) == 4
+
+
+def test_a_binary_of_this_process_is_loaded_without_triton(driver):
+    """Triton's own launch is made only for what asks for it."""
+    asked = []
+
+    class Built(types.SimpleNamespace):
+        @property
+        def run(self):
+            asked.append("run")
+            return "run"
+
+    made = Built(**vars(binary()), packed_metadata=7)
+    loaded = kept_binaries.load(made, DEVICE)
+    assert loaded.function == 0x1234 and loaded.metadata.shared == 1024 and not asked
+    assert (loaded.run, loaded.packed_metadata) == ("run", 7)
+
+
+@pytest.mark.parametrize("answers", ({"cuModuleLoadData": 209}, {"cuFuncSetAttribute": 1}))
+def test_what_the_driver_refuses_is_left_to_triton(driver, answers):
+    driver.answers = answers
+    made = types.SimpleNamespace(**vars(binary(shared=60000)), run="run")
+    assert kept_binaries.load(made, DEVICE) is made
