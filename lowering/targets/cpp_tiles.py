@@ -205,8 +205,10 @@ def find_row_tiles(group: Group) -> RowTiles | None:
     whole = inside.size % VECTOR == 0 and len(folded) < 2
     if "odd" in kinds.values() or not loads or whole:
         return None
-    if {store.buffer for store in stores} & {x.buffer for x in kinds if isinstance(x, Load)}:
-        return None
+    read = {buffer for nest in group.nests for buffer in nest.reads}
+    written = {buffer for nest in group.nests for buffer in nest.writes}
+    if read & {store.buffer for store in stores} or written & {load.buffer for load in loads}:
+        return None  # a row is turned before all nests, or after them
     tiles = RowTiles(rows, inside, loads, stores)
     bytes_ = sum(x.buffer.dtype.itemsize for x in turned) * inside.size * TILE
     return tiles if bytes_ <= MOST else None
