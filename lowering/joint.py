@@ -19,7 +19,7 @@ from .decompositions.decompose import decompositions
 from .decompositions.pool_offsets import keep_offsets
 from .decompositions.random_numbers import with_seeds
 from .graph_modules import graph_module
-from .graphs import conjugates, effect_tokens
+from .graphs import complex_numbers, effect_tokens
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.folded_norms import fold_norms
@@ -105,7 +105,7 @@ def _compiled(
     with_seeds(graph)
     effect_tokens.without_tokens(graph)
     if kind == BACKWARD:
-        conjugates.take_resolved(graph)
+        complex_numbers.take_resolved(graph)
         call: Any = missing_gradients.backward(graph, compiled)
     else:
         keep_offsets(graph)  # a step that differentiates inside is no joint graph

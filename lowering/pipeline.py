@@ -14,6 +14,7 @@ from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality
 from .collection import uncollected
+from .graphs.complex_numbers import pad_complex
 from .graphs.constant_folding import fold_constants
 from .graphs.control_flow import compile_bodies, is_choice
 from .graphs.epilogues import join_activations
@@ -91,7 +92,8 @@ def compile_unit(
     """The program of a functional core-ATen graph; its first `returned` outputs are different
     tensor objects. Raises LoweringError or BuildError."""
     ordered = options.target != "triton" and not _on_gpu(graph)
-    graph = move_host_scalars(join_activations(fold_constants(graph, returned)))
+    graph = fold_constants(pad_complex(graph), returned)
+    graph = move_host_scalars(join_activations(graph))
     within = dataclasses.replace(options, cudagraphs=False)
     compile_bodies(graph, lambda body: compile_unit(body, f"{name}_body", within))
     try:

@@ -404,6 +404,11 @@ def _in_common_type(join: Callable[..., Any]) -> Callable[..., Any]:
     return joined
 
 
+def _sgn_of_real(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """Whole for complex numbers, of which the library makes it in one pass."""
+    return lambda x: NotImplemented if x.is_complex() else decomposed(x)
+
+
 @cache
 def decompositions(
     drawing: tuple[str, ...] = (), implicit: bool = True
@@ -441,6 +446,7 @@ def decompositions(
     chosen[aten.bmm.default] = _thin_product
     chosen[aten.convolution.default] = biased_convolution
     chosen[aten.convolution_backward.default] = biased_convolution_backward
+    chosen[aten.sgn.default] = _sgn_of_real(chosen[aten.sgn.default])
     chosen.update(POOLING)
     chosen.update(image_gradients.padding_gradients(chosen))
     return chosen

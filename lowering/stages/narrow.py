@@ -149,8 +149,8 @@ def _run(nest: Nest) -> Run | None:
     if not all(v.kind in KINDS for v in nest.values if isinstance(v, Reduced)):
         return None
     axis = nest.axes[-1]
-    if axis.size not in SHORT or (nest.is_reduction and not nest.inner):
-        return None
+    if axis.size not in SHORT or (nest.is_reduction and prod(nest.inner) == axis.size):
+        return None  # a fold over the run alone would be copied
     rows = nest.axes[: len(nest.space)]
     for before in rows:
         if before is not axis and before.size > 1:

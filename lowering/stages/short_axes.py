@@ -86,13 +86,30 @@ def _is_short(nest: Nest) -> bool:
     """Whether the inner axes have few points, and not many values at each."""
     if not all(map(is_known, nest.inner)):
         return False
-    count, most = hint(prod(nest.inner)), SEVERAL if cost(nest) >= COSTLY else FEW
+    several = cost(nest) >= COSTLY and not _lies_in_rows(nest)
+    count, most = hint(prod(nest.inner)), SEVERAL if several else FEW
     if not 0 < count <= most or count * len(nest.values) > MOST_BEFORE:
         return False
     if count * len(nest.values) <= MOST_VALUES:
         return True
     plain = not nest.is_reduction
     return plain and len(_written_out(nest, _inner_points(nest)).values) <= MOST_VALUES
+
+
+def _lies_in_rows(nest: Nest) -> bool:
+    """Whether what is folded lies element beside element, one row behind the other: rows are
+    vectors, or turned into them."""
+    if not nest.is_reduction or not nest.inner:
+        return False
+    last = nest.axes[-1]
+    along = [x.index for x in nest.loads if sizes.coefficient(x.index, last) != 0]
+    return bool(along) and all(_is_row(index, last) for index in along)
+
+
+def _is_row(index: Index, last: Axis) -> bool:
+    behind = (step for atom, step in index.terms if atom is not last)
+    apart = all(is_known(step) and step >= last.size for step in behind)
+    return apart and sizes.coefficient(index, last) == 1
 
 
 def _inner_points(nest: Nest) -> Iterator[dict[Atom, Index]]:

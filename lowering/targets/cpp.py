@@ -448,7 +448,8 @@ class GroupPrinter:
                 self.lines.add(f"{TYPES[value.dtype]} {array}[{axes[-1].size * TILE}];")
         turned.declare()
         turned.turn_in(index)
-        self._take_from_tiles(turned.element, turned.tiles.loads, turned.tiles.stores)
+        tiles = turned.tiles
+        self._take_from_tiles(turned.element, (*tiles.loads, *tiles.stored), tiles.stores)
 
     def _take_from_tiles(
         self, element: Callable[[Any], str], loads: Iterable[Load], stores: Iterable[Store]

@@ -32,7 +32,9 @@ _COUNTED = re.compile(r"for \(int64_t (\w+) = 0; \1 < (\d+); \+\+\1\) \{")
 _NOTED = re.compile(r"bad \|= (.*);")
 _TYPED = re.compile(r"const (\w+) (\w+) = .*;")
 _STORED = re.compile(r"(\w+)\[.*\] \+?= ([^;]*);")
-_READ = re.compile(r"(\s*const \w+ \w+) = (\w+)\[(.*)\];")
+_ELEMENT = re.compile(r"(\w+)\[([^\]]*)\]")
+_READ = re.compile(r"(\s*const \w+ \w+) = (\w+\[[^\]]*\]);")
+_MASKED_READ = re.compile(r"(\s*const \w+ \w+) = \((\w+) \? (\w+\[[^\]]*\] : [^\[]*);")
 _INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
 _ROW = re.compile(r"r\d+(_one)?_row|row\d+|t\d+(_in)?_s")  # of `cpp_rows`, `cpp_halves`
 _CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
@@ -125,22 +127,28 @@ def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
         return [pragma, head, *body, "}"]
     axis = loop[1]
     whole = f"for (int64_t {axis} = 0; {axis} < WHOLE_VECTORS({turns}); ++{axis})"
-    targets = [store[1] for line in body if (store := _STORED.fullmatch(line.lstrip()))]
-    on_stack = [name for name in targets if _ROW.fullmatch(name)]
-    if not on_stack:
-        return [pragma, f"{whole} if ({axis} < {turns}) {{", *body, "}"]
-    if len(on_stack) < len(targets):
+    lines = [_within(line, axis, turns) for line in body]
+    if None in lines:
         return [pragma, head, *body, "}"]
-    # what is read back at once is better not stored under a mask: such an array is long enough
-    return [pragma, f"{whole} {{", *(_read_within(line, axis, turns) for line in body), "}"]
+    return [pragma, f"{whole} {{", *(line for line in lines if line is not None), "}"]
 
 
-def _read_within(line: str, axis: str, turns: int) -> str:
-    """The statement, with an element that it reads of the loop's turns alone."""
-    found = _READ.fullmatch(line)
-    if found is None or axis not in re.findall(r"\w+", found[3]):
+def _within(line: str, axis: str, turns: int) -> str | None:
+    """The statement in a loop over whole vectors, which touches elements of the loop's turns alone.
+    Arrays on the stack are long enough: what is read back at once is better not stored under a
+    mask. Other elements are read as zeros, not left out: a vector's other lanes would hold what was
+    in its register, and products of denormals take long."""
+    inside = f"{axis} < {turns}"
+    touched = {name for name, index in _ELEMENT.findall(line) if axis in _WORD.findall(index)}
+    if all(map(_ROW.fullmatch, touched)):
         return line
-    return f"{found[1]} = {axis} < {turns} ? {found[2]}[{found[3]}] : 0;"
+    if read := _READ.fullmatch(line):
+        return f"{read[1]} = {inside} ? {read[2]} : 0;"
+    if read := _MASKED_READ.fullmatch(line):
+        return f"{read[1]} = ({inside} & {read[2]} ? {read[3]};"
+    statement = line.lstrip()
+    stored, margin = _STORED.fullmatch(statement), line[: len(line) - len(statement)]
+    return None if stored is None or "[" in stored[2] else f"{margin}if ({inside}) {statement}"
 
 
 def _maskable(body: list[str], axis: str) -> bool:

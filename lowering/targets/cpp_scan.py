@@ -1,14 +1,18 @@
 """C++ of a nest whose store takes what the points of its inner axis gave so far (`RUNNING`)."""
 
+from collections.abc import Callable
+
 import torch
 
 from ..ir import RUNNING, Load, Nest, Store
+from ..poly import is_known
 from ..sizes import Axis, coefficient
 from .cpp_expr import ExpressionPrinter, Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop
 from .cpp_ops import TYPES, conversion
 from .cpp_rows import BLOCK
 
+ROWS = 4  # done in turn, element by element: a step of one waits for the step before
 STEPS = {"sum": "{0} += {1};", "prod": "{0} *= {1};"}
 
 
@@ -24,35 +28,70 @@ def scan(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
             "#pragma omp parallel for num_threads(threads) if(parallel : threads > 1)"
             f" schedule(static) collapse({len(rows)}){clause}"
         )
-    for axis in rows:
+    if beside or not rows:
+        for axis in rows:
+            lines.open(loop(axis))
+        if beside:
+            _side_by_side(nest, nests, lines, space[-1], along)
+        else:
+            _rows(nest, nests, lines, along, 1)
+        lines.close(len(rows))
+        return
+    for axis in rows[:-1]:
         lines.open(loop(axis))
-    if beside:
-        _side_by_side(nest, nests, lines, space[-1], along)
-    else:
-        _row(nest, nests, lines, along)
-    lines.close(len(rows))
+    last = rows[-1]
+    lines.open(f"for (int64_t base = 0; base < {last.size}; base += {ROWS})")
+    if not is_known(last.size) or last.size >= ROWS:
+        lines.open(f"if (base + {ROWS} <= {last.size})")
+        _rows(nest, nests, lines, along, ROWS)
+        lines.add("continue;")
+        lines.close()
+    lines.open(f"for (int64_t {last.text} = base; {last.text} < {last.size}; ++{last.text})")
+    _rows(nest, nests, lines, along, 1)
+    lines.close(len(rows) + 1)
 
 
-def _row(nest: Nest, nests: NestPrinter, lines: Lines, along: Axis) -> None:
-    """What is computed is first written to a block on the stack, by a vector loop."""
+def _rows(nest: Nest, nests: NestPrinter, lines: Lines, along: Axis, count: int) -> None:
+    """One row, or `count` from `base` on. What is computed is first written to a block on the
+    stack, by a vector loop."""
     store = nest.stores[0]
-    lines.add(f"{_kind(store)} sofar = {_start(store)};")
+    several = f"[{count}]" if count > 1 else ""
+    lane = "[t]" if count > 1 else ""
+    lines.add(f"{_kind(store)} sofar{several};")
+
+    def each(body: Callable[[], None]) -> None:
+        if count > 1:
+            lines.add(f"#pragma GCC unroll {count}")
+            lines.open(f"for (int64_t t = 0; t < {count}; ++t)")
+            lines.add(f"const int64_t {nest.axes[len(nest.space) - 1].text} = base + t;")
+        body()
+        lines.close(count > 1)
+
+    each(lambda: lines.add(f"sofar{lane} = {_start(store)};"))
     if isinstance(store.value, Load):
         lines.open(loop(along))
-        _step(store, nests.expressions(), lines, "sofar")
+        each(lambda: _step(store, nests.expressions(), lines, f"sofar{lane}"))
         lines.close()
         return
     size, place = along.size, along.text
     lines.open(f"for (int64_t b = 0; b < {size}; b += {BLOCK})")
     lines.add(f"const int64_t e = b + {BLOCK} < {size} ? b + {BLOCK} : {size};")
-    lines.add(f"{TYPES[store.buffer.dtype]} block[{BLOCK}];")
-    nests.simd(nest)
+    lines.add(f"{TYPES[store.buffer.dtype]} block{several}[{BLOCK}];")
+
+    def fill() -> None:
+        nests.simd(nest)
+        lines.open(f"for (int64_t {place} = b; {place} < e; ++{place})")
+        value = nests.expressions()(store.value)
+        lines.add(f"block{lane}[{place} - b] = {value};")
+        lines.close()
+
+    def fold() -> None:
+        value = f"block{lane}[{place} - b]"
+        _take(store, nests.expressions(), lines, f"sofar{lane}", value)
+
+    each(fill)
     lines.open(f"for (int64_t {place} = b; {place} < e; ++{place})")
-    value = nests.expressions()(store.value)
-    lines.add(f"block[{place} - b] = {value};")
-    lines.close()
-    lines.open(f"for (int64_t {place} = b; {place} < e; ++{place})")
-    _take(store, nests.expressions(), lines, "sofar", f"block[{place} - b]")
+    each(fold)
     lines.close(2)
 
 

@@ -178,12 +178,14 @@ class TilePrinter:
 
 @dataclasses.dataclass(frozen=True)
 class RowTiles:
-    """Blocks of `TILE` rows along axis `rows`, of all elements along axis `inside`."""
+    """Blocks of `TILE` rows along axis `rows`, of all elements along axis `inside`. stored: loads
+    of what an earlier nest of the group stores."""
 
     rows: Axis
     inside: Axis
     loads: tuple[Load, ...]
     stores: tuple[Store, ...]
+    stored: dict[Load, Store]
 
 
 def find_row_tiles(group: Group) -> RowTiles | None:
@@ -199,17 +201,33 @@ def find_row_tiles(group: Group) -> RowTiles | None:
         return None
     kinds = {x: _kind(x, rows, inside) for nest in nests for x in accesses(nest)}
     turned = [x for x, kind in kinds.items() if kind == "turned"]
-    loads = tuple(x for x in turned if isinstance(x, Load))
     stores = tuple(x for x in turned if isinstance(x, Store))
+    stored = _stored_before(nests, stores)
+    loads = tuple(x for x in turned if isinstance(x, Load) and x not in stored)
     folded = [nest for nest in nests if any(load in loads for load in nest.loads)]
     whole = inside.size % VECTOR == 0 and len(folded) < 2
     if "odd" in kinds.values() or not loads or whole:
         return None
-    if {store.buffer for store in stores} & {x.buffer for x in kinds if isinstance(x, Load)}:
-        return None
-    tiles = RowTiles(rows, inside, loads, stores)
-    bytes_ = sum(x.buffer.dtype.itemsize for x in turned) * inside.size * TILE
-    return tiles if bytes_ <= MOST else None
+    read = {load.buffer for nest in group.nests for load in nest.loads if load not in stored}
+    written = {buffer for nest in group.nests for buffer in nest.writes}
+    if read & {store.buffer for store in stores} or written & {load.buffer for load in loads}:
+        return None  # a row is turned before all nests, or after them
+    buffers = [*(x.buffer for x in loads), *(x.buffer for x in stores)]
+    bytes_ = sum(buffer.dtype.itemsize for buffer in buffers) * inside.size * TILE
+    return RowTiles(rows, inside, loads, stores, stored) if bytes_ <= MOST else None
+
+
+def _stored_before(nests: Sequence[Nest], stores: Sequence[Store]) -> dict[Load, Store]:
+    """The loads that read, element by element, what one of the stores has written in an earlier
+    nest: all loads of that buffer."""
+    found = dict[Load, Store]()
+    for store in stores:
+        writers = [k for k, nest in enumerate(nests) if store.buffer in nest.writes]
+        readers = [k for k, nest in enumerate(nests) if store.buffer in nest.reads]
+        if len(writers) == 1 and all(writers[0] < k for k in readers):
+            loads = (load for nest in nests for load in nest.loads if load.buffer is store.buffer)
+            found |= {x: store for x in loads if x.index is store.index and x.mask is None}
+    return found
 
 
 def _longest(inside: Axis, nests: Sequence[Nest]) -> int:
@@ -250,15 +268,17 @@ class RowTilePrinter:
 
     def __init__(self, lines: Lines, tiles: RowTiles) -> None:
         self.lines, self.tiles = lines, tiles
-        self.arrays = {x: f"tile{number}" for number, x in enumerate((*tiles.loads, *tiles.stores))}
+        self.turned: tuple[Load | Store, ...] = (*tiles.loads, *tiles.stores)
+        self.arrays = {x: f"tile{number}" for number, x in enumerate(self.turned)}
+        self.arrays |= {load: self.arrays[store] for load, store in tiles.stored.items()}
 
     def element(self, access: Load | Store) -> str:
         return f"{self.arrays[access]}[{self.tiles.inside.text} * {TILE} + t]"
 
     def declare(self) -> None:
         size = self.tiles.inside.size * TILE
-        for x in (*self.tiles.loads, *self.tiles.stores):
-            kind = element_type(x.buffer)  # type: ignore[attr-defined]
+        for x in self.turned:
+            kind = element_type(x.buffer)
             self.lines.add(f"{kind} {self.arrays[x]}[{size}] __attribute__((aligned(64)));")
 
     def turn_in(self, index: Callable[[Index], str]) -> None:

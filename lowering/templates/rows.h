@@ -13,6 +13,11 @@ template <typename T> struct Row {
   }
   // The last few elements, then `rest` in the lanes that are left.
   INLINE Wide tail(const T *p, int64_t count, T rest) {
+    if (__builtin_constant_p(count) && count == 1) {  // which would be stored alone, and waited for
+      Wide made = rest - (Wide){};
+      made[0] = *p;
+      return made;
+    }
     T made[lanes];
 #pragma omp simd
     for (int i = 0; i < lanes; ++i) made[i] = i < (int)count ? p[i] : rest;

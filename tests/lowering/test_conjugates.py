@@ -35,3 +35,39 @@ def test_results_and_gradients_are_those_of_eager(function):
         gradient = gradients_for(expected)[which]
         ours, theirs = (torch.autograd.grad(each, x, gradient) for each in (found, expected))
         torch.testing.assert_close(ours, theirs)
+
+
+SPECTRA = {
+    "power": lambda x: torch.fft.rfft(x).abs().pow(2),
+    "filter": lambda x: torch.fft.irfft(
+        torch.fft.rfft(x) * torch.fft.rfft(x[0].exp()), n=x.shape[1]
+    ),
+    "padded": lambda x: torch.fft.irfft(torch.fft.rfft(x, n=50).abs() ** 2, n=50),
+    "cut": lambda x: torch.fft.rfft(x)[:, 3:9].abs(),
+    "angle": lambda x: torch.fft.fft2(x).angle(),
+    "conjugate": lambda x: torch.view_as_real(torch.fft.rfft(x).conj() * torch.fft.rfft(x * 2)),
+    "sign": lambda x: torch.view_as_real(torch.fft.rfft(x).sgn()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_gradients_of_spectra(name, dtype):
+    def function(x):
+        return SPECTRA[name](x)
+
+    call = dynfix.compile(function, options={"strict": True})
+    for shape in ((6, 21), (6, 21), (6, 21), (3, 32)):
+        x = torch.randn(shape, dtype=dtype)
+        x[1], x[2, 4] = 0, -0.0
+        given = x.clone().requires_grad_(), x.clone().requires_grad_()
+        found, expected = call(given[0]), function(given[1])
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+        seed = torch.randn_like(expected)
+        ours, theirs = (
+            torch.autograd.grad(made, leaf, seed)[0]
+            for made, leaf in zip((found, expected), given, strict=True)
+        )
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        assert ours.stride() == theirs.stride()

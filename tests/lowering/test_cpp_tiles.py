@@ -130,6 +130,34 @@ def test_short_rows_are_turned(name, columns, sources):
     assert "op_transpose" in kernels(sources) or columns in (16, 33)
 
 
+@pytest.mark.parametrize("columns", [9, 10, 11, 15, 16, 30])
+def test_short_rows_that_are_stored_and_read_element_by_element(columns):
+    """Folds over few points of something costly are written out: they read what a loop beside them
+    stores, of one row."""
+
+    def both(x):
+        y = x.sin()
+        return y, (y.exp() * y.cos()).sum(-1)
+
+    def entropy(x):
+        return -(x.softmax(-1) * x.log_softmax(-1)).sum(-1)
+
+    x = torch.randn(1091, columns)
+    for given in (x, torch.randn(2, 700, columns), x.double()):
+        check_gradients(entropy, given, rtol=1e-5, atol=1e-5)
+        check_gradients(lambda x: both(x)[1], given, rtol=1e-5, atol=1e-5)
+    x[3, 4] = torch.nan
+    check(both, x, rtol=1e-5, atol=1e-5)
+
+
+def test_short_rows_that_the_same_kernel_fills():
+    def scaled(x):
+        sums = torch.stack([(x.sin() * (k * 0.1)).cos().sum(-1) for k in range(10)], -1)
+        return sums / sums.amax(-1, keepdim=True)
+
+    check(scaled, torch.randn(4100, 20))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_rows_of_16_bits(dtype):
     x = (torch.randn(1100, 21) * 3).to(dtype)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from .harness import check, check_gradients
+from .harness import at_threads, check, check_gradients, compiled
+from .symbolic import check_sizes
 
 CASES = [((7,), 0), ((5, 300), 1), ((300, 5), 0), ((3, 40, 70), 1), ((3, 40, 70), -1), ((4, 1), 1)]
 
@@ -39,3 +40,27 @@ def test_what_is_computed_along_rows(length):
     check(lambda x: (x + 0.5).cumprod(1).log(), x)
     check(lambda x, i: (x.gather(1, i) * 3).cumsum(1), x, places)
     check(lambda x: (x * 9).int().cumsum(1), x)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 130])
+def test_rows_in_turn(rows):
+    """Several rows are done beside each other: the same bits, for every number of threads."""
+    x = torch.randn(2, rows, 61)
+    x[0, 0, 3], x[1, -1] = torch.nan, -0.0
+    for given in (x, x.double(), x.bfloat16(), x[..., 5:50], x.transpose(0, 1)):
+        check(lambda x: x.cumsum(-1), given, rtol=0, atol=0)
+        check(lambda x: ((x * 2).cumsum(-1), (x + 1).cumprod(-1)), given, rtol=2e-2, atol=1e-6)
+    large = torch.randn(rows, 4 << 12)
+    one, *others = at_threads(compiled(lambda x: (x.abs() / 9).cumsum(1), large), large)
+    assert all(torch.equal(one, other) for other in others)
+
+
+def test_rows_of_a_size_that_changes():
+    sizes = [(9, 70), (3, 71), (4, 41), (6, 5), (130, 600)]
+    check_sizes(
+        lambda x: (x * 2).exp().cumsum(-1),
+        lambda *shape: (torch.randn(shape),),
+        sizes,
+        rtol=1e-5,
+        atol=1e-5,
+    )

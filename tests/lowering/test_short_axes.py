@@ -48,6 +48,31 @@ def test_folds_over_few_points_join_what_reads_them(groups):
     assert max(load.buffer.size for g in groups()[:2] for n in g.nests for load in n.loads) <= 900
 
 
+COSTLY = {
+    "rows": lambda x, y: (x.tanh() * y.exp()).sum(-1),
+    "pairs": lambda x, y: (x[:, None] - y).abs().exp().sum(-1),
+    "extrema": lambda x, y: (x.exp().amax(-1), (y.sin() + x).prod(-1)),
+}
+
+
+@pytest.mark.parametrize("width", [10, 12, 16])
+@pytest.mark.parametrize("fn", COSTLY.values(), ids=COSTLY)
+def test_rows_of_what_is_costly_stay_loops(groups, fn, width):
+    """Their elements lie side by side, those of several rows do not."""
+    x, y = torch.rand(1100, width), torch.rand(1100, width)
+    if fn is COSTLY["pairs"]:
+        x, y = x[:90], y[:70]
+    check_gradients(fn, x, y)
+    assert folds(groups())
+    x[2, 3], y[5] = torch.nan, -0.0
+    check(fn, x, y, rtol=1e-5, atol=1e-6)
+    check(fn, x.double(), y.double())
+    check(fn, x.bfloat16(), y.bfloat16(), rtol=2e-2, atol=1e-2)
+    check(
+        lambda x, y: fn(x.t(), y.t()), x.t().contiguous(), y.t().contiguous(), rtol=1e-5, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 def test_halves_are_rounded_once(half):
     check(lambda x: x.sum(-1) * 2, torch.randn(100, 4).to(half), rtol=0, atol=0)
