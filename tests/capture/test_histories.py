@@ -117,6 +117,18 @@ def test_as_strided_counts_from_the_start_of_the_storage(backend):
     both(make, backend)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_as_strided_writes_between_the_elements(backend):
+    def make(compiled):
+        fn, seen = compiled(lambda x: x.as_strided((2, 3), (5, 1)).mul_(2)), []
+        for turn in range(3):
+            base = torch.arange(24.0).view(4, 6) + turn
+            seen.append((fn(base[:, ::2]).tolist(), base.tolist()))
+        return seen
+
+    both(make, backend)
+
+
 @pytest.mark.parametrize("written", ["inside", "between two graphs", "by the caller"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_buffer_that_was_read_is_written_before_the_backward(written, backend):
