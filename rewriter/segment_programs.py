@@ -61,7 +61,8 @@ def compile_segment(
     if plain:
         return Foreign(program)
     key = kept.key if kept is not None else None
-    program = Differentiable(program, segment.module, segment.metas, segment.random, key)
+    parts = segment.module, segment.metas, segment.random, key, segment.made
+    program = Differentiable(program, *parts)
     return program if by_aot else Foreign(program)
 
 

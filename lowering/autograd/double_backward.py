@@ -25,6 +25,7 @@ from .call_modes import autocasts, cuda_state, generators
 from .eager_history import EagerHistory, absent, savers, with_zeros
 from .native_nodes import with_node
 from .plain_calls import program_in
+from .result_views import Made, as_in_eager
 
 _NONE = frozenset[int]()
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
@@ -33,7 +34,7 @@ KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it 
 class Differentiable:
     """A compiled segment with a second derivative. `module`: its torch-level graph; `metas`: its
     inputs; `random`: whether it draws random numbers; `kept_under`: the key under which its program
-    is kept, if it is. `when_seen` is called once a gradient is
+    is kept, if it is; `made`: how eager made its results. `when_seen` is called once a gradient is
     asked to be differentiable. `writes`, the positions of the inputs that it writes, is known
     after the first call."""
 
@@ -46,9 +47,10 @@ class Differentiable:
         metas: Sequence[Any],
         random: bool,
         kept_under: str | None = None,
+        made: Sequence[Made] = (),
     ) -> None:
         self.program, self.module, self.metas, self.random = program, module, metas, random
-        self.kept_under = kept_under
+        self.kept_under, self.made = kept_under, made
         self.writes: tuple[int, ...] | None = None
         self._uncounted = uncounted_writes.uncounted(module)
         idle: frozenset[int] = getattr(program, "idle", frozenset())
@@ -97,8 +99,12 @@ class Differentiable:
 
     def _called(self, tensors: Sequence[Any]) -> Any:
         if self._uncounted:
-            return uncounted_writes.called(self.program, tensors, self._uncounted)
-        return self.program(*tensors)
+            results = uncounted_writes.called(self.program, tensors, self._uncounted)
+        else:
+            results = self.program(*tensors)
+        if self.made and torch.is_grad_enabled():
+            return as_in_eager(results, self.made)
+        return results
 
     def _make_native(self, cls: Any, tensors: Sequence[Any]) -> None:
         """Have later calls made natively, if that part is there."""
@@ -109,6 +115,8 @@ class Differentiable:
             **self._node_facts,
             "written": tuple(k for k in self._node_facts["written"] if k not in self._uncounted),
             "python": self.in_python,
+            "mended": functools.partial(as_in_eager, made=self.made),
+            "shares": any(each.base is not None for each in self.made),
             "prepare": lambda tensors: Call(self, tensors),
             "hooked": tuple(self._with_gradients),
             "inputs": len(tensors),

@@ -241,11 +241,13 @@ def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Ten
 
 def _no_views(facts: Any) -> tuple[int, ...]:
     """The outputs that autograd must not take for views: those that are views in the graph alone,
-    and those that others are views of, whichever the program makes first."""
-    found = [*facts.unsafe_view_out_indices]
-    if facts.num_outputs_aliased:
-        kinds = [info.output_type.name for info in facts.output_info]
-        found += [k for k, kind in enumerate(kinds) if kind == "non_alias"]
+    those with a gradient that share memory with no other, and those that others are views of,
+    whichever the program makes first."""
+    found, aliased = [*facts.unsafe_view_out_indices], facts.num_outputs_aliased > 0
+    for k, info in enumerate(facts.output_info):
+        if info.output_type.name == "non_alias" and (aliased or info.requires_grad):
+            found.append(k)
+    if aliased:
         found += range(facts.num_outputs, facts.num_outputs + facts.num_intermediate_bases)
     return tuple(found)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.autograd.result_views import is_writable
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
 from .histories import nodes_behind
 from .values import Meta, Tracker, Value
@@ -47,7 +48,7 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
         if value not in recorder.remade:
             recorder.remade[value] = Apply(_for_inference, (recorder.value_recipe(value),))
         return recorder.remade[value]  # type: ignore[no-any-return]
-    if tensor.is_leaf and tensor._is_view() and _shares_gradients(recorder, tensor):
+    if _is_made_without_gradients(tensor) and _shares_gradients(recorder, tensor):
         if value not in recorder.remade:
             parts = (recorder.value_recipe(value), Const(tensor.requires_grad))
             recorder.remade[value] = Apply(_without_history, parts)
@@ -76,6 +77,10 @@ def _for_inference(tensor: torch.Tensor) -> torch.Tensor:
     """An inference tensor on the same memory."""
     with torch.inference_mode():
         return tensor.new_empty(0).set_(tensor.detach())  # type: ignore[call-overload,no-any-return,unused-ignore]
+
+
+def _is_made_without_gradients(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and tensor._is_view() and not is_writable(tensor)
 
 
 def _shares_gradients(recorder: Any, view: torch.Tensor) -> bool:

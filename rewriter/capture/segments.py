@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
+from ...lowering.autograd.result_views import Made
 from ...lowering.graph_modules import graph_module
 from ...lowering.graphs.result_strides import NOTED
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
@@ -23,7 +24,7 @@ def _node_name(target: str) -> str:
 @dataclasses.dataclass(eq=False)
 class Segment:
     """A finished piece: its graph, where its inputs come from, how they look. `eager`: never
-    compiled (data-dependent shape)."""
+    compiled (data-dependent shape). `made`: how its results were made in eager."""
 
     module: torch.fx.GraphModule
     feeds: tuple[Feed, ...]
@@ -34,6 +35,7 @@ class Segment:
     random: bool
     histories: tuple[int, ...] = ()
     open: bool = False  # sizes that only the data of a call decides are inside
+    made: tuple[Made, ...] = ()
 
     def writes_history(self) -> bool:
         """Whether a write of an input is part of its gradient history, and so of that of its base
@@ -147,4 +149,18 @@ class SegmentBuilder:
             self.random,
             tuple(i for i, (value, _) in enumerate(self._imports) if value in self.historied),
             self.open,
+            self._made(),
         )
+
+    def _made(self) -> tuple[Made, ...]:
+        """How the results were made, tensors of their own before views."""
+        places: dict[Value | None, int] = {
+            v: place for place, v in enumerate(self.outputs) if v not in self.copied
+        }
+        found = [
+            Made(place, value.is_view, places.get(value.base))
+            for place, value in enumerate(self.outputs)
+            if value in places
+            if value.is_writable and isinstance(value.meta, Meta) and not value.meta.requires_grad
+        ]
+        return tuple(sorted(found, key=lambda one: one.is_view))

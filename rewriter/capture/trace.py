@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.graphs.result_strides import is_dense
 from ...lowering.graphs.transformed import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
@@ -265,11 +266,12 @@ class Recorder(ReadRecorder):
             raise Stopped from error
 
     def _pin_offsets(self, tensor: torch.Tensor) -> None:
-        """`as_strided` counts from the start of the storage, where a graph has its inputs start."""
+        """`as_strided` counts from the start of the storage, where a graph has its inputs start,
+        and may reach what lies between elements, of which a graph knows nothing."""
         self.value(tensor)
         for other in self.tracker.sharing(tensor):
             value = self.value(other)
-            if value.home != self.segment.index and other.storage_offset():
+            if value.home != self.segment.index and (other.storage_offset() or _has_gaps(other)):
                 self.stop_here(catalogue.UNSUPPORTED, "as_strided of a part of a storage")
             if value.home == CALL_INPUT:
                 self.outcomes.append(
@@ -411,6 +413,11 @@ class Recorder(ReadRecorder):
 def _is_stretched(tensor: torch.Tensor) -> bool:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return any(size > 1 and step == 0 for size, step in steps)
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    axes = [axis for axis in zip(tensor.stride(), tensor.shape, strict=True) if axis[0]]
+    return not is_dense([size for _, size in axes], [step for step, _ in axes])
 
 
 def _overrides(cls: type) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.autograd.result_views import is_writable
 from ...runtime.replay.steps import CALL_INPUT
 from ...runtime.replay.undo import version_of
 
@@ -17,7 +18,8 @@ class Value:
     """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`:
     its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
     met, before any later write. `fresh`: an operator made it, and its memory; `base`: the value
-    whose memory it has, if that is another one and known."""
+    whose memory it has, if that is another one and known; `is_view`, `is_writable`: how autograd
+    takes it."""
 
     home: int
     node: Any
@@ -25,6 +27,8 @@ class Value:
     meta: "Meta | Number"
     fresh: bool = False
     base: "Value | None" = None
+    is_view: bool = False
+    is_writable: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +230,7 @@ class Tracker:
         if base is not None:
             whole = self._tracked.get(base)
             value.base = None if whole is None else whole.value
+            value.is_view, value.is_writable = True, is_writable(tensor)
         else:
             value.fresh = not self.sharing(tensor)
         self.add(tensor, value)

@@ -110,6 +110,8 @@ struct Call {
     return called(f.forward, list.get());
   }
 
+  static bool is_view(PyObject *object) { return THPVariable_Check(object) && THPVariable_Unpack(object).is_view(); }
+
   // Results with their history; what the backward needs is kept.
   Held finish(PyObject *results) {
     const Py_ssize_t length = PyList_GET_SIZE(results);
@@ -129,7 +131,10 @@ struct Call {
     }
     give_history(made);
     if (own_node != nullptr) save(results, length);
-    return returned(made);
+    const auto &constant = f.places->constant;
+    const bool shares = f.shares || std::any_of(constant.begin(), constant.end(), [&](Py_ssize_t k) { return is_view(made[k].get()); });
+    Held tuple = returned(made);
+    return shares ? called(f.mended, tuple.get()) : std::move(tuple);
   }
 
   void give_history(std::vector<Held> &made) {

@@ -12,10 +12,10 @@ constexpr auto kModified = "has been modified by an inplace operation";
 struct Function {
   PyObject_HEAD
   vectorcallfunc call;
-  PyObject *forward, *backward, *python, *unusual, *prepare, *twin, *checked, *unchecked, *numbers, *layouts;
+  PyObject *forward, *backward, *python, *mended, *unusual, *prepare, *twin, *checked, *unchecked, *numbers, *layouts;
   Places *places;
   Py_ssize_t own, lone;
-  bool without_autocast, single, keeps_call, writes, asks_deterministic;
+  bool without_autocast, shares, single, keeps_call, writes, asks_deterministic;
 };
 
 struct CompiledNode;

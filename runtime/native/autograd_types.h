@@ -34,18 +34,18 @@ bool read(PyObject *facts, const char *name, Py_ssize_t *into) {
 
 bool configure(Function *f, PyObject *facts) {
   Places &places = *f->places;
-  Py_ssize_t autocast, single, keeps, writes, deterministic;
+  Py_ssize_t autocast, shares, single, keeps, writes, deterministic;
   const bool all =
-      read(facts, "forward", &f->forward) && read(facts, "python", &f->python) && read(facts, "unusual", &f->unusual) &&
+      read(facts, "forward", &f->forward) && read(facts, "python", &f->python) && read(facts, "mended", &f->mended) && read(facts, "unusual", &f->unusual) &&
       read(facts, "prepare", &f->prepare) && read(facts, "twin", &f->twin) && read(facts, "checked", &f->checked) && read(facts, "unchecked", &f->unchecked) &&
       read(facts, "numbers", &f->numbers) && read(facts, "layouts", &f->layouts) && read(facts, "taken", places.taken) &&
       read(facts, "cut", places.cut) && read(facts, "hooked", places.hooked) && read(facts, "written", places.written) &&
       read(facts, "unsafe", places.unsafe) && read(facts, "constant", places.constant) && read(facts, "inputs", &places.inputs) &&
-      read(facts, "own", &f->own) && read(facts, "lone", &f->lone) && read(facts, "without_autocast", &autocast) &&
+      read(facts, "own", &f->own) && read(facts, "lone", &f->lone) && read(facts, "without_autocast", &autocast) && read(facts, "shares", &shares) &&
       read(facts, "single", &single) && read(facts, "keeps_call", &keeps) && read(facts, "writes", &writes) &&
       read(facts, "asks_deterministic", &deterministic);
   if (!all) return false;
-  f->without_autocast = autocast, f->single = single, f->keeps_call = keeps, f->writes = writes, f->asks_deterministic = deterministic;
+  f->without_autocast = autocast, f->shares = shares, f->single = single, f->keeps_call = keeps, f->writes = writes, f->asks_deterministic = deterministic;
   if (PyTuple_Check(f->layouts) && (size_t)PyTuple_GET_SIZE(f->layouts) == places.taken.size()) return true;
   PyErr_SetString(PyExc_ValueError, "one layout a gradient");
   return false;
@@ -67,7 +67,7 @@ PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *) {
 int function_traverse(PyObject *object, visitproc visit, void *arg) {
   auto *f = reinterpret_cast<Function *>(object);
   Py_VISIT(Py_TYPE(object));
-  for (PyObject *each : {f->forward, f->backward, f->python, f->unusual, f->prepare, f->twin, f->layouts}) Py_VISIT(each);
+  for (PyObject *each : {f->forward, f->backward, f->python, f->mended, f->unusual, f->prepare, f->twin, f->layouts}) Py_VISIT(each);
   return 0;
 }
 
@@ -76,6 +76,7 @@ int function_clear(PyObject *object) {
   Py_CLEAR(f->forward);
   Py_CLEAR(f->backward);
   Py_CLEAR(f->python);
+  Py_CLEAR(f->mended);
   Py_CLEAR(f->unusual);
   Py_CLEAR(f->prepare);
   Py_CLEAR(f->twin);

@@ -117,6 +117,18 @@ def test_as_strided_counts_from_the_start_of_the_storage(backend):
     both(make, backend)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_as_strided_writes_between_the_elements(backend):
+    def make(compiled):
+        fn, seen = compiled(lambda x: x.as_strided((2, 3), (5, 1)).mul_(2)), []
+        for turn in range(3):
+            base = torch.arange(24.0).view(4, 6) + turn
+            seen.append((fn(base[:, ::2]).tolist(), base.tolist()))
+        return seen
+
+    both(make, backend)
+
+
 @pytest.mark.parametrize("written", ["inside", "between two graphs", "by the caller"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_buffer_that_was_read_is_written_before_the_backward(written, backend):
@@ -354,3 +366,43 @@ def test_a_leaf_made_by_a_factory(backend, kept):
         return seen
 
     both(make, backend)
+
+
+VIEWS = {
+    "slice": lambda y: y[1:],
+    "one element thrice": lambda y: y[:1].expand(3, 4),
+    "of what was cut off": lambda y: y.detach()[0],
+    "cut off": lambda y: y.detach(),
+    "of a product": lambda y: (y[None] @ y.t())[0],
+    "real parts": lambda y: torch.complex(y, y).real,
+    "part of a product": lambda y: (y[None] @ y.t())[0, 1:],
+    "a layer": lambda y: torch.nn.functional.linear(y[None], y),
+}
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside gradients"])
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_that_leave_a_call_are_written_with_gradients(view, gradients, beside):
+    def f(x, leaf):
+        y = x * 2
+        return y, VIEWS[view](y), leaf * (3 if beside else 1)
+
+    def make(compiled):
+        fn, seen = compiled(f), []
+        for turn in range(6):
+            x = torch.arange(12.0).view(3, 4).add(turn).requires_grad_(gradients)
+            leaf = torch.ones(2, requires_grad=beside)
+            factor = torch.tensor(1.5 + turn, requires_grad=True)
+            y, z, other = fn(x, leaf)
+            try:
+                z[:1].mul_(factor)
+            except RuntimeError as error:
+                seen.append(str(error))
+                continue
+            (y.sum() + z.sum() + other.sum()).backward()
+            grads = [each.grad.tolist() for each in (x, factor) if each.requires_grad]
+            seen.append((y.tolist(), z.tolist(), grads))
+        return seen
+
+    both(make, "native")

@@ -1,0 +1,57 @@
+"""Results that share memory with others, as autograd takes them in eager.
+
+Programs run with gradients off, so autograd refuses writes with a gradient to the views that they
+make, and may find a view where eager has a tensor of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+_creation: Any = torch._C._autograd._get_creation_meta
+_WRITABLE: Any = torch._C._autograd.CreationMeta.DEFAULT
+
+
+class Made(NamedTuple):
+    """How eager made the result at `place`: as a view that may be written, or as a tensor of its
+    own. `base`: the place of the result that it is a view of, if that is one."""
+
+    place: int
+    is_view: bool
+    base: int | None
+
+
+def is_writable(view: torch.Tensor) -> bool:
+    """Whether autograd lets the view be written where gradients are recorded."""
+    return bool(_creation(view) == _WRITABLE)
+
+
+def as_in_eager(results: Sequence[Any], made: Sequence[Made]) -> Sequence[Any]:
+    """The results without a gradient, views and tensors of their own where these are so in
+    eager; `made` has the latter first."""
+    mended: list[Any] | None = None
+    for place, is_view, base in made:
+        tensor = results[place]
+        whole = None if base is None else (mended or results)[base]
+        if tensor.requires_grad or _fits(tensor, whole):
+            continue
+        mended = mended or list(results)
+        mended[place] = _view(tensor, whole) if is_view else tensor.detach()
+    return results if mended is None else tuple(mended)
+
+
+def _fits(tensor: torch.Tensor, whole: torch.Tensor | None) -> bool:
+    if tensor._is_view():
+        return is_writable(tensor) and (whole is None or whole is tensor._base)
+    return whole is None
+
+
+def _view(tensor: torch.Tensor, whole: torch.Tensor | None) -> torch.Tensor:
+    """The same view, of `whole` where that is known, which has the memory of what it is a view
+    of."""
+    if whole is None or whole is tensor._base:
+        return tensor._view_func(tensor._base)  # type: ignore[attr-defined, no-any-return]
+    if whole.dtype != tensor.dtype:
+        return tensor
+    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
