@@ -28,7 +28,17 @@ from .poly import is_known
 from .recurrent_operators import CALLED, KEEPING
 from .registry import LOWERINGS, Unsupported
 from .symint import Symbols
-from .unit import KERNEL_DTYPES, ExternCall, Layout, Ref, Symbol, Unit, extent, leaves
+from .unit import (
+    KERNEL_DEVICES,
+    KERNEL_DTYPES,
+    ExternCall,
+    Layout,
+    Ref,
+    Symbol,
+    Unit,
+    extent,
+    leaves,
+)
 
 aten = torch.ops.aten
 TABLES = (
@@ -278,16 +288,11 @@ class GraphLowering:
         return any(each.dtype not in KERNEL_DTYPES or each.is_neg() for each in tensors)
 
     def _one_device(self, node: Node) -> bool:
-        return (
-            len(
-                {
-                    leaf.device
-                    for leaf in leaves(self._examples(node))
-                    if isinstance(leaf, torch.Tensor)
-                }
-            )
-            == 1
-        )
+        """Whether all its tensors are on one device, which kernels are made for: those of the meta
+        device have no memory."""
+        tensors = (v for v in leaves(self._examples(node)) if isinstance(v, torch.Tensor))
+        devices = {each.device for each in tensors}
+        return len(devices) == 1 and all(device.type in KERNEL_DEVICES for device in devices)
 
     def _extern(self, node: Node, target: Callable[..., Any]) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)

@@ -90,6 +90,7 @@ Item = Nest | Group | Batch | ExternCall
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 KERNEL_DTYPES = frozenset((*_FLOATS, *_INTEGERS))
+KERNEL_DEVICES = frozenset({"cpu", "cuda"})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,8 +44,8 @@ _saved_tensors_hooks = getattr(
 
 def is_watched() -> bool:
     """Whether something sees what eager does operator by operator, which nothing compiled shows:
-    `torch.jit.trace`, or hooks on what is saved for a backward."""
-    return torch._C._is_tracing() or _packs_saved_tensors()
+    `torch.jit.trace`, a function mode, or hooks on what is saved for a backward."""
+    return torch._C._is_tracing() or _has_function_mode() or _packs_saved_tensors()
 
 
 def is_transformed() -> bool:
@@ -56,6 +56,14 @@ def is_transformed() -> bool:
         or forward_level() >= 0
         or torch._C._functorch.peek_interpreter_stack() is not None
     )
+
+
+def _has_function_mode() -> bool:
+    """Whether Python of a mode, which may count, tell or change, sees each call of torch's. That of
+    a default device only names the device."""
+    if not torch._C._len_torch_function_stack():
+        return False
+    return any(type(mode) is not DeviceContext for mode in function_modes())
 
 
 def _packs_saved_tensors() -> bool:

@@ -408,7 +408,7 @@ def test_a_run_without_a_free_core_is_charged_for_compilers(monkeypatch):
 @pytest.mark.parametrize("enabled", (True, False))
 def test_it_is_built_under_the_modes_of_its_call(enabled):
     """Which are a thread's own: a model that is only evaluated would be built with a backward, and
-    one under autocast in float32."""
+    one under autocast in float32, and on a default device on the host."""
     seen = []
 
     class Beside(Judge):
@@ -424,11 +424,18 @@ def test_it_is_built_under_the_modes_of_its_call(enabled):
             thread.join()
 
     def backend(gm, inputs):
-        seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+        place = torch.empty(0).device.type
+        seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), place))
         return gm
 
     fn = dynfix.compile(lambda x, w: x @ w, backend=backend)
     fn._dynfix_entry.background = Beside()
-    with torch.set_grad_enabled(enabled), torch.autocast("cpu", enabled=not enabled):
-        fn(torch.ones(2, 2), torch.ones(2, 2, requires_grad=True))
-    assert seen == [(enabled, not enabled)]
+    x, w = torch.ones(2, 2), torch.ones(2, 2, requires_grad=True)
+    device = "meta" if enabled else "cpu"
+    with (
+        torch.set_grad_enabled(enabled),
+        torch.autocast("cpu", enabled=not enabled),
+        torch.device(device),
+    ):
+        fn(x, w)
+    assert seen == [(enabled, not enabled, device)]

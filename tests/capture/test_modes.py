@@ -283,68 +283,6 @@ def test_compiled_under_no_grad_then_trained():
     one_graph(fn)
 
 
-def test_function_mode_of_the_user():
-    from torch.overrides import TorchFunctionMode
-
-    class Doubling(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            return result * 2 if func in (torch.relu, torch.Tensor.relu) else result
-
-    def make():
-        def f(x):
-            y = torch.relu(x)
-            with Doubling():
-                z = torch.relu(x)
-            return y, z
-
-        return f
-
-    same(make, (X,), (Y,), (X,))
-    import dynfix
-
-    f = lambda x: torch.relu(x)  # noqa: E731
-    compiled = dynfix.compile(f, backend="eager")
-    for _ in range(2):
-        assert torch.equal(compiled(X), f(X))
-        with Doubling():
-            assert torch.equal(compiled(X), f(X))
-
-
-def test_dispatch_mode_of_the_user():
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Log(TorchDispatchMode):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    import dynfix
-
-    compiled = dynfix.compile(lambda x: torch.relu(x) + 1, backend="eager")
-    for _ in range(3):
-        compiled(X)
-        with Log() as log:
-            compiled(X)
-        assert any("relu" in name for name in log.seen)
-    seen = []
-
-    def f(x):
-        with Log() as inner:
-            y = x * 2
-        seen.append(len(inner.seen))
-        return y
-
-    inside = dynfix.compile(f, backend="eager")
-    for _ in range(3):
-        inside(X)
-    assert len(seen) == 3 and len(set(seen)) == 1
-
-
 def test_tensor_subclass():
     class Tagged(torch.Tensor):
         count = 0

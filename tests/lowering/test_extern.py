@@ -2,6 +2,7 @@
 
 import re
 
+import dynfix
 import pytest
 import torch
 from dynfix.lowering.pipeline import compile_unit
@@ -276,3 +277,18 @@ def test_values_out_of_range_are_an_error_of_the_program(name, grad):
         torch.testing.assert_close(call(x.clone().requires_grad_(grad)), CHECKS[name](x))
         with pytest.raises(RuntimeError):
             call((x + 2).requires_grad_(grad))
+
+
+def test_tensors_without_memory():
+    """Those of the meta device, beside others."""
+
+    def f(x):
+        made = torch.zeros(3, device="meta") + 1
+        return made, x * 2, torch.cat([x.to("meta"), made[None]])
+
+    compiled = dynfix.compile(f)
+    for k in range(3):
+        x = torch.full((2, 3), float(k))
+        for expected, got in zip(f(x), compiled(x), strict=True):
+            assert (got.device, got.shape) == (expected.device, expected.shape)
+            assert got.is_meta or torch.equal(got, expected)
