@@ -446,3 +446,12 @@ def test_classes_made_in_the_call():
         assert (count, shared[0], one_class, k, type(type(made).k)) == (3, n, True, n, int)
         seen.append((shared, type(made)))
     assert len({id(shared) for shared, _ in seen}) == len({cls for _, cls in seen}) == 5
+
+
+def test_dicts_made_from_keys():
+    def program(x, names):
+        by_name = collections.OrderedDict.fromkeys(names, value=x + 1)
+        made = collections.defaultdict.fromkeys(names, x * 2)
+        return dict.fromkeys(names, x), by_name, made, made.default_factory
+
+    one_graph(same(lambda: program, *[(X, names) for names in ("ab", ["q", "r"], "ab")]), 2)
