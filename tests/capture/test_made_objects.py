@@ -455,3 +455,30 @@ def test_dicts_made_from_keys():
         return dict.fromkeys(names, x), by_name, made, made.default_factory
 
     one_graph(same(lambda: program, *[(X, names) for names in ("ab", ["q", "r"], "ab")]), 2)
+
+
+class Remade(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(3, 3)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        y = self.lin(x)
+        self.lin.weight = torch.nn.Parameter(self.lin.weight.detach() * 2)
+        self.register_parameter("last", torch.nn.Parameter(y.detach()))
+        self.shared = torch.nn.Parameter(x)
+        self.seen = (self.seen + x).detach()
+        return y * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_parameters_made_in_a_call_are_a_modules(backend):
+    def make():
+        torch.manual_seed(0)
+        module = Remade()
+        return Case(fn=module, watch=lambda: module)
+
+    tolerance = None if backend == "eager" else (1e-5, 1e-6)
+    steps = [(torch.arange(3.0) + n,) for n in range(4)]
+    one_graph(same(make, *steps, backend=backend, tolerance=tolerance))
