@@ -124,7 +124,9 @@ class Moving:
         )
         dims = dims | set(getattr(tensor, "_dynamo_dynamic_indices", ()))
         return frozenset(
-            dim for dim in dims if tensor.shape[dim] > 1 and (path, dim) not in self.fixed
+            dim
+            for dim, size in enumerate(tensor.shape)
+            if dim in dims and size > 1 and (path, dim) not in self.fixed
         )
 
 

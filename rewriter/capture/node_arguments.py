@@ -20,6 +20,14 @@ CONSTANTS = (
     range,
 )
 
+_DTYPES = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}  # of Python's types, which torch takes for dtypes
+_TENSOR_TYPE = type(torch.FloatTensor)
+
 
 def as_nodes(rec: Any, obj: Any) -> Any:
     """Tensors and traced sizes become nodes, numbers and texts exact builtins. Raises Stopped for
@@ -38,6 +46,10 @@ def as_nodes(rec: Any, obj: Any) -> Any:
         return slice(*(as_nodes(rec, end) for end in (obj.start, obj.stop, obj.step)))
     if obj is None or obj is Ellipsis or type(obj) in CONSTANTS:
         return obj
+    if isinstance(obj, type) and obj in _DTYPES:
+        return _DTYPES[obj]
+    if isinstance(obj, _TENSOR_TYPE):
+        return f"{obj.__module__}.{obj.__name__}"
     if isinstance(
         obj, int | float | complex | str
     ):  # numpy's numbers, IntEnum, a user's subclass: torch takes the value

@@ -155,7 +155,10 @@ class ReadRecorder(StoppableMode):
         traced."""
         call.after = max((after for after, _, _ in self.outcomes), default=0)
         if any(recipe.graph for recipe in (*call.arguments, *call.keywords.values())):
-            self.cut()
+            try:
+                self.cut()
+            except Stopped:  # the call was made, and is not made twice
+                return result
         if not self.segment.ops:  # right after a break
             call.after = len(self.segments) - 1
         self.outcomes.append((call.after, call, DONE))

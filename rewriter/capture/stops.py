@@ -93,6 +93,10 @@ class StoppableMode(TorchFunctionMode):
         recorder's, and the recording ends."""
         try:
             return watched()
+        except Stopped as stopped:
+            if self._ran_user_code(stopped):
+                raise
+            return plain()
         except Exception as error:
             if (
                 not self.active

@@ -105,6 +105,8 @@ class Recorder(ReadRecorder):
             return constant_values.as_array(self, func, args, kwargs)
         if name == "requires_grad_" and self._needs_no_change(args, kwargs):
             return func(*args, **kwargs)
+        if name == "get:grad_fn" and args[0].grad_fn is None and not self._is_given(args[0]):
+            return None  # asked by torch's own Python, of a parameter made here, say
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if kwargs.get("requires_grad") and self.options.backend != "eager":

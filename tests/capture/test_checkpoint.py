@@ -2,6 +2,7 @@
 backward."""
 
 import functools
+import warnings
 
 import dynfix
 import pytest
@@ -131,8 +132,10 @@ def test_a_compiled_block_inside_a_checkpoint_that_is_not(backend, reentrant):
         compiled(X[None])
 
 
+@pytest.mark.parametrize("kind", [{"use_reentrant": True}, {}])
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_the_reentrant_kind_is_one_graph_where_an_input_learns(backend):
+def test_the_reentrant_kind_is_one_graph_where_an_input_learns(backend, kind):
+    """It is meant, too, where no kind is named; torch warns of that at each call."""
     block = Block(0.5)
 
     def run(fn):
@@ -140,14 +143,19 @@ def test_the_reentrant_kind_is_one_graph_where_an_input_learns(backend):
         found = []
         for _ in range(3):
             x = tensor(1, 2, 3, grad=True)
-            result = fn(x)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                result = fn(x)
+            assert len([each for each in told if "use_reentrant" in str(each.message)]) == (
+                not kind
+            )
             result.sum().backward()
             found += [result.detach(), x.grad, block.lin.weight.grad]
             block.zero_grad()
         return found
 
     def program(x):
-        return checkpoint(block, x, use_reentrant=True) * 2
+        return checkpoint(block, x, **kind) * 2
 
     compiled = dynfix.compile(program, backend=backend, fullgraph=True)
     for a, b in zip(run(compiled), run(program), strict=True):

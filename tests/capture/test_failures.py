@@ -3,7 +3,9 @@ eager has them, with one warning."""
 
 import datetime
 import inspect
+import random
 import sys
+import time
 import warnings
 
 import dynfix
@@ -328,3 +330,53 @@ def test_what_tracing_refuses_is_not_warned_of(recwarn):
         fn(torch.tensor([1, 2])).sum().backward()
     assert table.weight.grad.is_sparse
     assert [w for w in recwarn if "Error detected" in str(w.message)] == []
+
+
+def _asked_to_break(y):
+    dynfix.graph_break()
+    return y.relu()
+
+
+def _timed(y):
+    started = time.perf_counter()
+    return y.relu() if started else y
+
+
+def _drawn(y):
+    return y * random.uniform(0, y.sum().item())
+
+
+def _autocast(body, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return body(x @ x)
+
+
+def _mapped(body, x):
+    return torch.vmap(lambda row: body(row.sin()))(x)
+
+
+def _differentiated(body, x):
+    return torch.func.grad(lambda y: body(y * y).sum())(x)
+
+
+@pytest.mark.parametrize(
+    "around, body",
+    [
+        (_autocast, _asked_to_break),
+        (_autocast, _timed),
+        (_autocast, _drawn),
+        (_mapped, _asked_to_break),
+        (_mapped, _timed),
+        (_differentiated, _asked_to_break),
+    ],
+)
+def test_a_graph_cannot_be_cut_here(around, body):
+    """Within autocast and transforms; nothing of it is seen by the user, nothing drawn twice."""
+    compiled = dynfix.compile(lambda x: around(body, x), backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(4):
+            random.seed(seed)
+            wanted, following = around(body, X + seed), random.random()
+            random.seed(seed)
+            assert torch.equal(compiled(X + seed), wanted) and random.random() == following

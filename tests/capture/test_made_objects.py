@@ -446,3 +446,39 @@ def test_classes_made_in_the_call():
         assert (count, shared[0], one_class, k, type(type(made).k)) == (3, n, True, n, int)
         seen.append((shared, type(made)))
     assert len({id(shared) for shared, _ in seen}) == len({cls for _, cls in seen}) == 5
+
+
+def test_dicts_made_from_keys():
+    def program(x, names):
+        by_name = collections.OrderedDict.fromkeys(names, value=x + 1)
+        made = collections.defaultdict.fromkeys(names, x * 2)
+        return dict.fromkeys(names, x), by_name, made, made.default_factory
+
+    one_graph(same(lambda: program, *[(X, names) for names in ("ab", ["q", "r"], "ab")]), 2)
+
+
+class Remade(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(3, 3)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        y = self.lin(x)
+        self.lin.weight = torch.nn.Parameter(self.lin.weight.detach() * 2)
+        self.register_parameter("last", torch.nn.Parameter(y.detach()))
+        self.shared = torch.nn.Parameter(x)
+        self.seen = (self.seen + x).detach()
+        return y * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_parameters_made_in_a_call_are_a_modules(backend):
+    def make():
+        torch.manual_seed(0)
+        module = Remade()
+        return Case(fn=module, watch=lambda: module)
+
+    tolerance = None if backend == "eager" else (1e-5, 1e-6)
+    steps = [(torch.arange(3.0) + n,) for n in range(4)]
+    one_graph(same(make, *steps, backend=backend, tolerance=tolerance))

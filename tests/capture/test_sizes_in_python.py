@@ -9,7 +9,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.rewriter.capture.numbers import symbolic
-from helpers import Case, call, rows, same
+from helpers import Case, call, one_graph, rows, same
 
 F = torch.nn.functional
 
@@ -352,3 +352,13 @@ def test_builtins_answer_as_python_does():
         return x * 2, [answers(one) for one in asked]
 
     same(lambda: lambda x: body(x), *(call(rows(n)) for n in (5, 5, 7, 3)))
+
+
+def test_other_ranks_where_sizes_move():
+    def program(x):
+        return x * 2 if x.is_contiguous() else x + x.dim()
+
+    steps = [(torch.arange(n * 6.0).view(n, 2, 3),) for n in (2, 3, 4)]
+    ranks = [(torch.arange(float(n)),) for n in (4, 5, 6)]
+    fn = same(lambda: program, *steps, *ranks, (torch.tensor(1.0),), *steps)
+    one_graph(fn)

@@ -383,8 +383,8 @@ def _vars(rec: Recorder, *args: Any) -> Any:
 
 
 def _from_keys(cls: Any) -> Callable[..., Any]:
-    def run(rec: Recorder, iterable: Any, *value: Any) -> Any:
-        return cls.fromkeys(settle_in(list(iteration.over(rec, iterable))), *value)
+    def run(rec: Recorder, iterable: Any, /, *value: Any, **named: Any) -> Any:
+        return cls.fromkeys(settle_in(list(iteration.over(rec, iterable))), *value, **named)
 
     return run
 
@@ -453,6 +453,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.vars: _vars,
     dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
+    collections.defaultdict.fromkeys: _from_keys(collections.defaultdict),
     tuple.__new__: _new_tuple,
     **{
         kind.__new__: _new_value(kind.__new__)

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from ....runtime.replay.steps import CALL_INPUT
 from ... import catalogue
+from ...capture.effects import Effect
 from ...capture.nested import tensors_in
 from ...capture.trace import Recorder
 from ...capture.values import Value
@@ -20,9 +21,15 @@ def takes(function: Any) -> bool:
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The recorded call is checkpointed for real; its function runs rewritten. Where the reentrant
-    kind gives the same gradients as the other, it is taken for that."""
-    reentrant = kwargs.get("use_reentrant") is True and set(kwargs) <= _PLAIN
+    kind, which is meant where none is named, gives the same gradients as the other, it is taken for
+    that."""
+    named = kwargs.get("use_reentrant")
+    reentrant = (named is True or named is None) and set(kwargs) <= _PLAIN
     if reentrant and torch.is_grad_enabled() and any(map(_learns, args)):
+        if named is None:
+            rec.effects.append(Effect(_warn, ()))
+            with rec.paused():
+                _warn()
         kwargs = {**kwargs, "use_reentrant": False}
     if kwargs.get("use_reentrant") is not False or "context_fn" in kwargs or "debug" in kwargs:
         rec.stop(catalogue.UNSUPPORTED, "checkpoint() of this kind: context_fn, debug, reentrant")
@@ -52,6 +59,13 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if _changes(rec) != done and any(map(_learns, tensors_in(result))):
         rec.stop(catalogue.UNSUPPORTED, "a checkpoint() that changes what its second run finds")
     return _checked(rec, inputs, result) if reentrant else result
+
+
+def _warn() -> None:
+    """What torch says where no kind is named, in its own words."""
+    with torch.enable_grad():
+        leaf = torch.zeros((), requires_grad=True)
+        checkpoint(torch.Tensor.clone, leaf, preserve_rng_state=False)
 
 
 def _changes(rec: Recorder) -> tuple[int, set[Value]]:

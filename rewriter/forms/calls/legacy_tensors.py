@@ -5,6 +5,11 @@ from typing import Any
 
 import torch
 
+try:
+    import numpy as np
+except ImportError:  # torch does without
+    np = None  # type: ignore[assignment]
+
 from ... import catalogue
 from ...capture.nested import plain_in, settle_in
 from ...capture.numbers import constant_values
@@ -23,6 +28,7 @@ _DTYPES: dict[Any, torch.dtype] = {
     torch.ByteTensor: torch.uint8,
     torch.BoolTensor: torch.bool,
 }
+_NUMBERS_OF_NUMPY: tuple[type, ...] = () if np is None else (np.number, np.bool_)
 
 
 def takes(function: Any) -> bool:
@@ -58,7 +64,7 @@ def _fits(value: Any, dtype: torch.dtype) -> bool:
         return all(_fits(part, dtype) for part in value)
     if isinstance(value, float) and dtype.is_floating_point:
         return True
-    return type(value) in (int, bool, float, range)
+    return type(value) in (int, bool, float, range) or isinstance(value, _NUMBERS_OF_NUMPY)
 
 
 def _variable(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
