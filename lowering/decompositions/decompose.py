@@ -1,5 +1,6 @@
 """Which ATen operators AOTAutograd decomposes, and which reach the lowering whole."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -11,6 +12,7 @@ from torch._prims_common import (
     ELEMENTWISE_TYPE_PROMOTION_KIND,
     elementwise_dtypes,
     get_computation_dtype,
+    suggest_memory_format,
 )
 
 from . import image_gradients, losses
@@ -186,6 +188,18 @@ def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
         return decomposed(x.contiguous() if x.device.type == "cpu" else x)
 
     return forward
+
+
+def _in_order_of_eager(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's padding, with the result in the order that eager's kernels give it: the input's on
+    the CPU (torch before 2.13 looks at what it has made)."""
+
+    def padded(x: torch.Tensor, pad: Sequence[Any]) -> Any:
+        on_host = x.device.type == "cpu"
+        order = suggest_memory_format(x) if on_host else torch.contiguous_format
+        return decomposed(x, pad).contiguous(memory_format=order)
+
+    return padded
 
 
 def replace_decomposition(
@@ -437,6 +451,9 @@ def decompositions(
     chosen[aten.linalg_cross.default] = _cross
     chosen[_HUBER] = losses.in_dtype_of_input(chosen[_HUBER])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
+    for name, rank in itertools.product(("reflection_pad", "replication_pad"), (1, 2, 3)):
+        pad = getattr(aten, f"{name}{rank}d").default
+        chosen[pad] = _in_order_of_eager(chosen[pad])
     log_sigmoid = aten.log_sigmoid_forward.default
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     dropout = aten.native_dropout.default

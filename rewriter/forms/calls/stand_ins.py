@@ -6,6 +6,7 @@ its own compiler."""
 import collections.abc as abc
 import os
 import sys
+import types
 from typing import Any
 
 import torch
@@ -13,6 +14,13 @@ from torch import _higher_order_ops
 from torch.utils import _pytree as pytree
 
 _marker: Any = object()
+# Whether torch's scan gives results along the axis that it went along, as in 2.13; in 2.11 they lie
+# along the first.
+_MOVES_BACK = any(
+    "movedim" in part.co_names
+    for part in _higher_order_ops.scan.__code__.co_consts
+    if isinstance(part, types.CodeType)
+)
 _ENCODING = sys.getfilesystemencoding()
 
 
@@ -151,7 +159,7 @@ def _scan(combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = 
     ]:
         raise RuntimeError("scan() expects what is carried to keep its shapes and dtypes")
     stacked = _stacked(made[::-1] if reverse else made)
-    if dim % rows[0].dim() != 0:
+    if dim % rows[0].dim() != 0 and _MOVES_BACK:
         to = dim % rows[0].dim()
         stacked = pytree.tree_map(
             lambda each: each.movedim(0, to) if to < each.dim() else each, stacked
