@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from ...runtime.replay.containers import c_base
+
 try:
     import numpy as np
 except ImportError:
@@ -111,13 +113,8 @@ def has_structure(obj: Any) -> bool:
     maker knows."""
     if isinstance(obj, SEQUENCES + MAPPINGS + BY_VALUE + (set, frozenset)):
         return True
-    base = next(cls for cls in type(obj).__mro__ if not cls.__flags__ & _HEAP_TYPE)
+    base = c_base(type(obj))
     return base is not object and not issubclass(base, BaseException)
-
-
-# Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C code that keeps nothing a subclass
-# could not.
-_HEAP_TYPE = 1 << 9
 
 
 def slots(cls: type) -> list[str]:

@@ -27,10 +27,18 @@ class Fields:
 
 def c_base(cls: type) -> type:
     """The class written in C that keeps what is not in attributes or slots."""
-    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE or _is_of_c(base))
 
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+# Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C code that keeps nothing a subclass could
+# not; but Python 3.12 and later make so some classes that do keep something, as
+# Py_TPFLAGS_IMMUTABLETYPE.
+_HEAP_TYPE, _IMMUTABLE = 1 << 9, 1 << 8
+_CONVERTED = frozenset(("collections", "decimal", "itertools", "_io"))
+
+
+def _is_of_c(cls: type) -> bool:
+    return bool(cls.__flags__ & _IMMUTABLE) and cls.__module__ in _CONVERTED
 
 
 def slots_of(obj: Any) -> dict[str, Any]:
