@@ -48,7 +48,7 @@ template <typename T> struct Block {
       into[2 * i + 1] = Zip<n>::high(from[i], from[i + n / 2]);
     }
   }
-  // ahead: elements to the block that follows in each row, which is far from the others in memory.
+  // ahead: elements to the block that follows, whose rows are far from each other in memory.
   INLINE void transpose(T *to, int64_t to_step, const T *from, int64_t from_step, int64_t ahead) {
     V a[n], b[n];
 #pragma GCC unroll 16
@@ -75,9 +75,10 @@ INLINE void op_transpose(T *__restrict__ to, int64_t to_step, const T *__restric
 #ifdef HAS_SHUFFLE
   const int n = Block<T>::n;
   for (; r + n <= rows; r += n) {
+    const int64_t ahead = r + 2 * n <= rows ? n * from_step : columns;  // below, or at last to the right
     int64_t c = 0;
     for (; c + n <= columns; c += n)
-      Block<T>::transpose(to + c * to_step + r, to_step, from + r * from_step + c, from_step, columns);
+      Block<T>::transpose(to + c * to_step + r, to_step, from + r * from_step + c, from_step, ahead);
     for (; c < columns; ++c)
       for (int64_t k = r; k < r + n; ++k) to[c * to_step + k] = from[k * from_step + c];
   }
