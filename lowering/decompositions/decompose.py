@@ -72,6 +72,7 @@ _KEEP = (
     aten.index_add,
     aten.index_copy,
     aten.select_scatter,
+    aten.std,
     aten.upsample_bilinear2d,
     aten.upsample_bicubic2d,
     aten.grid_sampler_2d,

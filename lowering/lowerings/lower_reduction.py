@@ -160,7 +160,7 @@ def _moments(ctx: Context, x: Ref, dims: Dims, correction: Any, target: Ref, mea
     """Two passes, as precise as Welford's and vectorisable: the mean, then the squared distances
     from it, less what the mean's rounding adds (the corrected two-pass algorithm: Chan, Golub and
     LeVeque, "Algorithms for computing the sample variance", 1983)."""
-    compute = compute_dtype(x.dtype)
+    compute = mean.dtype
     count = const(dims.count, compute)
     fold(ctx, mean, dims, "sum", compute, lambda total: op("div", total, count))
     divisor = const(_degrees(dims.count, 1 if correction is None else correction), compute)
@@ -173,7 +173,8 @@ def _moments(ctx: Context, x: Ref, dims: Dims, correction: Any, target: Ref, mea
             Reduced("sum", op("mul", distance, distance), compute),
             Reduced("sum", distance, compute),
         )
-        excess = op("div", op("mul", sums, sums), count)
+        excess = op("mul", sums, op("div", sums, count))
+        excess = op("minimum", excess, const(torch.finfo(compute).max, compute))  # no inf - inf
         return op("div", op("maximum", op("sub", squares, excess), const(0, compute)), divisor)
 
     ctx.reduce(target, dims.inner, body)
@@ -188,8 +189,9 @@ def _degrees(count: Size, correction: float) -> float:
     return count - int(correction)
 
 
-def _moment_mean(ctx: Context, x: Ref, target: Ref) -> Ref:
-    return ctx.temporary(target.shape, compute_dtype(x.dtype), ctx.device_of(x))
+def _variance_dtype(ctx: Context, x: Ref) -> torch.dtype:
+    """Eager's type for variances that are asked for by themselves."""
+    return torch.float64 if ctx.device_of(x).type == "cpu" else compute_dtype(x.dtype)
 
 
 @lowers(aten.var.correction)
@@ -203,8 +205,25 @@ def _var(
     keepdim: bool = False,
 ) -> Ref:
     target = _result(ctx, node)
-    _moments(ctx, x, Dims(x, dim, keepdim), correction, target, _moment_mean(ctx, x, target))
+    mean = ctx.temporary(target.shape, _variance_dtype(ctx, x), ctx.device_of(x))
+    _moments(ctx, x, Dims(x, dim, keepdim), correction, target, mean)
     return target
+
+
+@lowers(aten.std.correction)
+def _std(
+    ctx: Context,
+    node: Any,
+    x: Ref,
+    dim: Any = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> Ref:
+    target, dtype = _result(ctx, node), _variance_dtype(ctx, x)
+    mean, variance = (ctx.temporary(target.shape, dtype, ctx.device_of(x)) for _ in range(2))
+    _moments(ctx, x, Dims(x, dim, keepdim), correction, variance, mean)
+    return ctx.fill(target, lambda at: cast(op("sqrt", variance.load(at)), target.dtype))
 
 
 @lowers(aten.var_mean.correction)
@@ -218,7 +237,7 @@ def _var_mean(
     keepdim: bool = False,
 ) -> tuple[Ref, Ref]:
     target, mean = (ctx.result(value) for value in node.meta["val"])
-    exact = _moment_mean(ctx, x, target)
+    exact = ctx.temporary(target.shape, compute_dtype(x.dtype), ctx.device_of(x))
     _moments(ctx, x, Dims(x, dim, keepdim), correction, target, exact)
     return target, ctx.fill(mean, lambda at: cast(exact.load(at), mean.dtype))
 

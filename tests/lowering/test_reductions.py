@@ -145,6 +145,18 @@ def test_variance_of_numbers_far_from_zero():
     ).abs().max() + 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1e-30, 1e19, 1e38])
+def test_variance_of_numbers_near_the_limits(dtype, scale):
+    x = (torch.rand(6, 70, dtype=torch.float64) * scale).to(dtype)
+    check(lambda x: (x.std(-1), x.std(0), x.var(-1), x.var(0, correction=0)), x, rtol=1e-2, atol=0)
+
+
+def test_norms_whose_variance_overflows():
+    x = torch.randn(4, 70) * 1e30
+    check(lambda x: torch.nn.functional.layer_norm(x, (70,)), x, rtol=1e-4, atol=1e-4)
+
+
 def test_softmax_of_extreme_rows():
     x = torch.tensor(
         [[1e30, 1, 2], [-math.inf, 0, 1], [-math.inf] * 3, [math.nan, 1, 2], [88.8, 89, 90]]
