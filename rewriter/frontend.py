@@ -11,7 +11,7 @@ from typing import Any
 from ..lowering.autograd.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
-from ..runtime.errors import GraphBreakError, RecompileError, RecompileLimitError
+from ..runtime.errors import GraphBreakError, RecompileError
 from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
@@ -34,6 +34,7 @@ from .rerecord import Attempt, Changed, Rerecordings
 from .segment_programs import Foreign, compile_segment
 from .switchover import State, Switchover, are_all
 from .thread_modes import under_modes_of_caller
+from .variants import Variants, forget_places
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
@@ -68,11 +69,11 @@ class CompiledFunction:
         self.switchovers: list[Switchover] = []
         self._stays_eager = self._called = self._in_one = False
         self._failures = 0
-        self._limit_told = False
         self.stopped_at: tuple[places.Reached, ...] | None = None  # of the last failed recording
         self.moving = Moving()
         self._rerecordings = Rerecordings(self.name)
         self._first = FirstCall(fn, options)
+        self._variants = Variants(self.name, options)
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
 
@@ -125,8 +126,9 @@ class CompiledFunction:
         """Forget every recording."""
         self._dispatcher.clear()
         self.recordings.clear()
-        self._stays_eager, self._failures, self._limit_told = False, 0, False
+        self._stays_eager, self._failures = False, 0
         self._opened = None
+        self._variants.clear()
         self.moving.clear()
         self._rerecordings.clear()
 
@@ -143,7 +145,7 @@ class CompiledFunction:
             or is_transformed()
             or (self.background is not None and not self.background.may_record())
             or (self._is_alone() and self._first.is_wasted())
-            or self._at_limit(args, kwargs)
+            or self._variants.at_limit(self._dispatcher, self.recordings, args, kwargs)
             or not _recording_lock.acquire(blocking=False)
         ):
             return self.eager(*args, **kwargs)
@@ -167,24 +169,6 @@ class CompiledFunction:
             )
         first, self._called = not self._called, True
         return stance == "eager_on_recompile" or (first and stance.endswith("eager_then_compile"))
-
-    def _at_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if len(self._dispatcher.entries) < self.options.recompile_limit:
-            return False
-        if self._limit_told and not self.options.fullgraph:
-            return True
-        self._limit_told = True
-        failures = self._dispatcher.explain_miss(args, kwargs)
-        why = "; ".join(map(str, failures[:2]))
-        ways = [each.decided_by() for each in self.recordings if isinstance(each, Recording)]
-        if ways and len(failures) < len(self._dispatcher.entries):
-            why = f"another way was taken, by {ways[-1]}"
-        times = f"{self.options.recompile_limit} times (recompile_limit)"
-        message = f"{self.name} was compiled {times}; new variants run in eager. Last: {why}"
-        if self.options.fullgraph:
-            raise RecompileLimitError(message)
-        report.warn_once("recompile_limit", message, self.name)
-        return True
 
     def _recorded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None
@@ -212,7 +196,7 @@ class CompiledFunction:
             self._failed(recorder)
         else:
             recording = self._bettered(recorder, recording, result, attempt)
-            if recording is None:
+            if recording is None or self._is_one_of_many(recorder, recording):
                 return result
         if recording is not None:
             recording.compile_times["capture"] = time.perf_counter() - start
@@ -365,6 +349,20 @@ class CompiledFunction:
             "stopped", f"{self.name} is not one graph: {site}", f"{site.file}:{site.line}"
         )
 
+    def _is_one_of_many(self, recorder: Recorder, recording: Recording) -> bool:
+        """Whether no entry is made of a recording, since ever more would follow."""
+        waits, decision = self._variants.waits(recording), self._variants.cut(recorder, recording)
+        if waits:
+            self.recordings.append(recording)
+        elif decision is not None:
+            self.recordings.append(Failed((*recorder.sites, decision.site)))
+            self.tell(decision.site)
+            self._dispatcher.clear()
+            self._stays_eager = True
+            if recorder.cuttable and self.may_be_cut:
+                self._cut(decision.reached)
+        return waits or decision is not None
+
     def open(self) -> None:
         """Run as it is from the first call on; what it calls is compiled."""
         self._depth = pieces.DEEPEST
@@ -492,3 +490,4 @@ def reset_all() -> None:
     """Forget every recording of every compiled function."""
     for compiled in list(_live):
         compiled.reset()
+    forget_places()

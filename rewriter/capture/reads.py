@@ -35,11 +35,28 @@ from .numbers import (
     scalars,
     traced_sizes,
 )
+from .places import Reached, reached_lines
 from .provenance import Provenance
 from .rewritings import raising_checks
 from .segments import SegmentBuilder
 from .stops import StoppableMode, Stopped
 from .values import FLOAT, Meta, Tracker, Value, is_plain
+
+DRAWN = "what is drawn decides again and again, so that each call is another one"
+SIZE = "a size decides that moves, so that each size is another recording"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Where Python depends on a number, of which each value is another recording."""
+
+    site: catalogue.Site
+    reached: tuple[Reached, ...]
+
+    @property
+    def at(self) -> tuple[str, int]:
+        """File and line."""
+        return self.site.file, self.site.line
 
 
 class ReadRecorder(StoppableMode):
@@ -60,6 +77,7 @@ class ReadRecorder(StoppableMode):
         self.pullbacks: dict[int, tuple[Any, Value]] = {}
         self.sizes_inside = False  # one of them read a size: it is a constant there
         self.outcomes: list[tuple[int, Recipe, Any]] = []
+        self.decisions: dict[str, Decision] = {}  # the first one of each kind
         self.scalars: list[Any] = []
         self.fed: list[Recipe] = []
         self.assumed: dict[str, int] = {}
@@ -133,6 +151,8 @@ class ReadRecorder(StoppableMode):
     ) -> Any:
         """Python depends on a value that the graph computes: later calls compare it with
         `value`."""
+        if recipe.drawn or (recipe.sizes and type(value) is int):
+            self._note_decision(DRAWN if recipe.drawn else SIZE)
         if not recipe.graph:
             self.outcomes.append((recipe.after, recipe, value))
             return value
@@ -149,6 +169,11 @@ class ReadRecorder(StoppableMode):
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))
         return value
+
+    def _note_decision(self, kind: str) -> None:
+        if kind not in self.decisions:
+            site = self.site(catalogue.UNSUPPORTED, kind)
+            self.decisions[kind] = Decision(site, reached_lines(sys._getframe(2)))
 
     def host_call(self, call: HostCall, result: Any) -> Any:
         """A call that is made anew each time, between the outcomes before and after it. Its answer,

@@ -65,8 +65,13 @@ def _recorded(name: str, entry: Any) -> Iterator[str]:
     sites = _sites(entry)
     graphs = sum(len(recording.segments) for recording in entry.recordings)
     yield f"  {name}: {len(entry.recordings)} recorded, {graphs} graphs, {len(sites)} breaks"
+    met: dict[Any, list[Any]] = {}  # a place in a loop breaks at each turn
     for site in sites:
-        yield "    " + str(site).replace("\n", "\n    ")
+        met.setdefault((site.file, site.line, site.reason.code), []).append(site)
+    for alike in met.values():
+        first, *more = str(alike[0]).splitlines()
+        times = f" ({len(alike)} times)" if len(alike) > 1 else ""
+        yield "\n    ".join([f"    {first}{times}", *more])
     for change in dict.fromkeys(c for r in entry.recordings for c in r.rewritten):
         yield f"    {change.file}:{change.line}: {change.code} rewritten"
         yield from (f"      - {line}" for line in change.before.splitlines())

@@ -16,6 +16,7 @@ import torch
 
 from . import containers
 from .containers import FILLS, Fields, by_methods
+from .host_generators import GENERATORS
 from .made_functions import Content, Dress, maker, skeleton
 
 
@@ -26,11 +27,12 @@ class CannotRebuild(Exception):
 class Recipe:
     """Base: makes one object for one later call. `after`: how many segments must have run; `graph`:
     whether it needs what they give; `sizes`: whether it is arithmetic on sizes and constants
-    alone."""
+    alone; `drawn`: whether it depends on numbers of a generator of the host."""
 
     after = 0
     graph = False
     sizes = False
+    drawn = False
 
     def make(self, env: "Env") -> Any:
         raise NotImplementedError
@@ -97,6 +99,7 @@ class Apply(Recipe):
     def __post_init__(self) -> None:
         self.after = max((part.after for part in self.arguments), default=0)
         self.graph = any(part.graph for part in self.arguments)
+        self.drawn = any(part.drawn for part in self.arguments)
         traced = [part for part in self.arguments if not isinstance(part, Const)]
         self.sizes = bool(traced) and all(part.sizes for part in traced)
 
@@ -159,6 +162,10 @@ class HostValue(Recipe):
     @property
     def after(self) -> int:  # type: ignore[override]
         return self.call.after
+
+    @property
+    def drawn(self) -> bool:  # type: ignore[override]
+        return isinstance(getattr(self.call.function, "__self__", None), GENERATORS)
 
     def make(self, env: Env) -> Any:
         return env.answers[self.call]

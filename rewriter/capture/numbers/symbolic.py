@@ -12,9 +12,11 @@ import torch
 import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 
+from ....lowering.autograd.differentiation import differentiates
 from ....lowering.fakes import PacedFakeMode, without_warnings
 from ....lowering.graphs import rnn
 from ....lowering.graphs.control_flow import Bodies, with_bodies
+from ....lowering.graphs.tensor_numbers import write_out_numbers
 from ....runtime.guard import TensorMeta
 from ....runtime.replay.recipes import Recipe
 from ....runtime.replay.steps import CALL_INPUT, HOST
@@ -129,10 +131,17 @@ class Symbols:
         self._symbols[index, dim], self._made[index, dim] = symbol, made
         return made
 
-    def _run(self, segment: Segment, fakes: list[torch.Tensor]) -> Any:
+    def _run(self, segment: Segment, fakes: list[Any]) -> Any:
         """The outputs of a segment, None for one with data-dependent shapes: what follows it stands
         for the shapes that were seen."""
-        return None if segment.eager else _Run(segment.module).run(*fakes)
+        if segment.eager:
+            return None
+        inside = differentiates(segment.module)
+        if inside:
+            pairs = zip(fakes, segment.metas, strict=True)
+            fakes = [_same_layout(fake, meta.requires_grad) for fake, meta in pairs]
+        with torch.set_grad_enabled(inside):
+            return _Run(write_out_numbers(segment.module)).run(*fakes)
 
     def _covered(self, recipe: Recipe, expected: Any) -> bool:
         """Whether the outcome is one that relations between sizes decide: they are recorded as

@@ -1,0 +1,102 @@
+"""How many recordings one function has: what is said at the limit, and where it is cut since each
+call would be one more."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..runtime import report
+from ..runtime.dispatch import Dispatcher
+from ..runtime.errors import RecompileLimitError
+from ..runtime.guard import Path, Tensor
+from ..runtime.options import Options
+from .capture.reads import DRAWN, SIZE, Decision
+from .capture.recording import Recording
+from .capture.trace import Recorder
+
+FEW_SIZES = 1  # that decide, once it is known where; at one more the function is cut there
+
+_cut_at: set[tuple[str, int]] = set()  # files and lines where a size made ever more recordings
+
+
+def forget_places() -> None:
+    """Where functions were cut is not known any more."""
+    _cut_at.clear()
+
+
+class Variants:
+    """Of one compiled function, which messages call `name`."""
+
+    def __init__(self, name: str, options: Options) -> None:
+        self._name, self._options = name, options
+        self._told = False
+        self._ways: list[list[Any]] = []  # what was drawn and decided, in calls where that is much
+        self._of_size: Decision | None = None
+        self._sizes: set[frozenset[Any]] = set()  # that moved, of recordings for them alone
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self._told = False
+        self._ways.clear()
+        self._sizes.clear()
+        self._of_size = None
+
+    def at_limit(
+        self, dispatcher: Dispatcher, recordings: list[Any], args: Any, kwargs: Any
+    ) -> bool:
+        """Whether no more may be recorded: said once. Raises RecompileLimitError under
+        `fullgraph=True`."""
+        if len(dispatcher.entries) < self._options.recompile_limit:
+            return False
+        if self._told and not self._options.fullgraph:
+            return True
+        self._told = True
+        failures = dispatcher.explain_miss(args, kwargs)
+        why = "; ".join(map(str, failures[:2]))
+        ways = [each.decided_by() for each in recordings if isinstance(each, Recording)]
+        if ways and len(failures) < len(dispatcher.entries):
+            why = f"another way was taken, by {ways[-1]}"
+        times = f"{self._options.recompile_limit} times (recompile_limit)"
+        message = f"{self._name} was compiled {times}; new variants run in eager. Last: {why}"
+        if self._options.fullgraph:
+            raise RecompileLimitError(message)
+        report.warn_once("recompile_limit", message, self._name)
+        return True
+
+    def waits(self, recording: Recording) -> bool:
+        """Whether a second call has to tell if this one's recording is worth an entry."""
+        return not self._ways and self._is_much_drawn(recording)
+
+    def cut(self, recorder: Recorder, recording: Recording) -> Decision | None:
+        """The first decision of those that would make ever more recordings: what was drawn decides
+        that often in a call that the limit would be reached, and sends calls different ways; a size
+        that moves decides (it is the number of a loop's turns), or did so in another function that
+        came there."""
+        if self._options.fullgraph:
+            return None
+        if self._is_much_drawn(recording):
+            way = [value for _, recipe, value in recording.outcomes if recipe.drawn]
+            pairs = [pair for other in self._ways for pair in zip(other, way, strict=False)]
+            self._ways.append(way)
+            if any(a != b for a, b in pairs):
+                return recorder.decisions[DRAWN]
+        of_size = self._of_size = recorder.decisions.get(SIZE) or self._of_size
+        if of_size is None:
+            return None
+        self._sizes.update(filter(None, [frozenset(_sizes(recording, recorder.moving.fixed))]))
+        if len(self._sizes) > FEW_SIZES or (SIZE in recorder.decisions and of_size.at in _cut_at):
+            _cut_at.add(of_size.at)
+            return of_size
+        return None
+
+    def _is_much_drawn(self, recording: Recording) -> bool:
+        count = sum(recipe.drawn for _, recipe, _ in recording.outcomes)
+        return not self._options.fullgraph and 2**count > self._options.recompile_limit
+
+
+def _sizes(recording: Recording, fixed: set[tuple[Path, int]]) -> Iterator[tuple[Path, int, int]]:
+    """The sizes in `fixed` that a recording is for."""
+    for guard in recording.guards:
+        if isinstance(guard.check, Tensor):
+            for dim, size in enumerate(guard.check.arg.sizes):
+                if (guard.path, dim) in fixed and size is not None:
+                    yield guard.path, dim, size
