@@ -41,6 +41,7 @@ TABLES = (
     lower_pool,
     lower_random,
 )  # imported for the lowerings that they register
+_NO_MEMORY = {torch.device("meta")}
 _VIEWS = frozenset(
     {aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default}
 )
@@ -278,16 +279,10 @@ class GraphLowering:
         return any(each.dtype not in KERNEL_DTYPES or each.is_neg() for each in tensors)
 
     def _one_device(self, node: Node) -> bool:
-        return (
-            len(
-                {
-                    leaf.device
-                    for leaf in leaves(self._examples(node))
-                    if isinstance(leaf, torch.Tensor)
-                }
-            )
-            == 1
-        )
+        """Whether all tensors are in the memory of one device; those of `meta` have none."""
+        tensors = (v for v in leaves(self._examples(node)) if isinstance(v, torch.Tensor))
+        devices = {each.device for each in tensors}
+        return len(devices) == 1 and devices.isdisjoint(_NO_MEMORY)
 
     def _extern(self, node: Node, target: Callable[..., Any]) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
