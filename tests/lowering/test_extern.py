@@ -279,16 +279,31 @@ def test_values_out_of_range_are_an_error_of_the_program(name, grad):
             call((x + 2).requires_grad_(grad))
 
 
-def test_tensors_without_memory():
-    """Those of the meta device, beside others."""
+def _made(x):
+    return torch.empty(10, 3, device="meta").sin() + 1, x * 2
 
-    def f(x):
-        made = torch.zeros(3, device="meta") + 1
-        return made, x * 2, torch.cat([x.to("meta"), made[None]])
 
-    compiled = dynfix.compile(f)
-    for k in range(3):
-        x = torch.full((2, 3), float(k))
-        for expected, got in zip(f(x), compiled(x), strict=True):
-            assert (got.device, got.shape) == (expected.device, expected.shape)
-            assert got.is_meta or torch.equal(got, expected)
+def _moved(x):
+    on_meta = x.to("meta")
+    return (on_meta @ on_meta).relu().softmax(-1), x.sum()
+
+
+def _given(x):
+    return torch.cat([x.sin() + 1, x]).sum(0), torch.zeros(x.shape, device=x.device)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("fn, device", [(_made, "cpu"), (_moved, "cpu"), (_given, "meta")])
+def test_tensors_without_memory(fn, device, grad):
+    call = dynfix.compile(fn, fullgraph=True)
+    for n in (3, 3, 4, 5):
+        x = torch.ones(n, n, device=device, requires_grad=grad)
+        for found, wanted in zip(call(x), fn(x), strict=True):
+            assert (found.device, found.shape, found.stride(), found.requires_grad) == (
+                wanted.device,
+                wanted.shape,
+                wanted.stride(),
+                wanted.requires_grad,
+            )
+            if wanted.device.type == "cpu":
+                torch.testing.assert_close(found, wanted)
