@@ -13,7 +13,7 @@ from .capture.reads import DRAWN, SIZE, Decision
 from .capture.recording import Recording
 from .capture.trace import Recorder
 
-FEW_SIZES = 1  # that decide, once it is known where; at one more the function is cut there
+FEW_SIZES = 3  # that decide, once it is known where; at one more the function is cut there
 
 _cut_at: set[tuple[str, int]] = set()  # files and lines where a size made ever more recordings
 
