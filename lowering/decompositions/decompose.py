@@ -244,16 +244,19 @@ def _bytes_whole(decomposed: Callable[..., Any], whole: Any) -> Callable[..., An
     return resized
 
 
-def _with_linear_gradient(decomposed: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's decomposition, with a gradient that stores each element once."""
+def _linear_by_weights(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition of integers; of others one by eager's weights, with a gradient that
+    stores each element once."""
 
     def resized(x: torch.Tensor, size: Any, align_corners: bool, scales: Any = None) -> Any:
+        if not x.is_floating_point():
+            return decomposed(x, size, align_corners, scales)
         made = upsample_compute_output_size(x.size(), size, scales)  # type: ignore[no-untyped-call]
-        gradient = image_gradients.linear(x, made, align_corners, scales or [None] * len(made))
-        apply = partial(
-            decomposed, output_size=size, align_corners=align_corners, scale_factors=scales
+        how: Any = made, align_corners, scales or [None] * len(made)
+        gradient = image_gradients.linear(x, *how)
+        return image_gradients.with_gradient(
+            x, lambda x: image_gradients.resized_linear(x, *how), gradient
         )
-        return image_gradients.with_gradient(x, apply, gradient)
 
     return resized
 
@@ -394,7 +397,7 @@ _HUBER: Any = aten.huber_loss.default
 replace_decomposition(_HUBER, losses.in_dtype_of_input)
 
 for _resize in (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d):
-    replace_decomposition(_resize.vec, _with_linear_gradient)
+    replace_decomposition(_resize.vec, _linear_by_weights)
 for _rank in (1, 2, 3):
     for _kind, _exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
         _resize = getattr(aten, f"{_kind}{_rank}d")

@@ -1,6 +1,6 @@
 """Gradients of resizing and padding as sums over what each element was given to, instead of stores
 to where it came from, which may meet. What they return lies in memory as the gradient they take.
-And bicubic resizing itself, one axis after the other."""
+And linear and bicubic resizing themselves."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -242,6 +242,56 @@ def resized_cubic(
     for dim in (3, 2):
         made = _cubic_axis(made, dim, output[dim - 2], steps[dim - 2], align_corners)
     return made.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
+
+
+def resized_linear(
+    x: torch.Tensor, output: Sequence[Any], align_corners: bool, scales: Any
+) -> torch.Tensor:
+    """A linear, bilinear or trilinear resizing, by eager's weights: what is infinite stays so, and
+    along an axis that is kept an element is made of itself alone."""
+    kind, rank = get_computation_dtype(x.dtype), len(output)
+    steps = _steps(x, output, align_corners, scales)
+    axes = [
+        _linear_taps(x.device, kind, size, wanted, step, align_corners)
+        for size, wanted, step in zip(x.shape[2:], output, steps, strict=True)
+    ]
+    ends = [
+        [end.reshape(-1, *(1,) * (rank - 1 - k)) for end in axis] for k, axis in enumerate(axes)
+    ]
+    parts = [
+        aten._unsafe_index(x, [None, None, *at]).to(kind) for at in product(*(e[:-1] for e in ends))
+    ]
+    for *places, share in reversed(ends):
+        if len(places) == 1:
+            parts = [part + part * share for part in parts]
+            continue
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [one * (1 - share) + two * share for one, two in pairs]
+    few = x.device.type == "cuda" and x.shape[1] < 16
+    memory = torch.contiguous_format if few else suggest_memory_format(x)
+    return parts[0].to(x.dtype).contiguous(memory_format=memory)
+
+
+def _is_kept(size: Any, wanted: Any) -> bool:
+    if isinstance(size, int) and isinstance(wanted, int):
+        return size == wanted
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which loads SymPy
+
+    return statically_known_true(size == wanted)
+
+
+def _linear_taps(
+    device: torch.device, kind: torch.dtype, size: Any, wanted: Any, step: Any, align_corners: bool
+) -> list[torch.Tensor]:
+    """For each element of the output the one or two of an axis that it is made of, and the share
+    of the second."""
+    places = torch.arange(wanted, device=device)
+    if _is_kept(size, wanted):
+        return [places, torch.zeros_like(places, dtype=kind)]
+    source = step * places.to(kind) if align_corners else step * (places.to(kind) + 0.5) - 0.5
+    source = source.clamp(min=0.0)
+    first = source.to(torch.int64)
+    return [first, (first + 1).clamp(max=size - 1), (source - first).clamp(0.0, 1.0)]
 
 
 def nearest(x: torch.Tensor, output: Sequence[int], scales: Any, exact: bool) -> Gradient | None:

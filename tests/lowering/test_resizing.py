@@ -1,5 +1,6 @@
 """Nearest neighbours, at eager's positions."""
 
+import math
 import warnings
 from functools import partial
 
@@ -172,3 +173,16 @@ def test_tangents_and_gradients_of_samples():
             call = dynfix.compile(fn)
             for _ in range(3):
                 torch.testing.assert_close(call(x), fn(x))
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("size", [(4, 7), (9, 5), (4, 5), (2, 3)])
+def test_what_is_not_finite_stays_where_eager_has_it(size, align_corners):
+    def resize(x):
+        return interpolate(x, size, mode="bilinear", align_corners=align_corners)
+
+    call = dynfix.compile(resize, dynamic=False)
+    for value in (0.0, math.inf, math.nan, -math.inf):
+        x = torch.randn(2, 3, 4, 5)
+        x[0, 0, 1, 2] = x[1, 2, 3, 4] = value
+        torch.testing.assert_close(call(x), resize(x), equal_nan=True)
