@@ -39,6 +39,7 @@ from .variants import Variants, forget_places
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
 FAILURES_KEPT = 2
+MORE_VARIANTS = 4  # times as many of a part as of a function
 
 
 class CompiledFunction:
@@ -73,7 +74,8 @@ class CompiledFunction:
         self.moving = Moving()
         self._rerecordings = Rerecordings(self.name)
         self._first = FirstCall(fn, options)
-        self._variants = Variants(self.name, options)
+        most = options.recompile_limit // (1 if family is None else MORE_VARIANTS)
+        self._variants = Variants(self.name, options, most)
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
 
@@ -378,7 +380,8 @@ class CompiledFunction:
         self, fn: Callable[..., Any], family: "pieces.Family", depth: int
     ) -> "CompiledFunction":
         """A part, or a callee. A part in a loop meets every layer: it may have more variants."""
-        options = self.options.replace(recompile_limit=4 * self.options.recompile_limit)
+        limit = MORE_VARIANTS * self.options.recompile_limit
+        options = self.options.replace(recompile_limit=limit)
         member = CompiledFunction(fn, options, family, depth)
         member.background = self.background
         return member

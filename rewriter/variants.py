@@ -9,10 +9,12 @@ from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import RecompileLimitError
 from ..runtime.guard import Path, Tensor
 from ..runtime.options import Options
-from .capture.reads import DRAWN, SIZE, Decision
+from .capture.reads import DRAWN, SIZE
 from .capture.recording import Recording
+from .capture.stops import Decision
 from .capture.trace import Recorder
 
+FEW_SHAPES = 2  # that the data decides at one place, before the function is cut there
 FEW_SIZES = 3  # that decide, once it is known where; at one more the function is cut there
 
 _cut_at: set[tuple[str, int]] = set()  # files and lines where a size made ever more recordings
@@ -24,12 +26,14 @@ def forget_places() -> None:
 
 
 class Variants:
-    """Of one compiled function, which messages call `name`."""
+    """Of one compiled function, which messages call `name`. `most_sizes`: so many of its recordings
+    may be for one size each."""
 
-    def __init__(self, name: str, options: Options) -> None:
-        self._name, self._options = name, options
+    def __init__(self, name: str, options: Options, most_sizes: int) -> None:
+        self._name, self._options, self._most_sizes = name, options, most_sizes
         self._told = False
         self._ways: list[list[Any]] = []  # what was drawn and decided, in calls where that is much
+        self._shapes: dict[Any, list[Any]] = {}  # that data decided, at each place
         self._of_size: Decision | None = None
         self._sizes: set[frozenset[Any]] = set()  # that moved, of recordings for them alone
 
@@ -37,6 +41,7 @@ class Variants:
         """Forget what was recorded."""
         self._told = False
         self._ways.clear()
+        self._shapes.clear()
         self._sizes.clear()
         self._of_size = None
 
@@ -45,7 +50,8 @@ class Variants:
     ) -> bool:
         """Whether no more may be recorded: said once. Raises RecompileLimitError under
         `fullgraph=True`."""
-        if len(dispatcher.entries) < self._options.recompile_limit:
+        count, limit = len(dispatcher.entries), self._options.recompile_limit
+        if count < limit and len(self._sizes) < self._most_sizes:
             return False
         if self._told and not self._options.fullgraph:
             return True
@@ -55,7 +61,7 @@ class Variants:
         ways = [each.decided_by() for each in recordings if isinstance(each, Recording)]
         if ways and len(failures) < len(dispatcher.entries):
             why = f"another way was taken, by {ways[-1]}"
-        times = f"{self._options.recompile_limit} times (recompile_limit)"
+        times = f"{count} times (recompile_limit)"
         message = f"{self._name} was compiled {times}; new variants run in eager. Last: {why}"
         if self._options.fullgraph:
             raise RecompileLimitError(message)
@@ -68,9 +74,9 @@ class Variants:
 
     def cut(self, recorder: Recorder, recording: Recording) -> Decision | None:
         """The first decision of those that would make ever more recordings: what was drawn decides
-        that often in a call that the limit would be reached, and sends calls different ways; a size
-        that moves decides (it is the number of a loop's turns), or did so in another function that
-        came there."""
+        that often in a call that the limit would be reached, and sends calls different ways; the
+        data gives ever other shapes; a size that moves decides (it is the number of a loop's
+        turns), or did so in another function that came there."""
         if self._options.fullgraph:
             return None
         if self._is_much_drawn(recording):
@@ -79,14 +85,24 @@ class Variants:
             self._ways.append(way)
             if any(a != b for a, b in pairs):
                 return recorder.decisions[DRAWN]
+        shaped = next(filter(self._is_many_shapes, enumerate(recorder.shaped)), None)
+        if shaped is not None:
+            return shaped[1]
+        self._sizes.update(filter(None, [frozenset(_sizes(recording, recorder.moving.fixed))]))
         of_size = self._of_size = recorder.decisions.get(SIZE) or self._of_size
         if of_size is None:
             return None
-        self._sizes.update(filter(None, [frozenset(_sizes(recording, recorder.moving.fixed))]))
         if len(self._sizes) > FEW_SIZES or (SIZE in recorder.decisions and of_size.at in _cut_at):
             _cut_at.add(of_size.at)
             return of_size
         return None
+
+    def _is_many_shapes(self, shaped: tuple[int, Decision]) -> bool:
+        number, decision = shaped
+        seen = self._shapes.setdefault((number, decision.at), [])
+        if decision.value not in seen:
+            seen.append(decision.value)
+        return len(seen) > FEW_SHAPES
 
     def _is_much_drawn(self, recording: Recording) -> bool:
         count = sum(recipe.drawn for _, recipe, _ in recording.outcomes)

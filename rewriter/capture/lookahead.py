@@ -96,7 +96,7 @@ class AheadRecorder(Recorder):
     def goes_on_cut(self, reason: Any, detail: str) -> bool:
         return False
 
-    def stop(self, reason: Any, detail: str) -> None:
+    def stop(self, reason: Any, detail: str, place: Any = None) -> None:
         if self.active:
             self.abandon()
 

@@ -35,28 +35,17 @@ from .numbers import (
     scalars,
     traced_sizes,
 )
-from .places import Reached, reached_lines
 from .provenance import Provenance
 from .rewritings import raising_checks
 from .segments import SegmentBuilder
-from .stops import StoppableMode, Stopped
+from .stops import Decision, StoppableMode, Stopped
 from .values import FLOAT, Meta, Tracker, Value, is_plain
 
 DRAWN = "what is drawn decides again and again, so that each call is another one"
 SIZE = "a size decides that moves, so that each size is another recording"
 
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """Where Python depends on a number, of which each value is another recording."""
-
-    site: catalogue.Site
-    reached: tuple[Reached, ...]
-
-    @property
-    def at(self) -> tuple[str, int]:
-        """File and line."""
-        return self.site.file, self.site.line
+SHAPE = "the data decides a shape, so that each is another recording"
+HISTORY = "a tensor with gradients is written before a value is asked for"
 
 
 class ReadRecorder(StoppableMode):
@@ -78,6 +67,8 @@ class ReadRecorder(StoppableMode):
         self.sizes_inside = False  # one of them read a size: it is a constant there
         self.outcomes: list[tuple[int, Recipe, Any]] = []
         self.decisions: dict[str, Decision] = {}  # the first one of each kind
+        self.shaped: list[Decision] = []  # by the data that operators were given
+        self.histories: dict[int, Decision] = {}  # by segment, its first write to one
         self.scalars: list[Any] = []
         self.fed: list[Recipe] = []
         self.assumed: dict[str, int] = {}
@@ -172,8 +163,7 @@ class ReadRecorder(StoppableMode):
 
     def _note_decision(self, kind: str) -> None:
         if kind not in self.decisions:
-            site = self.site(catalogue.UNSUPPORTED, kind)
-            self.decisions[kind] = Decision(site, reached_lines(sys._getframe(2)))
+            self.decisions[kind] = self.decision(kind)
 
     def host_call(self, call: HostCall, result: Any) -> Any:
         """A call that is made anew each time, between the outcomes before and after it. Its answer,

@@ -19,7 +19,9 @@ from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
 from .numbers import constant_values, scalars
 from .numbers.symbolic import Symbols, make_static
+from .reads import HISTORY
 from .segments import Segment
+from .stops import Decision
 from .trace import Recorder
 from .values import Meta, Value, storage_of
 
@@ -246,9 +248,9 @@ def _assemble(
         twins=sorted({twin for _, twin in aliases}),
         state=state,
     )
-    if _writes_histories(recorder, segments):
-        why = "a tensor with gradients is written before a value is asked for"
-        recorder.stop_if_cut(catalogue.UNSUPPORTED, why)
+    written_to = _written_history(recorder, segments)
+    if written_to is not None:
+        recorder.stop_if_cut(catalogue.UNSUPPORTED, HISTORY, written_to)
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
     symbols = (
         Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
@@ -272,11 +274,12 @@ def _assemble(
     )
 
 
-def _writes_histories(recorder: Recorder, segments: tuple[Segment, ...]) -> bool:
+def _written_history(recorder: Recorder, segments: tuple[Segment, ...]) -> Decision | None:
     """A call that may yet turn out to be another recording's must not have written to a gradient
-    history: that cannot be put back."""
+    history: that cannot be put back. Where it does so first."""
     last = max((after for after, _, _ in recorder.outcomes), default=0)
-    return any(segment.writes_history() for segment in segments[:last])
+    found = (index for index, each in enumerate(segments[:last]) if each.writes_history())
+    return next((recorder.histories[index] for index in found), None)
 
 
 def close(recorder: Recorder) -> tuple[Segment, ...]:

@@ -1,6 +1,7 @@
 """How a recording ends: places in the user's code, stops, breaks, faults of the recorder itself."""
 
 import contextlib
+import dataclasses
 import itertools
 import sys
 import traceback
@@ -22,6 +23,21 @@ from .values import Value
 class Stopped(Exception):
     """Raised inside the recorder alone: the recording has ended, the operator at hand runs
     plainly."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Where Python depends on a number, or the rest of the call on a shape, of which each value is
+    another recording."""
+
+    site: catalogue.Site
+    reached: tuple[Reached, ...]
+    value: Any = None
+
+    @property
+    def at(self) -> tuple[str, int]:
+        """File and line."""
+        return self.site.file, self.site.line
 
 
 _serials = itertools.count(1)
@@ -85,6 +101,11 @@ class StoppableMode(TorchFunctionMode):
         """Call as rewritten source does."""
         return self.rewriter.call(self, function, args, kwargs)
 
+    def decision(self, detail: str, value: Any = None) -> Decision:
+        """One where the user's code is now."""
+        site = self.site(catalogue.UNSUPPORTED, detail)
+        return Decision(site, reached_lines(sys._getframe(1)), value)
+
     # -- ends
 
     def safely(self, watched: Callable[[], Any], plain: Callable[[], Any]) -> Any:
@@ -130,25 +151,28 @@ class StoppableMode(TorchFunctionMode):
             cause = cause.__cause__
         return False
 
-    def stop(self, reason: catalogue.Reason, detail: str) -> None:
-        """End the recording; the call itself goes on in eager."""
+    def stop(self, reason: catalogue.Reason, detail: str, place: Decision | None = None) -> None:
+        """End the recording, here or for what was done at `place`; the call itself goes on in
+        eager."""
         if not self.active:
             return
         self.active = False
         if current.recorder() is self:
             current.install(None)
-        self.stopped = self.site(reason, detail)
-        self.stopped_at = reached_lines(sys._getframe(1))
+        self.stopped = self.site(reason, detail) if place is None else place.site
+        self.stopped_at = reached_lines(sys._getframe(1)) if place is None else place.reached
         self._refuse(self.stopped)
 
     def before_change(self, *owner: Any) -> None:
         """Something outside, `owner` if it is known, is about to be changed, or asked what it
         answers otherwise each time."""
 
-    def stop_if_cut(self, reason: catalogue.Reason, detail: str) -> None:
+    def stop_if_cut(
+        self, reason: catalogue.Reason, detail: str, place: Decision | None = None
+    ) -> None:
         """What cannot be recorded behind a graph break, and could be without."""
         if not self.goes_on_cut(reason, detail):
-            self.stop(reason, detail)
+            self.stop(reason, detail, place)
 
     def goes_on_cut(self, reason: catalogue.Reason, detail: str) -> bool:
         """Whether the recording goes on past what cannot be recorded behind a graph break: if

@@ -35,7 +35,7 @@ from .numbers import (
     traced_sizes,
 )
 from .provenance import Unguardable
-from .reads import ReadRecorder
+from .reads import HISTORY, SHAPE, ReadRecorder
 from .stops import Stopped
 from .values import Meta, Value, is_plain
 
@@ -298,6 +298,8 @@ class Recorder(ReadRecorder):
 
     def _shape_outcomes(self, result: Any) -> None:
         self.cut()
+        shapes = [tuple(tensor.shape) for tensor in tensors_in(result)]
+        self.shaped.append(self.decision(SHAPE, shapes))
         for tensor in tensors_in(result):
             recipe = self.value_recipe(self.value(tensor))
             shape = tuple(tensor.shape)
@@ -370,6 +372,8 @@ class Recorder(ReadRecorder):
             self.segment.written.add(tracked.value)
             if tensor.requires_grad and other.requires_grad and torch.is_grad_enabled():
                 self.segment.historied.add(tracked.value)
+                if tracked.value.home != self.segment.index:
+                    self.histories.setdefault(self.segment.index, self.decision(HISTORY))
 
     def _bind(self, result: Any, node: torch.fx.Node) -> None:
         """Track what an operator gave: a tensor, or a (nested) sequence of tensors."""

@@ -235,4 +235,5 @@ def test_packed_sequences():
             (out.sum() + hidden.sum()).backward()
             found.append((out, hidden, [p.grad for p in module.parameters()]))
         torch.testing.assert_close(found[1], found[0])
-    assert all(recording.segments for recording in recordings(compiled))
+    kept = [bool(recording.segments) for recording in recordings(compiled)]
+    assert kept == [True, True, False]  # at the third shape it is cut

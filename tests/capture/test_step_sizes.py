@@ -162,3 +162,50 @@ def test_all_such_functions_are_whole_under_fullgraph():
     for i in range(5):
         compiled(*rows(i))
     assert len(recordings(compiled)) == 5
+
+
+class Routed(nn.Module):
+    """Each expert gets the rows that its gate chooses; what it makes is added where they were."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 2)
+        self.experts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x):
+        gates = self.gate(x).softmax(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            mask = gates.argmax(-1) == i
+            if mask.any():
+                out[mask] += torch.tanh(expert(x[mask])) * gates[mask, i][:, None]
+        return out * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_shapes_that_the_data_decides_are_not_recorded_one_by_one(backend, recwarn):
+    dynfix.reset()
+    made = []
+
+    def make():
+        made.append(Routed())
+
+        def called(x):
+            made[0].zero_grad()
+            result = made[-1](x)
+            result.sum().backward()
+            return result
+
+        return called, state_of(made[0]), lambda i: (torch.randn(8, 4),)
+
+    def compiled(fn):
+        made[0] = made[-1]
+        made.append(dynfix.compile(made[-1], backend=backend))
+        return fn
+
+    want = trace_of(make, lambda fn: fn, 9)
+    made.clear()
+    assert_same(trace_of(make, compiled, 9), want)
+    assert len(recordings(made[-1])) <= 3
+    told = [str(w.message) for w in recwarn if "is not one graph" in str(w.message)]
+    assert told and all("out[mask] +=" in each or "mask = " in each for each in told)
