@@ -15,12 +15,13 @@ from .recording import Recording
 from .segments import Segment
 
 _REFUSALS = (*REFUSALS, NotImplementedError)  # "i1_backward" for bfloat16
+_NO_GRADIENT = (*REFUSALS, RuntimeError)  # also "derivative for floor_divide is not implemented"
 Place = tuple[str, str]  # an operator's name and the line that it stands in
 
 
 def learn(apart: set[Place], recording: Recording, error: Exception) -> bool:
     """Whether compiling failed of operators that no one knew of; they are added to `apart`."""
-    if not isinstance(error, _REFUSALS):
+    if not isinstance(error, _NO_GRADIENT):
         return False
     known = len(apart)
     for segment in recording.segments:
@@ -67,12 +68,21 @@ class _Probe(Interpreter):
         try:
             args, kwargs = tree_map_only(torch.Tensor, alone, self.fetch_args_kwargs_from_env(node))
             made = getattr(self, node.op)(node.target, args, kwargs)
-            outs = [each for each in tensors_in(made) if each.requires_grad]
-            if outs and leaves:
-                ones = [torch.ones_like(each) for each in outs]
-                torch.autograd.grad(outs, leaves, ones, allow_unused=True)
         except _REFUSALS:
             return True
         except Exception:  # others were no reason
+            return False
+        return self._has_no_gradient(leaves, made)
+
+    def _has_no_gradient(self, leaves: list[torch.Tensor], made: Any) -> bool:
+        outs = [each for each in tensors_in(made) if each.requires_grad]
+        if not (outs and leaves):
+            return False
+        try:
+            ones = [torch.ones_like(each) for each in outs]
+            torch.autograd.grad(outs, leaves, ones, allow_unused=True)
+        except _NO_GRADIENT:
+            return True
+        except Exception:
             return False
         return False

@@ -182,3 +182,30 @@ def test_errors_of_the_users_are_raised_at_every_call():
         with pytest.raises(IndexError):
             call(torch.randn(3), torch.tensor([1, 9]))
     assert not call._dynfix_entry._dispatcher.entries[0].stays_eager
+
+
+def _floored(x):
+    y = x.sin() * 2
+    return (y * 3).cos(), y // 2
+
+
+def _of_prims(x):
+    y = x.sin() * 2
+    return (y * 3).cos(), torch.ops.prims.exp(y)
+
+
+def _scattered(x):
+    y = x.sin().scatter(1, torch.zeros(1, 1, dtype=torch.int64), x * 2)  # more than the places
+    return x.cos() * 2, y * 2
+
+
+@pytest.mark.parametrize("program", [_floored, _of_prims, _scattered])
+def test_what_has_no_gradient_fails_where_that_is_asked_for(program):
+    steps = [(torch.randn(3, 3).requires_grad_(),) for _ in range(3)]
+    fn = same(lambda: program, *steps, backend="native", tolerance=(1e-5, 1e-6))
+    assert sum(entry.hits for entry in fn._dynfix_entry._dispatcher.entries) > 0
+    x = torch.randn(3, 3).requires_grad_()
+    found, expected = (torch.autograd.grad(f(x)[0].sum(), x)[0] for f in (fn, program))
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(RuntimeError, match=r"not implemented|no autograd formula|invalid gradient"):
+        torch.autograd.grad(fn(x)[1].sum(), x)
