@@ -246,7 +246,7 @@ def resized_cubic(
 
 def resized_linear(
     x: torch.Tensor, output: Sequence[Any], align_corners: bool, scales: Any
-) -> torch.Tensor:
+) -> Any:
     """A linear, bilinear or trilinear resizing, by eager's weights: what is infinite stays so, and
     along an axis that is kept an element is made of itself alone."""
     kind, rank = get_computation_dtype(x.dtype), len(output)
