@@ -244,9 +244,7 @@ def resized_cubic(
     return made.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
 
 
-def resized_linear(
-    x: torch.Tensor, output: Sequence[Any], align_corners: bool, scales: Any
-) -> Any:
+def resized_linear(x: torch.Tensor, output: Sequence[Any], align_corners: bool, scales: Any) -> Any:
     """A linear, bilinear or trilinear resizing, by eager's weights: what is infinite stays so, and
     along an axis that is kept an element is made of itself alone."""
     kind, rank = get_computation_dtype(x.dtype), len(output)

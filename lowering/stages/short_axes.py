@@ -23,15 +23,17 @@ from ..ir import (
     Store,
     Value,
     has_positions,
+    indirect_values,
 )
 from ..lowerings.value_builders import const, op
 from ..poly import hint, is_known
 from ..sizes import Atom, Axis, Index
 from ..unit import Unit
-from .axes import LEAST_VECTOR, divisor_of, split_axis
+from .axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
 from .few_rows import KINDS
 from .inline import cost
 
+_ROW = 8  # elements that are worth a vector of their own
 FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
 COSTLY = 12
 MOST_VALUES = 256  # of what is written out
@@ -194,6 +196,8 @@ def without_short_axes(group: Group) -> Group:
     space = nests[0].space
     if not space or hint(space[-1]) < LEAST_VECTOR or not all(map(_pays, nests)):
         return group
+    if from_space and any(map(_is_picked_in_rows, nests)):
+        return group
     if from_space:  # a local value is one for each point: all nests at one, then at the next
         points = [[point] for point in _points(nests[0].axes[len(space) :])]
         made = tuple(_written_out(nest, point) for point in points for nest in nests)
@@ -232,6 +236,16 @@ def _pays(nest: Nest) -> bool:
     return plain and not nest.scatters and _is_short(nest) and not _mixes_masks(nest)
 
 
+def _is_picked_in_rows(nest: Nest) -> bool:
+    """Whether elements lie side by side along the last axis, and rows of them are picked at
+    positions that are computed: vectors along the axis before would be gathered."""
+    last, indices = nest.axes[-1], [x.index for x in (*nest.loads, *nest.stores)]
+    aside = all(sizes.coefficient(index, last) in (0, 1) for index in indices)
+    picked = [value for index in indices for value in indirect_values(index)]
+    alike = all(last not in axes_of(value) for value in picked)
+    return bool(picked) and alike and aside and hint(last.size) >= _ROW
+
+
 def _mixes_masks(nest: Nest) -> bool:
     """Whether elements are loaded under masks, for stores of 3, 5, 6 or 7 at a time: GCC 12 makes
     vectors of these that take a lane's mask for another's."""
@@ -250,7 +264,8 @@ def runs_across(group: Group) -> bool:
     the one before is not."""
     *_, before, last = 1, *group.space
     short, long = hint(last) < LEAST_VECTOR, hint(before) >= LEAST_VECTOR
-    return short and long and sum(map(cost, group.nests)) >= COSTLY
+    costly = short and long and sum(map(cost, group.nests)) >= COSTLY
+    return costly and not any(map(_is_picked_in_rows, group.nests))
 
 
 def _written_out(nest: Nest, points: Iterable[dict[Atom, Index]]) -> Nest:

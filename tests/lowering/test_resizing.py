@@ -8,6 +8,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.ir import Batch, Group
+from dynfix.lowering.targets import cpp
 from dynfix.lowering.unit import ExternCall
 from grids import grid
 from torch.nn.functional import interpolate
@@ -186,3 +187,15 @@ def test_what_is_not_finite_stays_where_eager_has_it(size, align_corners):
         x = torch.randn(2, 3, 4, 5)
         x[0, 0, 1, 2] = x[1, 2, 3, 4] = value
         torch.testing.assert_close(call(x), resize(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("channels", [3, 8, 12, 16])
+def test_vectors_run_along_channels_that_lie_side_by_side(channels, monkeypatch):
+    """Not along the axis before, at whose places elements would be gathered one by one."""
+    made = units(monkeypatch)
+    x = torch.randn(2, channels, 20, 24).to(memory_format=torch.channels_last)
+    check(lambda x: interpolate(x, scale_factor=2, mode="bilinear"), x)
+    check_gradients(lambda x: interpolate(x, (21, 47), mode="bilinear", align_corners=True), x)
+    groups = [item for unit in made for item in unit.items if isinstance(item, Group)]
+    source = "\n".join(cpp.print_kernel(group).source for group in groups)
+    assert (f"+ {channels - 1}] =" in source) == (channels < 8)
