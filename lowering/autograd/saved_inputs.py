@@ -16,7 +16,18 @@ from torch.utils.checkpoint import CheckpointPolicy
 from ..graphs.effect_tokens import inputs_of
 from ..graphs.needed_nodes import needed
 
-_CAST = torch.ops.aten._to_copy.default
+aten = torch.ops.aten
+_CAST = aten._to_copy.default
+_COMPARING = {aten.eq, aten.ne}
+# Whose results are the same bits in every loop; of views, what they are views of decides.
+_EXACT = {
+    *(aten.add, aten.sub, aten.mul, aten.div, aten.neg, aten.abs, aten.relu, aten.where),
+    *(aten.maximum, aten.minimum, aten.clamp, aten.clamp_min, aten.clamp_max, aten.sqrt),
+    *(aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.logical_not, aten._to_copy),
+    *(aten.view, aten.expand, aten.unsqueeze, aten.squeeze, aten.permute, aten.transpose, aten.t),
+    *(aten.slice, aten.select, aten.clone, aten.detach, aten.alias, aten.full, aten.scalar_tensor),
+    *(aten.amax, aten.amin, aten.max, aten.min, aten.argmax, aten.argmin),
+}
 
 
 def keep_results(
@@ -42,6 +53,21 @@ def keep_results(
         for user in users:
             user.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
     return frozenset(small)
+
+
+def keep_compared(joint: GraphModule) -> None:
+    """Forbid the partitioner to compute again what is compared for equality, as gradients of
+    extrema do with what these were found in: another loop's vectors may give other last bits, and
+    then nothing is equal."""
+    exact = dict[Node, bool]()
+    for node in joint.graph.nodes:
+        target = getattr(node.target, "overloadpacket", None)
+        made = node.op == "call_function" and target not in _EXACT
+        exact[node] = not made and all(exact[each] for each in node.all_input_nodes)
+        if target in _COMPARING:
+            for each in map(viewed, node.all_input_nodes):
+                if not exact[each]:
+                    each.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
 
 
 def with_copies(forward: GraphModule, returned: int, small: frozenset[str]) -> None:

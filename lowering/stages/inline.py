@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from math import prod
 
+import torch
+
 from .. import sizes
 from ..ir import (
     Buffer,
@@ -38,6 +40,8 @@ TWICE = 40  # and one that costs no more, in two nests
 OFTEN = 2  # times that it may be computed by what has been inlined into one nest
 MOST_VALUES = 160  # of one nest: keeps compile time and registers in bounds
 MOST_LOADS = 14
+LIBRARY = 16  # cost from which an operation is a function of a library
+OWN = frozenset({"exp", "exp2", "erf", "sigmoid", "lgamma"})  # made of others, in float32
 
 
 def inline(unit: Unit) -> Unit:
@@ -47,7 +51,7 @@ def inline(unit: Unit) -> Unit:
         store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores
     )
     kept = pinned | {buffer for buffer, count in writers.items() if count > 1}
-    readers, narrowed = _final_readers(unit, kept), _narrowed(unit)
+    readers, narrowed, compared = _final_readers(unit, kept), _narrowed(unit), _compared(unit)
     available: dict[Buffer, Nest] = {}
     items: list[Item] = []
     for item in unit.items:
@@ -57,7 +61,9 @@ def inline(unit: Unit) -> Unit:
         nest = _inline_into(item, available, items)
         buffer = nest.stores[0].buffer
         moves = buffer in narrowed and _is_value(nest)
-        if buffer not in kept and (moves or _inlinable(nest, readers.get(buffer, {}))):
+        once = buffer in compared and any(map(_varies, nest.values))
+        own = readers.get(buffer, {})
+        if buffer not in kept and not once and (moves or _inlinable(nest, own)):
             available[buffer] = nest
         else:
             items.append(nest)
@@ -107,6 +113,31 @@ def _narrowed(unit: Unit) -> set[Buffer]:
                 and load.dtype.itemsize >= store.buffer.dtype.itemsize
             }
     return found
+
+
+def _compared(unit: Unit) -> set[Buffer]:
+    """Buffers that several nests read, of which one asks whether elements are equal to others, as
+    gradients of extrema do: to what the others found in them."""
+    nests = [item for item in unit.items if isinstance(item, Nest)]
+    direct = Counter(buffer for nest in nests for buffer in nest.reads)
+    sides = (
+        side
+        for nest in nests
+        for value in nest.values
+        if isinstance(value, Op) and value.name in ("eq", "ne")
+        for side in value.args
+        if side.dtype.is_floating_point
+    )
+    loads = {leaf.buffer for side in sides for leaf in side.leaves if isinstance(leaf, Load)}
+    return {buffer for buffer in loads if direct[buffer] > 1}
+
+
+def _varies(value: Value) -> bool:
+    """Whether the last bits depend on the loop: functions of which a library has one for vectors
+    and one for what is left behind them."""
+    if not isinstance(value, Op) or OPS[value.name].cost < LIBRARY:
+        return False
+    return value.dtype == torch.float64 or value.name not in OWN
 
 
 def _is_value(nest: Nest) -> bool:

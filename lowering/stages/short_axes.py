@@ -36,6 +36,7 @@ from .inline import cost
 _ROW = 8  # elements that are worth a vector of their own
 FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
 COSTLY = 12
+INTERLEAVED = (1, 2, 3, 4, 8)  # elements of rows that GCC loads for vectors across the rows
 MOST_VALUES = 256  # of what is written out
 MOST_BEFORE = 4 * MOST_VALUES  # with those that masks of its places do away with
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
@@ -88,8 +89,11 @@ def _is_short(nest: Nest) -> bool:
     """Whether the inner axes have few points, and not many values at each."""
     if not all(map(is_known, nest.inner)):
         return False
-    several = cost(nest) >= COSTLY and not _lies_in_rows(nest)
-    count, most = hint(prod(nest.inner)), SEVERAL if several else FEW
+    costly, in_rows = cost(nest) >= COSTLY, _lies_in_rows(nest)
+    count, most = hint(prod(nest.inner)), SEVERAL if costly and not in_rows else FEW
+    narrow = any(load.dtype.itemsize < 4 for load in nest.loads)
+    if (costly or narrow) and in_rows and count not in INTERLEAVED:
+        return False
     if not 0 < count <= most or count * len(nest.values) > MOST_BEFORE:
         return False
     if count * len(nest.values) <= MOST_VALUES:

@@ -43,11 +43,20 @@ def _inner_split(nest: Nest) -> Nest:
 
 def sparse_steps(nests: Sequence[Nest], axis: Axis) -> list[int]:
     """Steps along the axis between which a kernel touches several elements of a buffer, but not
-    most: GCC takes what lies between two turns of a loop for one group, and makes vectors of small
-    ones or whole ones alone, unless it does not know the step."""
+    most, or a number of them that GCC has no shuffles for: it takes what lies between two turns of
+    a loop for one group, and makes vectors of small ones or whole ones alone, unless it does not
+    know the step."""
     touched: dict[tuple[Buffer, int], set[Index]] = {}
     for access in (access for nest in nests for access in accesses(nest)):
         step = coefficient(access.index, axis)
         if is_known(step) and abs(step) > 4:
             touched.setdefault((access.buffer, step), set()).add(access.index)
-    return sorted({step for (_, step), found in touched.items() if 2 <= len(found) < abs(step) / 2})
+    # there are no vectors of single bytes that lie apart
+    narrow = {step for buffer, step in touched if buffer.dtype.itemsize < 4}
+    found = {step for (_, step), places in touched.items() if 2 <= len(places) < abs(step) / 2}
+    odd = {step for (_, step), places in touched.items() if len(places) > 1 and _is_odd(step)}
+    return sorted(found | (odd - narrow))
+
+
+def _is_odd(step: int) -> bool:
+    return abs(step) & (abs(step) - 1) != 0

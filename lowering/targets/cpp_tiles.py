@@ -28,6 +28,8 @@ VECTOR = 16  # elements
 # folds, of what takes long or does not
 STORED_ROW, COSTLY_ROW, CHEAP_ROW = 2 * VECTOR, 4 * VECTOR, 24
 COSTLY = 16  # instructions
+SHORTEST_ROW, FEWEST_ROWS = 5, 32
+SHARED = 1 << 14  # elements from which there should be blocks of rows for several threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,9 +197,10 @@ def find_row_tiles(group: Group) -> RowTiles | None:
     if len(inner) != 1 or len(nests[0].inner) != 1:
         return None
     rows, inside = nests[0].axes[len(group.space) - 1 :]
-    if not is_known(inside.size) or not SHORTEST <= inside.size <= _longest(inside, nests):
+    if not is_known(inside.size) or not SHORTEST_ROW <= inside.size <= _longest(inside, nests):
         return None
-    if hint(rows.size) < TILE or hint(prod(group.space)) < LEAST_ROWS:
+    count = hint(prod(group.space))
+    if hint(rows.size) < FEWEST_ROWS or SHARED < count * inside.size < LEAST_ROWS * inside.size:
         return None
     kinds = {x: _kind(x, rows, inside) for nest in nests for x in accesses(nest)}
     turned = [x for x, kind in kinds.items() if kind == "turned"]
