@@ -42,7 +42,12 @@ def recipe_of(value: Any) -> Recipe:
 def plain(value: Any) -> Any:
     """The exact Python number or text."""
     exact = _EXACT.get(type(value))
-    return value if exact is None else exact(value)
+    if exact is None:
+        return value
+    if type(value) is TracedFloat and float.__ne__(value, value):
+        # containers find a NaN by identity
+        return vars(value).setdefault("plain", float.__float__(value))
+    return exact(value)
 
 
 def size_form(value: Any) -> Any:
