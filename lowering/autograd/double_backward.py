@@ -34,10 +34,9 @@ KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it 
 class Differentiable:
     """A compiled segment with a second derivative. `module`: its torch-level graph; `metas`: its
     inputs; `random`: whether it draws random numbers; `kept_under`: the key under which its program
-    is kept, if it is; `made`: how eager made its results; `uncounted`: inputs whose
-    versions are to stay as they are. `when_seen` is called once a gradient is
-    asked to be differentiable. `writes`, the positions of the inputs that it writes, is known
-    after the first call."""
+    is kept, if it is; `made`: how eager made its results; `uncounted`: inputs whose versions stay
+    as they are. `when_seen` is called once a gradient is asked to be differentiable. `writes`, the
+    positions of the inputs that it writes, is known after the first call."""
 
     when_seen: Callable[[], None] | None = None
 
@@ -104,9 +103,7 @@ class Differentiable:
             results = uncounted_writes.called(self.program, tensors, self._uncounted)
         else:
             results = self.program(*tensors)
-        if self.made and torch.is_grad_enabled():
-            return as_in_eager(results, self.made)
-        return results
+        return as_in_eager(results, self.made) if torch.is_grad_enabled() else results
 
     def _make_native(self, cls: Any, tensors: Sequence[Any]) -> None:
         """Have later calls made natively, if that part is there."""

@@ -37,7 +37,8 @@ def _namedtuple(*args: Any, **kwargs: Any) -> Any:
 
 
 def _typed_tuple(*args: Any, **kwargs: Any) -> Any:
-    made: Any = typing.NamedTuple(*args, **kwargs)
+    make: Any = typing.NamedTuple
+    made = make(*args, **kwargs)
     made.__module__ = _module()
     return made
 

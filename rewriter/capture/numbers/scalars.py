@@ -44,10 +44,9 @@ def plain(value: Any) -> Any:
     exact = _EXACT.get(type(value))
     if exact is None:
         return value
-    if type(value) is TracedFloat and float.__ne__(value, value):
-        # containers find a NaN by identity
-        return vars(value).setdefault("plain", float.__float__(value))
-    return exact(value)
+    made = exact(value)
+    # containers find a NaN by identity
+    return made if made == made else vars(value).setdefault("plain", made)
 
 
 def size_form(value: Any) -> Any:
