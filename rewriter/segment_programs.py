@@ -61,7 +61,7 @@ def compile_segment(
     if plain:
         return Foreign(program)
     key = kept.key if kept is not None else None
-    parts = segment.module, segment.metas, segment.random, key, segment.made
+    parts = segment.module, segment.metas, segment.random, key, segment.made, segment.uncounted
     program = Differentiable(program, *parts)
     return program if by_aot else Foreign(program)
 

@@ -34,9 +34,9 @@ KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it 
 class Differentiable:
     """A compiled segment with a second derivative. `module`: its torch-level graph; `metas`: its
     inputs; `random`: whether it draws random numbers; `kept_under`: the key under which its program
-    is kept, if it is; `made`: how eager made its results. `when_seen` is called once a gradient is
-    asked to be differentiable. `writes`, the positions of the inputs that it writes, is known
-    after the first call."""
+    is kept, if it is; `made`: how eager made its results; `uncounted`: inputs whose versions stay
+    as they are. `when_seen` is called once a gradient is asked to be differentiable. `writes`, the
+    positions of the inputs that it writes, is known after the first call."""
 
     when_seen: Callable[[], None] | None = None
 
@@ -48,11 +48,12 @@ class Differentiable:
         random: bool,
         kept_under: str | None = None,
         made: Sequence[Made] = (),
+        uncounted: Sequence[int] = (),
     ) -> None:
         self.program, self.module, self.metas, self.random = program, module, metas, random
         self.kept_under, self.made = kept_under, made
         self.writes: tuple[int, ...] | None = None
-        self._uncounted = uncounted_writes.uncounted(module)
+        self._uncounted = tuple({*uncounted_writes.uncounted(module), *uncounted})
         idle: frozenset[int] = getattr(program, "idle", frozenset())
         self.read = frozenset(range(len(metas))) - idle
         self.copied: frozenset[int] = _NONE
@@ -102,9 +103,7 @@ class Differentiable:
             results = uncounted_writes.called(self.program, tensors, self._uncounted)
         else:
             results = self.program(*tensors)
-        if self.made and torch.is_grad_enabled():
-            return as_in_eager(results, self.made)
-        return results
+        return as_in_eager(results, self.made) if torch.is_grad_enabled() else results
 
     def _make_native(self, cls: Any, tensors: Sequence[Any]) -> None:
         """Have later calls made natively, if that part is there."""

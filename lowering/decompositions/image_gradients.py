@@ -256,7 +256,7 @@ def resized_linear(x: torch.Tensor, output: Sequence[Any], align_corners: bool, 
     ends = [
         [end.reshape(-1, *(1,) * (rank - 1 - k)) for end in axis] for k, axis in enumerate(axes)
     ]
-    parts = [
+    parts: list[torch.Tensor] = [
         aten._unsafe_index(x, [None, None, *at]).to(kind) for at in product(*(e[:-1] for e in ends))
     ]
     for *places, share in reversed(ends):
@@ -275,7 +275,7 @@ def _is_kept(size: Any, wanted: Any) -> bool:
         return size == wanted
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # which loads SymPy
 
-    return statically_known_true(size == wanted)
+    return bool(statically_known_true(size == wanted))
 
 
 def _linear_taps(

@@ -24,7 +24,8 @@ def _node_name(target: str) -> str:
 @dataclasses.dataclass(eq=False)
 class Segment:
     """A finished piece: its graph, where its inputs come from, how they look. `eager`: never
-    compiled (data-dependent shape). `made`: how its results were made in eager."""
+    compiled (data-dependent shape). `made`: how its results were made in eager; `uncounted`: of
+    `writes`, those that eager's versions do not tell of."""
 
     module: torch.fx.GraphModule
     feeds: tuple[Feed, ...]
@@ -36,6 +37,7 @@ class Segment:
     histories: tuple[int, ...] = ()
     open: bool = False  # sizes that only the data of a call decides are inside
     made: tuple[Made, ...] = ()
+    uncounted: tuple[int, ...] = ()
 
     def writes_history(self) -> bool:
         """Whether a write of an input is part of its gradient history, and so of that of its base
@@ -150,6 +152,7 @@ class SegmentBuilder:
             tuple(i for i, (value, _) in enumerate(self._imports) if value in self.historied),
             self.open,
             self._made(),
+            tuple(i for i in writes if not self._imports[i][0].counted),
         )
 
     def _made(self) -> tuple[Made, ...]:

@@ -19,7 +19,7 @@ class Value:
     its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
     met, before any later write. `fresh`: an operator made it, and its memory; `base`: the value
     whose memory it has, if that is another one and known; `is_view`, `is_writable`: how autograd
-    takes it."""
+    takes it; `counted`: its version tells of a write."""
 
     home: int
     node: Any
@@ -29,6 +29,7 @@ class Value:
     base: "Value | None" = None
     is_view: bool = False
     is_writable: bool = True
+    counted: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,8 +248,9 @@ class Tracker:
         tracked = self._tracked[tensor]
         written = tracked.version != writes_of(tensor)
         for other in self.sharing(tensor) if written else (tensor,):
-            entry = self._tracked[other]
-            entry.version, entry.grad = writes_of(other), grad_of(other)
+            entry, version = self._tracked[other], writes_of(other)
+            entry.value.counted |= entry.version != version
+            entry.version, entry.grad = version, grad_of(other)
         return written
 
     def forget(self) -> None:

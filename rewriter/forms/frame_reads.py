@@ -2,9 +2,12 @@
 of this package between."""
 
 import collections
+import dataclasses
+import enum
 import inspect
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +36,19 @@ def _namedtuple(*args: Any, **kwargs: Any) -> Any:
     return collections.namedtuple(*args, **{"module": _module(), **kwargs})
 
 
+def _typed_tuple(*args: Any, **kwargs: Any) -> Any:
+    make: Any = typing.NamedTuple
+    made = make(*args, **kwargs)
+    made.__module__ = _module()
+    return made
+
+
+def _dataclass(*args: Any, **kwargs: Any) -> Any:
+    if sys.version_info >= (3, 12):
+        kwargs = {"module": _module(), **kwargs}
+    return dataclasses.make_dataclass(*args, **kwargs)
+
+
 def new_class(name: str, bases: Any, table: Any, **kwargs: Any) -> Any:
     """`type(name, bases, table)`, which takes the name of its module from the frame, too."""
     return type(name, bases, {"__module__": _module(), **table}, **kwargs)
@@ -43,15 +59,24 @@ _READERS: dict[Any, Callable[..., Any]] = {
     inspect.currentframe: _frame,
     inspect.stack: _stack,
     collections.namedtuple: _namedtuple,
+    typing.NamedTuple: _typed_tuple,
+    dataclasses.make_dataclass: _dataclass,
 }
 
 
 def takes(function: Any) -> bool:
     plain = isinstance(function, types.BuiltinFunctionType | types.FunctionType)
-    return plain and function in _READERS
+    return (plain and function in _READERS) or _makes_enumerations(function)
+
+
+def _makes_enumerations(function: Any) -> bool:
+    """An enumeration without members, a call of which is another one."""
+    return isinstance(function, enum.EnumMeta) and not function.__members__
 
 
 def read(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if _makes_enumerations(function):
+        return function(*args, **{"module": _module(), **kwargs})
     return _READERS[function](*args, **kwargs)
 
 

@@ -4,6 +4,7 @@ the recording."""
 import enum
 import functools
 import itertools
+import operator
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -47,6 +48,24 @@ def over(rec: Recorder, iterable: Any) -> Any:
         return moving
     items.guard_structure(rec, iterable)
     return iterable
+
+
+def over_whole(rec: Recorder, iterable: Any) -> Any:
+    """The same for `list` and its like, which ask a user's object how long it is once they have
+    begun on it."""
+    taken = over(rec, iterable)
+    if isinstance(iterable, torch.Tensor):
+        return taken
+    for name, function in (("__len__", len), ("__length_hint__", operator.length_hint)):
+        method = python_method(rec, iterable, name)
+        if method is None:
+            continue
+        try:
+            c_calls.given(rec, function, iterable, name, rec.call(method, (iterable,), {}))
+        except TypeError:
+            continue  # no answer
+        break
+    return taken
 
 
 def is_enumeration(obj: Any) -> bool:

@@ -115,3 +115,23 @@ def test_as_in_eager(function, backend):
         assert (found is ours.one.weight) == (expected is eager.one.weight)
         same = [memory(r) == memory(m.one.weight) for r, m in ((expected, eager), (found, ours))]
         assert same[0] == same[1]
+
+
+def test_writes_through_data_are_not_counted():
+    def f(x, w):
+        y = x * w
+        w.data.mul_(2)
+        return y
+
+    call = dynfix.compile(f)
+    for gradients in (True, False, True, True):
+        seen = []
+        for function in (f, call):
+            x, w = (torch.full((3,), 2.0, requires_grad=gradients) for _ in range(2))
+            before, y = w._version, function(x, w)
+            if gradients:
+                y.sum().backward()
+            seen.append(
+                (w._version - before, w.tolist(), y.tolist(), gradients and x.grad.tolist())
+            )
+        assert seen[0] == seen[1]

@@ -1,10 +1,12 @@
 """Code that reads frames finds the user's, in recorded calls and after."""
 
 import collections
+import enum
 import inspect
 import io
 import sys
 import traceback
+import typing
 
 import pytest
 import torch
@@ -41,9 +43,20 @@ def _module_of_a_captured_class(x):
     return x * 2, type("Made", (), {"a": 1}).__module__
 
 
-@pytest.mark.parametrize(
-    "fn", [_own_name, _variables, _stack, _printed, _module_of_a_class, _module_of_a_captured_class]
-)
+def _modules_of_made_classes(x):
+    number = enum.IntEnum("Number", "one two")
+    fields = [("a", int)]
+    pair = typing.NamedTuple("Pair", fields)
+    return x * 2, number.__module__, pair.__module__, pair(1).a + number.two
+
+
+FUNCTIONS = [
+    *(_own_name, _variables, _stack, _printed),
+    *(_module_of_a_class, _module_of_a_captured_class, _modules_of_made_classes),
+]
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
 def test_reads_in_the_function(fn):
     same(lambda: fn, *[(X,)] * 5)
 

@@ -3,6 +3,7 @@ that C code calls, names of functions, bounds of ranges."""
 
 import abc
 import dataclasses
+import math
 import sys
 import types
 
@@ -219,6 +220,37 @@ def test_length_after_a_caught_index_error():
             return x - 1
 
     same(lambda: f, call(X, [1]), call(X, [1, 2, 3]), call(X, [1, 2]), call(X, [1, 2, 5]))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, sorted])
+@pytest.mark.parametrize("name", ["__len__", "__length_hint__"])
+@pytest.mark.parametrize("answer", [2, ValueError("none"), TypeError("none")])
+def test_lists_ask_how_long_what_they_take_is(kind, name, answer):
+    def asked(self):
+        self.asked += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    made = type("Made", (), {name: asked, "__iter__": lambda self: iter([2, 1])})
+
+    def f(x):
+        one = made()
+        one.asked = 0
+        try:
+            return kind(one), one.asked, x + 1
+        except ValueError as error:
+            return str(error), one.asked, x + 1
+
+    same(lambda: f, *[(X,)] * 4)
+
+
+def test_a_nan_is_found_by_identity():
+    def f(x):
+        value = (x.sum() * math.nan).item()
+        return len(dict.fromkeys((value, value))), value in {value}, value in [value], x + 1
+
+    same(lambda: f, *[(X,)] * 4)
 
 
 def test_recursion_limit():

@@ -42,7 +42,11 @@ def recipe_of(value: Any) -> Recipe:
 def plain(value: Any) -> Any:
     """The exact Python number or text."""
     exact = _EXACT.get(type(value))
-    return value if exact is None else exact(value)
+    if exact is None:
+        return value
+    made = exact(value)
+    # containers find a NaN by identity
+    return made if made == made else vars(value).setdefault("plain", made)
 
 
 def size_form(value: Any) -> Any:

@@ -220,11 +220,11 @@ def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
     return iter(iteration.over(rec, obj))
 
 
-def _over_all(function: Any) -> Callable[..., Any]:
+def _over_all(function: Any, over: Any = iteration.over) -> Callable[..., Any]:
     """Builtins that iterate over all their positional arguments."""
 
     def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        return function(*(iteration.over(rec, arg) for arg in args), **settle_in(kwargs))
+        return function(*(over(rec, arg) for arg in args), **settle_in(kwargs))
 
     return run
 
@@ -302,7 +302,7 @@ def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
 
 
 def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
-    values = list(iteration.over(rec, iterable))
+    values = list(iteration.over_whole(rec, iterable))
     keys = settle_in(
         [rec.call(key, (value,), {}) for value in values] if key is not None else values
     )
@@ -430,8 +430,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.abs: lambda rec, value: binaries.unary_call(rec, abs, "__abs__", value),
     builtins.iter: _iter,
     builtins.next: iteration.advance,
-    builtins.list: _over_all(list),
-    builtins.tuple: _over_all(tuple),
+    builtins.list: _over_all(list, iteration.over_whole),
+    builtins.tuple: _over_all(tuple, iteration.over_whole),
     builtins.set: _over_all(set),
     builtins.frozenset: _over_all(frozenset),
     builtins.zip: _over_all(zip),
