@@ -397,8 +397,11 @@ def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
     hook = python_method(rec, obj, "__getattr__")
     if hook is not None and hook is not torch.nn.Module.__getattr__:
         return rec.call(hook, (obj, name), {})
-    if _is_lookup(type(obj)):
-        _guard_class(rec, path, "__getattr__", on_class(type(obj), "__getattr__"))
+    hook = on_class(type(obj), "__getattr__")
+    if hook is dict.get or hook is on_class(type(obj), "__getitem__") is dict.__getitem__:
+        _guard_class(rec, path, "__getattr__", hook)  # a dict whose attributes are its items
+        if hook is dict.get:
+            return rec.call(hook.__get__(obj), (name,), {})
         return items.load(rec, obj, name)
     return _absent(rec, obj, name, path)
 
@@ -407,12 +410,6 @@ def _groups(obj: Any) -> list[str]:
     """The tables of a module."""
     groups = ("_parameters", "_buffers", "_modules")
     return [g for g in groups if isinstance(obj, torch.nn.Module) and g in obj.__dict__]
-
-
-def _is_lookup(cls: type) -> bool:
-    """A dict whose attributes are its items: `__getattr__ = dict.__getitem__`."""
-    own = on_class(cls, "__getitem__") is dict.__getitem__
-    return own and on_class(cls, "__getattr__") is dict.__getitem__
 
 
 def _absent(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:

@@ -4,6 +4,7 @@ compared ahead of the first graph, and NumPy's arrays and shapes that data decid
 import time
 
 import dynfix
+import helpers
 import numpy as np
 import pytest
 import torch
@@ -141,11 +142,18 @@ class Attributes(dict):
     __getattr__ = dict.__getitem__
 
 
-def test_a_dict_whose_attributes_are_its_items():
+class Defaults(dict):
+    __getattr__ = dict.get
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+@pytest.mark.parametrize("kind", [Attributes, Defaults])
+def test_a_dict_whose_attributes_are_its_items(kind):
     class Config(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.args = Attributes(scale=3, mode="sum")
+            self.args = kind(scale=3, mode="sum")
 
         def forward(self, x):
             return x * self.args.scale if self.args.mode == "sum" else x
@@ -154,6 +162,24 @@ def test_a_dict_whose_attributes_are_its_items():
         case.args["scale"] = 5
 
     one_graph(same(Config, call(X), call(Y), other, call(X), call(Y)))
+
+
+def test_items_that_are_absent_or_written_as_attributes():
+    def make():
+        args = Defaults(n=0)
+
+        def fn(x):
+            args.n = args["n"] + 1
+            args.last = x * args.n
+            del args.last
+            return x - args.bias if args.bias else x * args["n"], hasattr(args, "any")
+
+        return helpers.Case(fn=fn, args=args, watch=lambda: args)
+
+    def other(case):
+        case.args.bias = 2
+
+    one_graph(same(make, call(X), call(X), call(Y), other, call(X), call(X)))
 
 
 def test_packed_lengths():

@@ -1,5 +1,6 @@
 """Sizes that change, where C code and Python's own functions read them."""
 
+import bisect
 import collections
 import dataclasses
 import itertools
@@ -362,3 +363,17 @@ def test_other_ranks_where_sizes_move():
     ranks = [(torch.arange(float(n)),) for n in (4, 5, 6)]
     fn = same(lambda: program, *steps, *ranks, (torch.tensor(1.0),), *steps)
     one_graph(fn)
+
+
+def test_places_in_sorted_lists():
+    bounds = [2, 4, 8]
+
+    def program(x, n):
+        by_size = bisect.bisect_left(bounds, x.shape[0])
+        return x * bisect.bisect(bounds, n), by_size, bisect.bisect((1, 5), n, key=lambda v: v * 2)
+
+    def other(_):
+        bounds[0] = 0
+
+    steps = [(rows(n), n) for n in (2, 3, 4, 5, 8, 9)]
+    one_graph(same(lambda: program, *steps, other, *steps))

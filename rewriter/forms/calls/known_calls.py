@@ -4,6 +4,7 @@ end a recording.
 What is not listed is opaque. A result of an opaque call is never kept as a constant.
 """
 
+import bisect
 import builtins
 import copy
 import dataclasses
@@ -112,6 +113,8 @@ PURE: set[Any] = {
     dict.items,
     dict.keys,
     dict.values,
+    bisect.bisect_left,
+    bisect.bisect_right,
     id,
 }
 
