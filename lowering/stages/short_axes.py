@@ -243,7 +243,8 @@ def _pays(nest: Nest) -> bool:
 def _is_picked_in_rows(nest: Nest) -> bool:
     """Whether elements lie side by side along the last axis, and rows of them are picked at
     positions that are computed: vectors along the axis before would be gathered."""
-    last, indices = nest.axes[-1], [x.index for x in (*nest.loads, *nest.stores)]
+    last = nest.axes[-1]
+    indices = [*(x.index for x in nest.loads), *(x.index for x in nest.stores)]
     aside = all(sizes.coefficient(index, last) in (0, 1) for index in indices)
     picked = [value for index in indices for value in indirect_values(index)]
     alike = all(last not in axes_of(value) for value in picked)
