@@ -25,7 +25,7 @@ from .call_modes import autocasts, cuda_state, generators
 from .eager_history import EagerHistory, absent, savers, with_zeros
 from .native_nodes import with_node
 from .plain_calls import program_in
-from .result_views import Made, as_in_eager
+from .result_views import Made, ResultViews
 
 _NONE = frozenset[int]()
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
@@ -51,7 +51,7 @@ class Differentiable:
         uncounted: Sequence[int] = (),
     ) -> None:
         self.program, self.module, self.metas, self.random = program, module, metas, random
-        self.kept_under, self.made = kept_under, made
+        self.kept_under, self._views = kept_under, ResultViews(made)
         self.writes: tuple[int, ...] | None = None
         self._uncounted = tuple({*uncounted_writes.uncounted(module), *uncounted})
         idle: frozenset[int] = getattr(program, "idle", frozenset())
@@ -103,7 +103,8 @@ class Differentiable:
             results = uncounted_writes.called(self.program, tensors, self._uncounted)
         else:
             results = self.program(*tensors)
-        return as_in_eager(results, self.made) if torch.is_grad_enabled() else results
+        asked = self._views.asked and torch.is_grad_enabled()
+        return self._views.seen(results) if asked else results
 
     def _make_native(self, cls: Any, tensors: Sequence[Any]) -> None:
         """Have later calls made natively, if that part is there."""
@@ -114,8 +115,8 @@ class Differentiable:
             **self._node_facts,
             "written": tuple(k for k in self._node_facts["written"] if k not in self._uncounted),
             "python": self.in_python,
-            "mended": functools.partial(as_in_eager, made=self.made),
-            "shares": any(each.base is not None for each in self.made),
+            "mended": self._views.as_in_eager,
+            "shares": self._views.shares,
             "prepare": lambda tensors: Call(self, tensors),
             "hooked": tuple(self._with_gradients),
             "inputs": len(tensors),

@@ -27,24 +27,38 @@ def is_writable(view: torch.Tensor) -> bool:
     return bool(_creation(view) == _WRITABLE)
 
 
-def as_in_eager(results: Sequence[Any], made: Sequence[Made]) -> Sequence[Any]:
-    """The results without a gradient, views and tensors of their own where these are so in
-    eager; `made` has the latter first."""
-    mended: list[Any] | None = None
-    for place, is_view, base in made:
-        tensor = results[place]
-        whole = None if base is None else (mended or results)[base]
-        if tensor.requires_grad or _fits(tensor, whole):
-            continue
-        mended = mended or list(results)
-        mended[place] = _view(tensor, whole) if is_view else tensor.detach()
-    return results if mended is None else tuple(mended)
+class ResultViews:
+    """Of one program; `made`: tensors of their own first. `asked`: whether results have to be
+    looked at, which a first call without views answers. `shares`: whether some are views of
+    others."""
+
+    def __init__(self, made: Sequence[Made]) -> None:
+        self.made, self.asked = made, len(made) > 0
+        self.shares = any(one.base is not None for one in made)
+
+    def seen(self, results: Sequence[Any]) -> Sequence[Any]:
+        """The results as in eager."""
+        self.asked = self.shares or any(results[one.place]._is_view() for one in self.made)
+        return self.as_in_eager(results)
+
+    def as_in_eager(self, results: Sequence[Any]) -> Sequence[Any]:
+        """The results without a gradient, views and tensors of their own where these are so in
+        eager."""
+        mended: list[Any] | None = None
+        for place, is_view, base in self.made:
+            tensor = results[place]
+            whole = None if base is None else (mended or results)[base]
+            if tensor.requires_grad or _fits(tensor, whole):
+                continue
+            mended = mended or list(results)
+            mended[place] = _view(tensor, whole) if is_view else tensor.detach()
+        return results if mended is None else tuple(mended)
 
 
 def _fits(tensor: torch.Tensor, whole: torch.Tensor | None) -> bool:
-    if tensor._is_view():
-        return is_writable(tensor) and (whole is None or whole is tensor._base)
-    return whole is None
+    if not tensor._is_view():
+        return whole is None
+    return is_writable(tensor) and (whole is None or whole is tensor._base)
 
 
 def _view(tensor: torch.Tensor, whole: torch.Tensor | None) -> torch.Tensor:
