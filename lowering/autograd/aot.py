@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._functorch import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd import graph_capture_wrappers
+from torch._functorch._aot_autograd import graph_capture_wrappers, graph_compile
 from torch.fx import GraphModule
 
 from ...runtime.errors import LoweringError
@@ -90,6 +90,23 @@ def _form_without_overlaps(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> A
 
 
 _MemoryFormatMeta.from_tensor = staticmethod(_form_without_overlaps)
+
+
+_make_tensors_of_numbers: Any = graph_compile._apply_tensorify_python_scalars
+
+
+def _where_sizes_are_nodes(module: torch.fx.GraphModule) -> None:
+    """torch makes tensors of the floats that a graph computes of sizes; it raises where such a size
+    is no node of the graph. There they stay numbers."""
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    known = {each.node.expr for each in values if isinstance(each, torch.SymInt)}
+    floats = (each for each in values if isinstance(each, torch.SymFloat))
+    ours = getattr(_ours, "active", False)
+    if not ours or all(each.node.expr.free_symbols <= known for each in floats):
+        _make_tensors_of_numbers(module)
+
+
+graph_compile._apply_tensorify_python_scalars = _where_sizes_are_nodes
 
 
 @contextlib.contextmanager

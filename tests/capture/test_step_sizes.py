@@ -77,6 +77,35 @@ def test_one_recording_of_a_step_serves_every_size(net, optimizer, backend):
     assert len(recordings(made[0])) == 2 and not any(r.sites for r in recordings(made[0]))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mean_over_images_of_moving_number(backend):
+    """Whose gradient is divided by a float of sizes."""
+
+    def make():
+        layers = nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(4, 1, 4, 2, 1)
+        model = nn.Sequential(*layers).double()
+        optimize = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(x):
+            optimize.zero_grad()
+            loss = F.mse_loss(model(x), x)
+            loss.backward()
+            optimize.step()
+            return loss.detach()
+
+        return step, state_of(model), lambda i: (torch.randn(SIZES[i], 1, 8, 8).double(),)
+
+    made = []
+
+    def compiled(fn):
+        made.append(dynfix.compile(fn, backend=backend, fullgraph=True))
+        return made[-1]
+
+    want = trace_of(make, lambda fn: fn, len(SIZES))
+    assert_same(trace_of(make, compiled, len(SIZES)), want)
+    assert len(recordings(made[0])) == 2
+
+
 class Turns(nn.Module):
     """As many turns as there are rows; `chosen` says which of two layers each takes."""
 
