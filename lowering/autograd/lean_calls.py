@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...runtime.errors import LoweringError
 from ..sizes import contiguous_strides
 from . import missing_gradients
 from .aot_calls import RuntimeWrapper, Wrapped, post_compile
@@ -52,6 +53,7 @@ def lean(
 def lean_call(one: Wrapped) -> Callable[..., Any] | None:
     """The function for one wrapper of AOTAutograd's; None where that does what is not done here."""
     facts = one.metadata
+    _refuse_views_of_views(facts)
     if any(getattr(facts, name, 0) for name in _UNUSUAL) or facts.grad_enabled_mutation is not None:
         return None
     if one.differentiates:
@@ -70,6 +72,24 @@ def plain_writes(one: Wrapped) -> list[int] | None:
     if one.differentiates or moved or more or facts.num_intermediate_bases:
         return None
     return list(facts.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def _refuse_views_of_views(facts: Any) -> None:
+    """torch makes a result that eager detached from another result again by all that led to it from
+    the memory's owner, also where the other is a view: that fails, or gives another shape, when the
+    program has run. Without writes the call is then made again in eager. Raises LoweringError."""
+    detached = (
+        info
+        for info in facts.output_info
+        if info.output_type.name == "alias_of_intermediate_base_is_user_output"
+    )
+    of_views = (facts.output_info[info.base_idx].output_type.name for info in detached)
+    if any(kind != "non_alias" for kind in of_views) and _writes(facts):
+        raise LoweringError("a view and what is detached from it, beside a written input")
+
+
+def _writes(facts: Any) -> bool:
+    return any(info.mutates_data for info in facts.input_info)
 
 
 def _differentiable(one: Wrapped) -> Callable[..., Any] | None:

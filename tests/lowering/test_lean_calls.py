@@ -199,3 +199,23 @@ def test_results_that_share_memory_are_written_afterwards(related, which):
         for found, expected in zip(*sides, strict=True):
             torch.testing.assert_close(found, expected)
             assert found._is_view() == expected._is_view()
+
+
+@pytest.mark.parametrize("detach", [torch.detach, lambda x: x.view(x.dtype)])
+def test_a_view_beside_itself_detached_and_a_written_input(detach):
+    """What torch cannot make again once the program has run is not run: the write would be done
+    twice."""
+
+    def program(a, b, c):
+        c.mul_(2)
+        part = a.sum(1)[-1]
+        return a * b, detach(part), part
+
+    compiled = dynfix.compile(program)
+    for _ in range(4):
+        a, b = torch.randn(3, 4, requires_grad=True), torch.randn(4)
+        ours, theirs = torch.ones(5), torch.ones(5)
+        for one, two in zip(compiled(a, b, ours), program(a, b, theirs), strict=True):
+            torch.testing.assert_close(one, two)
+            assert one.requires_grad == two.requires_grad
+        assert torch.equal(ours, theirs)
