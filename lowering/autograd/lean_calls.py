@@ -85,7 +85,8 @@ def _refuse_views_of_views(facts: Any) -> None:
     )
     of_views = (facts.output_info[info.base_idx].output_type.name for info in detached)
     if any(kind != "non_alias" for kind in of_views) and _writes(facts):
-        raise LoweringError("a view and what is detached from it, beside a written input")
+        what = "a view is returned beside what is detached from it, and an input is written"
+        raise LoweringError(f"{what}: return a copy of the second (.detach().clone())")
 
 
 def _writes(facts: Any) -> bool:
