@@ -1,6 +1,7 @@
-"""CUDA graphs of programs: the kernels of a call are captured once and replayed with one launch.
+"""CUDA graphs of programs: the kernels of a call are captured once and replayed with one launch, or
+a few where there are many.
 
-A *lane* is one captured graph with the memory of its results. A result is handed out as a new
+A *lane* is one captured run with the memory of its results. A result is handed out as a new
 tensor over that memory, and a lane is replayed only when nobody holds one of its results any more;
 while somebody does, another lane is used, the last of which hands out copies. So a result that is
 kept is never overwritten, and keeping one is never an error. What a forward saves may be lent: the
@@ -15,23 +16,25 @@ follow the device's generator, whose state a replay advances as the kernels woul
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import torch
 
-from .program import FAST, Program
+from .program import FAST, Kernel, Program
 from .report import log
 
 _LANES = 3  # for one set of sizes; the last hands out copies
 _SIZES = 8  # sets of sizes that get graphs of their own
 _SMALL = 1 << 20  # bytes up to which a result that callers keep is copied at every call
 _TINY = 1 << 12  # bytes up to which every result is: a loss is kept more often than not
+_FIRST, _GROWTH = 32, 3  # kernels of a graph's first part, and how much larger each next one is
 _CAPTURES = 16  # lanes captured in all for one set of sizes before it stays as it is
 # How often an input has to be found elsewhere before it is copied into the lane: activations that a
 # forward saved move while its own lanes are chosen, and are large.
@@ -240,7 +243,7 @@ Maker = Callable[[Sequence[Any]], Any]
 
 
 class _Lane:
-    """One captured graph. copied: the inputs that have memory here; copies: how many results, the
+    """One captured run. copied: the inputs that have memory here; copies: how many results, the
     first ones, are handed out as copies if they are tiny; None: every result is."""
 
     def __init__(
@@ -261,7 +264,7 @@ class _Lane:
         ]
         self.read = itemgetter(*places, 0, 0)  # two more: a tuple, however few there are
         self.fixed = self.read(_addresses(args)) if args else ()
-        self.graph, results = _captured(program, device, given)
+        self.parts, results = _captured(program, device, given)
         self.own: dict[int, torch.Tensor] = {}
         self.same: dict[int, int] = {}  # results that are earlier ones
         self.makers = self._makers(results, [*enumerate(given)], program)
@@ -339,7 +342,8 @@ class _Lane:
         with torch.no_grad():
             for places, into in self.into:
                 _copy(into, [_dense(args[k]) for k in places])
-            self.graph.replay()
+            for part in self.parts:
+                part.replay()
             for k in writes.intersection(self.copied):
                 _dense(args[k]).copy_(_dense(self.inputs[k]))
             copies = self._copies(self.copied_results | (copied_results & self.own.keys()))
@@ -431,20 +435,60 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
 
 def _captured(
     program: Program, device: torch.device, given: Sequence[Any]
-) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
-    """The graph of one run on `given`, and its results, which nothing has computed yet. Raises
-    _NotCapturable."""
-    graph, stream = torch.cuda.CUDAGraph(), _capture_stream(device)
+) -> tuple[list[torch.cuda.CUDAGraph], list[Any]]:
+    """The graphs of one run on `given`, to be replayed one after the other, and its results, which
+    nothing has computed yet. Raises _NotCapturable."""
+    cuts = frozenset(_cuts(sum(isinstance(step, Kernel) for step in program.steps)))
+    if cuts:
+        try:
+            return _captured_in_parts(program, device, given, cuts)
+        except _NotCapturable as error:  # what begins in one part and ends in another
+            log.info("%s is not captured in parts: %s", program.name, error)
+    return _captured_in_parts(program, device, given, frozenset())
+
+
+def _captured_in_parts(
+    program: Program, device: torch.device, given: Sequence[Any], cuts: frozenset[int]
+) -> tuple[list[torch.cuda.CUDAGraph], list[Any]]:
+    parts: list[torch.cuda.CUDAGraph] = []
+    launched = itertools.count()
+
+    def begin() -> None:
+        part = torch.cuda.CUDAGraph()
+        # what other threads do meanwhile must not end the capture
+        part.capture_begin(parts[0].pool() if parts else None, "thread_local")
+        parts.append(part)
+
+    def cutting(step: Kernel) -> Callable[..., None]:
+        def launch(*args: Any) -> None:
+            if next(launched) in cuts:
+                parts[-1].capture_end()
+                begin()
+            step.launch(*args)
+
+        return launch
+
+    run, stream = program.with_launches(cutting) if cuts else program, _capture_stream(device)
     torch.cuda.synchronize(device)
     try:
         with torch.cuda.stream(stream):
-            # what other threads do meanwhile must not end the capture
-            graph.capture_begin(capture_error_mode="thread_local")
+            begin()
             try:
-                results = program(list(given))
+                results = run(list(given))
             finally:
-                graph.capture_end()
+                parts[-1].capture_end()
     except Exception as error:
         torch.cuda.synchronize(device)
         raise _NotCapturable(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
-    return graph, results
+    return parts, results
+
+
+def _cuts(kernels: int) -> Iterator[int]:
+    """Before which of a run's kernels another part begins. The host launches a graph in a time that
+    grows with its kernels (some 2 us each), and the device waits for it; so the first part is
+    small, and each later one is launched while the one before runs."""
+    size = start = _FIRST
+    while kernels - start >= _FIRST:
+        yield start
+        size *= _GROWTH
+        start += size

@@ -6,7 +6,7 @@ import linecache
 import re
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -178,7 +178,9 @@ def gpu_empty() -> Callable[[Ints, Ints, torch.dtype], torch.Tensor] | None:
 _profiler_enabled = torch._C._autograd._profiler_enabled
 
 
-def _with_name(launch: Callable[..., None], name: str) -> Callable[..., None]:
+def _named(step: Kernel) -> Callable[..., None]:
+    launch, name = step.launch, f"dynfix::{' '.join((step.name, *_lines(step.origins)))}"
+
     def named(*args: Any) -> None:
         with torch.profiler.record_function(name):
             launch(*args)
@@ -233,7 +235,6 @@ class Program:
         )
         exec(compile(self.source, file, "exec"), self.namespace)
         self._run: Callable[[list[Any]], list[Any]] = self.namespace["call"]
-        self._file = file
         self._calls_library = any(isinstance(step, Extern) for step in steps)
         self._watched: Callable[[list[Any]], list[Any]] | None = None
 
@@ -246,22 +247,19 @@ class Program:
         for name, product in self._products.items():
             self.namespace[name] = product.native(native)
 
+    def with_launches(
+        self, around: Callable[[Kernel], Callable[..., None]]
+    ) -> Callable[[list[Any]], list[Any]]:
+        """The same code with what `around` gives for each kernel in place of its launch."""
+        made = {id(step.launch): around(step) for step in self.steps if isinstance(step, Kernel)}
+        namespace = {name: made.get(id(value), value) for name, value in self.namespace.items()}
+        return FunctionType(self.namespace["call"].__code__, namespace)
+
     def _named_run(self) -> Callable[[list[Any]], list[Any]]:
         """The same code with a name around each kernel, for torch's profiler: `dynfix::` with the
         kernel's name and the user's lines that it computes."""
         if self._watched is None:
-            names: dict[int, str] = {
-                id(step.launch): f"dynfix::{' '.join((step.name, *_lines(step.origins)))}"
-                for step in self.steps
-                if isinstance(step, Kernel)
-            }
-            namespace: dict[str, Any] = {
-                name: _with_name(value, names[id(value)]) if id(value) in names else value
-                for name, value in self.namespace.items()
-            }
-            exec(compile(self.source, self._file, "exec"), namespace)
-            self._watched = namespace["call"]
-        assert self._watched is not None
+            self._watched = self.with_launches(_named)
         return self._watched
 
 
@@ -416,11 +414,11 @@ class _Writer:
         """The call, and its results bound to their names. One without a name is let go at once: it
         may be large."""
         named = (
-            [k for k, item in enumerate(results) if _named(item)]
+            [k for k, item in enumerate(results) if _has_name(item)]
             if isinstance(results, tuple)
             else []
         )
-        if not _named(results):
+        if not _has_name(results):
             self.add(call)
         elif not isinstance(results, tuple):
             self.add(f"{results} = {call}")
@@ -431,7 +429,7 @@ class _Writer:
             self.add(f"{pattern} = {call}" + "; del _" * ("_, " in pattern))
 
     def pattern(self, results: Any) -> str:
-        if isinstance(results, tuple) and _named(results):
+        if isinstance(results, tuple) and _has_name(results):
             return "(" + "".join(self.pattern(item) + ", " for item in results) + ")"
         return results if isinstance(results, str) else "_"
 
@@ -471,8 +469,8 @@ def _may_be_large(step: Alloc) -> bool:
     return prod(step.shape) * step.dtype.itemsize >= result_memory.LEAST  # type: ignore[arg-type]
 
 
-def _named(results: Any) -> bool:
-    return any(map(_named, results)) if isinstance(results, tuple) else results is not None
+def _has_name(results: Any) -> bool:
+    return any(map(_has_name, results)) if isinstance(results, tuple) else results is not None
 
 
 def _identifier(target: Any) -> str:
