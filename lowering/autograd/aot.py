@@ -22,6 +22,7 @@ from ..graphs import effect_tokens
 from .aot_calls import watched
 from .aot_parts import schemas
 from .gradient_paths import GradientPaths
+from .joint_graphs import traced_here
 from .lean_calls import lean
 from .plain_calls import Around
 from .wrappers import check_replayed, keep_saved
@@ -158,6 +159,7 @@ def joint_call(
 
     with (
         _traced_for_us(),
+        traced_here(gm),
         _unsaid_anomalies(),
         without_text(),
         effect_tokens.inside_graphs(),

@@ -1,0 +1,109 @@
+"""Joint graphs for AOTAutograd by this package's own tracer, where nothing is unusual in them."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd import graph_compile
+from torch._logging._internal import trace_log
+from torch.fx import GraphModule
+
+from ..graphs.joint_trace import joint_graph
+from .aot_parts import schemas
+
+_OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
+_UNUSUAL = (
+    "tokens",
+    "num_backward_tokens",
+    "is_rng_op_functionalized",
+    "num_graphsafe_rng_states",
+    "num_mutated_inp_runtime_indices",
+    "num_outputs_aliased",
+    "num_intermediate_bases",
+)
+
+
+class _Asked(threading.local):
+    graph: GraphModule | None = None
+
+
+_asked = _Asked()
+_their_joint_graph = graph_compile.aot_dispatch_autograd_graph
+
+
+@contextlib.contextmanager
+def traced_here(gm: GraphModule) -> Iterator[None]:
+    """Inside, this thread's AOTAutograd has the joint graph of `gm` from this package's tracer."""
+    before, _asked.graph = _asked.graph, gm
+    try:
+        yield
+    finally:
+        _asked.graph = before
+
+
+def _joint_graph(
+    flat_fn: Any, flat_args: Any, flat_args_descs: Any, aot_config: Any, *, fw_metadata: Any
+) -> Any:
+    """The joint graph, the inputs that it was made of, what these are, and None, for what it knows
+    of subclasses."""
+    found = _traced(flat_args, aot_config, fw_metadata)
+    if found is None:
+        given = flat_fn, flat_args, flat_args_descs, aot_config
+        return _their_joint_graph(*given, fw_metadata=fw_metadata)
+    fw_metadata.mutated_inp_stream_indices = []
+    tangents, kinds = fw_metadata.traced_tangents, fw_metadata.traced_tangents_descs
+    inputs = [each.detach() for each in flat_args], [each.detach() for each in tangents]
+    return found, inputs, (flat_args_descs, kinds), None
+
+
+def _traced(flat_args: Any, aot_config: Any, facts: Any) -> GraphModule | None:
+    """The joint graph of the graph at hand; None where it is left to AOTAutograd."""
+    gm, taken = _asked.graph, _taken(facts)
+    special = aot_config.pre_dispatch or aot_config.is_export or aot_config.no_tangents
+    if gm is None or taken is None or special or len(taken) != len(facts.traced_tangents):
+        return None
+    if len(gm.graph.find_nodes(op="placeholder")) != len(flat_args):  # some are merged
+        return None
+    found = joint_graph(gm, flat_args, facts.traced_tangents, taken, aot_config.decompositions)
+    if found is None or list(found[1]) != list(facts.mutated_graph_handled_indices):
+        return None
+    return found[0]
+
+
+def _taken(facts: Any) -> list[int] | None:
+    """The outputs whose gradients the backward takes; None where something is unusual."""
+    if any(getattr(facts, name, 0) for name in _UNUSUAL) or facts.grad_enabled_mutation is not None:
+        return None
+    if not all(type(meta) is schemas.PlainTensorMeta for meta in facts.subclass_tangent_meta):
+        return None
+    outputs = facts.output_info
+    if not all(info.output_type.name in _OWN for info in outputs):
+        return None
+    return [
+        k
+        for k, info in enumerate(outputs)
+        if issubclass(info.raw_type, torch.Tensor)
+        and getattr(info, "requires_grad_for_backward", info.requires_grad)
+    ]
+
+
+def _where_somebody_reads(log: Callable[..., Any], nothing: Any) -> Callable[..., Any]:
+    """The text of large graphs takes a twentieth of a compilation."""
+
+    def logged(*args: Any, **kwargs: Any) -> Any:
+        if _asked.graph is None or trace_log.handlers or _log.isEnabledFor(logging.INFO):
+            return log(*args, **kwargs)
+        return nothing
+
+    return logged
+
+
+_log = logging.getLogger("torch._functorch")
+graph_compile.aot_dispatch_autograd_graph = _joint_graph
+graph_compile._log_joint_graph = _where_somebody_reads(graph_compile._log_joint_graph, None)
+graph_compile._log_fw_bw_graphs = _where_somebody_reads(
+    graph_compile._log_fw_bw_graphs, (None, None)
+)
