@@ -22,6 +22,7 @@ from ..forms.items import delete_item, set_item
 from .moving import is_argument
 from .nested import tensors_in
 from .recording import Recording
+from .repeatable import Generators
 from .trace import Recorder
 from .values import storage_of
 
@@ -237,6 +238,7 @@ _LIBRARIES = sys.stdlib_module_names | {"numpy", "sympy", "torch", "torchgen", "
 def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
     """Inside, the call is made again without a trace."""
     writes, grad_mode = _OwnWritesOnly(recorder.abandon), torch.is_grad_enabled()
+    generators = Generators()  # what the call has changed may lead it elsewhere, and to draw
     try:
         with (
             without_warnings(),
@@ -250,3 +252,4 @@ def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
             raise Abandoned
     finally:
         recorder.put_back()
+        generators.undo(recorder)

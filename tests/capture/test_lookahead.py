@@ -158,6 +158,25 @@ def test_what_would_be_noticed_is_not_done(make):
     same(make, call(X.clone()), call(Y.clone()), call(X), call(Y), tolerance=(1e-6, 1e-6))
 
 
+class Turning(torch.nn.Module):
+    """What a call leaves leads the next one to draw."""
+
+    def __init__(self):
+        super().__init__()
+        self.draws = [False, True]
+        self.p = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        self.draws = self.draws[::-1]
+        return x * self.p + (0 if self.draws[0] else torch.rand(3))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_what_the_second_run_draws_is_not_taken_from_the_next_call(backend):
+    steps = call(X.clone()), call(Y.clone()), call(X), call(Y), call(X)
+    same(Turning, *steps, backend=backend, tolerance=(1e-6, 1e-6))
+
+
 def test_a_global_is_stored_once():
     CACHE.clear()
     same(Global, call(X))
