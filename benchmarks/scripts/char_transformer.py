@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--iters", type=int, default=130)
+parser.add_argument("--device", default="cpu")
 args = parser.parse_args()
 torch.manual_seed(1337)
 batch_size, block_size, n_embd, n_head, n_layer, dropout = 16, 64, 128, 4, 4, 0.0
@@ -22,9 +23,9 @@ train_data, val_data = data[:n], data[n:]
 def get_batch(split):
     d = train_data if split == "train" else val_data
     ix = torch.randint(len(d) - block_size, (batch_size,))
-    return torch.stack([d[i : i + block_size] for i in ix]), torch.stack(
-        [d[i + 1 : i + block_size + 1] for i in ix]
-    )
+    x = torch.stack([d[i : i + block_size] for i in ix])
+    y = torch.stack([d[i + 1 : i + block_size + 1] for i in ix])
+    return x.to(args.device), y.to(args.device)
 
 
 class CausalSelfAttention(nn.Module):
@@ -93,7 +94,7 @@ def estimate_loss():
     return out
 
 
-model = GPT()
+model = GPT().to(args.device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99))
 for it in range(args.iters):
     lr = 1e-3 * min(1.0, (it + 1) / 20)

@@ -46,11 +46,13 @@ def test(model, data, target):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.manual_seed(1)
     shapes, labels = torch.randn(10, 1, 28, 28), torch.randint(0, 10, (1408,))
     images = shapes[labels] + torch.randn(1408, 1, 28, 28)
-    model = Net()
+    images, labels = images.to(arguments.device), labels.to(arguments.device)
+    model = Net().to(arguments.device)
     optimizer = optim.Adadelta(model.parameters(), lr=1.0)
     scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
     for epoch in range(1, arguments.epochs + 1):

@@ -1,9 +1,14 @@
 """A small ResNet on CIFAR-like synthetic images."""
 
+import argparse
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+parser = argparse.ArgumentParser()
+parser.add_argument("--device", default="cpu")
+device = parser.parse_args().device
 torch.manual_seed(0)
 
 
@@ -55,7 +60,8 @@ class ResNet(nn.Module):
 x = torch.randn(1024, 3, 32, 32)
 y = torch.randint(0, 10, (1024,))
 x += 0.3 * torch.randn(10, 3, 32, 32)[y]
-net = ResNet()
+x, y = x.to(device), y.to(device)
+net = ResNet().to(device)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8)

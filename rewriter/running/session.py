@@ -41,7 +41,7 @@ class Session:
         self.left: dict[str, Any] = {}  # modules whose calls outside of their step stayed in eager
         self.thorough = False  # whatever can be compiled is, whether or not that may pay
         self.verify = 0  # calls of each graph that are made in eager as well
-        self._beginning = threading.Lock()
+        self._beginning, self._begun = threading.Lock(), False
         self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
 
@@ -90,8 +90,11 @@ class Session:
 
     def _watch_graphs(self) -> None:
         """Before the first compilation, on whichever thread: what `--verify` and `--report` have to
-        see."""
+        see, and a script's own random numbers, also on GPUs, but where an option says otherwise."""
         with self._beginning:
+            if not self._begun:
+                config: Any = public("config")
+                config.fallback_random = self._begun = True
             if self.verify:
                 verify_calls: Any = public("verify_calls")
                 verify_calls(self.verify)

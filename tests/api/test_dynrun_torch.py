@@ -235,3 +235,27 @@ def test_compiling_leaves_no_threads_of_others(script):
             layer(torch.ones(2, 4)).sum().backward()
         print([t.name for t in threading.enumerate() if not t.name.startswith("dynfix")])
     """)("--backend", "aot_eager", "--eager-calls", "1")
+
+
+@pytest.mark.gpu
+def test_random_numbers_on_a_gpu_are_pythons(script):
+    script("""
+        import torch
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(), torch.nn.Linear(64, 1)).cuda()
+        for _ in range(8):
+            loss = net(torch.rand(16, 64, device="cuda")).square().mean()
+            loss.backward()
+            print(f"{loss.item():.4f}", torch.rand(1, device="cuda").item())
+    """)("--eager-calls", "1")
+
+
+def test_kernels_are_told_to_draw_as_eager(script):
+    error, wanted = script("""
+        import dynfix, sys, torch
+        net = torch.nn.Linear(4, 4)
+        for _ in range(4):
+            net(torch.ones(4))
+        print("draws as eager:", dynfix.config.fallback_random, file=sys.stderr)
+    """)("--eager-calls", "1")
+    assert "draws as eager: True" in error and "draws as eager: False" in wanted
