@@ -11,6 +11,7 @@ import torch.nn.functional as F
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", choices=["LSTM", "Transformer"], default="LSTM")
 parser.add_argument("--epochs", type=int, default=4)
+parser.add_argument("--device", default="cpu")
 args = parser.parse_args()
 torch.manual_seed(1111)
 ntoken, width, bptt, batch_size, clip = 2200, 64, 20, 16, 0.25
@@ -30,7 +31,7 @@ def corpus(length, seed):
 
 def batchify(data, bsz):
     nbatch = data.size(0) // bsz
-    return data.narrow(0, 0, nbatch * bsz).view(bsz, -1).t().contiguous()
+    return data.narrow(0, 0, nbatch * bsz).view(bsz, -1).t().contiguous().to(args.device)
 
 
 class RNNModel(nn.Module):
@@ -83,7 +84,8 @@ class TransformerModel(nn.Transformer):
     def forward(self, src, has_mask=True):
         if has_mask:
             if self.src_mask is None or self.src_mask.size(0) != len(src):
-                self.src_mask = torch.log(torch.tril(torch.ones(len(src), len(src))))
+                mask = torch.log(torch.tril(torch.ones(len(src), len(src))))
+                self.src_mask = mask.to(src.device)
         else:
             self.src_mask = None
         src = self.pos_encoder(self.input_emb(src) * math.sqrt(width))
@@ -105,6 +107,7 @@ def get_batch(source, i):
 train_data = batchify(corpus(16 * 1220, 0), batch_size)
 val_data = batchify(corpus(10 * 205, 1), 10)
 model = TransformerModel() if args.model == "Transformer" else RNNModel()
+model = model.to(args.device)
 criterion = nn.NLLLoss()
 
 
