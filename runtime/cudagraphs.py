@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from . import guard_native
 from .program import FAST, Kernel, Program
 from .report import log
 
@@ -169,7 +170,10 @@ def _numbers(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _addresses(args: Sequence[Any]) -> list[int]:
+    native = guard_native.loaded()
     try:
+        if native is not None:
+            return native.addresses(args)  # type: ignore[no-any-return]
         return list(map(_data_ptr, args))
     except TypeError:  # numbers
         return [arg.data_ptr() if isinstance(arg, torch.Tensor) else 0 for arg in args]

@@ -413,3 +413,8 @@ def load_here() -> None:
 def wait() -> ModuleType | None:
     """The native engine, built now if need be and waited for; None if there is none here."""
     return _engine.wait()
+
+
+def loaded() -> ModuleType | None:
+    """The native engine, if it is there."""
+    return _engine.native

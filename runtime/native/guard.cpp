@@ -1,5 +1,6 @@
 // The extension module: makes Guards from the tuples that runtime/guard_native.py lays out, and says what it reads of a tensor and of the global
 // state, so that Python can check it before relying on it.
+#include "guard_inputs.h"
 #include "guard_match.h"
 
 namespace dynfix {
@@ -280,6 +281,8 @@ PyMethodDef module_methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"facts", facts, METH_O, nullptr},
     {"state", state, METH_O, nullptr},
+    {"count_objects", count_objects, METH_VARARGS, nullptr},
+    {"addresses", addresses, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

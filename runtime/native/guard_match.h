@@ -172,6 +172,7 @@ bool live_hold(Guards* self, const Seal& seal, PyObject* const* call, Values& va
 
 // As `walk`, by the seal. `broken`: a condition does not hold, so that only a walk can tell.
 PyObject* walk_sealed(Guards* self, const std::shared_ptr<Seal>& seal, PyObject* const* call, bool& broken) {
+  seal->lines.fetch();
   Ref inputs(PyList_New(self->inputs.size()));
   if (!inputs.p) return nullptr;
   PyObject_GC_UnTrack(inputs.p);  // nobody sees it while it is not filled

@@ -198,11 +198,14 @@ inline PyObject* container_item(PyObject* obj, Py_ssize_t index, PyObject* text,
   return found;
 }
 
+// Whether `base[name]` of a dict of this type is what the dict holds, if it holds the name.
+inline bool reads_as_dict(PyTypeObject* type) { return type->tp_as_mapping && type->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript; }
+
 // `base[key]`; for a key that is an exact int, `index` is its value and `text` its decimal spelling, else index is -1.
 inline PyObject* read_item(PyObject* base, PyObject* key, Py_ssize_t index, PyObject* text, StepMemo& memo) {
-  if (PyDict_CheckExact(base)) {
+  if (PyDict_Check(base) && reads_as_dict(Py_TYPE(base))) {
     if (PyObject* found = memo.own.get(base, key)) return Py_NewRef(found);
-    return PyObject_GetItem(base, key);  // raises
+    return PyDict_CheckExact(base) ? PyObject_GetItem(base, key) : nullptr;  // raises; a defaultdict would store it
   }
   if (PyDict_Check(base) && PyDict_Contains(base, key) != 1) return nullptr;  // a defaultdict would store it
   if (index >= 0) {

@@ -7,6 +7,7 @@
 // All other steps (properties, arguments that are others at each call) are read as always, after the conditions.
 #pragma once
 
+#include "guard_lines.h"
 #include "guard_walk.h"
 
 #include <unordered_map>
@@ -28,15 +29,21 @@ struct Table {
   bool whole = false;
 };
 
+// What is relied upon of a function.
+struct Parts {
+  PyObject *code, *defaults, *keywords;
+};
+
 struct Op {
   int kind;
+  int number = 0;  // an index, a length; of a TABLE or FUNCTION: which of the seal's
   PyObject* object = nullptr;
   PyTypeObject* type = nullptr;
-  PyObject* expected = nullptr;  // OBJECT: its instance dict, or null if it does not matter
-  uint64_t version = 0;          // of the type, or of the dict; 0: does not matter, or there is none
-  Py_ssize_t number = 0;         // an index, a length
-  const TensorFacts* facts = nullptr;
-  PyObject *code = nullptr, *defaults = nullptr, *keywords = nullptr;  // FUNCTION
+  union {
+    PyObject* expected = nullptr;  // OBJECT: its instance dict, or null if it does not matter
+    const TensorFacts* facts;      // FACTS
+  };
+  uint64_t version = 0;  // of the type, or of the dict; 0: does not matter, or there is none
 };
 
 // A step that is read, or a sealed one that is checked, as by a walk.
@@ -47,12 +54,14 @@ struct Live {
 
 struct Seal {
   std::vector<Op> ops;
-  std::vector<Table> tables;          // Op::number of a TABLE
+  std::vector<Table> tables;
+  std::vector<Parts> functions;
   std::vector<PyObject*> values;      // of each sealed step, borrowed; null: not sealed
   std::vector<Py_ssize_t> bases;      // sealed steps that live steps read from, or that have live checks
   std::vector<Live> live;             // in order
   std::vector<Py_ssize_t> slots;      // for each step of `bases` and `live`: the place of its value in a match; -1 for all others
   std::vector<PyObject*> owned;
+  Lines lines;                        // what a match reads
 
   ~Seal() {
     for (PyObject* one : owned) Py_DECREF(one);
@@ -68,9 +77,6 @@ bool has_plain_keys(PyObject* dict) {
     if (!PyUnicode_CheckExact(key)) return false;
   return true;
 }
-
-// Whether `base[name]` of a dict of this type is what the dict holds, if it holds the name.
-bool reads_as_dict(PyTypeObject* type) { return type->tp_as_mapping && type->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript; }
 
 // The dict that an object of a type with a plain `__dict__`, or a module, has now; borrowed, null if it was not made yet.
 PyObject* dict_of(PyObject* object) {
@@ -105,9 +111,9 @@ bool element_holds(const Op& op) {
   return op.number < PyTuple_GET_SIZE(op.object) && PyTuple_GET_ITEM(op.object, op.number) == op.expected;
 }
 
-bool function_holds(const Op& op) {
-  return Py_IS_TYPE(op.object, op.type) && PyFunction_GET_CODE(op.object) == op.code && PyFunction_GET_DEFAULTS(op.object) == op.defaults &&
-         PyFunction_GET_KW_DEFAULTS(op.object) == op.keywords;
+bool function_holds(const Op& op, const Parts& parts) {
+  return Py_IS_TYPE(op.object, op.type) && PyFunction_GET_CODE(op.object) == parts.code && PyFunction_GET_DEFAULTS(op.object) == parts.defaults &&
+         PyFunction_GET_KW_DEFAULTS(op.object) == parts.keywords;
 }
 
 bool cell_holds(const Op& op) {
@@ -128,7 +134,7 @@ bool holds(Op& op, const Seal& seal, PyObject* const* call) {
              ((op.version && dict_version(op.object) == op.version) || still_holds(op, seal.tables[op.number]));
     case SIZE: return Py_IS_TYPE(op.object, op.type) && length(op.object) == op.number;
     case ELEMENT: return element_holds(op);
-    case FUNCTION: return function_holds(op);
+    case FUNCTION: return function_holds(op, seal.functions[op.number]);
     case CELL_HOLDS: return cell_holds(op);
     case FACTS: return Py_IS_TYPE(op.object, op.type) && op.facts->match(impl_of(op.object));
   }
@@ -149,10 +155,24 @@ class Sealer {
     size_t next = seal->bases.size();
     for (const Live& live : seal->live)
       if (seal->slots[live.step] < 0) seal->slots[live.step] = next++;
+    add_lines();
     return broken ? nullptr : seal;
   }
 
  private:
+  void add_lines() {
+    Lines& lines = seal->lines;
+    for (size_t i = 0; i < self->steps.size(); i++) lines.add_object(values[i], (PyTypeObject*)known.tensor_base);
+    for (const Check& check : self->checks)
+      if (check.tensor) lines.add_facts(*check.tensor);
+    for (const Live& live : seal->live) {
+      lines.add(&self->steps[live.step], sizeof(Step));
+      lines.add(live.checks.data(), live.checks.size() * sizeof(Py_ssize_t));
+      for (Py_ssize_t check : live.checks) lines.add(&self->checks[check], sizeof(Check));
+    }
+    lines.finish();
+  }
+
   void place(Py_ssize_t i) {
     const Step& step = self->steps[i];
     bool sealed = step.restless < 2 && is_sealed(step, values[i]);
@@ -173,7 +193,7 @@ class Sealer {
   }
 
   Op& add(int kind, PyObject* object) {
-    seal->ops.push_back(Op{kind, object, Py_TYPE(object)});
+    seal->ops.push_back(Op{kind, 0, object, Py_TYPE(object)});
     return seal->ops.back();
   }
 
@@ -207,7 +227,7 @@ class Sealer {
       if (!has_plain_keys(dict)) return nullptr;
       Op& op = add(TABLE, dict);
       op.version = dict_version(dict);
-      op.number = seal->tables.size();
+      op.number = (int)seal->tables.size();
       seal->tables.emplace_back();
       found = tables.emplace(dict, op.number).first;
     }
@@ -248,7 +268,7 @@ class Sealer {
   }
 
   bool argument(int kind, Py_ssize_t index, PyObject* value) {
-    add(kind, value).number = index;
+    add(kind, value).number = (int)index;
     return true;
   }
 
@@ -294,10 +314,8 @@ class Sealer {
     else return false;
     if (field != value) return false;
     if (functions.emplace(base, 0).second) {
-      Op& op = add(FUNCTION, base);
-      op.code = code;
-      op.defaults = defaults;
-      op.keywords = keywords;
+      add(FUNCTION, base).number = (int)seal->functions.size();
+      seal->functions.push_back({code, defaults, keywords});
     }
     return true;
   }
@@ -323,8 +341,7 @@ class Sealer {
     if (PyDict_Check(base)) return reads_as_dict(Py_TYPE(base)) && watch_type(base) && watch_entry(base, step.arg, value);
     if (step.index < 0) return false;
     if (PyList_CheckExact(base) || PyTuple_CheckExact(base)) {
-      Op op{ELEMENT, base, Py_TYPE(base), value};
-      op.number = step.index;
+      Op op{ELEMENT, (int)step.index, base, Py_TYPE(base), {value}};
       return element_holds(op) && (seal->ops.push_back(op), true);
     }
     int kind = container_of(Py_TYPE(base));
@@ -335,8 +352,7 @@ class Sealer {
   }
 
   bool cell(PyObject* base, Py_ssize_t index, PyObject* value) {
-    Op op{CELL_HOLDS, base, &PyFunction_Type, value};
-    op.number = index;
+    Op op{CELL_HOLDS, (int)index, base, &PyFunction_Type, {value}};
     return cell_holds(op) && (seal->ops.push_back(op), true);
   }
 
@@ -359,7 +375,7 @@ class Sealer {
   bool size(PyObject* value, Py_ssize_t number) {
     if (!is_table(value) && !PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
     broken |= length(value) != number;
-    add(SIZE, value).number = number;
+    add(SIZE, value).number = (int)number;
     return true;
   }
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from .. import guard_native
 from .containers import FILLS, Fields, by_methods
 from .recipes import Apply, Build, Const, Input, Output, Recipe, Table, set_state
 from .steps import Redo
@@ -173,14 +174,20 @@ def same_objects(
     if not distinct:
         return one
     groups = [operator.itemgetter(*group) for group in distinct]
-    told = sorted({*chain(*distinct)})
+    told = tuple(sorted({*chain(*distinct)}))
     pick_all, most = operator.itemgetter(*told), _objects(told, aliases)
+
+    def count(inputs: list[Any]) -> int:
+        native = guard_native.loaded()
+        if native is not None:
+            return native.count_objects(inputs, told)  # type: ignore[no-any-return]
+        return len({*map(id, pick_all(inputs))})
 
     def same(inputs: list[Any]) -> bool:
         if one is not None and not one(inputs):
             return False
         # groups have most inputs in common: as a rule all are different objects
-        return len({*map(id, pick_all(inputs))}) == most or all(
+        return count(inputs) == most or all(
             len({*map(id, pick(inputs))}) == len(group)
             for pick, group in zip(groups, distinct, strict=True)
         )
