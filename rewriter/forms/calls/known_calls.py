@@ -95,8 +95,6 @@ PURE: set[Any] = {
     sys.getsizeof,
     typing.get_origin,
     typing.get_args,
-    types.SimpleNamespace,
-    types.MethodType,
     copy.copy,
     itertools.tee,
     itertools.compress,
