@@ -21,7 +21,7 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import current, custom_operators, library_flags, opsets, patched_functions
+from . import copies, current, custom_operators, library_flags, opsets, patched_functions
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -107,6 +107,8 @@ class Recorder(ReadRecorder):
             return func(*args, **kwargs)
         if name == "get:grad_fn" and args[0].grad_fn is None and not self._is_given(args[0]):
             return None  # asked by torch's own Python, of a parameter made here, say
+        if name == "__deepcopy__" and (copied := copies.deep_copied(self, *args)) is not None:
+            return copied
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if kwargs.get("requires_grad") and self.options.backend != "eager":

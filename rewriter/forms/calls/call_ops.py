@@ -17,9 +17,17 @@ from ...capture.guarded_kinds import is_constant
 from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
-from ...capture.provenance import Unguardable
 from ...capture.trace import Recorder
-from .. import attribute_ops, c_calls, containers, frame_reads, items, iteration, name_ops
+from .. import (
+    attribute_ops,
+    c_calls,
+    containers,
+    frame_reads,
+    items,
+    iteration,
+    name_ops,
+    seeds,
+)
 from ..lookup import (
     PLAIN_TYPES,
     is_stable,
@@ -316,14 +324,10 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`copy.deepcopy` reads all that is below its argument."""
+    """`copy.deepcopy` reads all that is below its argument; the mode sees tensors copied."""
     c_calls.check(rec, _COPYING, *args)
-    try:
-        rec.known.content(args[0])
-    except Unguardable as error:
-        rec.stop(catalogue.UNSUPPORTED, str(error))
-    with rec.paused():
-        return function(*args, **kwargs)
+    items.guard_content(rec, args[0])
+    return function(*args, **kwargs)
 
 
 def _is_pure(function: Any) -> bool:
@@ -446,6 +450,8 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (optimizers.takes, optimizers.call),
     (optimizers.takes_step_count, optimizers.read_step_count),
     (optimizers.takes_numbers, optimizers.call_with_numbers),
+    (seeds.takes, seeds.call),
+    (seeds.is_fork, _python),
     (_is_disabled, _disabled),
     (lambda f: _is_hashable_in(f, CONSTANT), _constant),
     (lambda f: _is_hashable_in(f, INLINED), _as_is),
