@@ -348,7 +348,8 @@ class Recorder(ReadRecorder):
             self.rewritings.choices.wrote(tensor)
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
-        if len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:
+        apart = not self.bodies  # else the node that a body becomes writes what is around it
+        if apart and len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:
             self.stop_if_cut(
                 catalogue.UNSUPPORTED,
                 "a tensor is written that has an alias on the other side of a graph break",
@@ -361,7 +362,8 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a tensor is written after its value was read, or through `.data`",
                 )
-            if tracked.value.home not in (self.segment.index, CALL_INPUT) and other is not tensor:
+            near = tracked.value.home in (self.segment.index, CALL_INPUT) or other is tensor
+            if apart and not near:
                 self.stop_if_cut(
                     catalogue.UNSUPPORTED,
                     "a view is written whose base was made before a graph break",
