@@ -208,7 +208,9 @@ def _overlaps(recorder: Recorder) -> bool:
         for value in segment.written
         if value.home == CALL_INPUT
     }
-    inputs = recorder.tracker.live_inputs()
+    reshaped = [(recorder.tracker.tensor(now), was) for now, was in recorder.reshaped.items()]
+    live = [(tensor, value) for tensor, value in reshaped if tensor is not None]
+    inputs = [*recorder.tracker.live_inputs(), *live]
     homes: dict[int, set[Any]] = {}
     for tensor, value in inputs:
         homes.setdefault(storage_of(tensor), set()).add(value)
@@ -354,6 +356,8 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
         if type(tensor) is not torch.nn.Parameter or _is_used(recorder, tracked.value):
             raise CannotRebuild("a Parameter made in the call is used there")
         return _parameter(recorder, tensor, tracked.value)
+    if tracked is not None and tracked.value in recorder.reshaped:
+        return recorder.value_recipe(recorder.reshaped[tracked.value])
     if tracked is not None:
         special = made_histories.recipe(recorder, tensor, tracked.value) if made else None
         return special or recorder.value_recipe(tracked.value)

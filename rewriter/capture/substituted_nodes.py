@@ -1,6 +1,8 @@
-"""`copy.deepcopy` of tensors while recording: a clone, where the tensor is all of its storage, and
-so all that eager copies."""
+"""What a graph does by other operators. `copy.deepcopy` of a tensor is a clone, where the tensor is
+all of its storage, and so all that eager copies. An input that is given another shape in place
+(`x.t_()`) is a view there; the input itself gets it at the end of the call."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,6 +10,9 @@ import torch
 from ...lowering.graphs.result_strides import is_dense
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
+from . import opsets
+from .effects import Effect
+from .values import Meta, Value
 
 _STORAGES = "the storages that this package has copied"  # a key among identities in a memo
 
@@ -51,3 +56,31 @@ def is_whole(tensor: torch.Tensor) -> bool:
     size = tensor.numel() * tensor.element_size()
     dense = is_dense(list(tensor.shape), list(tensor.stride()))
     return dense and tensor.untyped_storage().nbytes() == size
+
+
+def reshapes_input(rec: Any, name: str, tensor: torch.Tensor) -> bool:
+    """Whether the call gives an input another shape in place, and a graph may have a view for
+    it."""
+    if name not in opsets.RESHAPING or rec.bodies or type(tensor) is not torch.Tensor:
+        return False
+    value = rec.value(tensor)
+    given = rec.reshaped.get(value, value)
+    here = given is value or value.home == rec.segment.index
+    plain = not tensor.requires_grad and not opsets.shares_elements(tensor)
+    return here and given.home == CALL_INPUT and plain
+
+
+def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> torch.Tensor:
+    """Run `func`, which gives the input another shape."""
+    tensor, *how = args
+    value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
+    rec.before_change(tensor)
+    func(*args, **kwargs)
+    view = rec.segment.call("call_method", name[:-1], (node, *how), kwargs, origin)
+    made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=value, is_view=True)
+    rec.reshaped[made] = rec.reshaped.get(value, value)
+    rec.effects.append(Effect(func, (tensor, *how), kwargs))
+    tracked = rec.tracker.get(tensor)
+    tracked.value = made
+    rec.tracker.restamp(tensor)
+    return tensor
