@@ -94,7 +94,8 @@ class Recorder(ReadRecorder):
             func = patched_functions.original(func)
             for kind in kinds:
                 if _overrides(kind):  # it would be called for whatever is asked of the tensor
-                    self.stop_here(catalogue.SLIPPED, f"a {kind.__name__} is an argument")
+                    detail = f"a tensor of the class {kind.__name__} is an argument"
+                    self.stop_here(catalogue.UNSUPPORTED, detail)
             return self._watched(func, opsets.name_of(func), args, kwargs)
         except Stopped:
             return func(*plain_in(args), **plain_in(kwargs))
