@@ -178,8 +178,9 @@ def _last_checks(recorder: Recorder) -> None:
         recorder.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
-    elif any(_is_used(recorder, value) for value in recorder.made_parameters):
-        recorder.stop(catalogue.UNSUPPORTED, "a Parameter made in the call is used there")
+    elif not all(_is_leaf_here(recorder, value) for value in recorder.made_parameters):
+        detail = "a Parameter made in the call is used behind a graph break"
+        recorder.stop(catalogue.UNSUPPORTED, detail)
     elif any(_content(cell) is not was for cell, was in recorder.hooked_cells):
         recorder.stop(catalogue.UNSUPPORTED, "what a hook reads is bound again")
     elif _overlaps(recorder):
@@ -193,6 +194,21 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _is_leaf_here(recorder: Recorder, value: Value) -> bool:
+    """Make a Parameter that the call made, and uses, a leaf of its graph. False where another graph
+    uses it."""
+    if not _is_used(recorder, value):
+        return True
+    if value.home < 0 or any(value in dict(each.taken()) for each in recorder.segments):
+        return False
+    segment = recorder.segments[value.home]
+    with segment.graph.inserting_after(value.node):
+        leaf = segment.graph.call_method("requires_grad_", (value.node,))
+    leaf.meta["origin"] = leaf.meta["stack_trace"] = value.node.meta["origin"]
+    recorder.differentiates = True
+    return True
 
 
 def _is_used(recorder: Recorder, value: Value) -> bool:
