@@ -209,7 +209,7 @@ class CompiledFunction:
 
     def _look_ahead(self, args: Any, kwargs: Any, again: Again) -> None:
         """Record what such a call does from now on, unless that would be noticed."""
-        ambient = GuardState.now()
+        ambient, generators = GuardState.now(), Generators()
         recorder: Any = self._recorder(None, args, lookahead.AheadRecorder)
         try:
             with again(), lookahead.unnoticed(recorder):
@@ -222,6 +222,9 @@ class CompiledFunction:
                 self._compile(better, args, kwargs)
         except (Exception, lookahead.Abandoned) as error:
             report.log.debug("the next call is not recorded ahead: %r", error)
+        finally:
+            if generators.drawn_by(recorder):  # though the call itself drew none
+                generators.put_back()
 
     def _recorder(
         self, changed: Changed | None, args: tuple[Any, ...], kind: type[Recorder] = Recorder

@@ -22,7 +22,6 @@ from ..forms.items import delete_item, set_item
 from .moving import is_argument
 from .nested import tensors_in
 from .recording import Recording
-from .repeatable import Generators
 from .trace import Recorder
 from .values import storage_of
 
@@ -238,7 +237,6 @@ _LIBRARIES = sys.stdlib_module_names | {"numpy", "sympy", "torch", "torchgen", "
 def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
     """Inside, the call is made again without a trace."""
     writes, grad_mode = _OwnWritesOnly(recorder.abandon), torch.is_grad_enabled()
-    generators = Generators()  # what the call has changed may lead it elsewhere, and to draw
     try:
         with (
             without_warnings(),
@@ -252,4 +250,3 @@ def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
             raise Abandoned
     finally:
         recorder.put_back()
-        generators.undo(recorder)

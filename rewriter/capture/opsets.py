@@ -264,7 +264,7 @@ _DRAWING = (
 )
 
 
-_RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
+RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
 
 
 def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bool:
@@ -273,11 +273,11 @@ def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bo
     if not args or not isinstance(args[0], torch.Tensor) or not name.endswith("_"):
         return False
     writes = name == "__setitem__" or not name.endswith("__")
-    shared = writes and args[0].layout == torch.strided and _shares_elements(args[0])
-    return shared or (name in _RESHAPING and is_input(args[0]))
+    shared = writes and args[0].layout == torch.strided and shares_elements(args[0])
+    return shared or (name in RESHAPING and is_input(args[0]))
 
 
-def _shares_elements(tensor: torch.Tensor) -> bool:
+def shares_elements(tensor: torch.Tensor) -> bool:
     """Whether a dim repeats one element; asked of the strides, which a transform's tensors have."""
     return any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)

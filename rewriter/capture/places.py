@@ -28,8 +28,8 @@ def _is_rewritten(code: types.CodeType) -> bool:
 
 
 def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
-    """(file, line, source line) of the innermost rewritten frame outside torch, else of the
-    innermost rewritten frame."""
+    """(file, line, source line) of the innermost rewritten frame outside of torch and the standard
+    library, else of the innermost rewritten frame."""
     inner, known = None, _rewritten[0].get  # asked of some thirty frames for each operator
     while frame is not None:
         code = frame.f_code
@@ -38,20 +38,25 @@ def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
             whose = _whose(code.co_filename)
             if whose == _USERS:
                 return _with_text(code.co_filename, frame.f_lineno)
-            if whose == _TORCHS and inner is None:
+            if whose == _LIBRARYS and inner is None:
                 inner = (code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return _with_text(*(inner or ("<unknown>", 0)))
 
 
-_USERS, _TORCHS, _OURS = range(3)
+_USERS, _LIBRARYS, _OURS = range(3)
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def _whose(file: str) -> int:
     if file.endswith(_ENTRY_FILE):
         return _OURS
-    return _TORCHS if f"{os.sep}torch{os.sep}" in file else _USERS
+    standard = file.startswith(_STANDARD_LIBRARY) and not any(part in file for part in _INSTALLED)
+    if f"{os.sep}torch{os.sep}" in file or standard or is_own_file(file):
+        return _LIBRARYS
+    return _USERS
 
 
 def _is_entry(code: types.CodeType) -> bool:

@@ -407,6 +407,10 @@ class Provenance:
         if id(obj) in self._paths and isinstance(attributes, dict):
             self._attributes.setdefault(id(obj), tuple(attributes))
 
+    def as_given(self, obj: Any) -> Any:
+        """The container, or what it held before this call wrote it."""
+        return self._before.get(id(obj), obj)
+
     def was_written(self, obj: Any) -> bool:
         return id(obj) in self._before
 

@@ -233,15 +233,12 @@ class ReadRecorder(StoppableMode):
                 self.stop_here(catalogue.UNSUPPORTED, why)
             return tracked.value
         path = self.known.path_of(tensor)
-        if path is None or not is_plain(tensor):
-            self.stop_here(
-                catalogue.SLIPPED,
-                (
-                    f"a {type(tensor).__name__} of unknown origin"
-                    if path is None
-                    else f"{path.source} is a {type(tensor).__name__} ({tensor.layout})"
-                ),
-            )
+        kind = type(tensor).__name__
+        if path is None:
+            self.stop_here(catalogue.SLIPPED, f"a {kind} of unknown origin")
+        elif not is_plain(tensor):
+            detail = f"{path.source} is a {kind} ({tensor.layout})"
+            self.stop_here(catalogue.UNSUPPORTED, detail)
         assert path is not None
         index = self.input_index(path)
         self._guard_meta(path, index, tensor)

@@ -178,8 +178,9 @@ def _last_checks(recorder: Recorder) -> None:
         recorder.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
-    elif any(_is_used(recorder, value) for value in recorder.made_parameters):
-        recorder.stop(catalogue.UNSUPPORTED, "a Parameter made in the call is used there")
+    elif not all(_is_leaf_here(recorder, value) for value in recorder.made_parameters):
+        detail = "a Parameter made in the call is used behind a graph break"
+        recorder.stop(catalogue.UNSUPPORTED, detail)
     elif any(_content(cell) is not was for cell, was in recorder.hooked_cells):
         recorder.stop(catalogue.UNSUPPORTED, "what a hook reads is bound again")
     elif _overlaps(recorder):
@@ -195,6 +196,21 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
+def _is_leaf_here(recorder: Recorder, value: Value) -> bool:
+    """Make a Parameter that the call made, and uses, a leaf of its graph. False where another graph
+    uses it."""
+    if not _is_used(recorder, value):
+        return True
+    if value.home < 0 or any(value in dict(each.taken()) for each in recorder.segments):
+        return False
+    segment = recorder.segments[value.home]
+    with segment.graph.inserting_after(value.node):
+        leaf = segment.graph.call_method("requires_grad_", (value.node,))
+    leaf.meta["origin"] = leaf.meta["stack_trace"] = value.node.meta["origin"]
+    recorder.differentiates = True
+    return True
+
+
 def _is_used(recorder: Recorder, value: Value) -> bool:
     """Whether an operator takes the value, or a later segment does."""
     taken = (each for segment in recorder.segments for each, _ in segment.taken())
@@ -208,7 +224,9 @@ def _overlaps(recorder: Recorder) -> bool:
         for value in segment.written
         if value.home == CALL_INPUT
     }
-    inputs = recorder.tracker.live_inputs()
+    reshaped = [(recorder.tracker.tensor(now), was) for now, was in recorder.reshaped.items()]
+    live = [(tensor, value) for tensor, value in reshaped if tensor is not None]
+    inputs = [*recorder.tracker.live_inputs(), *live]
     homes: dict[int, set[Any]] = {}
     for tensor, value in inputs:
         homes.setdefault(storage_of(tensor), set()).add(value)
@@ -354,6 +372,8 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
         if type(tensor) is not torch.nn.Parameter or _is_used(recorder, tracked.value):
             raise CannotRebuild("a Parameter made in the call is used there")
         return _parameter(recorder, tensor, tracked.value)
+    if tracked is not None and tracked.value in recorder.reshaped:
+        return recorder.value_recipe(recorder.reshaped[tracked.value])
     if tracked is not None:
         special = made_histories.recipe(recorder, tensor, tracked.value) if made else None
         return special or recorder.value_recipe(tracked.value)

@@ -46,16 +46,12 @@ class Generators:
         """Makes contexts in which the call that was just recorded can be run again: it draws the
         same random numbers, and afterwards it is as if it had not. The generators are let alone
         where it drew none, since another thread may be drawing."""
-        return self._drawing_again if self._drew(recorder) else nullcontext
+        return self._drawing_again if self.drawn_by(recorder) else nullcontext
 
-    def undo(self, recorder: Any) -> None:
-        """As it was, if the recorder's call drew."""
-        if self._drew(recorder):
-            self.put_back()
-
-    def _drew(self, recorder: Any) -> bool:
-        known = any(segment.random for segment in recorder.segments)
-        return known or self._drawn_unseen(recorder)
+    def drawn_by(self, recorder: Any) -> bool:
+        """Whether the run that was recorded since has drawn."""
+        drew = any(segment.random for segment in recorder.segments)
+        return drew or self._drawn_unseen(recorder)
 
     def _drawn_unseen(self, recorder: Any) -> bool:
         """Whether a generator moved, and not by another thread as far as can be told."""

@@ -21,7 +21,14 @@ from ...runtime.options import Options
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
-from . import current, custom_operators, library_flags, opsets, patched_functions
+from . import (
+    current,
+    custom_operators,
+    library_flags,
+    opsets,
+    patched_functions,
+    substituted_nodes,
+)
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -59,6 +66,7 @@ class Recorder(ReadRecorder):
         self.hooked_cells: list[tuple[types.CellType, Any]] = []  # of hooks, as they were
         self.handles: list[Any] = []  # of hooks that the graph registers
         self.name_holders: dict[int, Any] = {}
+        self.reshaped: dict[Value, Value] = {}  # inputs in another shape, and as they were given
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
@@ -86,7 +94,8 @@ class Recorder(ReadRecorder):
             func = patched_functions.original(func)
             for kind in kinds:
                 if _overrides(kind):  # it would be called for whatever is asked of the tensor
-                    self.stop_here(catalogue.SLIPPED, f"a {kind.__name__} is an argument")
+                    detail = f"a tensor of the class {kind.__name__} is an argument"
+                    self.stop_here(catalogue.UNSUPPORTED, detail)
             return self._watched(func, opsets.name_of(func), args, kwargs)
         except Stopped:
             return func(*plain_in(args), **plain_in(kwargs))
@@ -107,6 +116,10 @@ class Recorder(ReadRecorder):
             return func(*args, **kwargs)
         if name == "get:grad_fn" and args[0].grad_fn is None and not self._is_given(args[0]):
             return None  # asked by torch's own Python, of a parameter made here, say
+        if name == "__deepcopy__":
+            copied = substituted_nodes.deep_copied(self, *args)
+            if copied is not None:
+                return copied
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if kwargs.get("requires_grad") and self.options.backend != "eager":
@@ -117,6 +130,8 @@ class Recorder(ReadRecorder):
         place = scalar_forms.number_in(name, args, kwargs)
         number = kwargs[place] if isinstance(place, str) else _operand(args)
         self.give_form(number)
+        if args and substituted_nodes.reshapes_input(self, name, args[0]):
+            return substituted_nodes.reshape(self, func, name, *self.settled(args, kwargs))
         sizes = open_shapes.numbers(self, name, args)
         if sizes:
             return self._with_sizes(func, name, args, kwargs, sizes)
@@ -125,7 +140,8 @@ class Recorder(ReadRecorder):
         return self.operate(func, name, *self.settled(args, kwargs))
 
     def _is_given(self, tensor: torch.Tensor) -> bool:
-        return self.value(tensor).home == CALL_INPUT
+        value = self.value(tensor)
+        return self.reshaped.get(value, value).home == CALL_INPUT
 
     def _size(self, name: str, tensor: torch.Tensor) -> Any:
         """The value of a tensor that stands for a size, read on the host; itself, where the graph
@@ -339,14 +355,17 @@ class Recorder(ReadRecorder):
 
     def _is_from_outside(self, tensor: torch.Tensor) -> bool:
         known = [self.tracker.get(each) for each in (tensor, *self.tracker.sharing(tensor))]
-        return any(each is None or each.value.home == CALL_INPUT for each in known)
+        values = (each.value for each in known if each is not None)
+        given = (self.reshaped.get(value, value).home == CALL_INPUT for value in values)
+        return None in known or any(given)
 
     def _written(self, tensor: torch.Tensor) -> None:
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
-        if len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:
+        apart = not self.bodies  # else the node that a body becomes writes what is around it
+        if apart and len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:
             self.stop_if_cut(
                 catalogue.UNSUPPORTED,
                 "a tensor is written that has an alias on the other side of a graph break",
@@ -359,7 +378,8 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a tensor is written after its value was read, or through `.data`",
                 )
-            if tracked.value.home not in (self.segment.index, CALL_INPUT) and other is not tensor:
+            near = tracked.value.home in (self.segment.index, CALL_INPUT) or other is tensor
+            if apart and not near:
                 self.stop_if_cut(
                     catalogue.UNSUPPORTED,
                     "a view is written whose base was made before a graph break",
@@ -370,10 +390,17 @@ class Recorder(ReadRecorder):
                     "a tensor is written from outside of the graph whose elements share memory",
                 )
             self.segment.written.add(tracked.value)
+            if tracked.value in self.reshaped:
+                self._reshaped_is_written(tracked.value)
             if tensor.requires_grad and other.requires_grad and torch.is_grad_enabled():
                 self.segment.historied.add(tracked.value)
                 if tracked.value.home != self.segment.index:
                     self.histories.setdefault(self.segment.index, self.decision(HISTORY))
+
+    def _reshaped_is_written(self, value: Value) -> None:
+        if value.home != self.segment.index:  # which has a copy, for its backward
+            self.stop(catalogue.UNSUPPORTED, "an input in another shape is written behind a break")
+        self.segment.written.add(self.reshaped[value])
 
     def _bind(self, result: Any, node: torch.fx.Node) -> None:
         """Track what an operator gave: a tensor, or a (nested) sequence of tensors."""

@@ -46,6 +46,7 @@ _ASKING = {
     "pop": ("__eq__", "__hash__"),
     "sort": ("__lt__",),
 }
+_KEYED = (dict, collections.OrderedDict, collections.defaultdict)
 _BY_KEY = frozenset("get setdefault pop __contains__ __getitem__ remove discard".split())
 
 
@@ -77,6 +78,10 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
         and not rec.known.was_written(owner)
     ):
         return _looked_up(rec, function, owner, name, tuple(map(_number, args)))
+    if name in ("setdefault", "pop") and type(owner) in _KEYED and args and not kwargs:
+        return _at_key(rec, function, owner, name, tuple(args))
+    if name == "sort" and kwargs.get("key") is not None:
+        return _sorted(rec, function, owner, args, kwargs)
     if name in _WRITES | _READ_WRITES:
         return _write(rec, function, owner, name, args, kwargs)
     items.guard_content(rec, owner)
@@ -88,6 +93,38 @@ def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[
         items.lacks(rec, owner, args[0])
         return function(*args)
     return items.mapped(rec, owner, args[0])
+
+
+def _at_key(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+    """`setdefault(key, value)` and `pop(key, value)`: what lies at this key alone decides."""
+    key = _number(args[0])
+    if items.has(owner, key):
+        value = items.load(rec, owner, key)
+        if name == "pop":
+            items.delete(rec, owner, key)
+        return value
+    items.lacks(rec, owner, key)
+    if name == "pop":
+        return function(key, *args[1:])
+    value = args[1] if len(args) > 1 else None
+    items.store(rec, owner, key, value)
+    return value
+
+
+def _sorted(
+    rec: Recorder, function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A list from outside is sorted by a function: later calls, whose lists hold the same and whose
+    numbers compare as here, put its elements where they are now."""
+    items.guard_content(rec, owner)
+    rec.known.before_write(owner)
+    rec.before_change(owner)
+    try:
+        function(*args, **settle_in(kwargs))
+    except Exception:
+        rec.stop(catalogue.UNSUPPORTED, "sort raised, when some were moved")
+        raise
+    rec.effects.append(Effect(items.set_item, (owner, slice(None), list(owner))))
 
 
 def _internal(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,7 +20,9 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return manager
     if isinstance(manager, torch.autocast):
         return _Autocast(rec, manager)
-    if isinstance(manager, torch.inference_mode) and manager.mode:
+    if isinstance(manager, torch.inference_mode) and (
+        manager.mode or not torch.is_inference_mode_enabled()
+    ):
         return _Inference(rec, manager)
     if isinstance(manager, contextlib.nullcontext):
         return manager
@@ -73,7 +75,7 @@ class _Autocast:
 
 class _Inference:
     """Inference mode; to the graph, grad mode off. What is made inside and leaves the call is made
-    an inference tensor by its recipe."""
+    an inference tensor by its recipe. `inference_mode(False)` is grad mode on."""
 
     def __init__(self, rec: Recorder, manager: torch.inference_mode) -> None:
         self._rec, self._manager = rec, manager
@@ -81,7 +83,7 @@ class _Inference:
     def __enter__(self) -> None:
         self._before = torch.is_grad_enabled()
         self._manager.__enter__()
-        self._note(False)
+        self._note(not self._manager.mode)
 
     def __exit__(self, *error: Any) -> None:
         self._manager.__exit__(*error)

@@ -16,7 +16,7 @@ from .. import catalogue
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
 from . import c_calls, items
-from .lookup import python_method
+from .lookup import owner_of, python_method
 
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
@@ -203,12 +203,14 @@ def _iterator(rec: Recorder, iterator: Any) -> Any:
     return iterator
 
 
-def is_generator_method(function: Any) -> bool:
-    """`send`, `throw` or `close` of a generator."""
-    return type(getattr(function, "__self__", None)) is types.GeneratorType
+def is_iterator_method(function: Any) -> bool:
+    """`send`, `throw` or `close` of a generator, `__next__` of it or another iterator in C."""
+    owner = owner_of(function)
+    wrapper = type(function) is types.MethodWrapperType and function.__name__ == "__next__"
+    return type(owner) is types.GeneratorType or (wrapper and isinstance(owner, Iterator))
 
 
-def call_generator_method(
+def call_iterator_method(
     rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     _iterator(rec, function.__self__)

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..capture.current import family, recorder
 from ..capture.nested import plain_where_they_are
-from ..capture.numbers.scalars import plain
 from . import (
     attribute_ops,
     binaries,
@@ -160,7 +159,7 @@ class Forms:
     def set_attr(self, obj: Any, name: str, value: Any) -> None:
         rec = recorder()
         if rec is None:
-            setattr(obj, name, plain(value))
+            setattr(obj, name, plain_where_they_are(value))
         else:
             rec.safely(
                 lambda: attribute_ops.store(rec, obj, name, value),
@@ -197,7 +196,7 @@ class Forms:
     def set_item(self, obj: Any, key: Any, value: Any) -> None:
         rec = recorder()
         if rec is None:
-            obj[key] = plain(value)
+            obj[plain_where_they_are(key)] = plain_where_they_are(value)
         else:
             rec.safely(
                 lambda: items.store(rec, obj, key, iteration.stored(rec, obj, key, value)),

@@ -267,3 +267,32 @@ def test_code_that_is_not_seen_runs_once_a_call(ask):
         return [(wrapped(X).tolist(), told.asked) for _ in range(5)]
 
     assert run(lambda fn: dynfix.compile(fn, backend="eager")) == run(lambda fn: fn)
+
+
+def test_a_second_run_draws_what_the_call_did_not():
+    class Alternating(torch.nn.Module):
+        """Whose first call sets what the next one draws for."""
+
+        def __init__(self):
+            super().__init__()
+            self.noise = False
+            self.p = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            if self.noise:
+                x = x + torch.rand(3)
+            self.noise = True
+            return x * self.p
+
+    same(Alternating, (X,), (Y,), (X,), (Y,))
+
+    def drawing_argument(x, items):
+        if isinstance(items[-1], str):
+            x = x + torch.rand_like(x)
+        items.reverse()
+        row = x[0]
+        (x * 1).sum().item()
+        row.mul_(2)
+        return x
+
+    same(lambda: drawing_argument, *[(X, [1, "a"]), (Y, ["a", 1])] * 3)

@@ -261,7 +261,7 @@ def test_a_module_without_parameters_is_made_anew():
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_parameter_made_in_the_call(backend):
-    """A leaf on the memory of what it was made of; a call that uses it is cut there."""
+    """A leaf on the memory of what it was made of, or of the graph that uses it."""
 
     def kept(x):
         y = x * 2

@@ -11,7 +11,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from helpers import Case, X, Y, same, tensor
+from helpers import Case, X, Y, same, tensor, watching
 
 log = logging.getLogger("user")
 CALLS = [
@@ -418,3 +418,17 @@ def test_errors_name_the_type_that_the_user_gave():
 
     same(make, *[(X, n) for n in (1.5, 2.5, 3.5, 1.5, 4.5)])
     same(lambda: sliced, *[(X, n) for n in (1.5, 2.5, 3.5, 1.0, 0.5)])
+
+
+def test_what_is_stored_after_the_recording_ended_is_plain():
+    def body(s, x):
+        s.n += 1
+        if x.shape[0] > 3:
+            x.to_sparse()
+        s.table[s.n] = x.shape
+        s.table[s.n, "pair"] = s.n, [s.n]
+        s.pair = s.n, "text"
+        return x * s.n
+
+    long = tensor(1, 2, 3, 4)
+    same(watching(body, n=lambda: 0, table=dict), *[(X,), (Y,)] * 2, (long,), (long,), (X,))

@@ -368,3 +368,100 @@ def test_around_a_compiled_call_tangents_go_along(backend):
         torch.testing.assert_close(torch.vmap(compiled)(x), program(x))
         compiled(x)
     assert len(recordings(compiled)) == 1
+
+
+def writes_an_input(x):
+    def body(row):
+        row.add_(1)
+        return row * 2
+
+    return vmap(body)(x), x.sum()
+
+
+def writes_what_was_made(x):
+    made = x.sin()
+    tail = made[1:]
+
+    def body(row, other):
+        row[0] = 5.0
+        row.mul_(other)
+        return row.sum()
+
+    return vmap(body)(tail, x[1:]), made, tail
+
+
+def writes_in_two_mapped_functions(x):
+    y = x * 1
+
+    def inner(value):
+        value.mul_(2)
+        return value + 1
+
+    return vmap(vmap(inner))(y), vmap(inner, in_dims=1, out_dims=1)(y), y
+
+
+def writes_in_chunks(x):
+    y = x * 1
+    return vmap(lambda row: row.sub_(1) * 2, chunk_size=2)(y), y
+
+
+def writes_around(x):
+    kept = torch.zeros(3)
+
+    def body(row):
+        kept.add_(1)
+        return row + kept
+
+    return vmap(body)(x), kept
+
+
+WRITING = (
+    writes_an_input,
+    writes_what_was_made,
+    writes_in_two_mapped_functions,
+    writes_in_chunks,
+    writes_around,
+)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", WRITING, ids=lambda program: program.__name__)
+def test_a_mapped_function_writes(program, backend):
+    steps = ((M,), (N,), (M,), (TALL,), (TALL + 1,))
+    one_graph(same(lambda: program, *steps, backend=backend, tolerance=CLOSE))
+
+
+def test_a_mapped_function_writes_a_history():
+    same(lambda: writes_what_was_made, (GRAD,), (GRAD,), (GRAD,), tolerance=CLOSE)
+
+
+def test_a_mapped_function_writes_behind_a_break():
+    def program(x):
+        made = x.sin()
+        tail = made[1:]
+        print(made.sum().item() > 0)
+        mapped = vmap(lambda row: row.mul_(2))(tail)
+        return mapped if made.sum() > 0 else mapped - 1, made, tail
+
+    same(lambda: program, (M,), (N,), (M,), (-N,), (-M,), tolerance=CLOSE)
+
+
+def test_a_function_that_is_differentiated_writes():
+    """Eager refuses to write what is differentiated from outside of the gradient."""
+
+    def make():
+        kept = torch.zeros(3)
+
+        def program(x):
+            def loss(t):
+                kept.add_(t.detach())
+                return (t * kept).sum()
+
+            try:
+                return grad(loss)(x)
+            except RuntimeError as error:
+                return x, str(error)[:20]
+
+        return Case(fn=program, watch=lambda: kept)
+
+    same(make, (M[0],), (N[0],), (M[0],), tolerance=CLOSE)

@@ -32,6 +32,7 @@ from .. import (
     texts,
 )
 from ..lookup import guard_bases, guard_classes, is_stable, on_class, python_method
+from .stand_ins import until
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -215,8 +216,7 @@ def _rounded(rec: Recorder, number: Any, ndigits: Any = None) -> Any:
 
 def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
     if sentinel:
-        rec.stop(catalogue.UNSUPPORTED, "iter() with a sentinel")
-        return iter(obj, *sentinel)
+        return rec.call(until, (obj, *sentinel), {})
     return iter(iteration.over(rec, obj))
 
 
@@ -405,6 +405,16 @@ def _new_value(new: Callable[..., Any]) -> Callable[..., Any]:
     return lambda rec, cls, *args, **kwargs: new(cls, *settle_in(args), **settle_in(kwargs))
 
 
+def _bound_method(rec: Recorder, *parts: Any) -> Any:
+    """Asks neither the function nor the object for anything."""
+    return types.MethodType(*parts)
+
+
+def _simple_namespace(rec: Recorder, *mapping: Any, **values: Any) -> Any:
+    items.guard_arguments(rec, mapping, {})
+    return types.SimpleNamespace(*mapping, **values)
+
+
 def _exc_info(rec: Recorder) -> Any:
     if sys.exc_info() != (None, None, None):
         rec.stop(catalogue.UNSUPPORTED, "sys.exc_info() while an exception is handled")
@@ -459,6 +469,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
         kind.__new__: _new_value(kind.__new__)
         for kind in (int, float, complex, str, bytes, list, dict, set)
     },
+    types.MethodType: _bound_method,
+    types.SimpleNamespace: _simple_namespace,
     sys.exc_info: _exc_info,
     collections._count_elements: _count_elements,  # type: ignore[attr-defined]
     sys.getrecursionlimit: _of_process(recursion_limit),

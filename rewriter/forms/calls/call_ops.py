@@ -17,9 +17,17 @@ from ...capture.guarded_kinds import is_constant
 from ...capture.nested import plain_in, settle_in, tensors_in
 from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
-from ...capture.provenance import Unguardable
 from ...capture.trace import Recorder
-from .. import attribute_ops, c_calls, containers, frame_reads, items, iteration, name_ops
+from .. import (
+    attribute_ops,
+    c_calls,
+    containers,
+    frame_reads,
+    items,
+    iteration,
+    name_ops,
+    seeds,
+)
 from ..lookup import (
     PLAIN_TYPES,
     is_stable,
@@ -51,6 +59,7 @@ from . import (
     process_calls,
     script_functions,
     slots,
+    stand_ins,
     tensor_hooks,
     transforms,
 )
@@ -69,6 +78,8 @@ from .known_calls import (
     is_pure_module,
 )
 from .stand_ins import STAND_INS
+
+_OWN = __name__.partition(".")[0]
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -232,11 +243,12 @@ def _is_torch_type(cls: type) -> bool:
 
 
 def _is_ours(function: Any) -> bool:
-    """This package's own functions (graph_break, is_compiling) act on the recorder themselves."""
-    return (
-        isinstance(function, types.FunctionType)
-        and module_name(function).partition(".")[0] == __name__.partition(".")[0]
-    )
+    """This package's own functions (graph_break, is_compiling) act on the recorder themselves, but
+    for those that stand for others."""
+    if not isinstance(function, types.FunctionType):
+        return False
+    module = module_name(function)
+    return module.partition(".")[0] == _OWN and module != stand_ins.__name__
 
 
 def _is_tensor(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -312,14 +324,10 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`copy.deepcopy` reads all that is below its argument."""
+    """`copy.deepcopy` reads all that is below its argument; the mode sees tensors copied."""
     c_calls.check(rec, _COPYING, *args)
-    try:
-        rec.known.content(args[0])
-    except Unguardable as error:
-        rec.stop(catalogue.UNSUPPORTED, str(error))
-    with rec.paused():
-        return function(*args, **kwargs)
+    items.guard_content(rec, args[0])
+    return function(*args, **kwargs)
 
 
 def _is_pure(function: Any) -> bool:
@@ -423,7 +431,12 @@ def _constant(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    return call(rec, SUBSTITUTES[function], args, kwargs)
+    return call(rec, SUBSTITUTES.get(function) or STAND_INS[function], args, kwargs)
+
+
+def _has_substitute(function: Any) -> bool:
+    in_c = isinstance(function, types.BuiltinFunctionType)
+    return _is_hashable_in(function, SUBSTITUTES) or (in_c and _is_hashable_in(function, STAND_INS))
 
 
 HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
@@ -433,10 +446,12 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (keeps_eager, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
     (checkpoints.takes, checkpoints.call),
-    (lambda f: _is_hashable_in(f, SUBSTITUTES), _substitute),
+    (_has_substitute, _substitute),
     (optimizers.takes, optimizers.call),
     (optimizers.takes_step_count, optimizers.read_step_count),
     (optimizers.takes_numbers, optimizers.call_with_numbers),
+    (seeds.takes, seeds.call),
+    (seeds.is_fork, _python),
     (_is_disabled, _disabled),
     (lambda f: _is_hashable_in(f, CONSTANT), _constant),
     (lambda f: _is_hashable_in(f, INLINED), _as_is),
@@ -469,7 +484,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (slots.takes, slots.call_slot),
     (_is_pure_python, _pure),
     (number_calls.takes, number_calls.call),
-    (iteration.is_generator_method, iteration.call_generator_method),
+    (iteration.is_iterator_method, iteration.call_iterator_method),
     (containers.takes, containers.call_method),
     (lambda f: isinstance(f, types.FunctionType), _python),
     (lambda f: type(f) is functools.partial, callable_objects.call_partial),

@@ -28,7 +28,7 @@ Kwargs = dict[str, Any]
 _BACKWARD = inspect.signature(torch.autograd.backward)
 _METHOD = inspect.signature(torch.Tensor.backward)
 _BROKEN = "a graph break stands within the gradient history"
-ATTRIBUTES = ("grad", "grad_fn", "is_leaf")
+ATTRIBUTES = ("grad", "grad_fn", "is_leaf", "retains_grad")
 _GRAD = inspect.signature(torch.autograd.grad)
 
 
@@ -259,7 +259,7 @@ def read(rec: Recorder, tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def load(rec: Recorder, tensor: torch.Tensor, name: str) -> Any:
-    """`tensor.grad`, `tensor.grad_fn` or `tensor.is_leaf` in the user's code."""
+    """`tensor.grad`, `tensor.grad_fn` and the like in the user's code."""
     try:
         return read(rec, tensor) if name == "grad" else _place_in_history(rec, tensor, name)
     except Stopped:
@@ -273,8 +273,9 @@ def _place_in_history(rec: Recorder, tensor: torch.Tensor, name: str) -> Any:
         if tensor.requires_grad and value.home == CALL_INPUT:
             if not value.meta.requires_grad:
                 rec.stop_here(catalogue.UNSUPPORTED, f"{name} of an input that got a history")
-            leaf = Apply(torch.Tensor.is_leaf.__get__, (Input(value.index),))  # type: ignore[attr-defined]
-            rec.outcomes.append((0, leaf, tensor.is_leaf))
+            asked = "retains_grad" if name == "retains_grad" else "is_leaf"
+            place = Apply(getattr(torch.Tensor, asked).__get__, (Input(value.index),))
+            rec.outcomes.append((0, place, getattr(tensor, asked)))
     if name == "grad_fn" and found is not None:
         rec.stop_here(catalogue.UNSUPPORTED, "a node of autograd's graph is asked for")
     return found

@@ -95,8 +95,6 @@ PURE: set[Any] = {
     sys.getsizeof,
     typing.get_origin,
     typing.get_args,
-    types.SimpleNamespace,
-    types.MethodType,
     copy.copy,
     itertools.tee,
     itertools.compress,
@@ -126,7 +124,6 @@ STOPS: dict[Any, catalogue.Reason] = {
     logging.exception: catalogue.UNSUPPORTED,
     builtins.input: catalogue.UNSUPPORTED,
     builtins.open: catalogue.OPAQUE_CALL,
-    torch.manual_seed: catalogue.UNSUPPORTED,
     torch.set_default_dtype: catalogue.UNSUPPORTED,
     torch.set_default_device: catalogue.UNSUPPORTED,
     torch.use_deterministic_algorithms: catalogue.UNSUPPORTED,
@@ -158,7 +155,7 @@ for _namespace in (torch, torch.random, torch.cuda, torch.cuda.random, torch.bac
             and callable(getattr(_namespace, _name))
         ):
             STOPS.setdefault(getattr(_namespace, _name), catalogue.UNSUPPORTED)
-for _name in ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed", "fork_rng"):
+for _name in ("seed", "initial_seed"):
     STOPS.setdefault(getattr(torch.random, _name), catalogue.UNSUPPORTED)
 
 # What torch itself does not hand on to a mode: their keyword arguments.

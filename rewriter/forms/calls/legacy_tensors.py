@@ -77,7 +77,7 @@ def _variable(rec: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def _parameter(rec: Recorder, data: Any = None, requires_grad: Any = True) -> Any:
     """To operators, the same data without history. One that learns is a leaf: it may be returned or
-    kept, but not be used here."""
+    kept, or be used in this graph, but not both."""
     if type(requires_grad) is not bool or type(data) not in (torch.Tensor, torch.nn.Parameter):
         return _unknown(rec, torch.nn.Parameter, (data, requires_grad), {})
     with rec.paused():

@@ -92,7 +92,8 @@ def _guard_hooks(rec: Recorder, module: Any) -> bool:
     path = rec.known.path_of(module)
     for name in _TABLES:
         if path is not None:
-            rec.known.guard(Item(InstDict(path), name), Length(len(module.__dict__[name])))
+            given = rec.known.as_given(module.__dict__[name])
+            rec.known.guard(Item(InstDict(path), name), Length(len(given)))
         rec.known.guard(_path_of_all(name), Length(len(_of_all(name))))
     return any(module.__dict__[name] or _of_all(name) for name in _TABLES)
 

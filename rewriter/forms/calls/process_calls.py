@@ -39,6 +39,7 @@ _READING = frozenset(
 _QUESTIONS = (
     *("are_", "can_", "dispatch_", "get_", "has_", "is_", "jit_is_", "log_api_"),
     "group_tensors_by_device_and_dtype",
+    "accelerator_getAccelerator",
 )
 _SETTINGS = frozenset(
     {

@@ -1,9 +1,11 @@
 """Functions written out, so that they can be rewritten: those of the standard library whose source
 Python freezes away (the mixin methods of collections.abc, os.environ,
-https://docs.python.org/3/library/collections.abc.html), and torch's map and scan, which else call
-its own compiler."""
+https://docs.python.org/3/library/collections.abc.html) or has in C (heaps,
+https://docs.python.org/3/library/heapq.html), and torch's map and scan, which else call its own
+compiler."""
 
 import collections.abc as abc
+import heapq
 import os
 import sys
 import types
@@ -181,7 +183,80 @@ def _stacked(made: Any) -> Any:
     return pytree.tree_unflatten(stacked, spec)
 
 
+def until(ask: Any, sentinel: Any) -> Any:
+    """`iter(ask, sentinel)`."""
+    while True:
+        try:
+            value = ask()
+        except StopIteration:
+            return
+        if value is sentinel or value == sentinel:
+            return
+        yield value
+
+
+def _heap_push(heap: Any, item: Any) -> None:
+    heap.append(item)
+    _move_up(heap, 0, len(heap) - 1)
+
+
+def _heap_pop(heap: Any) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
+    last = heap.pop()
+    return _heap_replace(heap, last) if heap else last
+
+
+def _heap_replace(heap: Any, item: Any) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
+    first = heap[0]
+    heap[0] = item
+    _move_down(heap, 0)
+    return first
+
+
+def _heap_push_pop(heap: Any, item: Any) -> Any:
+    return _heap_replace(heap, item) if heap and heap[0] < item else item
+
+
+def _heapify(heap: Any) -> None:
+    for place in reversed(range(len(heap) // 2)):
+        _move_down(heap, place)
+
+
+def _move_up(heap: Any, start: int, place: int) -> None:
+    """The item at `place` goes up past larger ones, no further than `start`."""
+    item = heap[place]
+    while place > start:
+        above = (place - 1) >> 1
+        if not item < heap[above]:
+            break
+        heap[place] = heap[above]
+        place = above
+    heap[place] = item
+
+
+def _move_down(heap: Any, place: int) -> None:
+    """The item at `place` goes down to a leaf, and up from there: which comparisons are made, and
+    so which of equal items comes first, is as in heapq."""
+    start, end, item = place, len(heap), heap[place]
+    child = 2 * place + 1
+    while child < end:
+        if child + 1 < end and not heap[child] < heap[child + 1]:
+            child += 1
+        heap[place] = heap[child]
+        place, child = child, 2 * child + 1
+    heap[place] = item
+    _move_up(heap, start, place)
+
+
 STAND_INS: dict[Any, Any] = {
+    heapq.heappush: _heap_push,
+    heapq.heappop: _heap_pop,
+    heapq.heapreplace: _heap_replace,
+    heapq.heappushpop: _heap_push_pop,
+    heapq.heapify: _heapify,
     os.getenv: _getenv,
     _higher_order_ops.map: _map,
     _higher_order_ops.scan: _scan,

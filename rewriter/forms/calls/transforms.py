@@ -80,6 +80,7 @@ def _transformed(rec: Recorder, transform: Any, inner: Any, args: Args, kwargs: 
             # AOTAutograd ends the process where zeros without memory are differentiated
             rec.stop_here(catalogue.UNSUPPORTED, "a gradient of forward-mode derivatives")
         bind(rec, target, (captured, *nodes), result)
+        body.write()
     return result
 
 
@@ -119,6 +120,7 @@ class Body:
         """`plain`: whether it is called with tensors as they are, not with a transform's."""
         self._rec, self._function, self._plain = rec, function, plain
         self._made: list[tuple[SegmentBuilder, torch.fx.Graph, pytree.TreeSpec]] = []
+        self._written: list[Value] = []
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Callable[..., Any]]:
@@ -173,13 +175,22 @@ class Body:
         nodes = [rec.node(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         constants = (torch.fx.Node, type(None), *CONSTANTS)
         builder.graph.output([node if type(node) in constants else None for node in nodes])
-        if any(value.home != builder.index for value in builder.written):
+        written = [value for value in builder.written if value.home != builder.index]
+        if written and self._plain:
             rec.stop_here(catalogue.UNSUPPORTED, "a function that is transformed writes a tensor")
+        self._written += written
         self._made.append((builder, builder.graph, layout))
 
     @property
     def result(self) -> pytree.TreeSpec:
         return self._made[0][2]
+
+    def write(self) -> None:
+        """The tensors from around it that it has written are written by the node."""
+        for value in self._written:
+            tensor = self._rec.tracker.tensor(value)
+            if tensor is not None:
+                self._rec._written(tensor)
 
     def may_have_drawn(self) -> bool:
         """Whether a call drew random numbers, or was not recorded to its end."""

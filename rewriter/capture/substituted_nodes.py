@@ -1,0 +1,86 @@
+"""What a graph does by other operators. `copy.deepcopy` of a tensor is a clone, where the tensor is
+all of its storage, and so all that eager copies. An input that is given another shape in place
+(`x.t_()`) is a view there; the input itself gets it at the end of the call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...lowering.graphs.result_strides import is_dense
+from ...runtime.replay.recipes import Apply, Input
+from ...runtime.replay.steps import CALL_INPUT
+from . import opsets
+from .effects import Effect
+from .values import Meta, Value
+
+_STORAGES = "the storages that this package has copied"  # a key among identities in a memo
+
+
+def deep_copied(rec: Any, tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor | None:
+    """`tensor.__deepcopy__(memo)`, recorded. None, and nothing done, where that is no clone."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]  # type: ignore[no-any-return]
+    if not is_whole(tensor):
+        return None
+    storages = memo.setdefault(_STORAGES, set())
+    storage = tensor.untyped_storage()._cdata
+    if storage in storages:
+        return None  # the copies share memory
+    storages.add(storage)
+    value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
+    if value.home == CALL_INPUT:
+        rec.outcomes.append((0, Apply(is_whole, (Input(value.index),)), True))
+    made: torch.Tensor = torch.Tensor.__deepcopy__(tensor, memo)
+    if tensor.requires_grad:
+        node = rec.segment.call("call_method", "detach", (node,), {}, origin)
+    how = {"memory_format": torch.preserve_format}
+    node = rec.segment.call("call_method", "clone", (node,), how, origin)
+    if tensor.requires_grad:
+        rec.segment.call("call_method", "requires_grad_", (node,), {}, origin)
+        rec.differentiates = True
+    rec.tracker.made(made, rec.segment.index, node)
+    return made
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a copy has the same values, layout and storage, and nothing else is copied."""
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_quantized:
+        return False
+    if not tensor.is_leaf or tensor.is_inference() or tensor.is_conj() or tensor.is_neg():
+        return False
+    if tensor.device.type not in ("cpu", "cuda") or not tensor.numel():
+        return False
+    if tensor.grad is not None or tensor.__dict__ or tensor._backward_hooks:
+        return False
+    size = tensor.numel() * tensor.element_size()
+    dense = is_dense(list(tensor.shape), list(tensor.stride()))
+    return dense and tensor.untyped_storage().nbytes() == size
+
+
+def reshapes_input(rec: Any, name: str, tensor: torch.Tensor) -> bool:
+    """Whether the call gives an input another shape in place, and a graph may have a view for
+    it."""
+    if name not in opsets.RESHAPING or rec.bodies or type(tensor) is not torch.Tensor:
+        return False
+    value = rec.value(tensor)
+    given = rec.reshaped.get(value, value)
+    here = given is value or value.home == rec.segment.index
+    plain = not tensor.requires_grad and not opsets.shares_elements(tensor)
+    return here and given.home == CALL_INPUT and plain
+
+
+def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> torch.Tensor:
+    """Run `func`, which gives the input another shape."""
+    tensor, *how = args
+    value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
+    rec.before_change(tensor)
+    func(*args, **kwargs)
+    view = rec.segment.call("call_method", name[:-1], (node, *how), kwargs, origin)
+    made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=value, is_view=True)
+    rec.reshaped[made] = rec.reshaped.get(value, value)
+    rec.effects.append(Effect(func, (tensor, *how), kwargs))
+    tracked = rec.tracker.get(tensor)
+    tracked.value = made
+    rec.tracker.restamp(tensor)
+    return tensor

@@ -1,0 +1,110 @@
+"""`copy.deepcopy` of tensors in a captured call, alone and in what holds them."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from helpers import Fresh, X, Y, one_graph, recordings, same, tensor
+
+FOUR = [(X,), (Y,), (X,), (Y,)]
+LEARNT = [(tensor(1, 2, n, grad=True),) for n in range(3)]
+
+
+@dataclasses.dataclass
+class Batch:
+    values: torch.Tensor
+    parts: list
+    names: dict
+
+
+def of_an_input(x):
+    y = copy.deepcopy(x)
+    return y * 2, x
+
+
+def in_containers(x):
+    held = [x.detach(), {"again": x.detach() * 2, "ones": torch.ones(3)}, 3]
+    held[1]["first"] = held[0]
+    made = copy.deepcopy(held)
+    return made, made[0] is made[1]["first"], held
+
+
+def of_a_dataclass(x):
+    batch = Batch(x.detach() * 2, [x.detach() + 1, 2], {"sum": x.detach().sum()})
+    made = dataclasses.asdict(batch)
+    made["values"].add_(1)
+    return made, dataclasses.astuple(batch), batch
+
+
+def before_a_write(x):
+    y = x.detach() * 2
+    kept = copy.deepcopy(y)
+    y.mul_(3)
+    return y, kept
+
+
+def of_a_history(x):
+    try:
+        return copy.deepcopy(x * 2)
+    except RuntimeError:
+        return x + 1
+
+
+@pytest.mark.parametrize("steps", [FOUR, LEARNT], ids=["plain", "learnt"])
+@pytest.mark.parametrize("program", [of_an_input, in_containers, of_a_dataclass, before_a_write])
+def test_one_graph(program, steps):
+    one_graph(same(lambda: program, *steps))
+    same(lambda: program, *steps, backend="native", tolerance=(1e-6, 1e-6))
+
+
+def test_layouts():
+    rows = torch.arange(6.0)
+    steps = [
+        (rows.view(2, 3).t(),),
+        (rows.view(2, 3).t() + 1,),
+        (rows.view(3, 2),),
+        (Fresh(lambda: torch.arange(9.0)[3:].view(3, 2)),),
+        (Fresh(lambda: torch.arange(12.0)[:6].view(3, 2)),),
+        (rows.view(3, 2) + 1,),
+    ]
+    same(lambda: lambda x: (copy.deepcopy(x), copy.deepcopy(x.t())), *steps)
+
+
+def test_of_a_history():
+    same(lambda: of_a_history, *FOUR, *LEARNT)
+
+
+def shared_memory(x):
+    y = x.detach() * 2
+    one, other = copy.deepcopy([y, y.view(3, 1)])
+    one.add_(1)
+    return one, other
+
+
+def part_of_a_storage(x):
+    made = copy.deepcopy((x.detach() * 2)[1:])
+    return made, made.storage_offset()
+
+
+@pytest.mark.parametrize("program", [shared_memory, part_of_a_storage])
+def test_what_is_no_clone_is_eager(program):
+    fn = same(lambda: program, *FOUR)
+    assert "__deepcopy__" in str(recordings(fn)[0].sites[-1])
+
+
+def test_state_of_a_module():
+    class Kept(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = torch.nn.Linear(3, 3)
+            self.defaults = {"bias": torch.zeros(3), "n": 2}
+
+        def forward(self, x):
+            made = copy.deepcopy(self.defaults)
+            made["bias"] += x.detach()
+            self.best = copy.deepcopy(self.linear.state_dict())
+            return self.linear(x) + made["bias"]
+
+    one_graph(same(Kept, *FOUR))

@@ -1,0 +1,97 @@
+"""Parameters, and layers with some, that a captured call makes and uses."""
+
+import pytest
+import torch
+from helpers import one_graph, rows, same
+from torch import nn
+
+PLAIN = [(rows(4, 3),), (rows(4, 3) + 1,), (rows(4, 3) * 2,)]
+LEARNT = [((rows(4, 3) * n).requires_grad_(),) for n in (1, 2, 3)]
+CLOSE = (1e-4, 1e-5)
+
+
+def a_norm(x):
+    return nn.LayerNorm(3)(x) * 2
+
+
+def drawn_weights(x):
+    return nn.Linear(3, 2)(x).relu()
+
+
+def running_statistics(x):
+    return nn.BatchNorm1d(3)(x) + 1
+
+
+def convolution(x):
+    return nn.Sequential(nn.Conv1d(4, 2, 1), nn.GELU(), nn.PReLU())(x[None])
+
+
+def a_parameter(x):
+    w = nn.Parameter(torch.full((3,), 2.0))
+    y = x * w
+    return y, y.detach(), w.shape, y.retains_grad
+
+
+def differentiated(x):
+    w = nn.Parameter(torch.full((3,), 2.0))
+    ((x.detach() * w) ** 2).sum().backward()
+    return w.grad * x
+
+
+def mapped(x):
+    w = nn.Parameter(torch.full((3,), 2.0))
+    return torch.func.vmap(lambda row: row * w)(x)
+
+
+def attention(x):
+    return nn.MultiheadAttention(3, 1)(x, x, x)[0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("steps", [PLAIN, LEARNT], ids=["plain", "learnt"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        a_norm,
+        drawn_weights,
+        running_statistics,
+        convolution,
+        a_parameter,
+        differentiated,
+        mapped,
+        attention,
+    ],
+)
+def test_one_graph(program, steps, backend):
+    tolerance = CLOSE if backend == "native" else None
+    one_graph(same(lambda: program, *steps, backend=backend, tolerance=tolerance), 1)
+
+    def without_gradients(x):
+        with torch.no_grad():
+            return program(x)
+
+    if program is not differentiated:
+        same(lambda: without_gradients, *steps, backend=backend, tolerance=tolerance)
+
+
+def used_and_returned(x):
+    w = nn.Parameter(torch.full((3,), 2.0))
+    return x * w, w
+
+
+def behind_a_break(x):
+    w = nn.Parameter(torch.full((3,), 2.0))
+    y = x * w
+    print(y.sum().item() > 3)
+    return (y * w).exp() if y.sum() > 3 else y
+
+
+def inside_of_a_mapped_function(x):
+    return torch.func.vmap(lambda row: row * nn.Parameter(torch.full((3,), 2.0)))(x)
+
+
+@pytest.mark.parametrize(
+    "program", [used_and_returned, behind_a_break, inside_of_a_mapped_function]
+)
+def test_what_is_eagers(program):
+    same(lambda: program, *PLAIN, *LEARNT)

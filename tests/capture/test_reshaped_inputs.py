@@ -1,0 +1,130 @@
+"""Inputs that a call gives another shape in place: a view in the graph, and the input itself at
+the end of the call."""
+
+import pytest
+import torch
+from helpers import Case, Fresh, X, Y, one_graph, same
+
+M = torch.arange(6.0).view(2, 3)
+SAME_SIZES = [(M,), (M + 1,), (M * 2,)]
+SIZES = [(torch.arange(2.0 * n).view(2, n),) for n in (3, 4, 5, 6, 3)]
+
+
+def transposed(x):
+    y = x + 1
+    x.transpose_(0, 1)
+    return x @ y, x, x.shape, x.stride()
+
+
+def there_and_back(x):
+    x.unsqueeze_(0)
+    x.add_(1)
+    x.squeeze_(0)
+    z = x.t_()
+    return z is x, z, x[0]
+
+
+def views_from_before(x):
+    row = x[0]
+    x.t_()
+    row.mul_(3)
+    x[0] = 7
+    return row, x, x.sum(0)
+
+
+def kept(x):
+    x.swapaxes_(0, 1)
+    x.transpose_(-1, dim1=-2)
+    held = [x, x.t()]
+    print(x.shape)
+    return held, {"x": x}
+
+
+def written_before(x):
+    x.add_(1)
+    x.unsqueeze_(-1)
+    return x * x.sum().item(), x.view(-1)
+
+
+def seen_by_its_sizes(x):
+    x.unsqueeze_(dim=0)
+    y = x.view(-1, x.shape[-1]) + x.shape[2]
+    x.add_(1)
+    return y, x.size(), x
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize(
+    "program",
+    [transposed, there_and_back, views_from_before, kept, written_before, seen_by_its_sizes],
+)
+def test_one_graph(program, backend):
+    tolerance = None if backend == "eager" else (1e-6, 1e-6)
+    one_graph(same(lambda: program, *SAME_SIZES, backend=backend, tolerance=tolerance), 1)
+    one_graph(same(lambda: program, *SIZES, backend=backend, tolerance=tolerance))
+
+
+def test_an_axis_that_is_not_there():
+    def f(x):
+        try:
+            x.transpose_(0, 5)
+        except IndexError:
+            x.unsqueeze_(1)
+        return x * 2
+
+    same(lambda: f, *SAME_SIZES)
+
+
+def test_behind_a_break():
+    def f(x):
+        x.t_()
+        y = x * 2
+        if x.sum() > 20:
+            y = y.exp().clone()
+            x[0] += 1
+        x.mul_(2)
+        return y, x
+
+    same(lambda: f, *SAME_SIZES, (M * 4,), (M,))
+    same(lambda: f, *SAME_SIZES, (M * 4,), (M,), backend="native", tolerance=(1e-6, 1e-6))
+
+
+def test_a_buffer():
+    def make():
+        module = torch.nn.Module()
+        module.register_buffer("kept", M.clone())
+
+        def f(x):
+            module.kept.t_()
+            module.kept += 1
+            return module.kept.sum() * x, module.kept
+
+        return Case(fn=f, watch=lambda: module.kept)
+
+    same(make, *[(X,), (Y,)] * 3)
+
+
+def _with_a_row():
+    whole = torch.arange(6.0).view(2, 3)
+    return [whole, whole[0]]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        Fresh(_with_a_row),
+        Fresh(lambda: [torch.arange(3.0)[:, None].expand(3, 2), torch.ones(3)]),
+        Fresh(lambda: [torch.arange(6.0).view(2, 3).requires_grad_(), torch.ones(3)]),
+        Fresh(lambda: [torch.arange(6.0).view(2, 3), torch.ones(3)]),
+    ],
+    ids=["shared memory", "shared elements", "a leaf", "plain"],
+)
+def test_what_else_there_is(argument):
+    def f(given):
+        whole, row = given
+        row.add_(1)
+        whole.t_()
+        row.mul_(2)
+        return whole * 2, row
+
+    same(lambda: f, *[(argument,)] * 4)
