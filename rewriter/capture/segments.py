@@ -44,6 +44,11 @@ class Segment:
         and of their views, which a program of functions cannot touch."""
         return bool(self.histories)
 
+    def takes_negatives(self) -> bool:
+        """Whether an input is one whose memory holds the negatives of its numbers, as the imaginary
+        part of a lazy conjugate, which no kernel sees."""
+        return any(isinstance(meta, Meta) and meta.is_neg for meta in self.metas)
+
 
 class SegmentBuilder:
     """Grows one fx graph. Values of other segments and call inputs come in as placeholders when

@@ -34,13 +34,15 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Meta:
-    """Sizes and strides in elements, dtype, device and requires_grad of a tensor at one moment."""
+    """Sizes and strides in elements, dtype, device and requires_grad of a tensor at one moment;
+    whether its numbers are the negatives of those in its memory."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
+    is_neg: bool = False
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Meta":
@@ -50,11 +52,13 @@ class Meta:
             tensor.dtype,
             tensor.device,
             tensor.requires_grad,
+            tensor.is_neg(),
         )
 
     def fake(self) -> torch.Tensor:
         """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
         tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        tensor = torch._neg_view(tensor) if self.is_neg else tensor
         return tensor.requires_grad_(self.requires_grad)
 
 
