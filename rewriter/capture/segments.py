@@ -44,10 +44,10 @@ class Segment:
         and of their views, which a program of functions cannot touch."""
         return bool(self.histories)
 
-    def takes_negatives(self) -> bool:
-        """Whether an input is one whose memory holds the negatives of its numbers, as the imaginary
-        part of a lazy conjugate, which no kernel sees."""
-        return any(isinstance(meta, Meta) and meta.is_neg for meta in self.metas)
+    def takes_odd_memory(self) -> bool:
+        """Whether an input's numbers are not those in its memory, which is all that kernels see: the
+        imaginary part of a lazy conjugate has the negatives of them there."""
+        return any(isinstance(meta, Meta) and meta.is_odd for meta in self.metas)
 
 
 class SegmentBuilder:

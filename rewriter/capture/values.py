@@ -35,14 +35,14 @@ class Value:
 @dataclasses.dataclass(frozen=True)
 class Meta:
     """Sizes and strides in elements, dtype, device and requires_grad of a tensor at one moment;
-    whether its numbers are the negatives of those in its memory."""
+    whether its memory holds the negatives of its numbers, or nothing, for zeros."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
-    is_neg: bool = False
+    is_odd: bool = False
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Meta":
@@ -52,13 +52,12 @@ class Meta:
             tensor.dtype,
             tensor.device,
             tensor.requires_grad,
-            tensor.is_neg(),
+            tensor.is_neg() or tensor._is_zerotensor(),
         )
 
     def fake(self) -> torch.Tensor:
         """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
         tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
-        tensor = torch._neg_view(tensor) if self.is_neg else tensor
         return tensor.requires_grad_(self.requires_grad)
 
 

@@ -58,6 +58,14 @@ def test_inputs_whose_memory_holds_negatives(function, make, dynamic):
             torch.testing.assert_close(given[1], given[0])
 
 
+def test_inputs_of_zeros_without_memory():
+    call = dynfix.compile(lambda x, y: (x * y + 1, x.sum()))
+    for _ in range(3):
+        x = torch.randn(5)
+        for y in (torch._efficientzerotensor(5), x):
+            torch.testing.assert_close(call(x, y), (x * y + 1, x.sum()))
+
+
 SPECTRA = {
     "power": lambda x: torch.fft.rfft(x).abs().pow(2),
     "filter": lambda x: torch.fft.irfft(
