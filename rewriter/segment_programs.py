@@ -30,11 +30,11 @@ def compile_segment(
     segments: tuple[Segment, ...] = (),
 ) -> Callable[..., Any]:
     """The callable of one of a call's `segments`, by the chosen backend; one with data-dependent
-    shapes runs as it is."""
+    shapes, or inputs that kernels cannot read, runs as it is."""
     if segment.eager or not segment.ops:
         return forward_of(segment.module)  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
-    if by_aot and segment.writes_history():
+    if segment.takes_odd_memory() or (by_aot and segment.writes_history()):
         return Foreign(forward_of(segment.module))
     few = segment.ops <= rnn.FEW and any(map(_trains_layers, segments))
     if options.backend == "native" and (few or _trains_layers(segment)):

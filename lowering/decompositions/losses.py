@@ -71,10 +71,11 @@ def threshold_backward(grad: torch.Tensor, x: torch.Tensor, bound: float) -> tor
 
 
 def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
-    """The bounds are rounded to the type of `x`, what is between them computed in a wider one."""
+    """The bounds are rounded to the type of `x`, what is between them computed in a wider one; -0.0
+    counts as 0.0."""
     low = 0.0 if eps is None else eps
     within = (x >= low) & (x <= 1.0 - low)
-    wide = x.float() if x.dtype in _HALVES else x
+    wide = (x.float() if x.dtype in _HALVES else x).abs()
     made = (grad / (wide * (1.0 - wide))).to(x.dtype)
     return torch.where(within, made, float("nan") if eps is None else 0.0)
 

@@ -59,13 +59,19 @@ def elementwise(
     return ctx.pointwise(node, body)
 
 
-def _in_common(ctx: Context, operands: Sequence[Operand], fn: Callable[..., Value]) -> Any:
-    """`fn` of operands that are first rounded to their common type, as eager's are: numbers beside
-    half types then lie on one side of a bound, or of a step, as there."""
+def _rounding(ctx: Context, operands: Sequence[Operand]) -> Callable[[Value], Value]:
+    """What rounds operands to their common type first, as eager does: numbers beside half types
+    then lie on one side of a bound, or of a step, as there."""
     common, _ = promote(ctx, operands, KIND.NO_OPMATH)
-    if common not in HALVES:
-        return fn
-    return lambda *values: fn(*(_rounded(value, common) for value in values))
+    return partial(_rounded, dtype=common) if common in HALVES else lambda value: value
+
+
+def _rounding_on_host(
+    ctx: Context, node: Any, operands: Sequence[Operand]
+) -> Callable[[Value], Value]:
+    """The same for what the CPU alone rounds: of products and quotients the first operand."""
+    on_host = ctx.value_of(node).device.type == "cpu"
+    return _rounding(ctx, operands) if on_host else lambda value: value
 
 
 def _rounded(value: Value, dtype: torch.dtype) -> Value:
@@ -88,7 +94,10 @@ def _register(
             def lowering(ctx: Context, node: Any, *args: Any, _fn: Any = fn, **kwargs: Any) -> Ref:
                 if kwargs or len(args) != operands:
                     raise Unsupported("arguments")
-                made = _in_common(ctx, args, _fn) if stepped else _fn
+                if not stepped:
+                    return elementwise(ctx, node, args, _fn, kind)
+                rounded = _rounding(ctx, args)
+                made = lambda *values: _fn(*map(rounded, values))  # noqa: E731
                 return elementwise(ctx, node, args, made, kind)
 
 
@@ -170,7 +179,6 @@ def extremum(name: str) -> Callable[[Value, Value], Value]:
     return logic("or" if name == "maximum" else "and", name)
 
 
-binary("mul", "Tensor Scalar", KIND.DEFAULT, logic("and", "mul"))
 for _name in ("maximum", "minimum"):
     binary(_name, "default", KIND.DEFAULT, extremum(_name))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -229,11 +237,13 @@ def _nonzero(divisor: Value) -> Value:
 @lowers(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
 def _add(ctx: Context, node: Any, a: Operand, b: Operand, alpha: Number = 1) -> Ref:
     name = "add" if "add" in str(node.target) else "sub"
+    rounded = _rounding_on_host(ctx, node, (a, b))
 
     def body(x: Value, y: Value) -> Value:
         if x.dtype == torch.bool:
             return op("or", x, y)
-        scaled = y if alpha == 1 else op("mul", y, const(alpha, y.dtype))
+        x, y = rounded(x), rounded(y)
+        scaled = y if alpha == 1 else op("mul", y, rounded(const(alpha, y.dtype)))
         return op(name, x, scaled)
 
     if alpha != 1 and node.meta["val"].dtype == torch.bool:
@@ -241,9 +251,16 @@ def _add(ctx: Context, node: Any, a: Operand, b: Operand, alpha: Number = 1) -> 
     return elementwise(ctx, node, (a, b), body)
 
 
+@lowers(aten.mul.Tensor, aten.mul.Scalar)
+def _mul(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
+    rounded, multiplied = _rounding_on_host(ctx, node, (a, b)), logic("and", "mul")
+    return elementwise(ctx, node, (a, b), lambda x, y: multiplied(rounded(x), y))
+
+
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def _div(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
-    return elementwise(ctx, node, (a, b), lambda x, y: op("div", x, y), KIND.INT_TO_FLOAT)
+    rounded = _rounding_on_host(ctx, node, (a, b))
+    return elementwise(ctx, node, (a, b), lambda x, y: op("div", rounded(x), y), KIND.INT_TO_FLOAT)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -256,7 +273,8 @@ def _div_mode(ctx: Context, node: Any, a: Operand, b: Operand, *, rounding_mode:
 
 @lowers(aten.pow.Tensor_Scalar)
 def _pow_scalar(ctx: Context, node: Any, a: Ref, exponent: Number) -> Ref:
-    return elementwise(ctx, node, (a, exponent), lambda x, y: _power(x, exponent, y))
+    rounded = _rounding(ctx, (a, exponent))
+    return elementwise(ctx, node, (a, exponent), lambda x, y: _power(x, exponent, rounded(y)))
 
 
 def _power(x: Value, exponent: Number, y: Value) -> Value:
@@ -285,7 +303,8 @@ def _power(x: Value, exponent: Number, y: Value) -> Value:
 def _pow(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
     if not node.meta["val"].dtype.is_floating_point:
         raise Unsupported("integer power")
-    return elementwise(ctx, node, (a, b), lambda x, y: op("pow", x, y))
+    rounded = _rounding_on_host(ctx, node, (a, b))
+    return elementwise(ctx, node, (a, b), lambda x, y: op("pow", rounded(x), rounded(y)))
 
 
 @lowers(aten.where.self)

@@ -44,6 +44,11 @@ class Segment:
         and of their views, which a program of functions cannot touch."""
         return bool(self.histories)
 
+    def takes_odd_memory(self) -> bool:
+        """Whether an input's numbers are not those in its memory, which is all that kernels see: the
+        imaginary part of a lazy conjugate has the negatives of them there."""
+        return any(isinstance(meta, Meta) and meta.is_odd for meta in self.metas)
+
 
 class SegmentBuilder:
     """Grows one fx graph. Values of other segments and call inputs come in as placeholders when

@@ -34,13 +34,15 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Meta:
-    """Sizes and strides in elements, dtype, device and requires_grad of a tensor at one moment."""
+    """Sizes and strides in elements, dtype, device and requires_grad of a tensor at one moment;
+    whether its memory holds the negatives of its numbers, or nothing, for zeros."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
+    is_odd: bool = False
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Meta":
@@ -50,6 +52,7 @@ class Meta:
             tensor.dtype,
             tensor.device,
             tensor.requires_grad,
+            tensor.is_neg() or tensor._is_zerotensor(),
         )
 
     def fake(self) -> torch.Tensor:

@@ -37,6 +37,35 @@ def test_results_and_gradients_are_those_of_eager(function):
         torch.testing.assert_close(ours, theirs)
 
 
+def written(x):
+    x[0].mul_(2)
+    return x + 1, x.t()
+
+
+@pytest.mark.parametrize("function", [lambda x: (x.exp().sum(0), x + 1, x.t()), written])
+@pytest.mark.parametrize("make", [torch._neg_view, lambda x: torch.complex(x, x).conj().imag])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_inputs_whose_memory_holds_negatives(function, make, dynamic):
+    call = dynfix.compile(function, dynamic=dynamic)
+    for rows in (5, 5, 6, 7):
+        x = torch.randn(rows, 6)
+        for each in (make(x), x.clone()):
+            given = [each.clone(), each.clone()]
+            given = [make(one) if each.is_neg() else one for one in given]
+            assert all(one.is_neg() == each.is_neg() for one in given)
+            expected, found = function(given[0]), call(given[1])
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(given[1], given[0])
+
+
+def test_inputs_of_zeros_without_memory():
+    call = dynfix.compile(lambda x, y: (x * y + 1, x.sum()))
+    for _ in range(3):
+        x = torch.randn(5)
+        for y in (torch._efficientzerotensor(5), x):
+            torch.testing.assert_close(call(x, y), (x * y + 1, x.sum()))
+
+
 SPECTRA = {
     "power": lambda x: torch.fft.rfft(x).abs().pow(2),
     "filter": lambda x: torch.fft.irfft(

@@ -38,6 +38,10 @@ def test_logits(dtype, eps):
     _check(lambda x: torch.logit(x, eps), x.repeat(9))
 
 
+def test_gradients_of_logit_at_zero():
+    _check(torch.logit, torch.tensor([0.0, -0.0, 1.0]).repeat(9))
+
+
 @pytest.mark.parametrize("beta", (0.0, 0.3, 1.0))
 @pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
 def test_smooth_l1_keeps_nan(beta, reduction):
