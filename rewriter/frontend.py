@@ -303,6 +303,7 @@ class CompiledFunction:
             self.moving.note_floats(recording.guards, args, kwargs)
             self.moving.note_counters(recording.guards, args, kwargs)
             self.moving.note_sizes(recording.guards, args, kwargs)
+            self.moving.note_arrays(recording.guards, args, kwargs)
 
     def _captured(self) -> list[Recording]:
         return [recording for recording in self.recordings if isinstance(recording, Recording)]

@@ -38,6 +38,7 @@ _STEPS: dict[type, int] = {
     paths.DictKey: 6,
     paths.Stored: 6,  # native code serves dicts alone, and no subclass: Python reads these
     paths.Referent: 6,
+    paths.OnArray: 6,
     paths.Cell: 7,
     paths.TypeOf: 8,
 }

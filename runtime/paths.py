@@ -13,6 +13,8 @@ from collections.abc import Hashable, Mapping
 from itertools import islice
 from typing import Any
 
+import torch
+
 _interned: "weakref.WeakValueDictionary[tuple[Any, ...], Path]" = weakref.WeakValueDictionary()
 _lock = threading.RLock()  # re-entrant: a collection inside the lock may run code that makes paths
 _BY_VALUE = frozenset((int, bool, str, bytes, type(None), type(Ellipsis)))
@@ -274,6 +276,24 @@ class TypeOf(Path):
 
     def fetch(self, base: Any) -> Any:
         return type(base)
+
+
+class OnArray(Path):
+    """`torch.from_numpy(base)`: a tensor on the memory of an array that may be written."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _split(base: Path) -> "tuple[Path | None, Any]":  # type: ignore[override]
+        return base, None
+
+    def _spell(self) -> str:
+        return f"from_numpy({self.base.source})"  # type: ignore[union-attr]
+
+    def fetch(self, base: Any) -> Any:
+        if not base.flags.writeable:  # of which torch warns, where it does not copy
+            raise ValueError("a read-only array")
+        return torch.from_numpy(base)
 
 
 class Referent(Path):

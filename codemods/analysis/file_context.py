@@ -21,6 +21,17 @@ from .findings import ERROR, Finding
 from .inference import Inference
 from .supposed import supposing
 
+# What runs a function once and keeps the side that it took, or refuses to take one.
+_TRACERS = (
+    "torch.jit.trace",
+    "torch.jit.trace_module",
+    "torch.onnx.export",
+    "torch.fx.symbolic_trace",
+    "torch.vmap",
+    "torch.func.vmap",
+    "functorch.vmap",
+)
+
 if TYPE_CHECKING:
     from ...rewriter.edits.source_file import SourceFile
     from ...rewriter.edits.spans import Fix
@@ -100,7 +111,15 @@ class FileContext(FileView):
 
     def doubt(self, at: Any, sides: Any, nodes: Any, targets: Any) -> Any:
         """Why a choice at `at` may be felt, as the text shows it."""
-        return Proofs(self, at).doubt(sides, nodes, targets)
+        found = (Proofs(self, at).doubt(sides, nodes, targets), self._traced)
+        return "; ".join(filter(None, found))
+
+    @cached_property
+    def _traced(self) -> str:
+        named = (*self.index.get(ast.Attribute, ()), *self.index.get(ast.Name, ()))
+        found = (name for node in named if (name := self.names.resolve(node)) in _TRACERS)
+        name = next(found, None)
+        return f"`{name}` takes a choice in another way than a branch" if name else ""
 
     # What a proof asks
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Arg, Attr, Equals, Guard, Item, Kwarg, Path, Tensor, TypeIs
+from ...runtime.guard import Arg, Attr, Content, Equals, Guard, Item, Kwarg, Path, Tensor, TypeIs
 
 VALUES = 3  # that are assumed at one place, each in a recording of its own
 
@@ -17,7 +17,7 @@ class Moving:
     """`numbers`: paths of Python numbers. `sizes`: dims of tensors by path. `fixed`: dims that
     turned out to decide something, so that a recording stands for one size all the same.
     `contents`: of small tensors by path, as recordings compare them. `apart`: operators that run
-    between graphs, each with its line."""
+    between graphs, each with its line. `arrays`: of NumPy, by path, that held something else."""
 
     numbers: set[Path] = dataclasses.field(default_factory=set)
     names: frozenset[str] = frozenset()  # keys whose numbers move, whatever was seen
@@ -26,6 +26,7 @@ class Moving:
     contents: dict[Path, Any] = dataclasses.field(default_factory=dict)
     assumed: dict[Any, list[Any]] = dataclasses.field(default_factory=dict)
     apart: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+    arrays: set[Path] = dataclasses.field(default_factory=set)
 
     def clear(self) -> None:
         self.numbers.clear()
@@ -34,6 +35,7 @@ class Moving:
         self.contents.clear()
         self.assumed.clear()
         self.apart.clear()
+        self.arrays.clear()
 
     def moves(self, path: Path, value: Any) -> bool:
         """Whether the number there is to be traced."""
@@ -83,6 +85,15 @@ class Moving:
                     moved[guard.path] = found - guard.check.arg
         steps = {step for path, step in moved.items() if path in self.numbers}
         self.numbers.update(path for path, step in moved.items() if step in steps)
+
+    def note_arrays(
+        self, guards: Sequence[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Arrays that a recording took for constants and that hold something else now."""
+        call = _Call(guards, args, kwargs)
+        for guard in guards:
+            if isinstance(guard.check, Content) and not guard.check.passes(call.found(guard.path)):
+                self.arrays.add(guard.path)
 
     def note_sizes(
         self, guards: Sequence[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -74,6 +74,13 @@ def namespace(obj: Any) -> Any:
     return attributes if type(attributes) is dict else obj
 
 
+def share_memory(one: Any, other: Any) -> bool:
+    """Whether two arrays may."""
+    import numpy as np  # whoever has an array has loaded it
+
+    return bool(np.may_share_memory(one, other))
+
+
 class Provenance:
     """Paths by object identity (the objects are held while the recording lasts), guards in the
     order of the reads."""
@@ -91,6 +98,10 @@ class Provenance:
         self._dirty: set[tuple[int, Any]] = set()
         self._before: dict[int, Any] = {}
         self.arrays: list[tuple[Any, Content]] = []
+        self.stored_to: list[Any] = []  # arrays
+        self.lent: list[
+            tuple[Any, torch.Tensor, bytes]
+        ] = []  # arrays, inputs on them, what they held
         self._attributes: dict[int, tuple[str, ...]] = {}
 
     def path_of(self, obj: Any) -> Path | None:
@@ -220,11 +231,15 @@ class Provenance:
             self.guard(path, Members(tuple(held)))
         elif isinstance(held, BY_VALUE):
             self.guard(path, Is(held))
-        elif Content.supports(held):
+        elif Content.supports(held) and not self.is_lent(obj):
             self.arrays.append((obj, Content.of(obj)))
             self.guard(path, Content.of(held))
         else:
             raise Unguardable(f"the content of {path.source}, a {type(obj).__name__}")
+
+    def is_lent(self, array: Any) -> bool:
+        """Whether an input of the graph has memory of the array: what it holds is not known."""
+        return any(share_memory(array, lent) for lent, *_ in self.lent)
 
     def content(self, obj: Any) -> None:
         """Code that is not rewritten is about to get `obj`: guard everything below it that it could
@@ -400,6 +415,7 @@ class Provenance:
             self._before[id(obj)] = list(obj) if isinstance(obj, SEQUENCES) else dict(obj)
         elif Content.supports(obj):
             self._before[id(obj)] = obj.copy()
+            self.stored_to.append(obj)
 
     def before_store(self, obj: Any) -> None:
         """An attribute is about to change: keep which there were, for the guards on them."""

@@ -17,7 +17,7 @@ from .. import catalogue
 from . import made_histories, rehearsal
 from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
-from .numbers import constant_values, scalars
+from .numbers import constant_values, moving_arrays, scalars
 from .numbers.symbolic import Symbols, make_static
 from .reads import HISTORY
 from .segments import Segment
@@ -174,7 +174,7 @@ def _last_checks(recorder: Recorder) -> None:
             catalogue.SLIPPED,
             "a tensor was written, or given a history, by code that is not recorded",
         )
-    elif constant_values.written(recorder):
+    elif constant_values.written(recorder) or moving_arrays.written(recorder):
         recorder.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")

@@ -16,7 +16,7 @@ from ..capture.guarded_kinds import (
     is_constant,
 )
 from ..capture.nested import settle_in
-from ..capture.numbers import constant_values, scalars
+from ..capture.numbers import constant_values, moving_arrays, scalars
 from ..capture.provenance import Unguardable, item_path
 from ..capture.trace import Recorder
 from . import c_calls
@@ -67,6 +67,9 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
         return key if all(a is b for a, b in zip(parts, key, strict=True)) else parts
     if not constant_values.is_array(key):
         return key
+    moving = moving_arrays.as_input(rec, key)
+    if moving is not None:
+        return moving
     guard_arguments(rec, (key,), {})
     return constant_values.as_tensor(rec, torch.from_numpy, key)
 
@@ -173,6 +176,8 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
         return
     if constant_values.is_array(obj):
         value = settle_in(value)
+        if rec.known.is_lent(obj):
+            rec.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     method = python_method(rec, obj, "__setitem__")
     if method is not None:
         rec.call(method, (obj, key, value), {})

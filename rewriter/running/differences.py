@@ -1,7 +1,9 @@
 """Whether a compiled graph does what the graph does in eager: results, gradients, what it writes
-and what it draws. Where both differ by more than rounding explains, eager in float64 decides."""
+and what it draws. Where both differ by more than rounding explains, eager in float64 decides: how
+far each is from it, and how far from it eager in float64 is on inputs that are a rounding away."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +28,9 @@ class Difference:
         return f"{self.what} differs from eager: {self.how}"
 
 
-def copy_of(value: Any) -> Any:
-    """A tensor of its own with the same values, sizes and strides; what is no tensor as it is."""
+def copy_of(value: Any, change: Callable[[Any], Any] = torch.clone) -> Any:
+    """A tensor of its own with the same values, sizes and strides; what is no tensor as it is.
+    `change` makes the copy of a strided tensor's memory."""
     if not isinstance(value, torch.Tensor):
         return value
     with torch.no_grad():
@@ -37,7 +40,7 @@ def copy_of(value: Any) -> Any:
         extent = 1 + sum(
             (n - 1) * step for n, step in zip(given.shape, given.stride(), strict=True)
         )
-        memory = torch.as_strided(given, (extent,), (1,), given.storage_offset()).clone()
+        memory = change(torch.as_strided(given, (extent,), (1,), given.storage_offset()))
         copied = torch.as_strided(memory, given.shape, given.stride())
     return copied.detach().requires_grad_(value.requires_grad)
 
@@ -101,14 +104,15 @@ def differ(
     except Exception as error:
         how = f"it raises {type(error).__name__}: {error}"
         return Difference("the compiled graph", how, raised=True)
-    return compare(wanted, got, lambda: in_double(module, inputs, written, random))
+    return compare(wanted, got, lambda moved: in_double(module, inputs, written, random, moved))
 
 
 def compare(
-    wanted: dict[str, Any], got: dict[str, Any], exact: Callable[[], dict[str, Any]]
+    wanted: dict[str, Any], got: dict[str, Any], exact: Callable[[bool], dict[str, Any]]
 ) -> Difference | None:
-    """The first difference between two observations. `exact` gives the one in float64."""
-    reference: dict[str, Any] | None = None
+    """The first difference between two observations. `exact` gives the one in float64, of inputs
+    that are moved by a rounding where its argument is True."""
+    exact = functools.cache(exact)
     if len(wanted) != len(got):
         return Difference("the number of outputs", f"{_outputs(got)}, not {_outputs(wanted)}")
     for what, value in wanted.items():
@@ -116,8 +120,9 @@ def compare(
         if not how and not what.startswith("the gradient"):  # whose layout eager leaves open
             how = _strides(value, got[what])
         if not how and not _close(value, got.get(what)):
-            reference = exact() if reference is None else reference
-            how = _beyond_rounding(value, got[what], reference.get(what))
+            how = _beyond_rounding(value, got[what], exact(False).get(what))
+            if how and (near := exact(True).get(what)) is not None:
+                how = _beyond_rounding(value, got[what], exact(False).get(what), near)
         if how:
             return Difference(what, how)
     return None
@@ -166,11 +171,12 @@ def _close(value: Any, other: Any) -> bool:
     return torch.allclose(value, other, rtol=10 * eps, atol=80 * eps, equal_nan=True)
 
 
-def _beyond_rounding(value: Any, other: Any, exact: Any) -> str:
-    """How two tensors differ by more than float64 excuses, or ""."""
+def _beyond_rounding(value: Any, other: Any, exact: Any, near: Any = None) -> str:
+    """How two tensors differ by more than float64 excuses, or "". `near`: what float64 gives of
+    inputs a rounding away."""
     value, other = value.detach(), other.detach()
     if not value.dtype.is_floating_point:
-        return _wrong_items(value, other, exact)
+        return _wrong_items(value, other, exact, near)
     eps = torch.finfo(value.dtype).eps
     if not torch.equal(value.isnan(), other.isnan()):
         return f"NaN in {int(other.isnan().sum())} elements, not {int(value.isnan().sum())}"
@@ -178,6 +184,8 @@ def _beyond_rounding(value: Any, other: Any, exact: Any) -> str:
     reference = exact.detach().double() if known else value.double()
     scale = float(_finite(reference).abs().max())
     error, own = (_worst(v.double(), reference) / (scale or 1.0) for v in (other, value))
+    if known and near is not None:
+        own = max(own, _worst(near.detach().double(), reference) / (scale or 1.0))
     limit = WORSE * own + (64 if known else 1024) * eps
     if error <= limit:
         return ""
@@ -185,11 +193,12 @@ def _beyond_rounding(value: Any, other: Any, exact: Any) -> str:
     return f"relative error {error:.1e}{beside}"
 
 
-def _wrong_items(value: Any, other: Any, exact: Any) -> str:
+def _wrong_items(value: Any, other: Any, *exact: Any) -> str:
     """Integers and bools may follow from what was rounded: then those of float64 are right, too."""
     wrong = value != other
-    if exact is not None and exact.shape == value.shape:
-        wrong &= exact.detach().to(value.dtype) != other
+    for right in exact:
+        if right is not None and right.shape == value.shape:
+            wrong &= right.detach().to(value.dtype) != other
     count = int(wrong.sum())
     return f"{count} of {value.numel()} elements" if count else ""
 
@@ -265,13 +274,16 @@ def in_double(
     inputs: Sequence[Any],
     written: Sequence[int],
     random: bool = True,
+    moved: bool = False,
 ) -> dict[str, Any]:
     """The observation in float64; empty where it draws other random numbers than eager, or does
-    not run."""
+    not run. `moved`: of inputs each element of which is a rounding of its dtype away."""
     raised = [
         copy_of(v).double().detach().requires_grad_(v.requires_grad) if _is_low(v) else v
         for v in inputs
     ]
+    if moved:
+        raised = [_moved(v, of) for v, of in zip(raised, inputs, strict=True)]
     doubled, before = _Doubled(module, random), torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -281,6 +293,18 @@ def in_double(
     finally:
         torch.set_default_dtype(before)
     return found if doubled.followed else {}
+
+
+def _moved(value: Any, of: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+        return value
+    generator, eps = torch.Generator().manual_seed(SEED), torch.finfo(of.dtype).eps
+
+    def step(memory: Any) -> Any:
+        up = torch.rand(memory.shape, generator=generator, dtype=torch.float32) < 0.5
+        return memory * (1 + torch.where(up, eps, -eps).to(memory))
+
+    return copy_of(value, step)
 
 
 def _is_low(value: Any) -> bool:

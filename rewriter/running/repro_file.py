@@ -15,6 +15,8 @@ from ...runtime.options import Options, list_options
 from .. import api
 from .differences import Difference, compare, in_double, observe
 
+_PACKAGE = api.__name__.partition(".")[0]
+
 _PAGE = '''"""Compiled by dynfix, this graph differs from eager. Found by `dynrun --verify`:
 {difference}
 
@@ -175,6 +177,8 @@ def _check(
     dynamic: bool | None,
 ) -> None:
     builtin = backend in ("native", "eager", "aot_eager")
+    own = [value for value in graph.__globals__.values() if _is_own(value)]
+    api.allow_in_graph(own)
     compiled = api.compile(
         graph, backend=backend, options=dict(options or {}) if builtin else None, dynamic=dynamic
     )
@@ -182,11 +186,18 @@ def _check(
     got = observe(compiled, inputs)
     if not any(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries):
         raise AssertionError("eager served the call: the compiled graph raises, or there is none")
+    tracer = torch.fx.Tracer(autowrap_functions=tuple(own))
+    traced = tracer.trace(graph)  # which makes the root
+    module = torch.fx.GraphModule(tracer.root, traced)
     found = compare(
-        observe(graph, inputs),
-        got,
-        lambda: in_double(torch.fx.symbolic_trace(graph), inputs, ()),
+        observe(graph, inputs), got, lambda moved: in_double(module, inputs, (), moved=moved)
     )
     if found is not None:
         raise AssertionError(str(found))
     print("the compiled graph does what eager does")
+
+
+def _is_own(value: Any) -> bool:
+    """Whether it is what a recording writes into graphs: a function of this package's lowering."""
+    name = getattr(value, "__module__", None) or ""
+    return isinstance(value, types.FunctionType) and name.startswith(f"{_PACKAGE}.lowering.")

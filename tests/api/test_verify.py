@@ -124,6 +124,26 @@ def test_a_whole_training_step_is_compared(run, monkeypatch, capsys):
     assert ".sqrt()" in Path(run.path).read_text()
 
 
+def test_the_file_of_a_step_s_gradients_runs_alone(run, monkeypatch, capsys):
+    net = torch.nn.Linear(4, 2)
+
+    def step(x):
+        net.zero_grad()
+        loss = net(x).tanh().square().mean()
+        loss.backward()
+        return loss.detach()
+
+    compiled = dynfix.compile(step)
+    with monkeypatch.context() as planted, pytest.raises(SystemExit):
+        planted.setitem(LOWERINGS, aten.sub.Tensor, LOWERINGS[aten.add.Tensor])
+        planted.setitem(LOWERINGS, aten.rsub.Scalar, LOWERINGS[aten.add.Scalar])
+        for _ in range(4):
+            compiled(torch.ones(3, 4))
+    assert "leaf_gradients(" in Path(run.path).read_text()
+    runpy.run_path(run.path)
+    assert "does what eager does" in capsys.readouterr().out
+
+
 def test_what_only_two_operators_together_show(run, capsys):
     def wrong_together(gm, example_inputs):
         names = {getattr(node.target, "__name__", node.target) for node in gm.graph.nodes}
@@ -304,3 +324,18 @@ def test_rounding_is_no_difference():
         return (x.flip(-1).cumsum(-1)[:, -1] - x[:, :7].sum(-1)).tanh()
 
     assert differences.differ(graph(summed), in_another_order, [x]) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_a_rounding_of_the_inputs_does_is_no_difference(dtype):
+    """A sum that cancels, of which eager's own error is none by chance."""
+    parts = torch.arange(1, 49, dtype=dtype) / 64
+    x = torch.cat([parts, -parts.flip(0), torch.full((1,), 2**-12, dtype=dtype)])
+    rounding = torch.finfo(dtype).eps
+    for steps, agrees in ((8, True), (2048, False)):
+        found = differences.differ(
+            graph(lambda x: x.sum()), lambda x, n=steps: x.sum() + n * rounding, [x]
+        )
+        assert (found is None) == agrees
+    count = x.expand(2, -1)
+    assert differences.differ(graph(lambda x: x.sum(0) > 0), lambda x: x.sum(0) > 1, [count])

@@ -112,6 +112,33 @@ def test_eager_never_computes_a_partial_side_that_it_does_not_take(side):
     assert not found
 
 
+@pytest.mark.parametrize("name", ["torch.jit.trace", "torch.vmap", "torch.onnx.export"])
+def test_a_file_that_traces_its_functions_keeps_its_branches_in_eager(name):
+    """A traced branch is the side that was taken; a traced choice is both."""
+    text = f"""import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        y = torch.sigmoid(x)
+        if y.mean() > 0.5:
+            y = y * 2
+        return y
+used = {name}
+"""
+    result = support.fixed(text)
+    assert result.applied and "        elif y.mean() > 0.5:\n" in result.source.text
+    assert "elif" not in support.fixed(text.partition("used")[0]).source.text
+    if name == "torch.jit.trace":
+        outputs = []
+        for each in (text, result.source.text):
+            space: dict = {}
+            exec(each, space)
+            with pytest.warns(torch.jit.TracerWarning):
+                traced = torch.jit.trace(space["Model"](), torch.ones(3))
+            outputs.append(traced(-torch.ones(3)))
+        assert torch.equal(*outputs)
+
+
 def test_gradient_of_where_would_be_nan():
     """The case that makes division unsafe: it does differ."""
     text = """import torch

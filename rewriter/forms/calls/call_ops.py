@@ -268,9 +268,9 @@ def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's own code runs as it is, seen by the recorder. Python that its mode does not see
     as one call gets plain numbers: C code below it would take traced ones without asking."""
     c_calls.check(rec, _NUMBERS, *args, *kwargs.values())
-    items.guard_arguments(rec, args, kwargs)
     if len(args) == 1 and number_calls.copies(function, args[0]):
         return number_calls.from_array(rec, function, args, kwargs)
+    items.guard_arguments(rec, args, kwargs)
     kwargs = number_calls.with_dtype(rec, function, args, kwargs)
     if isinstance(function, types.FunctionType) and not _is_seen_whole(function):
         args, kwargs = callbacks.rewritten(rec, function, settle_in(args), settle_in(kwargs))

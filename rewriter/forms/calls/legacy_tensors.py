@@ -12,7 +12,7 @@ except ImportError:  # torch does without
 
 from ... import catalogue
 from ...capture.nested import plain_in, settle_in
-from ...capture.numbers import constant_values
+from ...capture.numbers import constant_values, moving_arrays
 from ...capture.trace import Recorder
 from ...capture.values import Meta, Value
 from .. import items
@@ -48,6 +48,9 @@ def call(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if all(type(size) is int for size in given):
         return torch.empty(given or (0,), dtype=dtype)
     if len(given) == 1 and constant_values.is_array(given[0]):
+        moving = moving_arrays.as_input(rec, given[0])
+        if moving is not None:
+            return moving.to(dtype)
         items.guard_arguments(rec, args, kwargs)
         return constant_values.as_tensor(rec, cls, given[0])
     if len(given) == 1 and type(given[0]) is torch.Size:

@@ -14,7 +14,7 @@ except ImportError:
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
-from ...capture.numbers import constant_values
+from ...capture.numbers import constant_values, moving_arrays
 from ...capture.trace import Recorder
 from ...capture.values import storage_of
 from .. import items
@@ -80,6 +80,10 @@ def copies(function: Any, given: Any) -> bool:
 
 def from_array(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.from_numpy(a)`, `torch.tensor(a)`."""
+    if len(args) == 1 and constant_values.is_array(args[0]) and set(kwargs) <= {"dtype"}:
+        moving = moving_arrays.as_input(rec, args[0])
+        if moving is not None:
+            return _of_moving(function, moving, **kwargs)
     items.guard_arguments(rec, args, kwargs)
     if len(args) != 1 or not constant_values.is_array(args[0]) or kwargs.get("requires_grad"):
         rec.stop(catalogue.OPAQUE_CALL, f"torch.{function.__name__} of an array")
@@ -91,6 +95,10 @@ def from_array(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict
             if result.data_ptr() == address:
                 rec.on_arrays.add(storage_of(result))
     return result
+
+
+def _of_moving(function: Any, tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
+    return tensor.to(dtype or tensor.dtype, copy=function is torch.tensor)
 
 
 def with_dtype(
