@@ -89,3 +89,13 @@ def smooth_l1_backward(
     outer = scaled * difference.sign()
     inner = scaled * difference / beta if beta else scaled * difference
     return torch.where(difference.abs() >= beta, outer, inner)
+
+
+def in_type_of_target(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """`binary_cross_entropy_with_logits`, which eager computes in `1 - target`, in place."""
+
+    def loss(x: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        made = decomposed(x, target, *args, **kwargs)
+        return made if made.dtype == target.dtype else made.to(target.dtype)
+
+    return loss

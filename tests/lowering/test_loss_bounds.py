@@ -47,3 +47,18 @@ def test_gradients_of_logit_at_zero():
 def test_smooth_l1_keeps_nan(beta, reduction):
     x = torch.tensor([float("nan"), float("inf"), 0.1, -0.2, beta, 3.0, -0.0]).repeat(5)
     _check(lambda x, y: F.smooth_l1_loss(x, y, beta=beta, reduction=reduction), x, x.new_zeros(35))
+
+
+@pytest.mark.parametrize("weighted", (False, True))
+@pytest.mark.parametrize("types", ((torch.float32, torch.float16), (torch.bfloat16, torch.float32)))
+def test_logits_and_targets_of_two_types(types, weighted):
+    """The loss has the type of the targets."""
+    logits, target = torch.linspace(-3, 3, 33, dtype=types[0]), torch.rand(33).to(types[1])
+    weight = torch.rand(33).to(types[1]) if weighted else None
+
+    def loss(x, y):
+        return F.binary_cross_entropy_with_logits(x, y, weight)
+
+    compiled, wanted = dynfix.compile(loss, fullgraph=True), loss(logits, target)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(logits, target), wanted, rtol=4e-3, atol=1e-3)
