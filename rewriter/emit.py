@@ -27,6 +27,7 @@ _lock = threading.Lock()
 # By identity: code objects compare by value, and equal ones may stand in different files.
 _done: dict[int, tuple["weakref.ref[CodeType]", CodeType | NotRewritable]] = {}
 rewritten_codes: dict[int, "weakref.ref[CodeType]"] = {}
+rewritten_files: set[str] = set()  # that such code has come from
 _around: dict[int, "weakref.ref[CodeType]"] = {}  # of what is nested: the user's outer code
 
 
@@ -207,6 +208,7 @@ def _remember(code: CodeType) -> None:
     """Note the code object and those nested in it as rewritten; class bodies, and what is in them,
     are not."""
     rewritten_codes[id(code)] = weakref.ref(code, _forget(rewritten_codes, id(code)))
+    rewritten_files.add(code.co_filename)
     for const in code.co_consts:
         if isinstance(const, CodeType) and const.co_flags & 0x1:  # CO_OPTIMIZED: not a class body
             _remember(const)

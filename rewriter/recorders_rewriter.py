@@ -59,4 +59,4 @@ class Rewriter:
         return lambda *args, **kwargs: call_ops.call(rec, fn, args, kwargs)
 
 
-places.use(emit.rewritten_codes)
+places.use(emit.rewritten_codes, emit.rewritten_files)

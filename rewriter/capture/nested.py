@@ -17,8 +17,8 @@ def tensors_in(obj: Any) -> list[torch.Tensor]:
         part = rest.pop()
         if isinstance(part, torch.Tensor):
             found.append(part)
-        elif isinstance(part, list | tuple | dict) and id(part) not in seen:
-            seen.add(id(part))
+        elif isinstance(part, list | tuple | dict) and (key := id(part)) not in seen:
+            seen.add(key)
             rest.extend(reversed(part.values() if isinstance(part, dict) else part))
     return found
 
@@ -71,16 +71,17 @@ def _changed(obj: Any, change: Callable[[Any], Any], done: dict[int, Any]) -> An
         return change(obj)
     if type(obj) not in _NESTED:
         return obj
-    if id(obj) not in done:
-        done[id(obj)] = _parts_changed(obj, change, done)
-    return done[id(obj)]
+    key = id(obj)
+    if key not in done:
+        done[key] = obj  # one that holds itself
+        done[key] = _parts_changed(obj, change, done)
+    return done[key]
 
 
 _NESTED = (list, tuple, torch.Size, dict, slice, set, frozenset)
 
 
 def _parts_changed(obj: Any, change: Callable[[Any], Any], done: dict[int, Any]) -> Any:
-    done[id(obj)] = obj  # one that holds itself
     if type(obj) is dict:
         values = {key: _changed(part, change, done) for key, part in obj.items()}
         return values if any(values[key] is not obj[key] for key in obj) else obj

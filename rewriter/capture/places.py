@@ -7,7 +7,7 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ import torch
 _ENTRY_FILE = os.path.join("dynfix", "rewriter", "module_class.py")
 Codes = Mapping[int, Callable[[], types.CodeType | None]]
 _rewritten: list[Codes] = [{}]
+_files: list[Container[str]] = [()]
 
 
-def use(rewritten: Codes) -> None:
-    """Tell which code is rewritten, by its identity; the rewriter calls this once."""
-    _rewritten[:] = [rewritten]
+def use(rewritten: Codes, files: Container[str]) -> None:
+    """Tell which code is rewritten, by its identity, and the files that it is from; the rewriter
+    calls this once."""
+    _rewritten[:], _files[:] = [rewritten], [files]
 
 
 def _is_rewritten(code: types.CodeType) -> bool:
@@ -30,10 +32,11 @@ def _is_rewritten(code: types.CodeType) -> bool:
 def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
     """(file, line, source line) of the innermost rewritten frame outside of torch and the standard
     library, else of the innermost rewritten frame."""
-    inner, known = None, _rewritten[0].get  # asked of some thirty frames for each operator
+    # asked of some thirty frames for each operator, and hooks for auditing hear of each `id`
+    inner, known, files = None, _rewritten[0].get, _files[0]
     while frame is not None:
         code = frame.f_code
-        found = known(id(code))
+        found = known(id(code)) if code.co_filename in files else None
         if found is not None and found() is code:
             whose = _whose(code.co_filename)
             if whose == _USERS:

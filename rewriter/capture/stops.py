@@ -57,6 +57,7 @@ class StoppableMode(TorchFunctionMode):
         self.unfit: catalogue.Site | None = None  # why it serves no later call as it is
         self.failure: GraphBreakError | None = None
         self.home: tuple[str, int, str] = ("<unknown>", 0, "")
+        self._place: tuple[str, int, str] | None = None  # while one operator of the user's runs
         self.sites: list[catalogue.Site] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.identity_asked = False
@@ -86,8 +87,10 @@ class StoppableMode(TorchFunctionMode):
     def place(self) -> tuple[str, int, str]:
         """File, line and source line of the user's code that is running; where the function stands
         if none is: the call is over, or has not begun."""
-        found = place_of(sys._getframe(1))
-        return found if found[1] else self.home
+        if self._place is None:
+            found = place_of(sys._getframe(1))
+            self._place = found if found[1] else self.home
+        return self._place
 
     def origin(self) -> str:
         file, line, _ = self.place()
@@ -112,6 +115,7 @@ class StoppableMode(TorchFunctionMode):
         """`watched()`; if it fails before any code of the user's ran, `plain()`, what Python itself
         does. When that raises too, the error is the user's own; when it does not, the fault was the
         recorder's, and the recording ends."""
+        self._place = None
         try:
             return watched()
         except Stopped as stopped:
@@ -126,6 +130,8 @@ class StoppableMode(TorchFunctionMode):
             ):
                 raise
             fault = error
+        finally:
+            self._place = None
         try:
             with self.paused():
                 result = plain()
