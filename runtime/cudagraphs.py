@@ -35,7 +35,7 @@ _LANES = 3  # for one set of sizes; the last hands out copies
 _SIZES = 8  # sets of sizes that get graphs of their own
 _SMALL = 1 << 20  # bytes up to which a result that callers keep is copied at every call
 _TINY = 1 << 12  # bytes up to which every result is: a loss is kept more often than not
-_FIRST, _GROWTH = 32, 3  # kernels of a graph's first part, and how much larger each next one is
+_FIRST, _GROWTH = 16, 3  # kernels of a graph's first part, and how much larger each next one is
 _CAPTURES = 16  # lanes captured in all for one set of sizes before it stays as it is
 # How often an input has to be found elsewhere before it is copied into the lane: activations that a
 # forward saved move while its own lanes are chosen, and are large.
