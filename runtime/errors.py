@@ -25,6 +25,10 @@ class UnexpectedResult(DynfixError, RuntimeError):
     """A library call gave another tensor than its meta function had said."""
 
 
+class LostResult(DynfixError, RuntimeError):
+    """A call failed when it had written its inputs: to make it again in eager would write twice."""
+
+
 class RecompileLimitError(DynfixError):
     """`fullgraph=True` met more variants of one function than `recompile_limit` allows."""
 

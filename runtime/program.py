@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import result_memory, torch_headers
+from . import completion, result_memory, torch_headers
 from .arena import ArenaView, ArenaViews, give_back, take
 from .errors import UnexpectedResult
 from .launch import Product
@@ -240,7 +240,9 @@ class Program:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         run = self._named_run() if _profiler_enabled() else self._run
-        return result_memory.serving(run, args) if self._calls_library else run(args)
+        made = result_memory.serving(run, args) if self._calls_library else run(args)
+        completion.note()
+        return made
 
     def use(self, native: ModuleType) -> None:
         """Have products made natively."""

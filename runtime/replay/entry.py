@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from .. import report
+from .. import completion, report
 from ..dispatch import MISS
-from ..errors import UnexpectedResult
+from ..errors import LostResult, UnexpectedResult
 from ..guard import GuardSet
 from . import printed
 from .recipes import Apply, Const, Env, Input, Recipe
@@ -63,8 +63,9 @@ class Entry:
             or any(getattr(step.program, "may_write_first", False) for step in plan.steps)
         )
         self._same_objects = printed.same_objects(plan.aliases, plan.distinct)
-        self._fed = self._only_inputs()
         self._program = _direct(plan.steps[0].program) if plan.steps else None
+        self._fed = self._only_inputs()
+        self._writes = any(step.writes for step in plan.steps)
         tell = getattr(self._program, "when_native", None)
         if tell is not None and self._fed is not None:
             tell(self._serve_by)
@@ -125,9 +126,15 @@ class Entry:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
+        if self._writes:
+            completion.begin()
         try:
             outputs = self._program(*fed)  # type: ignore[misc]
         except Exception as error:
+            if self._writes and completion.is_done():
+                self._give_up(error)
+                why = f"the call failed behind its writes, and runs in eager from now on: {error}"
+                raise LostResult(f"{why}; what it has written stays written") from error
             return self._redone(error, args, kwargs)
         result = self._finish(inputs, (outputs,))
         self.hits += 1

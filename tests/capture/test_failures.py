@@ -17,6 +17,7 @@ from dynfix.rewriter.capture import provenance, recording, segments, trace
 from dynfix.rewriter.forms import attribute_ops, binaries, items, texts
 from dynfix.rewriter.forms.calls import call_ops
 from dynfix.runtime import backends
+from dynfix.runtime.errors import LostResult
 from dynfix.runtime.replay import entry, recipes
 from helpers import Case, Fresh, X, Y, same, tensor
 
@@ -380,3 +381,38 @@ def test_a_graph_cannot_be_cut_here(around, body):
             wanted, following = around(body, X + seed), random.random()
             random.seed(seed)
             assert torch.equal(compiled(X + seed), wanted) and random.random() == following
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_call_that_has_written_is_not_made_again(behind, monkeypatch):
+    served, failing = entry.Entry._only_inputs, []
+
+    def planted(self):
+        inner = self._program
+
+        def call(*inputs):
+            made = inner(*inputs) if behind or not failing else None
+            if failing:
+                raise RuntimeError("planted")
+            return made
+
+        self._program = call
+        return served(self)
+
+    monkeypatch.setattr(entry.Entry, "_only_inputs", planted)
+
+    def step(x):
+        x.add_(1)
+        return x * 2
+
+    compiled, x = dynfix.compile(step), torch.zeros(3)
+    for _ in range(3):
+        compiled(x)
+    failing.append(True)
+    if behind:
+        with pytest.warns(UserWarning, match="planted"), pytest.raises(LostResult, match="planted"):
+            compiled(x)
+    else:
+        torch.testing.assert_close(compiled(x), torch.full((3,), 8.0))
+    torch.testing.assert_close(x, torch.full((3,), 4.0))
+    torch.testing.assert_close(compiled(x), torch.full((3,), 10.0))
