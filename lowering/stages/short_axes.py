@@ -37,6 +37,7 @@ _ROW = 8  # elements that are worth a vector of their own
 FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
 COSTLY = 12
 INTERLEAVED = (1, 2, 3, 4, 8)  # elements of rows that GCC loads for vectors across the rows
+FEWEST_ROWS = 32  # that are turned: vectors take one element of each
 MOST_VALUES = 256  # of what is written out
 MOST_BEFORE = 4 * MOST_VALUES  # with those that masks of its places do away with
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
@@ -92,7 +93,7 @@ def _is_short(nest: Nest) -> bool:
     costly, in_rows = cost(nest) >= COSTLY, _lies_in_rows(nest)
     count, most = hint(prod(nest.inner)), SEVERAL if costly and not in_rows else FEW
     narrow = any(load.dtype.itemsize < 4 for load in nest.loads)
-    if (costly or narrow) and in_rows and count not in INTERLEAVED:
+    if in_rows and count not in INTERLEAVED and (costly or narrow or _is_turned(nest)):
         return False
     if not 0 < count <= most or count * len(nest.values) > MOST_BEFORE:
         return False
@@ -110,6 +111,11 @@ def _lies_in_rows(nest: Nest) -> bool:
     last = nest.axes[-1]
     along = [x.index for x in nest.loads if sizes.coefficient(x.index, last) != 0]
     return bool(along) and all(_is_row(index, last) for index in along)
+
+
+def _is_turned(nest: Nest) -> bool:
+    """Whether what is folded is turned in the cache, in any case if the rows are all alike."""
+    return len(nest.inner) == 1 and hint(prod(nest.space[-1:])) >= FEWEST_ROWS
 
 
 def _is_row(index: Index, last: Axis) -> bool:

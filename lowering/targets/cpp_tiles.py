@@ -15,6 +15,7 @@ from ..sizes import Axis, FloorDiv, Index, Mod
 from ..stages.across import LEAST_ROWS
 from ..stages.axes import axes_of
 from ..stages.inline import cost
+from ..stages.short_axes import FEWEST_ROWS
 from .cpp_expr import Lines
 from .cpp_nest import TILE
 from .cpp_ops import element_type
@@ -28,7 +29,7 @@ VECTOR = 16  # elements
 # folds, of what takes long or does not
 STORED_ROW, COSTLY_ROW, CHEAP_ROW = 2 * VECTOR, 4 * VECTOR, 24
 COSTLY = 16  # instructions
-SHORTEST_ROW, FEWEST_ROWS = 5, 32
+SHORTEST_ROW = 5
 SHARED = 1 << 14  # elements from which there should be blocks of rows for several threads
 
 
