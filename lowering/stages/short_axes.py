@@ -202,7 +202,7 @@ def without_short_axes(group: Group) -> Group:
     nests = group.nests
     from_space = all(not nest.inner and not nest.is_reduction for nest in nests)
     if from_space:
-        nests = tuple(_last_inside(nest) for nest in _places_apart(nests))
+        nests = tuple(last_inside(nest) for nest in _places_apart(nests))
     space = nests[0].space
     if not space or hint(space[-1]) < LEAST_VECTOR or not all(map(_pays, nests)):
         return group
@@ -228,7 +228,7 @@ def _places_apart(nests: tuple[Nest, ...]) -> tuple[Nest, ...]:
         return nests
     apart = tuple(split_axis(nest, nest.axes[len(space) - 1], divisor) for nest in nests)
     for nest in apart:
-        inside = _last_inside(nest)
+        inside = last_inside(nest)
         before = divisor * len(nest.values)
         if before > MOST_BEFORE or not _pays(inside):
             return nests
@@ -237,7 +237,7 @@ def _places_apart(nests: tuple[Nest, ...]) -> tuple[Nest, ...]:
     return apart
 
 
-def _last_inside(nest: Nest) -> Nest:
+def last_inside(nest: Nest) -> Nest:
     return Nest(nest.space[:-1], nest.space[-1:], nest.stores, nest.origins)
 
 

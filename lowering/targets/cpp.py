@@ -46,7 +46,7 @@ from .cpp_positions import with_positions
 from .cpp_rows import LINE, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
-from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles
+from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles, with_short_rows
 
 PART = 256  # points of an axis that are done at a time, in cache
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
@@ -68,7 +68,8 @@ class Kernel:
 
 def print_kernel(group: Group, may_meet: Container[Buffer] = ()) -> Kernel:
     """may_meet: buffers that may lie where others of the kernel do."""
-    simple = without_short_axes(with_positions(without_divisions(group)))
+    whole = with_positions(without_divisions(group))
+    simple = with_short_rows(whole) or without_short_axes(whole)
     return GroupPrinter(simple, group_variables(group), may_meet).print()
 
 
