@@ -133,7 +133,7 @@ _TEMPLATES = {
     "rows": ("op_row_", "Kept<"),
     "tiles": ("op_transpose",),
     "lgamma": ("op_lgamma(",),
-    "halves": ("row_from_fp16(", "row_to_fp16(", "row_round_fp16("),
+    "halves": ("row_from_", "row_to_", "row_round_"),
 }
 
 

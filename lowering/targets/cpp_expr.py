@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import torch
 
+from ...runtime.build import probe_flags
 from .. import sizes
 from ..ir import (
     Buffer,
@@ -23,7 +24,7 @@ from ..ir import (
 )
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
-from .cpp_halves import parts
+from .cpp_halves import converts, parts
 from .cpp_ops import TYPES, conversion, literal, operation
 
 _CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
@@ -39,8 +40,9 @@ _INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
 _ROW = re.compile(r"r\d+(_one)?_row|row\d+|t\d+(_in)?_s")  # of `cpp_rows`, `cpp_halves`
 _CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
 _PLAIN_CALLS = frozenset(
-    "op_exp op_exp2 op_erf op_one_plus_erf op_maximum<float> op_minimum<float> __builtin_fabsf"
-    " __builtin_sqrtf __builtin_inff __builtin_fmaf".split()
+    "op_exp op_exp2 op_erf op_one_plus_erf op_one_plus_erf_short op_maximum<float>"
+    " op_minimum<float> round_bf16 round_bf16_short __builtin_fabsf __builtin_sqrtf __builtin_inff"
+    " __builtin_fmaf".split()
 )
 _WHOLE_DIVISION = re.compile(r"%|/ \d+u|(int32|int64)_t \w+ = .*/|\] != 0\)")
 VECTOR = 16  # elements
@@ -89,7 +91,7 @@ class Lines:
             pragma = pragma.replace(" reduction(|:bad)", "")
         made = (
             parts(pragma, first, rest, _in_whole_vectors)
-            if any("_fp16(" in line for line in rest)
+            if any(map(converts, rest))
             else None
         )
         if made is None:
@@ -153,8 +155,8 @@ def _within(line: str, axis: str, turns: int) -> str | None:
 
 def _maskable(body: list[str], axis: str) -> bool:
     """Whether vectors of the loop's statements exist under a mask: arithmetic on elements of four
-    bytes that lie side by side, without calls of the library and divisions of integers."""
-    kinds = dict[str, str]()
+    bytes that lie side by side, without divisions of integers and functions that have no vectors."""
+    kinds, vectors = dict[str, str](), _PLAIN_CALLS | probe_flags().vector_math
     for line in map(str.lstrip, body):
         value, store = _TYPED.fullmatch(line), _STORED.fullmatch(line)
         if value is not None:
@@ -163,7 +165,7 @@ def _maskable(body: list[str], axis: str) -> bool:
                 return False
         elif store is None or kinds.get(store[2], "float") != "float":
             return False
-        if not _PLAIN_CALLS.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
+        if not vectors.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
             return False
         terms = [term for index in _INDEX.findall(line) for term in index.split(" + ")]
         words = set(_WORD.findall(" ".join(term for term in terms if term != axis)))

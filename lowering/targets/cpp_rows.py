@@ -26,7 +26,7 @@ SHORTEST = 16  # elements below which a row is folded one by one
 # bytes of a row that is asked for ahead: few are not worth it, many push out the row in use
 LEAST_ASKED, MOST_ASKED = 1 << 10, 1 << 13
 LINE = 64  # bytes
-_FOLDS = {"sum": "op_row_sum", "max": "op_row_max", "min": "op_row_min"}
+_FOLDS = {kind: f"op_row_{kind}" for kind in ("sum", "prod", "max", "min")}
 
 Rows = dict[tuple[Axis, ...], dict[Value, str]]
 

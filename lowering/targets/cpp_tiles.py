@@ -209,7 +209,8 @@ def find_row_tiles(group: Group) -> RowTiles | None:
     stored = _stored_before(nests, stores)
     loads = tuple(x for x in turned if isinstance(x, Load) and x not in stored)
     folded = [nest for nest in nests if any(load in loads for load in nest.loads)]
-    whole = inside.size % VECTOR == 0 and len(folded) < 2
+    narrow = any(load.dtype.itemsize < 4 for load in loads)
+    whole = inside.size % VECTOR == 0 and inside.size > VECTOR and len(folded) < 2 and not narrow
     if "odd" in kinds.values() or not loads or whole:
         return None
     read = {load.buffer for nest in group.nests for load in nest.loads if load not in stored}

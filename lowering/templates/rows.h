@@ -52,6 +52,9 @@ template <typename T> struct Row {
 struct Added {
   template <typename V> INLINE V of(V a, V b) { return a + b; }
 };
+struct Multiplied {
+  template <typename V> INLINE V of(V a, V b) { return a * b; }
+};
 // Without NaN: a comparison with one is false, and the other side stays.
 struct Larger {
   template <typename V> INLINE V of(V a, V b) { return a > b ? a : b; }
@@ -72,6 +75,9 @@ template <typename T> INLINE double op_row_sum(const T *p, int64_t n) {
     total += Row<T>::template across<Added>(
         Row<T>::template over<Added>(p + i, n - i < kRowBlock ? n - i : kRowBlock, 0));
   return total;
+}
+template <typename T> INLINE T op_row_prod(const T *p, int64_t n) {
+  return Row<T>::template across<Multiplied>(Row<T>::template over<Multiplied>(p, n, 1));
 }
 template <typename T> INLINE T op_row_nan(const T *p, int64_t n) {
   return Row<T>::template across<Added>(Row<T>::template over<Unordered>(p, n, 0));
