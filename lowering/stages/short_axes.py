@@ -206,7 +206,7 @@ def without_short_axes(group: Group) -> Group:
     space = nests[0].space
     if not space or hint(space[-1]) < LEAST_VECTOR or not all(map(_pays, nests)):
         return group
-    if from_space and any(map(_is_picked_in_rows, nests)):
+    if from_space and any(map(is_picked_in_rows, nests)):
         return group
     if from_space:  # a local value is one for each point: all nests at one, then at the next
         points = [[point] for point in _points(nests[0].axes[len(space) :])]
@@ -246,7 +246,7 @@ def _pays(nest: Nest) -> bool:
     return plain and not nest.scatters and _is_short(nest) and not _mixes_masks(nest)
 
 
-def _is_picked_in_rows(nest: Nest) -> bool:
+def is_picked_in_rows(nest: Nest) -> bool:
     """Whether elements lie side by side along the last axis, and rows of them are picked at
     positions that are computed: vectors along the axis before would be gathered."""
     last = nest.axes[-1]
@@ -276,7 +276,7 @@ def runs_across(group: Group) -> bool:
     *_, before, last = 1, *group.space
     short, long = hint(last) < LEAST_VECTOR, hint(before) >= LEAST_VECTOR
     costly = short and long and sum(map(cost, group.nests)) >= COSTLY
-    return costly and not any(map(_is_picked_in_rows, group.nests))
+    return costly and not any(map(is_picked_in_rows, group.nests))
 
 
 def _written_out(nest: Nest, points: Iterable[dict[Atom, Index]]) -> Nest:

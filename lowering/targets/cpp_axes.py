@@ -7,6 +7,7 @@ from ..ir import Buffer, Group, Nest, accesses, part_height
 from ..poly import Size, hint, is_known
 from ..sizes import Axis, Index, coefficient
 from ..stages.axes import LEAST_VECTOR, divisor_of, split_axis
+from ..stages.short_axes import is_picked_in_rows
 
 
 def without_divisions(group: Group) -> Group:
@@ -23,7 +24,8 @@ def _divided(group: Group) -> tuple[Axis, Size] | None:
     """The next axis to split, and by what."""
     axes = group.nests[0].axes[: len(group.space)]
     rows = any(nest.inner or nest.is_reduction for nest in group.nests)
-    if rows or not axes or hint(axes[-1].size) < LEAST_VECTOR:
+    short = bool(axes) and hint(axes[-1].size) < LEAST_VECTOR
+    if rows or (short and not any(map(is_picked_in_rows, group.nests))):
         axes = axes[-1:]
     for axis in reversed(axes):
         divisor = divisor_of(group.nests, axis, LEAST_VECTOR)

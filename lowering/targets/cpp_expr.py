@@ -89,11 +89,7 @@ class Lines:
         pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
         if not any("bad |=" in line for line in rest):  # 64 bits for each element, all the same
             pragma = pragma.replace(" reduction(|:bad)", "")
-        made = (
-            parts(pragma, first, rest, _in_whole_vectors)
-            if any(map(converts, rest))
-            else None
-        )
+        made = parts(pragma, first, rest, _in_whole_vectors) if any(map(converts, rest)) else None
         if made is None:
             made = _decided(pragma, first, [line[len(margin) :] for line in rest])
         opened = ["{", *(line.lstrip() for line in before)] if before else []
@@ -155,7 +151,7 @@ def _within(line: str, axis: str, turns: int) -> str | None:
 
 def _maskable(body: list[str], axis: str) -> bool:
     """Whether vectors of the loop's statements exist under a mask: arithmetic on elements of four
-    bytes that lie side by side, without divisions of integers and functions that have no vectors."""
+    bytes that lie side by side, without divisions of integers and functions without vectors."""
     kinds, vectors = dict[str, str](), _PLAIN_CALLS | probe_flags().vector_math
     for line in map(str.lstrip, body):
         value, store = _TYPED.fullmatch(line), _STORED.fullmatch(line)

@@ -1,5 +1,6 @@
-"""Vector loops over float16, and over short odd rows of bfloat16, in parts: arithmetic, which the compiler vectorises, and conversions of
-whole blocks between it, which are one instruction of the processor (`templates/halves.h`).
+"""Vector loops over float16, and over short odd rows of bfloat16, in parts: arithmetic, which the
+compiler vectorises, and conversions of whole blocks between it, which are one instruction of the
+processor (`templates/halves.h`).
 
 GCC has no vector form of a conversion of float16, and the same in integer operations takes some
 twelve. For bfloat16 it has one, but makes vectors of half the size of what is left of a row, whose

@@ -364,10 +364,16 @@ class NestPrinter:
     # a tile of points along the last space axis
 
     def at_tile(self, nest: Nest, row_by_row: bool = False) -> None:
-        """row_by_row: reductions of one point after the other, what is made of them for all."""
+        """row_by_row: loops inside are those of one point after the other, what is made of their
+        folds is made for all."""
         self.lane = "[t]"
         if nest.is_reduction:
             self._reduce_tile(nest, self._row_sweeps if row_by_row else self._tile_sweep)
+        elif nest.inner and row_by_row:
+            self.lines.open("for (int64_t t = 0; t < width; ++t)")
+            self.lines.add(f"const int64_t {nest.axes[len(nest.space) - 1].text} = base + t;")
+            self.at_point(nest)
+            self.lines.close()
         else:
             inner = nest.axes[len(nest.space) :]
             for axis in inner:

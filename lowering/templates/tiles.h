@@ -94,9 +94,10 @@ INLINE void op_transpose_by(T *__restrict__ to, int64_t to_step, const T *__rest
 }
 #endif
 
+// Not inline: it is much code, and called for many elements.
 template <typename T>
-INLINE void op_transpose(T *__restrict__ to, int64_t to_step, const T *__restrict__ from, int64_t from_step, int64_t rows,
-                         int64_t columns) {
+static __attribute__((noinline)) void op_transpose(T *__restrict__ to, int64_t to_step, const T *__restrict__ from,
+                                                   int64_t from_step, int64_t rows, int64_t columns) {
 #ifdef HAS_SHUFFLE
   const int fitting = VECTOR_BYTES / sizeof(T), widest = fitting < 16 ? fitting : 16;
   const int64_t least = rows < columns ? rows : columns;
