@@ -309,9 +309,10 @@ class NestPrinter:
     def _row(self, nest: Nest, a: Accumulator, last: Axis) -> "Row":
         kept = self.rows.get(nest.axes, {}).get(a.reduced.value)
         if kept is not None:
-            return Row(kept, True, computed=kept not in self._filled)
+            whole = is_known(last.size)
+            return Row(kept, True, computed=kept not in self._filled, room=whole)
         memory = in_memory(a.reduced.value, last)
-        return Row(f"{a.name}_row", False, computed=memory is None, memory=memory)
+        return Row(f"{a.name}_row", False, computed=memory is None, memory=memory, room=True)
 
     def _position_rows(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
         """The extremum of each part of a row, and its position where it is a new one."""
