@@ -38,7 +38,7 @@ from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
 from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_axes import without_divisions
-from .cpp_expr import Lines, slow_divisions
+from .cpp_expr import Lines, has_masked_end, slow_divisions
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
@@ -336,25 +336,30 @@ class GroupPrinter:
         self.lines.close(len(axes) + 1)
 
     def _converts_in_turn(self) -> bool:
-        """Whether the nests are loops of their own, which `cpp_halves` can take apart."""
-        return (
-            len(self.group.nests) > 1
-            and not self.locals
-            and any(buffer.dtype == torch.float16 for buffer in self.buffers)
-        )
+        """Whether the nests are loops of their own, which `cpp_halves` can take apart, or which are
+        vectors to their end."""
+        several = len(self.group.nests) > 1 and not self.locals
+        halves = any(buffer.dtype == torch.float16 for buffer in self.buffers)
+        return several and (halves or has_masked_end(self.group.space[-1]))
 
     def _in_turn(self, axes: tuple[Axis, ...]) -> None:
         """Pointwise, nest after nest for each part of the last axis."""
-        self._parallel(len(axes))
+        short = has_masked_end(axes[-1].size)
+        self._parallel(len(axes) - short)
         for axis in axes[:-1]:
             self.lines.open(loop(axis))
-        self._open_part(axes[-1])
+        if not short:
+            self._open_part(axes[-1])
         self.nests.divide(self.group.nests, axes[:-1])
         for nest in self.group.nests:
-            self._part_loop(axes[-1], (nest,))
+            if short:
+                self.nests.simd_of((nest,))
+                self.lines.open(loop(axes[-1]))
+            else:
+                self._part_loop(axes[-1], (nest,))
             self.nests.at_point(nest)
             self.lines.close()
-        self.lines.close(len(axes))
+        self.lines.close(len(axes) - short)
 
     def _open_part(self, axis: Axis) -> None:
         size = axis.size

@@ -120,8 +120,7 @@ def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     left under a mask, where the processor has such: GCC makes shorter and shorter loops of them."""
     loop = _COUNTED.fullmatch(head)
     turns = int(loop[2]) if loop is not None else 0
-    few = SHORTEST_MASKED <= turns <= LONGEST_MASKED and turns % VECTOR
-    if loop is None or not few or pragma != "#pragma omp simd" or not _maskable(body, loop[1]):
+    if loop is None or not has_masked_end(turns) or pragma != "#pragma omp simd" or not _maskable(body, loop[1]):
         return [pragma, head, *body, "}"]
     axis = loop[1]
     whole = f"for (int64_t {axis} = 0; {axis} < WHOLE_VECTORS({turns}); ++{axis})"
@@ -129,6 +128,12 @@ def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     if None in lines:
         return [pragma, head, *body, "}"]
     return [pragma, f"{whole} {{", *(line for line in lines if line is not None), "}"]
+
+
+def has_masked_end(turns: Size) -> bool:
+    """Whether a vector loop of so many turns ends with a vector under a mask, if it can."""
+    few = is_known(turns) and SHORTEST_MASKED <= turns <= LONGEST_MASKED
+    return few and turns % VECTOR != 0
 
 
 def _within(line: str, axis: str, turns: int) -> str | None:

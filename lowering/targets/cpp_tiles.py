@@ -235,8 +235,9 @@ def with_short_rows(group: Group) -> Group | None:
     if short in INTERLEAVED or not (hint(short) < VECTOR or any(map(_suffers_along, nests))):
         return None
     nests = tuple(map(last_inside, nests))
-    inside = Group(group.name, nests[0].space, nests)
-    return inside if inside.space and find_row_tiles(inside) is not None else None
+    inside, rows = Group(group.name, nests[0].space, nests), nests[0].axes[-2:-1]
+    gathers = any(_hidden(x.index) & {*rows} for nest in nests for x in accesses(nest))
+    return inside if rows and not gathers and find_row_tiles(inside) is not None else None
 
 
 def _suffers_along(nest: Nest) -> bool:

@@ -37,7 +37,11 @@ INLINE HalfNarrow brain_narrowed(HalfWide x) {
 
 // What is left by vectors under a mask, not by calls of memcpy; whole: there is room for all of a vector.
 template <typename V, typename T> INLINE V half_tail(const T *from, int count, bool whole) {
-  V made;
+  V made = {};
+  if (!whole && __builtin_constant_p(count) && count == 1) {  // which would be stored alone, and waited for
+    made[0] = *from;
+    return made;
+  }
   T rest[HALF_LANES];
   if (!whole) {
 #pragma omp simd
