@@ -120,7 +120,12 @@ def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     left under a mask, where the processor has such: GCC makes shorter and shorter loops of them."""
     loop = _COUNTED.fullmatch(head)
     turns = int(loop[2]) if loop is not None else 0
-    if loop is None or not has_masked_end(turns) or pragma != "#pragma omp simd" or not _maskable(body, loop[1]):
+    if (
+        loop is None
+        or not has_masked_end(turns)
+        or pragma != "#pragma omp simd"
+        or not _maskable(body, loop[1])
+    ):
         return [pragma, head, *body, "}"]
     axis = loop[1]
     whole = f"for (int64_t {axis} = 0; {axis} < WHOLE_VECTORS({turns}); ++{axis})"
