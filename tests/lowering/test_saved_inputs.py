@@ -136,7 +136,8 @@ def test_extrema_are_found_again(fn, dtype, columns):
 def test_what_is_made_of_complex_numbers_is_kept(monkeypatch):
     made = units(monkeypatch)
     check_gradients(lambda x: torch.fft.rfft(x).abs() ** 2, torch.randn(8, 50))
-    check_gradients(lambda x: torch.view_as_complex(x).angle().sin(), torch.randn(8, 50, 2))
     calls = [(unit.name, str(getattr(item, "target", ""))) for unit in made for item in unit.items]
     assert ("forward", "aten.abs.default") in calls
     assert ("backward", "aten.abs.default") not in calls
+    check_gradients(lambda x: torch.view_as_complex(x).angle().sin(), torch.randn(8, 50, 2))
+    check_gradients(lambda x: (torch.view_as_complex(x) ** 2).real.exp(), torch.randn(8, 50, 2))
