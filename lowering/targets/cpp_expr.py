@@ -44,6 +44,7 @@ _PLAIN_CALLS = frozenset(
     " op_minimum<float> round_bf16 round_bf16_short __builtin_fabsf __builtin_sqrtf __builtin_inff"
     " __builtin_fmaf".split()
 )
+_STORABLE = ("float", "bf16", "fp16")
 _WHOLE_DIVISION = re.compile(r"%|/ \d+u|(int32|int64)_t \w+ = .*/|\] != 0\)")
 VECTOR = 16  # elements
 SHORTEST_MASKED, LONGEST_MASKED = 9, 111  # turns of a loop
@@ -160,16 +161,17 @@ def _within(line: str, axis: str, turns: int) -> str | None:
 
 
 def _maskable(body: list[str], axis: str) -> bool:
-    """Whether vectors of the loop's statements exist under a mask: arithmetic on elements of four
-    bytes that lie side by side, without divisions of integers and functions without vectors."""
+    """Whether vectors of the loop's statements exist under a mask: arithmetic on floats, and
+    choices of 16-bit ones, that lie side by side, without divisions of integers and functions that
+    have no vectors."""
     kinds, vectors = dict[str, str](), _PLAIN_CALLS | probe_flags().vector_math
     for line in map(str.lstrip, body):
         value, store = _TYPED.fullmatch(line), _STORED.fullmatch(line)
         if value is not None:
             kinds[value[2]] = value[1]
-            if value[1] not in ("float", "bool", "int32_t", "int64_t"):
+            if value[1] not in (*_STORABLE, "bool", "int32_t", "int64_t"):
                 return False
-        elif store is None or kinds.get(store[2], "float") != "float":
+        elif store is None or kinds.get(store[2], "float") not in _STORABLE:
             return False
         if not vectors.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
             return False
