@@ -12,7 +12,7 @@ from ..graphs.effect_tokens import inputs_of, is_made
 from ..graphs.equal_nodes import partition
 from ..graphs.needed_nodes import needed
 from .differentiation import differentiates
-from .saved_inputs import keep_compared, keep_results, with_copies
+from .saved_inputs import keep_compared, keep_complex, keep_results, with_copies
 from .saved_results import with_results
 from .saved_statistics import unrounded
 
@@ -38,6 +38,7 @@ class GradientPaths:
         unrounded(joint)
         small = keep_results(joint, forward, self._has_gradient)
         keep_compared(joint)
+        keep_complex(joint, forward)
         self._idle = _idle(joint)
         parts = partition(joint, inputs, **settings)
         with_copies(parts[0], settings["num_fwd_outputs"], small)

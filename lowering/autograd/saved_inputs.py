@@ -70,6 +70,16 @@ def keep_compared(joint: GraphModule) -> None:
                     each.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
 
 
+def keep_complex(joint: GraphModule, results: Sequence[Any]) -> None:
+    """Forbid the partitioner to compute again what results need of complex numbers: no loop takes
+    that along, it is a call of the library."""
+    for node in needed([node for node in results if isinstance(node, Node)]):
+        values = [each.meta.get("val") for each in node.all_input_nodes]
+        of_complex = any(isinstance(x, torch.Tensor) and x.is_complex() for x in values)
+        if of_complex and viewed(node) is node:
+            node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+
+
 def with_copies(forward: GraphModule, returned: int, small: frozenset[str]) -> None:
     """Where the forward, after its `returned` results, saves one of the inputs named, or a view of
     one, let it save a copy."""

@@ -226,11 +226,12 @@ def linear(
 def cubic(
     x: torch.Tensor, output: Sequence[int], align_corners: bool, scales: Any
 ) -> Gradient | None:
-    """The same for a bicubic resizing."""
+    """The same for a bicubic resizing, whose gradient eager has in contiguous order."""
     if not _known(x, output):
         return None
     steps = _steps(x, output, align_corners, scales)
-    return _along_axes(x, steps, 4, align_corners, _cubic_gradient)
+    found = _along_axes(x, steps, 4, align_corners, _cubic_gradient)
+    return None if found is None else lambda grad: found(grad).contiguous()
 
 
 def resized_cubic(

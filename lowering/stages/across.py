@@ -8,6 +8,7 @@ from ..ops import OPS
 from ..poly import hint, is_known
 from ..sizes import Axis, Index, coefficient
 from .axes import axes_of
+from .inline import LIBRARY
 
 SHORT = 256  # elements of a row beside which what is made of its fold counts
 COSTLY = 6  # instructions a row
@@ -55,20 +56,25 @@ def _jumps(index: Index, axis: Axis) -> bool:
 
 
 def finishes_short_rows(group: Group) -> bool:
-    """Whether one pass folds short rows, and what is made of each fold takes long beside it: that
-    is better done in vectors, for many rows at once."""
+    """Whether short rows are folded, and what is made of the folds takes long beside them: that is
+    better done in vectors, for many rows at once. Where rows are read more than once, as between
+    the folds of a `log_softmax`, it takes functions of a library."""
     folds = [nest for nest in group.nests if nest.is_reduction]
-    if len(folds) != 1 or any(nest.inner for nest in group.nests if not nest.is_reduction):
+    inner = {nest.inner for nest in group.nests if nest.inner}
+    if not folds or len(inner) != 1 or not all(nest.inner for nest in folds):
         return False
-    inner = folds[0].inner
-    if not all(map(is_known, inner)) or not 1 < prod(inner) <= SHORT:
+    (row,) = inner
+    if not all(map(is_known, row)) or not 1 < prod(row) <= SHORT:
         return False
+    once = sum(1 for nest in group.nests if nest.inner) == 1
     many = hint(group.space[-1]) >= 16 and hint(prod(group.space)) >= LEAST_ROWS
-    return many and sum(map(_finish, group.nests)) >= COSTLY
+    return many and sum(map(_finish, group.nests)) >= (COSTLY if once else LIBRARY)
 
 
 def _finish(nest: Nest) -> int:
-    """Rough instructions a point that do not belong to its fold."""
+    """Rough instructions a point that do not belong to its fold, or to a loop inside."""
+    if nest.inner and not nest.is_reduction:
+        return 0
     stack, seen = list[Value](nest.roots), set[Value]()
     while stack:
         value = stack.pop()

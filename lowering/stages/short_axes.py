@@ -37,6 +37,7 @@ _ROW = 8  # elements that are worth a vector of their own
 FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
 COSTLY = 12
 INTERLEAVED = (1, 2, 3, 4, 8)  # elements of rows that GCC loads for vectors across the rows
+FEWEST_ROWS = 32  # that are turned: vectors take one element of each
 MOST_VALUES = 256  # of what is written out
 MOST_BEFORE = 4 * MOST_VALUES  # with those that masks of its places do away with
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
@@ -92,7 +93,7 @@ def _is_short(nest: Nest) -> bool:
     costly, in_rows = cost(nest) >= COSTLY, _lies_in_rows(nest)
     count, most = hint(prod(nest.inner)), SEVERAL if costly and not in_rows else FEW
     narrow = any(load.dtype.itemsize < 4 for load in nest.loads)
-    if (costly or narrow) and in_rows and count not in INTERLEAVED:
+    if in_rows and count not in INTERLEAVED and (costly or narrow or _is_turned(nest)):
         return False
     if not 0 < count <= most or count * len(nest.values) > MOST_BEFORE:
         return False
@@ -110,6 +111,11 @@ def _lies_in_rows(nest: Nest) -> bool:
     last = nest.axes[-1]
     along = [x.index for x in nest.loads if sizes.coefficient(x.index, last) != 0]
     return bool(along) and all(_is_row(index, last) for index in along)
+
+
+def _is_turned(nest: Nest) -> bool:
+    """Whether what is folded is turned in the cache, in any case if the rows are all alike."""
+    return len(nest.inner) == 1 and hint(prod(nest.space[-1:])) >= FEWEST_ROWS
 
 
 def _is_row(index: Index, last: Axis) -> bool:
@@ -196,11 +202,11 @@ def without_short_axes(group: Group) -> Group:
     nests = group.nests
     from_space = all(not nest.inner and not nest.is_reduction for nest in nests)
     if from_space:
-        nests = tuple(_last_inside(nest) for nest in _places_apart(nests))
+        nests = tuple(last_inside(nest) for nest in _places_apart(nests))
     space = nests[0].space
     if not space or hint(space[-1]) < LEAST_VECTOR or not all(map(_pays, nests)):
         return group
-    if from_space and any(map(_is_picked_in_rows, nests)):
+    if from_space and any(map(is_picked_in_rows, nests)):
         return group
     if from_space:  # a local value is one for each point: all nests at one, then at the next
         points = [[point] for point in _points(nests[0].axes[len(space) :])]
@@ -222,7 +228,7 @@ def _places_apart(nests: tuple[Nest, ...]) -> tuple[Nest, ...]:
         return nests
     apart = tuple(split_axis(nest, nest.axes[len(space) - 1], divisor) for nest in nests)
     for nest in apart:
-        inside = _last_inside(nest)
+        inside = last_inside(nest)
         before = divisor * len(nest.values)
         if before > MOST_BEFORE or not _pays(inside):
             return nests
@@ -231,7 +237,7 @@ def _places_apart(nests: tuple[Nest, ...]) -> tuple[Nest, ...]:
     return apart
 
 
-def _last_inside(nest: Nest) -> Nest:
+def last_inside(nest: Nest) -> Nest:
     return Nest(nest.space[:-1], nest.space[-1:], nest.stores, nest.origins)
 
 
@@ -240,7 +246,7 @@ def _pays(nest: Nest) -> bool:
     return plain and not nest.scatters and _is_short(nest) and not _mixes_masks(nest)
 
 
-def _is_picked_in_rows(nest: Nest) -> bool:
+def is_picked_in_rows(nest: Nest) -> bool:
     """Whether elements lie side by side along the last axis, and rows of them are picked at
     positions that are computed: vectors along the axis before would be gathered."""
     last = nest.axes[-1]
@@ -270,7 +276,7 @@ def runs_across(group: Group) -> bool:
     *_, before, last = 1, *group.space
     short, long = hint(last) < LEAST_VECTOR, hint(before) >= LEAST_VECTOR
     costly = short and long and sum(map(cost, group.nests)) >= COSTLY
-    return costly and not any(map(_is_picked_in_rows, group.nests))
+    return costly and not any(map(is_picked_in_rows, group.nests))
 
 
 def _written_out(nest: Nest, points: Iterable[dict[Atom, Index]]) -> Nest:

@@ -38,7 +38,7 @@ from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
 from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_axes import without_divisions
-from .cpp_expr import Lines, slow_divisions
+from .cpp_expr import Lines, has_masked_end, slow_divisions
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
@@ -46,7 +46,7 @@ from .cpp_positions import with_positions
 from .cpp_rows import LINE, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
-from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles
+from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles, with_short_rows
 
 PART = 256  # points of an axis that are done at a time, in cache
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
@@ -68,7 +68,8 @@ class Kernel:
 
 def print_kernel(group: Group, may_meet: Container[Buffer] = ()) -> Kernel:
     """may_meet: buffers that may lie where others of the kernel do."""
-    simple = without_short_axes(with_positions(without_divisions(group)))
+    whole = with_positions(without_divisions(group))
+    simple = with_short_rows(whole) or without_short_axes(whole)
     return GroupPrinter(simple, group_variables(group), may_meet).print()
 
 
@@ -132,7 +133,7 @@ _TEMPLATES = {
     "rows": ("op_row_", "Kept<"),
     "tiles": ("op_transpose",),
     "lgamma": ("op_lgamma(",),
-    "halves": ("row_from_fp16(", "row_to_fp16(", "row_round_fp16("),
+    "halves": ("row_from_", "row_to_", "row_round_"),
 }
 
 
@@ -335,25 +336,30 @@ class GroupPrinter:
         self.lines.close(len(axes) + 1)
 
     def _converts_in_turn(self) -> bool:
-        """Whether the nests are loops of their own, which `cpp_halves` can take apart."""
-        return (
-            len(self.group.nests) > 1
-            and not self.locals
-            and any(buffer.dtype == torch.float16 for buffer in self.buffers)
-        )
+        """Whether the nests are loops of their own, which `cpp_halves` can take apart, or which are
+        vectors to their end."""
+        several = len(self.group.nests) > 1 and not self.locals
+        halves = any(buffer.dtype == torch.float16 for buffer in self.buffers)
+        return several and (halves or has_masked_end(self.group.space[-1]))
 
     def _in_turn(self, axes: tuple[Axis, ...]) -> None:
         """Pointwise, nest after nest for each part of the last axis."""
-        self._parallel(len(axes))
+        short = has_masked_end(axes[-1].size)
+        self._parallel(len(axes) - short)
         for axis in axes[:-1]:
             self.lines.open(loop(axis))
-        self._open_part(axes[-1])
+        if not short:
+            self._open_part(axes[-1])
         self.nests.divide(self.group.nests, axes[:-1])
         for nest in self.group.nests:
-            self._part_loop(axes[-1], (nest,))
+            if short:
+                self.nests.simd_of((nest,))
+                self.lines.open(loop(axes[-1]))
+            else:
+                self._part_loop(axes[-1], (nest,))
             self.nests.at_point(nest)
             self.lines.close()
-        self.lines.close(len(axes))
+        self.lines.close(len(axes) - short)
 
     def _open_part(self, axis: Axis) -> None:
         size = axis.size

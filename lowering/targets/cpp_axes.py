@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from ..ir import Buffer, Group, Nest, accesses, part_height
 from ..poly import Size, hint, is_known
 from ..sizes import Axis, Index, coefficient
-from ..stages.axes import LEAST_VECTOR, divisor_of, split_axis
+from ..stages.axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
+from ..stages.short_axes import is_picked_in_rows
+
+LEAST_GATHERED = 8  # turns of a vector loop that are better than single elements
 
 
 def without_divisions(group: Group) -> Group:
@@ -23,13 +26,21 @@ def _divided(group: Group) -> tuple[Axis, Size] | None:
     """The next axis to split, and by what."""
     axes = group.nests[0].axes[: len(group.space)]
     rows = any(nest.inner or nest.is_reduction for nest in group.nests)
-    if rows or not axes or hint(axes[-1].size) < LEAST_VECTOR:
+    short = bool(axes) and hint(axes[-1].size) < LEAST_VECTOR
+    if rows or (short and not any(map(is_picked_in_rows, group.nests))):
         axes = axes[-1:]
     for axis in reversed(axes):
-        divisor = divisor_of(group.nests, axis, LEAST_VECTOR)
+        divisor = divisor_of(group.nests, axis, _least(group, axis))
         if divisor is not None:
             return axis, divisor
     return None
+
+
+def _least(group: Group, axis: Axis) -> int:
+    """Points of an axis that is worth a loop: fewer beside elements that vectors cannot gather."""
+    narrow = (x for nest in group.nests for x in nest.loads if x.dtype.itemsize < 4)
+    gathered = any(coefficient(x.index, axis) == 0 and axis in axes_of(x) for x in narrow)
+    return LEAST_GATHERED if gathered else LEAST_VECTOR
 
 
 def _inner_split(nest: Nest) -> Nest:

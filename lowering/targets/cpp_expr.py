@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import torch
 
+from ...runtime.build import probe_flags
 from .. import sizes
 from ..ir import (
     Buffer,
@@ -23,7 +24,7 @@ from ..ir import (
 )
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
-from .cpp_halves import parts
+from .cpp_halves import converts, parts
 from .cpp_ops import TYPES, conversion, literal, operation
 
 _CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
@@ -39,9 +40,11 @@ _INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
 _ROW = re.compile(r"r\d+(_one)?_row|row\d+|t\d+(_in)?_s")  # of `cpp_rows`, `cpp_halves`
 _CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
 _PLAIN_CALLS = frozenset(
-    "op_exp op_exp2 op_erf op_one_plus_erf op_maximum<float> op_minimum<float> __builtin_fabsf"
-    " __builtin_sqrtf __builtin_inff __builtin_fmaf".split()
+    "op_exp op_exp2 op_erf op_one_plus_erf op_one_plus_erf_short op_maximum<float>"
+    " op_minimum<float> round_bf16 round_bf16_short __builtin_fabsf __builtin_sqrtf __builtin_inff"
+    " __builtin_fmaf".split()
 )
+_STORABLE = ("float", "bf16", "fp16")
 _WHOLE_DIVISION = re.compile(r"%|/ \d+u|(int32|int64)_t \w+ = .*/|\] != 0\)")
 VECTOR = 16  # elements
 SHORTEST_MASKED, LONGEST_MASKED = 9, 111  # turns of a loop
@@ -87,11 +90,7 @@ class Lines:
         pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
         if not any("bad |=" in line for line in rest):  # 64 bits for each element, all the same
             pragma = pragma.replace(" reduction(|:bad)", "")
-        made = (
-            parts(pragma, first, rest, _in_whole_vectors)
-            if any("_fp16(" in line for line in rest)
-            else None
-        )
+        made = parts(pragma, first, rest, _in_whole_vectors) if any(map(converts, rest)) else None
         if made is None:
             made = _decided(pragma, first, [line[len(margin) :] for line in rest])
         opened = ["{", *(line.lstrip() for line in before)] if before else []
@@ -122,8 +121,12 @@ def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     left under a mask, where the processor has such: GCC makes shorter and shorter loops of them."""
     loop = _COUNTED.fullmatch(head)
     turns = int(loop[2]) if loop is not None else 0
-    few = SHORTEST_MASKED <= turns <= LONGEST_MASKED and turns % VECTOR
-    if loop is None or not few or pragma != "#pragma omp simd" or not _maskable(body, loop[1]):
+    if (
+        loop is None
+        or not has_masked_end(turns)
+        or pragma != "#pragma omp simd"
+        or not _maskable(body, loop[1])
+    ):
         return [pragma, head, *body, "}"]
     axis = loop[1]
     whole = f"for (int64_t {axis} = 0; {axis} < WHOLE_VECTORS({turns}); ++{axis})"
@@ -131,6 +134,12 @@ def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     if None in lines:
         return [pragma, head, *body, "}"]
     return [pragma, f"{whole} {{", *(line for line in lines if line is not None), "}"]
+
+
+def has_masked_end(turns: Size) -> bool:
+    """Whether a vector loop of so many turns ends with a vector under a mask, if it can."""
+    few = is_known(turns) and SHORTEST_MASKED <= turns <= LONGEST_MASKED
+    return few and turns % VECTOR != 0
 
 
 def _within(line: str, axis: str, turns: int) -> str | None:
@@ -152,18 +161,19 @@ def _within(line: str, axis: str, turns: int) -> str | None:
 
 
 def _maskable(body: list[str], axis: str) -> bool:
-    """Whether vectors of the loop's statements exist under a mask: arithmetic on elements of four
-    bytes that lie side by side, without calls of the library and divisions of integers."""
-    kinds = dict[str, str]()
+    """Whether vectors of the loop's statements exist under a mask: arithmetic on floats, and
+    choices of 16-bit ones, that lie side by side, without divisions of integers and functions that
+    have no vectors."""
+    kinds, vectors = dict[str, str](), _PLAIN_CALLS | probe_flags().vector_math
     for line in map(str.lstrip, body):
         value, store = _TYPED.fullmatch(line), _STORED.fullmatch(line)
         if value is not None:
             kinds[value[2]] = value[1]
-            if value[1] not in ("float", "bool", "int32_t", "int64_t"):
+            if value[1] not in (*_STORABLE, "bool", "int32_t", "int64_t"):
                 return False
-        elif store is None or kinds.get(store[2], "float") != "float":
+        elif store is None or kinds.get(store[2], "float") not in _STORABLE:
             return False
-        if not _PLAIN_CALLS.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
+        if not vectors.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
             return False
         terms = [term for index in _INDEX.findall(line) for term in index.split(" + ")]
         words = set(_WORD.findall(" ".join(term for term in terms if term != axis)))

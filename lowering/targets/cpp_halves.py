@@ -1,7 +1,10 @@
-"""Vector loops over float16 in parts: arithmetic, which the compiler vectorises, and conversions of
-whole blocks between it, which are one instruction of the processor (`templates/halves.h`).
+"""Vector loops over float16, and over short odd rows of bfloat16, in parts: arithmetic, which the
+compiler vectorises, and conversions of whole blocks between it, which are one instruction of the
+processor (`templates/halves.h`).
 
-GCC has no vector form of a conversion, and the same in integer operations takes some twelve.
+GCC has no vector form of a conversion of float16, and the same in integer operations takes some
+twelve. For bfloat16 it has one, but makes vectors of half the size of what is left of a row, whose
+elements then wait in memory until they are read as one vector.
 """
 
 import dataclasses
@@ -13,8 +16,13 @@ _LOOP = re.compile(r"for \(int64_t (\w+) = (.+); \1 < (.+); \+\+\1\) \{")
 _VALUE = re.compile(r"const (\w+) (\w+) = (.*);")
 _CHANGE = re.compile(r"(\w+)(\[.*\])? ([-+*|&]?)= (.*);")
 _CONVERSION = re.compile(r"(from_fp16|to_fp16|round_fp16)\((.*)\)")
+_ANY_CONVERSION = re.compile(r"(from_fp16|to_fp16|round_fp16|from_bf16|to_bf16(?:_short)?)\((.*)\)")
+_HALF = re.compile(r"_[bf][pf]16(_short)?\(")
+PAIR = 32  # elements of the vectors that GCC makes of bfloat16
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_SOURCES = {"from_fp16": "fp16", "from_bf16": "bf16"}
 _SUM = set("abcdefghijklmnopqrstuvwxyz0123456789_ +")
+_ARRAY = re.compile(r"(r\d+(_one)?_row|row\d+|t\d+(_in)?_s)( \+ low)?")
 _CLAUSE = re.compile(r" reduction\([^:]+:(\w+)\)")
 
 
@@ -54,16 +62,25 @@ def parts(
     loop = _LOOP.fullmatch(head)
     if loop is None:
         return None
-    lines = _Reader().read(body)
+    lines = _Reader(_ANY_CONVERSION if _is_odd(loop[2], loop[3]) else _CONVERSION).read(body)
     if lines is None or not any(line.conversion for line in lines):
         return None
     return _Parts(pragma, loop[1], loop[2], loop[3], lines, printed).print()
 
 
+def converts(line: str) -> bool:
+    return _HALF.search(line) is not None
+
+
+def _is_odd(low: str, high: str) -> bool:
+    return low == "0" and high.isdigit() and int(high) <= BLOCK and int(high) % PAIR != 0
+
+
 class _Reader:
     """Gives each statement the first part in which all that it needs is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, conversions: re.Pattern[str]) -> None:
+        self.conversions = conversions
         self.named: dict[str, _Line] = {}
         self.touched: dict[str, int] = {}  # the part in which a buffer was last read or changed
         self.changed: dict[str, int] = {}
@@ -89,7 +106,7 @@ class _Reader:
         line.part = self._part(words)
         for buffer in re.findall(r"(\w+)\[", line.value):
             self.touched[buffer] = max(line.part, self.touched.get(buffer, 0))
-        conversion = _CONVERSION.fullmatch(line.value)
+        conversion = self.conversions.fullmatch(line.value)
         if conversion is not None and _balanced(conversion[2]):
             line.conversion, line.value = conversion[1], conversion[2]
             line.part += 1
@@ -174,7 +191,7 @@ class _Parts:
             if self._memory(line) is None and name not in self.stored:
                 yield name, kind
             if line.conversion and line.value not in self.arrays:
-                yield f"{name}_in", "fp16" if line.conversion == "from_fp16" else "float"
+                yield f"{name}_in", _SOURCES.get(line.conversion, "float")
 
     def _memory(self, line: _Line) -> str | None:
         """Where the elements of a load stand one behind the other, from `low` on, if all that is
@@ -220,6 +237,13 @@ class _Parts:
     def _array(self, name: str) -> str:
         return self.stored.get(name) or self._memory(self.named[name]) or f"{name}_s"
 
+    def _count(self) -> str:
+        return self.high if self.single else "high - low"
+
+    def _is_whole(self, row: str) -> bool:
+        """Whether the array has room for whole vectors."""
+        return self.single and _ARRAY.fullmatch(row) is not None
+
     def _target(self, line: _Line) -> str:
         return self.stored.get(line.name) or f"{line.name}_s"
 
@@ -229,7 +253,9 @@ class _Parts:
                 source = (
                     self._array(line.value) if line.value in self.arrays else f"{line.name}_in_s"
                 )
-                yield f"row_{line.conversion}({source}, {self._target(line)}, high - low);"
+                ends = f"{source}, {self._target(line)}, {self._count()}"
+                whole = [str(self._is_whole(x)).lower() for x in (source, self._target(line))]
+                yield f"row_{line.conversion}({ends}, {', '.join(whole)});"
         own = list(self._statements(part))
         if not own:
             return

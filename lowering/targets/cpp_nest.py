@@ -309,9 +309,10 @@ class NestPrinter:
     def _row(self, nest: Nest, a: Accumulator, last: Axis) -> "Row":
         kept = self.rows.get(nest.axes, {}).get(a.reduced.value)
         if kept is not None:
-            return Row(kept, True, computed=kept not in self._filled)
+            whole = is_known(last.size)
+            return Row(kept, True, computed=kept not in self._filled, room=whole)
         memory = in_memory(a.reduced.value, last)
-        return Row(f"{a.name}_row", False, computed=memory is None, memory=memory)
+        return Row(f"{a.name}_row", False, computed=memory is None, memory=memory, room=True)
 
     def _position_rows(self, nest: Nest, a: Accumulator, printer: ExpressionPrinter) -> None:
         """The extremum of each part of a row, and its position where it is a new one."""
@@ -364,10 +365,16 @@ class NestPrinter:
     # a tile of points along the last space axis
 
     def at_tile(self, nest: Nest, row_by_row: bool = False) -> None:
-        """row_by_row: reductions of one point after the other, what is made of them for all."""
+        """row_by_row: loops inside are those of one point after the other, what is made of their
+        folds is made for all."""
         self.lane = "[t]"
         if nest.is_reduction:
             self._reduce_tile(nest, self._row_sweeps if row_by_row else self._tile_sweep)
+        elif nest.inner and row_by_row:
+            self.lines.open("for (int64_t t = 0; t < width; ++t)")
+            self.lines.add(f"const int64_t {nest.axes[len(nest.space) - 1].text} = base + t;")
+            self.at_point(nest)
+            self.lines.close()
         else:
             inner = nest.axes[len(nest.space) :]
             for axis in inner:

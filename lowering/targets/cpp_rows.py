@@ -26,7 +26,7 @@ SHORTEST = 16  # elements below which a row is folded one by one
 # bytes of a row that is asked for ahead: few are not worth it, many push out the row in use
 LEAST_ASKED, MOST_ASKED = 1 << 10, 1 << 13
 LINE = 64  # bytes
-_FOLDS = {"sum": "op_row_sum", "max": "op_row_max", "min": "op_row_min"}
+_FOLDS = {kind: f"op_row_{kind}" for kind in ("sum", "prod", "max", "min")}
 
 Rows = dict[tuple[Axis, ...], dict[Value, str]]
 
@@ -101,19 +101,21 @@ class Accumulator:
 @dataclasses.dataclass(frozen=True)
 class Row:
     """Where the elements of a row fold stand. kept: in an array for later nests; computed: the
-    nest's loop writes them."""
+    nest's loop writes them; room: the array has it for whole vectors."""
 
     array: str
     kept: bool
     computed: bool
     memory: tuple[Buffer, Index] | None = None
+    room: bool = False
 
     def folded(self, a: Accumulator, printer: ExpressionPrinter, low: str, high: str) -> str:
         """The fold of elements `low` to `high`, which an array of one block holds from its
         start."""
         if self.memory is None:
             start = "" if low == "0" or not self.kept else f" + {low}"
-            return fold(a.reduced, self.array + start, high if low == "0" else f"{high} - {low}")
+            count = high if low == "0" else f"{high} - {low}"
+            return fold(a.reduced, self.array + start, count, room=self.room)
         buffer, index = self.memory
         start = "" if low == "0" else f" + {low}"
         return fold(
@@ -144,8 +146,9 @@ def _reductions(nest: Nest) -> Iterator[Reduced]:
     return (value for value in store_values(nest) if isinstance(value, Reduced))
 
 
-def fold(reduced: Reduced, pointer: str, count: str) -> str:
-    return f"{_FOLDS[reduced.kind]}<{TYPES[reduced.dtype]}>({pointer}, {count})"
+def fold(reduced: Reduced, pointer: str, count: str, room: bool = False) -> str:
+    end = ", true" if room else ""
+    return f"{_FOLDS[reduced.kind]}<{TYPES[reduced.dtype]}>({pointer}, {count}{end})"
 
 
 def in_memory(value: Value, last: Axis) -> tuple[Buffer, Index] | None:

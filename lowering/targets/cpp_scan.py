@@ -5,14 +5,16 @@ from collections.abc import Callable
 import torch
 
 from ..ir import RUNNING, Load, Nest, Store
-from ..poly import is_known
-from ..sizes import Axis, coefficient
+from ..poly import Size, at_least, hint, is_known
+from ..sizes import Axis, Index, coefficient
+from ..stages.short_axes import FEWEST_ROWS
 from .cpp_expr import ExpressionPrinter, Lines
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop
 from .cpp_ops import TYPES, conversion
 from .cpp_rows import BLOCK
 
 ROWS = 4  # done in turn, element by element: a step of one waits for the step before
+COLUMNS = 64  # of a block that is turned
 STEPS = {"sum": "{0} += {1};", "prod": "{0} *= {1};"}
 
 
@@ -40,6 +42,10 @@ def scan(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
     for axis in rows[:-1]:
         lines.open(loop(axis))
     last = rows[-1]
+    if hint(last.size) >= FEWEST_ROWS and _step_of(index, last, along) is not None:
+        _turned(nest, nests, lines, last, along)
+        lines.close(len(rows) - 1)
+        return
     lines.open(f"for (int64_t base = 0; base < {last.size}; base += {ROWS})")
     if not is_known(last.size) or last.size >= ROWS:
         lines.open(f"if (base + {ROWS} <= {last.size})")
@@ -95,16 +101,79 @@ def _rows(nest: Nest, nests: NestPrinter, lines: Lines, along: Axis, count: int)
     lines.close(2)
 
 
-def _side_by_side(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, along: Axis) -> None:
+def _turned(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, along: Axis) -> None:
+    """Many rows, of which vectors take one element each: blocks are turned, and turned back."""
+    store, rows = nest.stores[0], _open_tile(nest, lines, across)
+    kind, size = TYPES[store.buffer.dtype], along.size
+    aligned = "__attribute__((aligned(64)))"
+    lines.open(f"for (int64_t b = 0; b < {size}; b += {COLUMNS})")
+    lines.add(f"const int64_t e = b + {COLUMNS} < {size} ? b + {COLUMNS} : {size};")
+    lines.add(f"{kind} turned[{COLUMNS * TILE}] {aligned};")
+    start, step = f"const int64_t {across.text} = base, {along.text} = b;", None
+    if (
+        isinstance(store.value, Load)
+        and store.value.mask is None
+        and store.value.dtype != torch.bool
+    ):
+        step = _step_of(store.value.index, across, along)
+    if step is not None:
+        assert isinstance(store.value, Load)
+        lines.open("")
+        lines.add(start)
+        place = f"{store.value.buffer.name} + {nests.expressions().index(store.value.index)}"
+        lines.add(f"op_transpose<{kind}>(turned, {TILE}, {place}, {step}, width, e - b);")
+        lines.close()
+    else:
+        lines.add(f"{kind} block[{TILE * COLUMNS}] {aligned};")
+        lines.open("for (int64_t t = 0; t < width; ++t)")
+        lines.add(rows)
+        nests.simd(nest)
+        lines.open(f"for (int64_t {along.text} = b; {along.text} < e; ++{along.text})")
+        value = nests.expressions()(store.value)
+        lines.add(f"block[t * {COLUMNS} + {along.text} - b] = {value};")
+        lines.close(2)
+        lines.add(f"op_transpose<{kind}>(turned, {TILE}, block, {COLUMNS}, width, e - b);")
+    lines.open("for (int64_t c = 0; c < e - b; ++c)")
+    lines.add("#pragma omp simd")
+    lines.open("for (int64_t t = 0; t < width; ++t)")
+    element = f"turned[c * {TILE} + t]"
+    lines.add(_folded(store, "sofar[t]", element))
+    lines.add(f"{element} = {conversion('sofar[t]', _wide(store), store.buffer.dtype)};")
+    lines.close(2)
+    lines.open("")
+    lines.add(start)
+    place = f"{store.buffer.name} + {nests.expressions().index(store.index)}"
+    step = _step_of(store.index, across, along)
+    lines.add(f"op_transpose<{kind}>({place}, {step}, turned, {TILE}, e - b, width);")
+    lines.close(3)
+
+
+def _step_of(index: Index, across: Axis, along: Axis) -> Size | None:
+    """Elements between neighbouring rows, if they lie element beside element, and one behind the
+    other."""
+    step = coefficient(index, across)
+    others = [atom for atom, _ in index.terms if atom not in (across, along)]
+    plain = all(isinstance(atom, Axis) for atom in others)
+    behind = at_least(step, along.size) and plain and coefficient(index, along) == 1
+    return step if behind else None
+
+
+def _open_tile(nest: Nest, lines: Lines, across: Axis) -> str:
+    """Opens the loop over tiles of rows; what a loop over the rows of a tile begins with."""
     store, size = nest.stores[0], across.size
     lines.open(f"for (int64_t base = 0; base < {size}; base += {TILE})")
     lines.add(f"const int64_t width = base + {TILE} < {size} ? {TILE} : {size} - base;")
     lines.add(f"{_kind(store)} sofar[{TILE}];")
     lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) sofar[t] = {_start(store)};")
+    return f"const int64_t {across.text} = base + t;"
+
+
+def _side_by_side(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, along: Axis) -> None:
+    store, rows = nest.stores[0], _open_tile(nest, lines, across)
     lines.open(loop(along))
     nests.simd(nest)
     lines.open("for (int64_t t = 0; t < width; ++t)")
-    lines.add(f"const int64_t {across.text} = base + t;")
+    lines.add(rows)
     _step(store, nests.expressions(), lines, "sofar[t]")
     lines.close(3)
 
@@ -115,9 +184,14 @@ def _step(store: Store, printer: ExpressionPrinter, lines: Lines, sofar: str) ->
 
 def _take(store: Store, printer: ExpressionPrinter, lines: Lines, sofar: str, value: str) -> None:
     dtype, wide = store.buffer.dtype, _wide(store)
-    lines.add(STEPS[RUNNING[store.combine]].format(sofar, conversion(value, dtype, wide)))  # type: ignore[index]
+    lines.add(_folded(store, sofar, value))
     place = f"{store.buffer.name}[{printer.index(store.index)}]"
     lines.add(f"{place} = {conversion(sofar, wide, dtype)};")
+
+
+def _folded(store: Store, sofar: str, value: str) -> str:
+    step = STEPS[RUNNING[store.combine]]  # type: ignore[index]
+    return step.format(sofar, conversion(value, store.buffer.dtype, _wide(store)))
 
 
 def _wide(store: Store) -> torch.dtype:

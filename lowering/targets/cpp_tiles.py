@@ -13,8 +13,9 @@ from ..ir import Buffer, Group, Indirect, Load, Nest, Store, accesses, atoms, ne
 from ..poly import Size, at_least, hint, is_known
 from ..sizes import Axis, FloorDiv, Index, Mod
 from ..stages.across import LEAST_ROWS
-from ..stages.axes import axes_of
+from ..stages.axes import axes_of, divisor_of, split_axis
 from ..stages.inline import cost
+from ..stages.short_axes import FEWEST_ROWS, INTERLEAVED, last_inside
 from .cpp_expr import Lines
 from .cpp_nest import TILE
 from .cpp_ops import element_type
@@ -28,7 +29,7 @@ VECTOR = 16  # elements
 # folds, of what takes long or does not
 STORED_ROW, COSTLY_ROW, CHEAP_ROW = 2 * VECTOR, 4 * VECTOR, 24
 COSTLY = 16  # instructions
-SHORTEST_ROW, FEWEST_ROWS = 5, 32
+SHORTEST_ROW = 5
 SHARED = 1 << 14  # elements from which there should be blocks of rows for several threads
 
 
@@ -208,7 +209,8 @@ def find_row_tiles(group: Group) -> RowTiles | None:
     stored = _stored_before(nests, stores)
     loads = tuple(x for x in turned if isinstance(x, Load) and x not in stored)
     folded = [nest for nest in nests if any(load in loads for load in nest.loads)]
-    whole = inside.size % VECTOR == 0 and len(folded) < 2
+    narrow = any(load.dtype.itemsize < 4 for load in loads)
+    whole = inside.size % VECTOR == 0 and inside.size > VECTOR and len(folded) < 2 and not narrow
     if "odd" in kinds.values() or not loads or whole:
         return None
     read = {load.buffer for nest in group.nests for load in nest.loads if load not in stored}
@@ -218,6 +220,29 @@ def find_row_tiles(group: Group) -> RowTiles | None:
     buffers = [*(x.buffer for x in loads), *(x.buffer for x in stores)]
     bytes_ = sum(buffer.dtype.itemsize for buffer in buffers) * inside.size * TILE
     return RowTiles(rows, inside, loads, stores, stored) if bytes_ <= MOST else None
+
+
+def with_short_rows(group: Group) -> Group | None:
+    """A pointwise group with its last axis inside, or the part of it that indices divide it by,
+    where that turns the rows along it."""
+    if any(nest.inner or nest.is_reduction for nest in group.nests) or not group.space:
+        return None
+    nests, last = group.nests, group.nests[0].axes[-1]
+    divisor = divisor_of(nests, last, SHORTEST_ROW)
+    if divisor is not None:
+        nests = tuple(split_axis(nest, last, divisor) for nest in nests)
+    short = nests[0].space[-1]
+    if short in INTERLEAVED or not (hint(short) < VECTOR or any(map(_suffers_along, nests))):
+        return None
+    nests = tuple(map(last_inside, nests))
+    inside, rows = Group(group.name, nests[0].space, nests), nests[0].axes[-2:-1]
+    gathers = any(_hidden(x.index) & {*rows} for nest in nests for x in accesses(nest))
+    return inside if rows and not gathers and find_row_tiles(inside) is not None else None
+
+
+def _suffers_along(nest: Nest) -> bool:
+    """Whether vectors along short rows would hold too little: of what is costly, or converted."""
+    return cost(nest) >= COSTLY or any(load.dtype.itemsize < 4 for load in nest.loads)
 
 
 def _stored_before(nests: Sequence[Nest], stores: Sequence[Store]) -> dict[Load, Store]:

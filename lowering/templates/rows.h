@@ -11,8 +11,15 @@ template <typename T> struct Row {
     __builtin_memcpy(&made, p, 64);
     return made;
   }
-  // The last few elements, then `rest` in the lanes that are left.
-  INLINE Wide tail(const T *p, int64_t count, T rest) {
+  // The last few elements, then `rest` in the lanes that are left. room: there is memory for all of a vector, which was just written as
+  // one: read under a mask, it would be waited for.
+  INLINE Wide tail(const T *p, int64_t count, T rest, bool room) {
+    if (room && WHOLE_VECTORS(1) > 1) {
+      typedef __typeof__((Wide){} < (Wide){}) Places;
+      Places places;
+      for (int i = 0; i < lanes; ++i) places[i] = i;
+      return places < (__typeof__(places[0]))count - (Places){} ? at(p) : rest - (Wide){};
+    }
     if (__builtin_constant_p(count) && count == 1) {  // which would be stored alone, and waited for
       Wide made = rest - (Wide){};
       made[0] = *p;
@@ -34,7 +41,7 @@ template <typename T> struct Row {
     if (lanes == 8) return Fold::of(quarter[0], quarter[1]);
     return Fold::of(Fold::of(quarter[0], quarter[1]), Fold::of(quarter[lanes / 4 - 2], quarter[lanes / 4 - 1]));
   }
-  template <typename Fold> INLINE Wide over(const T *p, int64_t n, T start) {
+  template <typename Fold> INLINE Wide over(const T *p, int64_t n, T start, bool room) {
     Wide a = start - (Wide){}, b = a, c = a, d = a;
     int64_t i = 0;
     for (; i + 4 * lanes <= n; i += 4 * lanes) {
@@ -44,13 +51,16 @@ template <typename T> struct Row {
       d = Fold::of(at(p + i + 3 * lanes), d);
     }
     for (; i + lanes <= n; i += lanes) a = Fold::of(at(p + i), a);
-    if (i < n) b = Fold::of(tail(p + i, n - i, start), b);
+    if (i < n) b = Fold::of(tail(p + i, n - i, start, room), b);
     return Fold::of(Fold::of(a, b), Fold::of(c, d));
   }
 };
 
 struct Added {
   template <typename V> INLINE V of(V a, V b) { return a + b; }
+};
+struct Multiplied {
+  template <typename V> INLINE V of(V a, V b) { return a * b; }
 };
 // Without NaN: a comparison with one is false, and the other side stays.
 struct Larger {
@@ -66,24 +76,27 @@ struct Unordered {
 
 const int64_t kRowBlock = 2048;  // elements summed in T, in 64 parts, before they go to a double
 
-template <typename T> INLINE double op_row_sum(const T *p, int64_t n) {
+template <typename T> INLINE double op_row_sum(const T *p, int64_t n, bool room = false) {
   double total = 0;
   for (int64_t i = 0; i < n; i += kRowBlock)
     total += Row<T>::template across<Added>(
-        Row<T>::template over<Added>(p + i, n - i < kRowBlock ? n - i : kRowBlock, 0));
+        Row<T>::template over<Added>(p + i, n - i < kRowBlock ? n - i : kRowBlock, 0, room));
   return total;
 }
-template <typename T> INLINE T op_row_nan(const T *p, int64_t n) {
-  return Row<T>::template across<Added>(Row<T>::template over<Unordered>(p, n, 0));
+template <typename T> INLINE T op_row_prod(const T *p, int64_t n, bool room = false) {
+  return Row<T>::template across<Multiplied>(Row<T>::template over<Multiplied>(p, n, 1, room));
 }
-template <typename T> INLINE T op_row_max(const T *p, int64_t n) {
-  T nan = op_row_nan(p, n);
-  T most = Row<T>::template across<Larger>(Row<T>::template over<Larger>(p, n, (T)-__builtin_inf()));
+template <typename T> INLINE T op_row_nan(const T *p, int64_t n, bool room) {
+  return Row<T>::template across<Added>(Row<T>::template over<Unordered>(p, n, 0, room));
+}
+template <typename T> INLINE T op_row_max(const T *p, int64_t n, bool room = false) {
+  T nan = op_row_nan(p, n, room);
+  T most = Row<T>::template across<Larger>(Row<T>::template over<Larger>(p, n, (T)-__builtin_inf(), room));
   return nan != nan ? nan : most;
 }
-template <typename T> INLINE T op_row_min(const T *p, int64_t n) {
-  T nan = op_row_nan(p, n);
-  T least = Row<T>::template across<Smaller>(Row<T>::template over<Smaller>(p, n, (T)__builtin_inf()));
+template <typename T> INLINE T op_row_min(const T *p, int64_t n, bool room = false) {
+  T nan = op_row_nan(p, n, room);
+  T least = Row<T>::template across<Smaller>(Row<T>::template over<Smaller>(p, n, (T)__builtin_inf(), room));
   return nan != nan ? nan : least;
 }
 

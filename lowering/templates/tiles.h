@@ -36,9 +36,7 @@ template <> struct Zip<16> {
 };
 
 // A block of n x n, n at most 16.
-template <typename T> struct Block {
-  static const int fitting = VECTOR_BYTES / sizeof(T);
-  static const int n = fitting < 16 ? fitting : 16;
+template <typename T, int n> struct Block {
   typedef T V __attribute__((vector_size(n * sizeof(T))));
 
   INLINE void zip(V *into, const V *from) {
@@ -69,20 +67,43 @@ template <typename T> struct Block {
 
 // to[c * to_step + r] = from[r * from_step + c]
 template <typename T>
-INLINE void op_transpose(T *__restrict__ to, int64_t to_step, const T *__restrict__ from, int64_t from_step, int64_t rows,
-                         int64_t columns) {
-  int64_t r = 0;
+INLINE void op_transpose_ends(T *__restrict__ to, int64_t to_step, const T *__restrict__ from, int64_t from_step,
+                              int64_t rows, int64_t columns, int64_t first_row, int64_t first_column) {
+  for (int64_t c = first_column; c < columns; ++c)
+    for (int64_t r = first_row; r < rows; ++r) to[c * to_step + r] = from[r * from_step + c];
+}
+
 #ifdef HAS_SHUFFLE
-  const int n = Block<T>::n;
-  for (; r + n <= rows; r += n) {
+// By blocks, of which the last ones go over elements that others have done, if more than a few are left.
+template <int n, typename T>
+INLINE void op_transpose_by(T *__restrict__ to, int64_t to_step, const T *__restrict__ from, int64_t from_step,
+                            int64_t rows, int64_t columns) {
+  const int few = (n + 4) / 8;
+  const int64_t whole_rows = rows % n > few ? rows : rows / n * n;
+  const int64_t whole_columns = columns % n > few ? columns : columns / n * n;
+  for (int64_t row = 0; row < whole_rows; row += n) {
+    const int64_t r = row + n <= rows ? row : rows - n;
     const int64_t ahead = r + 2 * n <= rows ? n * from_step : columns;  // below, or at last to the right
-    int64_t c = 0;
-    for (; c + n <= columns; c += n)
-      Block<T>::transpose(to + c * to_step + r, to_step, from + r * from_step + c, from_step, ahead);
-    for (; c < columns; ++c)
-      for (int64_t k = r; k < r + n; ++k) to[c * to_step + k] = from[k * from_step + c];
+    for (int64_t column = 0; column < whole_columns; column += n) {
+      const int64_t c = column + n <= columns ? column : columns - n;
+      Block<T, n>::transpose(to + c * to_step + r, to_step, from + r * from_step + c, from_step, ahead);
+    }
   }
+  op_transpose_ends(to, to_step, from, from_step, whole_rows, columns, 0, whole_columns);
+  op_transpose_ends(to, to_step, from, from_step, rows, columns, whole_rows, 0);
+}
 #endif
-  for (; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) to[c * to_step + r] = from[r * from_step + c];
+
+// Not inline: it is much code, and called for many elements.
+template <typename T>
+static __attribute__((noinline)) void op_transpose(T *__restrict__ to, int64_t to_step, const T *__restrict__ from,
+                                                   int64_t from_step, int64_t rows, int64_t columns) {
+#ifdef HAS_SHUFFLE
+  const int fitting = VECTOR_BYTES / sizeof(T), widest = fitting < 16 ? fitting : 16;
+  const int64_t least = rows < columns ? rows : columns;
+  if (least >= widest) return op_transpose_by<widest>(to, to_step, from, from_step, rows, columns);
+  if (widest > 8 && least >= 8) return op_transpose_by<8>(to, to_step, from, from_step, rows, columns);
+  if (widest > 4 && least >= 4) return op_transpose_by<4>(to, to_step, from, from_step, rows, columns);
+#endif
+  op_transpose_ends(to, to_step, from, from_step, rows, columns, 0, 0);
 }

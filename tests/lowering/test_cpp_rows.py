@@ -178,3 +178,32 @@ def test_short_rows_that_are_summed_as_one_long_row():
         return x * torch.ones(10, 10), y * torch.ones(2)
 
     check_gradients(fn, torch.randn(()), torch.randn(()))
+
+
+@pytest.mark.parametrize("length", [48, 70, 200])
+def test_what_is_made_of_folds_is_made_of_many_rows(length, sources):
+    """Functions of a library are called for vectors of rows."""
+    functions = (
+        lambda x: x.log_softmax(-1),
+        lambda x: (x.exp().sum(-1, keepdim=True) + 1).log() * x,
+        lambda x: F.layer_norm(x, x.shape[-1:]),
+        lambda x: x - x.amax(-1, keepdim=True).sin(),
+    )
+    x = torch.randn(1103, length)
+    for fn in functions:
+        check(fn, x)
+        check(fn, x.view(1103, 2, -1)[:, 0])
+        check_gradients(fn, x)
+    x[2, 3], x[4, 5], x[6] = torch.nan, torch.inf, -torch.inf
+    for fn in functions:
+        check(fn, x)
+    assert any("base + 64" in text for text in sources)
+
+
+@pytest.mark.parametrize("length", [5, 16, 33, 70, 600])
+def test_products_of_rows(length):
+    x = torch.rand(1040, length) + 0.5
+    check(lambda x: (x.prod(-1), x.sigmoid().prod(-1), x.double().prod(-1)), x)
+    x[3, 4], x[5, 1], x[6, 0] = torch.nan, torch.inf, 0
+    x[7, :2] = torch.tensor([0, torch.inf])
+    check(lambda x: (x.prod(-1), (-x).prod(-1)), x)

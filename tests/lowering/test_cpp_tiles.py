@@ -1,8 +1,13 @@
 """Accesses across the last axis are turned in blocks; positions made of axes are evaluated."""
 
+import ctypes
+import itertools
+from pathlib import Path
+
 import pytest
 import torch
-from dynfix.lowering.targets import cpp_build
+from dynfix.lowering.targets import cpp, cpp_build
+from dynfix.runtime import build
 from torch.nn import functional as F
 
 from .harness import check, check_gradients
@@ -180,3 +185,37 @@ def test_gradients_of_short_rows():
     check_gradients(lambda x: F.cross_entropy(x, at), x)
     check_gradients(lambda x: F.normalize(x, dim=-1), x)
     check_gradients(lambda x: x.view(100, 11, 12).softmax(-1).cumsum(0), x)
+
+
+@pytest.mark.parametrize("columns", [5, 7, 15, 17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_pointwise_loops_beside_short_rows(columns, dtype, sources):
+    """What is the same for a row is read once for it."""
+    near = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    x, row = torch.randn(1090, columns).to(dtype), torch.randn(1090, 1).to(dtype)
+    for given in (x, x[:45]):
+        check(lambda x, r: (F.gelu(x) * r, x > r), given, row[: len(given)], **near)
+        check_gradients(lambda x, r: F.gelu(x * r).mean(-1), given, row[: len(given)], **near)
+    mask = torch.rand(1090, columns) > 0.5
+    check(lambda x, r, m: x.exp().masked_fill(m, 2) + r, x, row, mask, **near)
+    assert "op_transpose" in kernels(sources)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
+def test_blocks_of_every_shape(dtype, tmp_path):
+    """What is left behind whole blocks is turned by blocks that lie over others."""
+    kind = {4: "float", 8: "double", 2: "bf16", 1: "uint8_t"}[dtype.itemsize]
+    templates = Path(cpp.__file__).parent.parent / "templates"
+    text = "\n".join((templates / f"{name}.h").read_text() for name in ("prelude", "tiles"))
+    text += (
+        f'\nextern "C" void turn({kind} *to, const {kind} *from, int64_t rows, int64_t columns)'
+        f" {{ op_transpose<{kind}>(to, rows + 1, from, columns + 2, rows, columns); }}\n"
+    )
+    library = ctypes.CDLL(str(build.build_shared(text, name="turned")))
+    for rows, columns in itertools.product(range(1, 40), repeat=2):
+        given = torch.randint(100, (rows, columns + 2)).to(dtype)
+        made = torch.full((columns, rows + 1), 7, dtype=dtype)
+        pointers = (ctypes.c_void_p(x.data_ptr()) for x in (made, given))
+        library.turn(*pointers, ctypes.c_int64(rows), ctypes.c_int64(columns))
+        assert torch.equal(made[:, :rows], given[:, :columns].t()), (rows, columns)
+        assert (made[:, rows:] == 7).all()

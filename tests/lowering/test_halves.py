@@ -1,4 +1,4 @@
-"""Loops over float16, printed in parts with conversions of whole blocks between them."""
+"""Loops over float16, and odd rows of bfloat16, printed in parts with conversions of whole blocks between them."""
 
 import ctypes
 import re
@@ -40,7 +40,7 @@ def floats():
 
 @pytest.fixture(params=["native", "avx2", "portable"])
 def library(request, tmp_path, monkeypatch):
-    """The three rows, as this processor has them, in eight lanes, and without its conversions."""
+    """The rows, as this processor has them, in eight lanes, and without its conversions."""
     if request.param != "native" and "avx2" not in build.isa():
         pytest.skip("flags of x86")
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))
@@ -51,6 +51,8 @@ def library(request, tmp_path, monkeypatch):
             ("from_fp16", "fp16", "float"),
             ("to_fp16", "float", "fp16"),
             ("round_fp16", "float", "float"),
+            ("from_bf16", "bf16", "float"),
+            ("to_bf16", "float", "bf16"),
         )
     )
     source = "\n".join((TEMPLATES / f"{name}.h").read_text() for name in ("prelude", "halves"))
@@ -67,7 +69,7 @@ def run(function, x, dtype):
 
 
 def same_bits(found, expected):
-    kind = torch.int16 if found.dtype == torch.float16 else torch.int32
+    kind = torch.int16 if found.dtype.itemsize == 2 else torch.int32
     number = ~expected.isnan()
     assert torch.equal(found[number].view(kind), expected[number].view(kind))
     assert found[~number].isnan().all()
@@ -78,6 +80,9 @@ def test_conversions(library):
     same_bits(run(library.from_fp16, HALVES, torch.float32), HALVES.float())
     same_bits(run(library.to_fp16, x, torch.float16), x.half())
     same_bits(run(library.round_fp16, x, torch.float32), x.half().float())
+    brain = HALVES.view(torch.bfloat16)
+    same_bits(run(library.from_bf16, brain, torch.float32), brain.float())
+    same_bits(run(library.to_bf16, x, torch.bfloat16), x.bfloat16())
 
 
 def test_nothing_is_written_beyond_the_end(library):
@@ -260,3 +265,24 @@ def test_doubles_become_halves():
         return x.half() * 2, x.half().to(torch.int32), (x + 1).half().double(), x.bfloat16() * x
 
     check(fn, torch.linspace(-70000, 70000, 40, dtype=torch.float64).view(5, 8))
+
+
+@pytest.mark.parametrize("length", [33, 48, 70, 255])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_odd_rows(length, dtype):
+    """Rows that leave something behind whole vectors."""
+    x = (torch.randn(1030, length) * 2).to(dtype)
+    w = torch.randn(length).to(dtype)
+    functions = (
+        lambda x, w: (x.mean(-1), (x * x).sum(-1), x.amax(-1), x.tanh().sum(-1)),
+        lambda x, w: (x.softmax(-1), (x * w).log_softmax(-1), F.gelu(x).mean(-1)),
+        lambda x, w: (F.layer_norm(x, (length,), w), x.float().sigmoid().prod(-1)),
+        lambda x, w: x.cumsum(-1) * w,
+    )
+    for fn in functions:
+        check(fn, x, w, rtol=2e-2, atol=2e-2)
+        check(fn, x[:31], w, rtol=2e-2, atol=2e-2)
+    check_gradients(lambda x: functions[1](x.float(), w), x, rtol=2e-2, atol=2e-2)
+    x[3, 4], x[5, -1], x[7] = torch.nan, -torch.inf, torch.inf
+    for fn in functions[::2]:
+        check(fn, x, w, rtol=2e-2, atol=2e-2)

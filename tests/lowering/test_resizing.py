@@ -199,3 +199,17 @@ def test_vectors_run_along_channels_that_lie_side_by_side(channels, monkeypatch)
     groups = [item for unit in made for item in unit.items if isinstance(item, Group)]
     source = "\n".join(cpp.print_kernel(group).source for group in groups)
     assert (f"+ {channels - 1}] =" in source) == (channels < 8)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_gradients_lie_as_eager_has_them(mode):
+    x = torch.randn(2, 3, 8, 9).to(memory_format=torch.channels_last).requires_grad_()
+
+    def resize(x):
+        return interpolate(x, scale_factor=2, mode=mode)
+
+    call = dynfix.compile(resize)
+    for _ in range(3):
+        one, two = (torch.autograd.grad(fn(x).exp().sum(), x)[0] for fn in (call, resize))
+        torch.testing.assert_close(one, two)
+        assert one.stride() == two.stride()

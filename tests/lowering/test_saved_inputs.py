@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from .harness import check_gradients, compiled
+from .harness import check_gradients, compiled, units
 
 F = torch.nn.functional
 
@@ -131,3 +131,13 @@ def test_extrema_are_found_again(fn, dtype, columns):
             expected = torch.autograd.grad(fn(x).sum(), x)[0]
             off = ~torch.isclose(found, expected, rtol=1e-4, atol=1e-5)
             assert off.sum() <= 2 * columns  # neighbours that eager's last bits make equal
+
+
+def test_what_is_made_of_complex_numbers_is_kept(monkeypatch):
+    made = units(monkeypatch)
+    check_gradients(lambda x: torch.fft.rfft(x).abs() ** 2, torch.randn(8, 50))
+    calls = [(unit.name, str(getattr(item, "target", ""))) for unit in made for item in unit.items]
+    assert ("forward", "aten.abs.default") in calls
+    assert ("backward", "aten.abs.default") not in calls
+    check_gradients(lambda x: torch.view_as_complex(x).angle().sin(), torch.randn(8, 50, 2))
+    check_gradients(lambda x: (torch.view_as_complex(x) ** 2).real.exp(), torch.randn(8, 50, 2))

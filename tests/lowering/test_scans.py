@@ -17,8 +17,11 @@ def test_cumsum(shape, dim):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int32, torch.bool])
 def test_types(dtype):
-    x = torch.randn(6, 50).mul(3).to(dtype)
-    check(lambda x: torch.cumsum(x, 1), x)
+    for shape in ((6, 50), (70, 130), (2, 33, 5)):
+        x = torch.randn(shape).mul(3).to(dtype)
+        check(lambda x: torch.cumsum(x, -1), x)
+        check(lambda x: torch.cumsum(x.flip(-1), -1).flip(-1), x)
+        check(lambda x: torch.cumprod(x, -1), x)
 
 
 def test_layout_of_a_transposed_operand():
