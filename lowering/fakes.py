@@ -2,8 +2,9 @@
 is a place where background work may rest."""
 
 import contextlib
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -114,6 +115,18 @@ def _higher_order_rule(operator: Any) -> Any:
     if not isinstance(operator, HigherOrderOperator) or operator in _OF_THE_MODE:
         return None
     return operator.python_key_table.get(FakeTensorMode)
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """torch logs each operator that raises on fake tensors as an error, with a traceback; what
+    comes of it is said here."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was
 
 
 def without_warnings() -> contextlib.AbstractContextManager[Any]:

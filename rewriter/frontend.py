@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..lowering.autograd.double_backward import Differentiable
+from ..lowering.fakes import unlogged
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError
@@ -425,6 +426,7 @@ class CompiledFunction:
 
         background.build(under_modes_of_caller(build))
 
+    @unlogged()
     def _entry(self, recording: Recording) -> Entry | None:
         """The recording with its compiled segments; None, and a message, if that failed."""
         start = time.perf_counter()

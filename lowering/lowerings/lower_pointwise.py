@@ -47,13 +47,17 @@ def elementwise(
     fn: Callable[..., Value],
     kind: KIND = KIND.DEFAULT,
 ) -> Ref:
-    """`fn(*values)` at every point of the result, operands converted to the common compute
-    dtype."""
+    """`fn(*values)` at every point of the result, operands converted to the common compute dtype:
+    whole numbers in memory to a half type first, as in eager."""
     compute, _ = promote(ctx, operands, kind)
     result = ctx.value_of(node).dtype
+    whole = [isinstance(o, Ref) and len(o.shape) > 0 and o.dtype in INTS for o in operands]
+    rounded = _rounding(ctx, operands) if any(whole) else _as_it_is
 
     def body(at: Any) -> Value:
         values = [cast(ctx.element(operand, at, compute), compute) for operand in operands]
+        pairs = zip(values, whole, strict=True)
+        values = [rounded(value) if is_whole else value for value, is_whole in pairs]
         return cast(fn(*values), result)
 
     return ctx.pointwise(node, body)
@@ -63,7 +67,7 @@ def _rounding(ctx: Context, operands: Sequence[Operand]) -> Callable[[Value], Va
     """What rounds operands to their common type first, as eager does: numbers beside half types
     then lie on one side of a bound, or of a step, as there."""
     common, _ = promote(ctx, operands, KIND.NO_OPMATH)
-    return partial(_rounded, dtype=common) if common in HALVES else lambda value: value
+    return partial(_rounded, dtype=common) if common in HALVES else _as_it_is
 
 
 def _rounding_on_host(
@@ -71,7 +75,11 @@ def _rounding_on_host(
 ) -> Callable[[Value], Value]:
     """The same for what the CPU alone rounds: of products and quotients the first operand."""
     on_host = ctx.value_of(node).device.type == "cpu"
-    return _rounding(ctx, operands) if on_host else lambda value: value
+    return _rounding(ctx, operands) if on_host else _as_it_is
+
+
+def _as_it_is(value: Value) -> Value:
+    return value
 
 
 def _rounded(value: Value, dtype: torch.dtype) -> Value:

@@ -45,8 +45,8 @@ class Segment:
         return bool(self.histories)
 
     def takes_odd_memory(self) -> bool:
-        """Whether an input's numbers are not those in its memory, which is all that kernels see:
-        the imaginary part of a lazy conjugate has the negatives of them there."""
+        """Whether an input's numbers are not those in its memory, which kernels see alone: the
+        imaginary part of a lazy conjugate has their negatives there."""
         return any(isinstance(meta, Meta) and meta.is_odd for meta in self.metas)
 
 

@@ -3,6 +3,7 @@
 again at once, so that the next such call runs with the choice for real: only where nobody can tell."""
 
 import itertools
+import warnings
 
 import dynfix
 import pytest
@@ -144,4 +145,13 @@ def test_operators_that_fakes_refuse_are_not_logged(capfd, caplog):
     compiled = dynfix.compile(refused, backend="eager")
     for sign in (1.0, -1.0):
         compiled(torch.ones(3, 4), torch.full((2,), sign))
+    assert "failed while attempting" not in capfd.readouterr().err + caplog.text
+
+
+def test_graphs_that_fakes_refuse_are_not_logged(capfd, caplog):
+    compiled = dynfix.compile(lambda x: x << 1)
+    mask = torch.tensor([True, False])
+    with warnings.catch_warnings():  # which say that it runs in eager
+        warnings.simplefilter("ignore")
+        assert [compiled(mask).tolist() for _ in range(2)] == [[2, 0]] * 2
     assert "failed while attempting" not in capfd.readouterr().err + caplog.text

@@ -446,6 +446,9 @@ ROUNDED = {
     "divisor": lambda x: x / torch.tensor(0.1),
     "power": lambda x: x.abs() ** 1.7,
     "base": lambda x: 1.3**x,
+    "whole numbers": lambda x: x * torch.arange(0, 37 * len(x), 37),
+    "divided by whole numbers": lambda x: (x / torch.arange(1, len(x) + 1)) * 1000,
+    "angle": lambda x: torch.atan2(torch.arange(len(x)), x),
 }
 
 

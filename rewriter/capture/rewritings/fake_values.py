@@ -10,7 +10,6 @@ import ast
 import builtins
 import contextlib
 import functools
-import logging
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from ....lowering.fakes import DispatchMode
+from ....lowering.fakes import DispatchMode, unlogged
 from ..numbers import scalars
 from ..values import Meta, is_plain
 from . import total_ops
@@ -99,17 +98,6 @@ class Watch(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """torch logs each operator that raises on fake tensors as an error; here it is an answer."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    was, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = was
-
-
 class FakeValues:
     """The expressions of one function at one place: `local` are its names' values there, `around`
     those of its module; `static`: whether later calls have the same sizes. Tensors stay the user's
@@ -137,7 +125,7 @@ class FakeValues:
 
     def select(self, first: torch.Tensor, second: torch.Tensor | int) -> torch.Tensor:
         """What torch.where gives of two values seen here."""
-        with _unlogged(), self._mode:
+        with unlogged(), self._mode:
             return torch.where(torch.ones((), dtype=torch.bool), first, second)
 
     def leaves(self, tensor: torch.Tensor) -> frozenset[int]:
@@ -183,7 +171,7 @@ class FakeValues:
     @contextlib.contextmanager
     def _run(self) -> Iterator[Watch]:
         watch = Watch()
-        with _unlogged(), self._mode, watch:
+        with unlogged(), self._mode, watch:
             yield watch
 
     def _apply(self, function: Callable[..., Any], *parts: Seen, **named: Seen) -> Seen:
