@@ -1,8 +1,6 @@
 """The dispatch modes of this package, and the one that makes its fake tensors, whose every operator
 is a place where background work may rest."""
 
-import contextlib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +15,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..runtime.pacing import checkpoint, in_background
+from ..runtime.pacing import checkpoint
 
 # Operators on functions whose rule the mode itself calls.
 _OF_THE_MODE: Any = getattr(higher_order, "registered_hop_fake_fns", {})
@@ -114,11 +112,3 @@ def _higher_order_rule(operator: Any) -> Any:
     if not isinstance(operator, HigherOrderOperator) or operator in _OF_THE_MODE:
         return None
     return operator.python_key_table.get(FakeTensorMode)
-
-
-def without_warnings() -> contextlib.AbstractContextManager[Any]:
-    """No warnings of the work inside. Filters belong to the whole process, so a background thread
-    leaves them alone (its worker keeps what it says to itself)."""
-    if in_background():
-        return contextlib.nullcontext()
-    return warnings.catch_warnings(action="ignore")  # type: ignore[call-overload,no-any-return,unused-ignore]

@@ -16,6 +16,7 @@ from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watc
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
+from ..runtime.warning_filters import unsaid
 from . import catalogue, stances
 from .background import Background
 from .capture import current, lookahead, places, refusals
@@ -24,6 +25,7 @@ from .capture.numbers.symbolic import Symbols
 from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Again, Generators
 from .capture.trace import Recorder
+from .capture.warning_places import named
 from .deferred import Deferred, is_outlived
 from .first_calls import FirstCall
 from .forms.calls import call_ops
@@ -260,7 +262,7 @@ class CompiledFunction:
 
         def attempt(changed: Changed) -> tuple[Recorder, Recording | None, Any]:
             recorder = self._recorder(changed, args)
-            with again():
+            with again(), unsaid():
                 other = self._run(recorder, args, kwargs)
             recording = self._finished(recorder, other, args, kwargs, ambient)
             return recorder, recording, recorder.strip(other)
@@ -270,7 +272,7 @@ class CompiledFunction:
     def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = current.install(recorder)
         try:
-            with recorder:
+            with recorder, named():
                 return recorder.safely(
                     lambda: self._traced_call(recorder, args, kwargs),
                     lambda: self.fn(*args, **kwargs),
@@ -305,6 +307,7 @@ class CompiledFunction:
     def _captured(self) -> list[Recording]:
         return [recording for recording in self.recordings if isinstance(recording, Recording)]
 
+    @unsaid()
     def _finished(
         self,
         recorder: Recorder,

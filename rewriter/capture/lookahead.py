@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...lowering.fakes import DispatchMode, without_warnings
+from ...lowering.fakes import DispatchMode
+from ...runtime.warning_filters import unsaid
 from ..forms.items import delete_item, set_item
 from .moving import is_argument
 from .nested import tensors_in
@@ -239,7 +240,7 @@ def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
     writes, grad_mode = _OwnWritesOnly(recorder.abandon), torch.is_grad_enabled()
     try:
         with (
-            without_warnings(),
+            unsaid(),
             _quiet_finalizers(),
             torch.set_grad_enabled(grad_mode),
             writes,
