@@ -31,7 +31,7 @@ def without_own_frames(error: BaseException) -> BaseException:
 
 
 def _kept(tb: types.TracebackType | None) -> types.TracebackType | None:
-    frames = []
+    frames: list[types.TracebackType] = []
     while tb is not None:
         if is_own(tb.tb_frame.f_code.co_filename) and _asks_a_mode(frames):
             del frames[-2:]  # the public function, which is called once more below
