@@ -3,7 +3,6 @@ is a place where background work may rest."""
 
 import contextlib
 import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..runtime.pacing import checkpoint, in_background
+from ..runtime.pacing import checkpoint
 
 # Operators on functions whose rule the mode itself calls.
 _OF_THE_MODE: Any = getattr(higher_order, "registered_hop_fake_fns", {})
@@ -127,11 +126,3 @@ def unlogged() -> Iterator[None]:
         yield
     finally:
         log.disabled = was
-
-
-def without_warnings() -> contextlib.AbstractContextManager[Any]:
-    """No warnings of the work inside. Filters belong to the whole process, so a background thread
-    leaves them alone (its worker keeps what it says to itself)."""
-    if in_background():
-        return contextlib.nullcontext()
-    return warnings.catch_warnings(action="ignore")  # type: ignore[call-overload,no-any-return,unused-ignore]

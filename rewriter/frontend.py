@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..lowering.autograd.double_backward import Differentiable
-from ..lowering.fakes import unlogged
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import GraphBreakError, RecompileError
@@ -17,6 +16,7 @@ from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watc
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
+from ..runtime.warning_filters import unsaid
 from . import catalogue, stances
 from .background import Background
 from .capture import current, lookahead, places, refusals
@@ -25,6 +25,7 @@ from .capture.numbers.symbolic import Symbols
 from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Again, Generators
 from .capture.trace import Recorder
+from .capture.warning_places import named
 from .deferred import Deferred, is_outlived
 from .first_calls import FirstCall
 from .forms.calls import call_ops
@@ -210,7 +211,7 @@ class CompiledFunction:
 
     def _look_ahead(self, args: Any, kwargs: Any, again: Again) -> None:
         """Record what such a call does from now on, unless that would be noticed."""
-        ambient, generators = GuardState.now(), Generators()
+        ambient = GuardState.now()
         recorder: Any = self._recorder(None, args, lookahead.AheadRecorder)
         try:
             with again(), lookahead.unnoticed(recorder):
@@ -223,9 +224,6 @@ class CompiledFunction:
                 self._compile(better, args, kwargs)
         except (Exception, lookahead.Abandoned) as error:
             report.log.debug("the next call is not recorded ahead: %r", error)
-        finally:
-            if generators.drawn_by(recorder):  # though the call itself drew none
-                generators.put_back()
 
     def _recorder(
         self, changed: Changed | None, args: tuple[Any, ...], kind: type[Recorder] = Recorder
@@ -264,7 +262,7 @@ class CompiledFunction:
 
         def attempt(changed: Changed) -> tuple[Recorder, Recording | None, Any]:
             recorder = self._recorder(changed, args)
-            with again():
+            with again(), unsaid():
                 other = self._run(recorder, args, kwargs)
             recording = self._finished(recorder, other, args, kwargs, ambient)
             return recorder, recording, recorder.strip(other)
@@ -274,7 +272,7 @@ class CompiledFunction:
     def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = current.install(recorder)
         try:
-            with recorder:
+            with recorder, named():
                 return recorder.safely(
                     lambda: self._traced_call(recorder, args, kwargs),
                     lambda: self.fn(*args, **kwargs),
@@ -309,6 +307,7 @@ class CompiledFunction:
     def _captured(self) -> list[Recording]:
         return [recording for recording in self.recordings if isinstance(recording, Recording)]
 
+    @unsaid()
     def _finished(
         self,
         recorder: Recorder,
@@ -426,7 +425,6 @@ class CompiledFunction:
 
         background.build(under_modes_of_caller(build))
 
-    @unlogged()
     def _entry(self, recording: Recording) -> Entry | None:
         """The recording with its compiled segments; None, and a message, if that failed."""
         start = time.perf_counter()

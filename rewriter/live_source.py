@@ -16,10 +16,11 @@ import itertools
 import linecache
 import re
 import sys
-import warnings
 import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType
+
+from ..runtime.warning_filters import unsaid
 
 FUTURES = functools.reduce(
     int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -293,10 +294,7 @@ def compile_inner(
         body = [_around(_FACTORY, f"def _({free}): pass", [*outside, *body])]
     imports = ast.parse(f"import {', '.join(source.imported)}").body if source.imported else []
     module = ast.Module(body=[*imports, *body], type_ignores=[])
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", SyntaxWarning
-        )  # the user saw them when the file was imported
+    with unsaid():  # the user saw the compiler's warnings when the file was imported
         code = compile(module, source.file, "exec", flags=source.flags, dont_inherit=True)
     return _inner(code, source.name, source.first_line)
 

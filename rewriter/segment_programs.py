@@ -1,5 +1,6 @@
 """The callables of a recording's segments, by the backend that was chosen."""
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from ..lowering.graphs.tensor_numbers import write_out_numbers
 from ..runtime import backends, report
 from ..runtime.options import Options
 from ..runtime.pacing import imports
+from ..runtime.warning_filters import unsaid
 from .capture.segments import Segment
 from .capture.values import Meta, Number
 
@@ -31,6 +33,18 @@ def compile_segment(
 ) -> Callable[..., Any]:
     """The callable of one of a call's `segments`, by the chosen backend; one with data-dependent
     shapes, or inputs that kernels cannot read, runs as it is."""
+    own = options.backend in ("native", "eager", "aot_eager")
+    # another backend may have to say something
+    with unlogged(), unsaid() if own else contextlib.nullcontext():
+        return _callable(segment, options, example_inputs, segments)
+
+
+def _callable(
+    segment: Segment,
+    options: Options,
+    example_inputs: list[Any] | None,
+    segments: tuple[Segment, ...],
+) -> Callable[..., Any]:
     if segment.eager or not segment.ops:
         return forward_of(segment.module)  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")

@@ -17,11 +17,13 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...lowering.fakes import DispatchMode, without_warnings
+from ...lowering.fakes import DispatchMode
+from ...runtime.warning_filters import unsaid
 from ..forms.items import delete_item, set_item
 from .moving import is_argument
 from .nested import tensors_in
 from .recording import Recording
+from .repeatable import Generators
 from .trace import Recorder
 from .values import storage_of
 
@@ -237,9 +239,10 @@ _LIBRARIES = sys.stdlib_module_names | {"numpy", "sympy", "torch", "torchgen", "
 def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
     """Inside, the call is made again without a trace."""
     writes, grad_mode = _OwnWritesOnly(recorder.abandon), torch.is_grad_enabled()
+    generators = Generators()
     try:
         with (
-            without_warnings(),
+            unsaid(),
             _quiet_finalizers(),
             torch.set_grad_enabled(grad_mode),
             writes,
@@ -250,3 +253,5 @@ def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
             raise Abandoned
     finally:
         recorder.put_back()
+        if generators.drawn_by(recorder):  # though the call itself drew none
+            generators.put_back()

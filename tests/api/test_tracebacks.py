@@ -6,6 +6,7 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
+from dynfix.rewriter.tracebacks import without_own_frames
 
 OWN = Path(dynfix.__file__).parent
 
@@ -71,3 +72,24 @@ def test_what_an_error_was_raised_from():
             call(torch.randn(3))
         shown = traceback.extract_tb(caught.value.__cause__.__traceback__)
         assert [frame.name for frame in shown] == ["fn", "helper"]
+
+
+def test_a_module_was_called_as_in_eager():
+    """The line of `nn.Module.__call__` at which a compiled form is called is not shown."""
+    before = torch.nn.Module._compiled_call_impl
+    torch.nn.Module._compiled_call_impl = property(lambda self: lambda *args: self.forward(*args))
+    try:
+        with pytest.raises(RuntimeError) as caught:
+            Model()(torch.randn(3))
+    finally:
+        torch.nn.Module._compiled_call_impl = before
+    without_own_frames(caught.value)
+    with pytest.raises(RuntimeError) as eager:
+        Model()(torch.randn(3))
+    called = [
+        (each.lineno, each.line, getattr(each, "colno", None))
+        for error in (caught.value, eager.value)
+        for each in traceback.extract_tb(error.__traceback__)
+        if each.name == "_wrapped_call_impl"
+    ]
+    assert len(called) == 4 and called[:2] == called[2:]

@@ -13,13 +13,14 @@ import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 
 from ....lowering.autograd.differentiation import differentiates
-from ....lowering.fakes import PacedFakeMode, without_warnings
+from ....lowering.fakes import PacedFakeMode
 from ....lowering.graphs import rnn
 from ....lowering.graphs.control_flow import Bodies, with_bodies
 from ....lowering.graphs.tensor_numbers import write_out_numbers
 from ....runtime.guard import TensorMeta
 from ....runtime.replay.recipes import Recipe
 from ....runtime.replay.steps import CALL_INPUT, HOST
+from ....runtime.warning_filters import unsaid
 from ..segments import Segment
 from ..values import Meta, Number
 from .traced_sizes import LARGEST, Form, SymbolicEnv
@@ -62,7 +63,7 @@ class Symbols:
             raise Inconsistent("a size was read in a function that torch.func transforms")
         results: list[Any] = []
         with (
-            without_warnings(),
+            unsaid(),
             torch.inference_mode(False),
             self.mode,
             torch.no_grad(),

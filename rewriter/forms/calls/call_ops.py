@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ....runtime.guard import Is, Obj
+from ....runtime.warning_filters import unsaid
 from ... import catalogue
 from ...capture import deep_calls
 from ...capture.guarded_kinds import is_constant
@@ -280,7 +281,8 @@ def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @functools.cache
 def _overridable() -> frozenset[Any]:
-    return frozenset(torch.overrides.get_testing_overrides())
+    with unsaid():
+        return frozenset(torch.overrides.get_testing_overrides())
 
 
 def _is_seen_whole(function: types.FunctionType) -> bool:
