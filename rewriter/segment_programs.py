@@ -9,7 +9,7 @@ import torch
 
 from ..lowering import stored_graphs
 from ..lowering.autograd.double_backward import Differentiable
-from ..lowering.fakes import PacedFakeMode
+from ..lowering.fakes import PacedFakeMode, unlogged
 from ..lowering.graph_modules import forward_of
 from ..lowering.graphs import graph_key, rnn
 from ..lowering.graphs.control_flow import Repeated
