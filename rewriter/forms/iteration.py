@@ -1,6 +1,7 @@
 """Iteration while recording: what a loop reads from outside is guarded, what it would use up stops
 the recording."""
 
+import contextlib
 import enum
 import functools
 import itertools
@@ -178,6 +179,18 @@ def stored(rec: Recorder, obj: Any, key: Any, value: Any) -> Any:
     return taken if taken is value else list(taken)
 
 
+@contextlib.contextmanager
+def used_once(rec: Recorder, *iterables: Any) -> Iterator[None]:
+    """What is raised inside is the user's, where an iterator was advanced: what Python itself does
+    would find it used up (`list(zip(a, b, strict=True))`)."""
+    try:
+        yield
+    except Exception as error:
+        if any(isinstance(each, Iterator) for each in iterables):
+            rec.of_user = error
+        raise
+
+
 LAZY = (types.GeneratorType, map, filter, zip, enumerate)
 
 
@@ -227,4 +240,5 @@ def advance(rec: Recorder, iterator: Any, *default: Any) -> Any:
             if default:
                 return default[0]
             raise
-    return next(_iterator(rec, iterator), *default)
+    with used_once(rec, iterator):
+        return next(_iterator(rec, iterator), *default)

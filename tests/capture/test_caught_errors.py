@@ -3,10 +3,12 @@ decides whether they raise is guarded."""
 
 import collections
 import copy
+import functools
 
 import dynfix
 import pytest
 import torch
+from helpers import X, Y, same
 
 CAUGHT = IndexError, KeyError, ValueError, TypeError, ZeroDivisionError
 
@@ -126,3 +128,31 @@ def test_a_list_that_grows_is_stored_to(place):
         torch.testing.assert_close(kept[place], x.sum())
         kept.append(float(turn))
     assert len(call._dynfix_entry.recordings) == 1
+
+
+USES = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "sum": lambda pairs: sum(len(pair) for pair in pairs),
+    "any": lambda pairs: any(map(bool, pairs)) or any(pairs),
+    "all": all,
+    "sorted": sorted,
+    "max": max,
+    "reduce": lambda pairs: functools.reduce(lambda a, b: a + b, pairs),
+    "next": lambda pairs: [next(pairs), next(pairs)],
+    "dict": dict,
+    "loop": lambda pairs: [pair for pair in pairs],
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_an_iterator_that_raises_is_not_asked_again(use):
+    def f(x):
+        try:
+            found = use(zip([1], [1, 2], strict=True))
+        except ValueError as error:
+            return x * 2, str(error)
+        return x, found
+
+    same(lambda: f, (X,), (Y,), (X,))

@@ -224,7 +224,8 @@ def _over_all(function: Any, over: Any = iteration.over) -> Callable[..., Any]:
     """Builtins that iterate over all their positional arguments."""
 
     def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        return function(*(over(rec, arg) for arg in args), **settle_in(kwargs))
+        with iteration.used_once(rec, *args):
+            return function(*(over(rec, arg) for arg in args), **settle_in(kwargs))
 
     return run
 
@@ -257,21 +258,24 @@ def _reversed(rec: Recorder, value: Any) -> Any:
 
 def _dict(rec: Recorder, /, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     mapped = [isinstance(arg, dict) or hasattr(type(arg), "keys") for arg in args]
-    taken = [
-        iteration.pairs(rec, arg)
-        if is_mapping
-        else [tuple(iteration.over(rec, pair)) for pair in iteration.over(rec, arg)]
-        for arg, is_mapping in zip(args, mapped, strict=True)
-    ]
+    with iteration.used_once(rec, *args):
+        taken = [
+            iteration.pairs(rec, arg)
+            if is_mapping
+            else [tuple(iteration.over(rec, pair)) for pair in iteration.over(rec, arg)]
+            for arg, is_mapping in zip(args, mapped, strict=True)
+        ]
     return dict(*taken, **kwargs)
 
 
 def _any(rec: Recorder, iterable: Any) -> bool:
-    return any(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+    with iteration.used_once(rec, iterable):
+        return any(branches.truth(rec, value) for value in iteration.over(rec, iterable))
 
 
 def _all(rec: Recorder, iterable: Any) -> bool:
-    return all(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+    with iteration.used_once(rec, iterable):
+        return all(branches.truth(rec, value) for value in iteration.over(rec, iterable))
 
 
 def _with_callback(function: Any) -> Callable[..., Any]:
@@ -285,14 +289,16 @@ def _with_callback(function: Any) -> Callable[..., Any]:
 
 
 def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
-    return functools.reduce(
-        rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial
-    )
+    with iteration.used_once(rec, iterable):
+        return functools.reduce(
+            rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial
+        )
 
 
 def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
     """Added as Python code would: C's own loop over floats reads the digits of traced numbers."""
-    values = list(iteration.over(rec, iterable))
+    with iteration.used_once(rec, iterable):
+        values = list(iteration.over(rec, iterable))
     if all(map(is_constant, (start, *values))):
         return sum(values, start)
     total = start
@@ -302,7 +308,8 @@ def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
 
 
 def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
-    values = list(iteration.over_whole(rec, iterable))
+    with iteration.used_once(rec, iterable):
+        values = list(iteration.over_whole(rec, iterable))
     keys = settle_in(
         [rec.call(key, (value,), {}) for value in values] if key is not None else values
     )
@@ -319,7 +326,12 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
             return function(*args, key=key, **default)  # it raises
         if key is None and _are_read_numbers(args):
             return functools.reduce(lambda a, b: scalars.apply(function, a, b), args)
-        values = iter(iteration.over(rec, args[0]) if len(args) == 1 else args)
+        if len(args) != 1:
+            return best_of(rec, iter(args), key, default)
+        with iteration.used_once(rec, *args):
+            return best_of(rec, iter(iteration.over(rec, args[0])), key, default)
+
+    def best_of(rec: Recorder, values: Iterator[Any], key: Any, default: Any) -> Any:
         measure = (
             (lambda value: value) if key is None else (lambda value: rec.call(key, (value,), {}))
         )
