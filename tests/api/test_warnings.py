@@ -44,7 +44,9 @@ for step in range(6):
 """
 
 
-@pytest.mark.parametrize("more", [(), ("--compile", "modules")])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--compile", "modules"), marks=pytest.mark.slow)]
+)
 def test_a_script_is_told_the_same(tmp_path, more):
     (tmp_path / "script.py").write_text(SCRIPT)
     told = []
