@@ -59,7 +59,7 @@ def test_a_script_is_told_the_same(tmp_path, more):
             text=True,
             check=True,
         )
-        told.append(re.sub(r"(?m)^dynrun:.*\n", "", done.stderr))
+        told.append(re.sub(r"(?m)^(dynrun:|W\d{4} ).*\n", "", done.stderr))
     assert "script.py:15: UserWarning" in told[0] and told[1] == told[0]
 
 
