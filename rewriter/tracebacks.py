@@ -55,9 +55,10 @@ def _eager_call(code: types.CodeType) -> tuple[int, int] | None:
     torch = sys.modules.get("torch")
     if torch is None or code is not torch.nn.Module.__call__.__code__:
         return None
+    lines = {offset: line for offset, line in dis.findlinestarts(code) if line}
     line, asked = code.co_firstlineno, False
     for step in dis.get_instructions(code):
-        line = step.starts_line or line
+        line = lines.get(step.offset, line)
         asked = asked or step.argval == "_call_impl"
         if asked and step.opname.startswith("CALL"):
             return step.offset, line
