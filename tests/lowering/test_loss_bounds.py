@@ -47,3 +47,18 @@ def test_gradients_of_logit_at_zero():
 def test_smooth_l1_keeps_nan(beta, reduction):
     x = torch.tensor([float("nan"), float("inf"), 0.1, -0.2, beta, 3.0, -0.0]).repeat(5)
     _check(lambda x, y: F.smooth_l1_loss(x, y, beta=beta, reduction=reduction), x, x.new_zeros(35))
+
+
+@pytest.mark.parametrize("dtype", (*HALVES, torch.float32, torch.float64))
+@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
+def test_soft_margins_keep_small_gradients(dtype, reduction):
+    x = torch.arange(-8, 40, 0.25)
+    compiled = dynfix.compile(F.soft_margin_loss, fullgraph=True)
+    for _ in range(2):
+        found = []
+        for call, kind in ((compiled, dtype), (F.soft_margin_loss, torch.float64)):
+            given = x.to(kind).requires_grad_()
+            made = call(given, given.new_ones(()).expand_as(given), reduction=reduction)
+            found.append(torch.autograd.grad(made.sum(), given)[0].double())
+        few, least = 8 * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal
+        torch.testing.assert_close(*found, rtol=few, atol=4 * least)
