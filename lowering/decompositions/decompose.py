@@ -461,6 +461,7 @@ def decompositions(
     chosen[aten.hardshrink.default] = losses.in_type_of_input(chosen[aten.hardshrink.default])
     chosen[aten.threshold_backward.default] = losses.threshold_backward
     chosen[aten.logit_backward.default] = losses.logit_backward
+    chosen[aten.soft_margin_loss_backward.default] = losses.soft_margin_backward
     chosen[aten.smooth_l1_loss_backward.default] = losses.smooth_l1_backward
     chosen[aten.linalg_vector_norm.default] = _vector_norm
     chosen[aten.linalg_cross.default] = _cross

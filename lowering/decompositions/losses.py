@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import get_computation_dtype
 from torch.utils._python_dispatch import _disable_current_modes
 
 _HALVES = torch.float16, torch.bfloat16
@@ -78,6 +79,16 @@ def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None
     wide = (x.float() if x.dtype in _HALVES else x).abs()
     made = (grad / (wide * (1.0 - wide))).to(x.dtype)
     return torch.where(within, made, float("nan") if eps is None else 0.0)
+
+
+def soft_margin_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN
+) -> torch.Tensor:
+    """Torch's own decomposition subtracts a sigmoid from 1, which leaves nothing of what is
+    small."""
+    wide, sign, scale = (each.to(get_computation_dtype(x.dtype)) for each in (x, target, grad))
+    made = -sign * torch.sigmoid(-sign * wide) * scale
+    return (made / x.numel() if reduction == _MEAN else made).to(x.dtype)
 
 
 def smooth_l1_backward(

@@ -62,3 +62,18 @@ def test_logits_and_targets_of_two_types(types, weighted):
     compiled, wanted = dynfix.compile(loss, fullgraph=True), loss(logits, target)
     for _ in range(3):
         torch.testing.assert_close(compiled(logits, target), wanted, rtol=4e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", (*HALVES, torch.float32, torch.float64))
+@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
+def test_soft_margins_keep_small_gradients(dtype, reduction):
+    x = torch.arange(-8, 40, 0.25)
+    compiled = dynfix.compile(F.soft_margin_loss, fullgraph=True)
+    for _ in range(2):
+        found = []
+        for call, kind in ((compiled, dtype), (F.soft_margin_loss, torch.float64)):
+            given = x.to(kind).requires_grad_()
+            made = call(given, given.new_ones(()).expand_as(given), reduction=reduction)
+            found.append(torch.autograd.grad(made.sum(), given)[0].double())
+        few, least = 8 * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal
+        torch.testing.assert_close(*found, rtol=few, atol=4 * least)
