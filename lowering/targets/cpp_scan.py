@@ -15,6 +15,7 @@ from .cpp_rows import BLOCK
 
 ROWS = 4  # done in turn, element by element: a step of one waits for the step before
 COLUMNS = 64  # of a block that is turned
+LONGEST = 128  # elements of rows that are turned as they lie in memory
 STEPS = {"sum": "{0} += {1};", "prod": "{0} *= {1};"}
 
 
@@ -42,7 +43,7 @@ def scan(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
     for axis in rows[:-1]:
         lines.open(loop(axis))
     last = rows[-1]
-    if hint(last.size) >= FEWEST_ROWS and _step_of(index, last, along) is not None:
+    if _is_turned(nest, last, along):
         _turned(nest, nests, lines, last, along)
         lines.close(len(rows) - 1)
         return
@@ -146,6 +147,15 @@ def _turned(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, along: A
     step = _step_of(store.index, across, along)
     lines.add(f"op_transpose<{kind}>({place}, {step}, turned, {TILE}, e - b, width);")
     lines.close(3)
+
+
+def _is_turned(nest: Nest, across: Axis, along: Axis) -> bool:
+    """Whether there are many rows that are short, or computed before they are turned. Sums of whole
+    numbers wait for nothing."""
+    store = nest.stores[0]
+    many = hint(across.size) >= FEWEST_ROWS and store.buffer.dtype.is_floating_point
+    pays = hint(along.size) <= LONGEST or not isinstance(store.value, Load)
+    return many and pays and _step_of(store.index, across, along) is not None
 
 
 def _step_of(index: Index, across: Axis, along: Axis) -> Size | None:
