@@ -25,7 +25,6 @@ from .capture.numbers.symbolic import Symbols
 from .capture.recording import Failed, Recording, finish
 from .capture.repeatable import Again, Generators
 from .capture.trace import Recorder
-from .capture.warning_places import named
 from .deferred import Deferred, is_outlived
 from .first_calls import FirstCall
 from .forms.calls import call_ops
@@ -37,6 +36,7 @@ from .segment_programs import Foreign, compile_segment
 from .switchover import State, Switchover, are_all
 from .thread_modes import under_modes_of_caller
 from .variants import Variants, forget_places
+from .warning_places import named
 
 _recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()

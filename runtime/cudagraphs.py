@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from . import completion, guard_native
+from . import finished_programs, guard_native
 from .program import FAST, Kernel, Program
 from .report import log
 
@@ -348,7 +348,7 @@ class _Lane:
                 _copy(into, [_dense(args[k]) for k in places])
             for part in self.parts:
                 part.replay()
-            completion.note()
+            finished_programs.note()
             for k in writes.intersection(self.copied):
                 _dense(args[k]).copy_(_dense(self.inputs[k]))
             copies = self._copies(self.copied_results | (copied_results & self.own.keys()))

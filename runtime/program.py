@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import completion, result_memory, torch_headers
+from . import finished_programs, result_memory, torch_headers
 from .arena import ArenaView, ArenaViews, give_back, take
 from .errors import UnexpectedResult
 from .launch import Product
@@ -241,7 +241,7 @@ class Program:
     def __call__(self, args: list[Any]) -> list[Any]:
         run = self._named_run() if _profiler_enabled() else self._run
         made = result_memory.serving(run, args) if self._calls_library else run(args)
-        completion.note()
+        finished_programs.note()
         return made
 
     def use(self, native: ModuleType) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import completion, report
+from .. import finished_programs, report
 from ..dispatch import MISS
 from ..errors import LostResult, UnexpectedResult
 from ..guard import GuardSet
@@ -127,11 +127,11 @@ class Entry:
         kwargs: dict[str, Any],
     ) -> Any:
         if self._writes:
-            completion.begin()
+            finished_programs.begin()
         try:
             outputs = self._program(*fed)  # type: ignore[misc]
         except Exception as error:
-            if self._writes and completion.is_done():
+            if self._writes and finished_programs.is_done():
                 self._give_up(error)
                 why = f"the call failed behind its writes, and runs in eager from now on: {error}"
                 raise LostResult(f"{why}; what it has written stays written") from error

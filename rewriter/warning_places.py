@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ..tracebacks import is_own
+from .tracebacks import is_own
 
 _FROM_MODES = ("handle_torch_function",)  # torch's, between a public function and a mode
 
