@@ -48,7 +48,7 @@ def _callable(
     if segment.eager or not segment.ops:
         return forward_of(segment.module)  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
-    if segment.takes_odd_memory() or (by_aot and segment.writes_history()):
+    if segment.takes_lazy_numbers() or (by_aot and segment.writes_history()):
         return Foreign(forward_of(segment.module))
     few = segment.ops <= rnn.FEW and any(map(_trains_layers, segments))
     if options.backend == "native" and (few or _trains_layers(segment)):

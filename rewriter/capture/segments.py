@@ -44,10 +44,10 @@ class Segment:
         and of their views, which a program of functions cannot touch."""
         return bool(self.histories)
 
-    def takes_odd_memory(self) -> bool:
+    def takes_lazy_numbers(self) -> bool:
         """Whether an input's numbers are not those in its memory, which kernels see alone: the
         imaginary part of a lazy conjugate has their negatives there."""
-        return any(isinstance(meta, Meta) and meta.is_odd for meta in self.metas)
+        return any(isinstance(meta, Meta) and meta.is_lazy for meta in self.metas)
 
 
 class SegmentBuilder:

@@ -42,7 +42,7 @@ class Meta:
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
-    is_odd: bool = False
+    is_lazy: bool = False
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Meta":
