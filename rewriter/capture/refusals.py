@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_map_only
 
-from ...lowering.fakes import PacedFakeMode
+from ...lowering.fakes import PacedFakeMode, unlogged
 from .custom_operators import REFUSALS
 from .nested import tensors_in
 from .recording import Recording
@@ -19,6 +19,7 @@ _NO_GRADIENT = (*REFUSALS, RuntimeError)  # also "derivative for floor_divide is
 Place = tuple[str, str]  # an operator's name and the line that it stands in
 
 
+@unlogged()
 def learn(apart: set[Place], recording: Recording, error: Exception) -> bool:
     """Whether compiling failed of operators that no one knew of; they are added to `apart`."""
     if not isinstance(error, _NO_GRADIENT):

@@ -13,7 +13,7 @@ import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 
 from ....lowering.autograd.differentiation import differentiates
-from ....lowering.fakes import PacedFakeMode
+from ....lowering.fakes import PacedFakeMode, unlogged
 from ....lowering.graphs import rnn
 from ....lowering.graphs.control_flow import Bodies, with_bodies
 from ....lowering.graphs.tensor_numbers import write_out_numbers
@@ -63,6 +63,7 @@ class Symbols:
             raise Inconsistent("a size was read in a function that torch.func transforms")
         results: list[Any] = []
         with (
+            unlogged(),
             unsaid(),
             torch.inference_mode(False),
             self.mode,
