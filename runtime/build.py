@@ -64,9 +64,8 @@ class Probed:
 
 def _version_of(command: tuple[str, ...]) -> str | None:
     try:
-        done = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=60, check=False
-        )
+        asked = compilers.by_path([*command, "--version"])
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else None

@@ -42,13 +42,19 @@ def _end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def by_path(command: Sequence[str]) -> list[str]:
+    """The command by the path of its program: `subprocess` would look for that under other filters
+    of warnings, after which every place of the program warns once more."""
+    return [shutil.which(command[0]) or command[0], *command[1:]]
+
+
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a compiler to its end; at low priority, and to be ended, on threads that are gentle."""
     environment = {**os.environ, "LC_ALL": "C"}
     if _gentle.on and (nice := shutil.which("nice")):
         return _run_gently([nice, "-n", "19", *command], environment)
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=900, check=False
+        by_path(command), capture_output=True, text=True, env=environment, timeout=900, check=False
     )
 
 

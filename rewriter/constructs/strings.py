@@ -7,11 +7,11 @@ Python formats each value before it evaluates the next one. Where that can be to
 
 import ast
 import sys
-import warnings
 from typing import Any
 
 import libcst as cst
 
+from ...runtime.warning_filters import unsaid
 from .conversion import Context
 from .form import Part, argument, template, text_of
 from .order import is_still
@@ -78,8 +78,7 @@ def _literal(text: str, opening: str) -> str:
     body = text.replace("{{", "{").replace("}}", "}")
     if "r" not in opening.lower():
         # A space holds the quote away from a last backslash, which stands for itself.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with unsaid():
             body = ast.literal_eval(f"{opening}{body} {opening.lstrip('uU')}")[:-1]
     return repr(body) + "\n" * text.count("\n")
 

@@ -9,10 +9,11 @@ import codecs
 import io
 import re
 import tokenize
-import warnings
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+from ...runtime.warning_filters import unsaid
 
 if TYPE_CHECKING:
     from .spans import Fix
@@ -64,8 +65,7 @@ def _starts(text: str) -> list[int]:
 def parse(text: str) -> ast.Module:
     """The tree of `text`; SourceError with the place where it is no Python."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with unsaid():
             return ast.parse(text)
     except SyntaxError as error:
         raise SourceError(
