@@ -6,24 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch._functorch._aot_autograd import graph_compile
 from torch._logging._internal import trace_log
 from torch.fx import GraphModule
 
 from ..graphs.joint_trace import joint_graph
 from .aot_parts import schemas
+from .lean_calls import OWN, UNUSUAL, differentiated
 
-_OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
-_UNUSUAL = (
-    "tokens",
-    "num_backward_tokens",
-    "is_rng_op_functionalized",
-    "num_graphsafe_rng_states",
-    "num_mutated_inp_runtime_indices",
-    "num_outputs_aliased",
-    "num_intermediate_bases",
-)
+_UNUSUAL = (*UNUSUAL, "num_outputs_aliased", "num_intermediate_bases")
 
 
 class _Asked(threading.local):
@@ -79,15 +70,9 @@ def _taken(facts: Any) -> list[int] | None:
         return None
     if not all(type(meta) is schemas.PlainTensorMeta for meta in facts.subclass_tangent_meta):
         return None
-    outputs = facts.output_info
-    if not all(info.output_type.name in _OWN for info in outputs):
+    if not all(info.output_type.name in OWN for info in facts.output_info):
         return None
-    return [
-        k
-        for k, info in enumerate(outputs)
-        if issubclass(info.raw_type, torch.Tensor)
-        and getattr(info, "requires_grad_for_backward", info.requires_grad)
-    ]
+    return differentiated(facts)
 
 
 def _where_somebody_reads(log: Callable[..., Any], nothing: Any) -> Callable[..., Any]:

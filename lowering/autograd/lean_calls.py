@@ -21,8 +21,8 @@ from .aot_calls import RuntimeWrapper, Wrapped, post_compile
 from .aot_parts import runtime_wrappers, schemas
 from .plain_calls import plain_call, program_in
 
-_OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
-_UNUSUAL = (
+OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
+UNUSUAL = (
     "tokens",
     "num_backward_tokens",
     "is_rng_op_functionalized",
@@ -54,7 +54,7 @@ def lean_call(one: Wrapped) -> Callable[..., Any] | None:
     """The function for one wrapper of AOTAutograd's; None where that does what is not done here."""
     facts = one.metadata
     _refuse_views_of_views(facts)
-    if any(getattr(facts, name, 0) for name in _UNUSUAL) or facts.grad_enabled_mutation is not None:
+    if any(getattr(facts, name, 0) for name in UNUSUAL) or facts.grad_enabled_mutation is not None:
         return None
     if one.differentiates:
         return _differentiable(one)
@@ -245,16 +245,21 @@ def _node_facts(
     }
 
 
-def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
-    """The outputs whose gradients the backward takes, each with what gives one the layout that it
-    was compiled for."""
-    wanted = [
+def differentiated(facts: Any) -> list[int]:
+    """The results of their own whose gradients the backward takes."""
+    return [
         k
         for k, info in enumerate(facts.output_info)
-        if info.output_type.name in _OWN
+        if info.output_type.name in OWN
         and issubclass(info.raw_type, torch.Tensor)
         and getattr(info, "requires_grad_for_backward", info.requires_grad)
     ]
+
+
+def _gradients(facts: Any) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
+    """The outputs whose gradients the backward takes, each with what gives one the layout that it
+    was compiled for."""
+    wanted = differentiated(facts)
     bases = range(facts.num_outputs, facts.num_outputs + facts.num_intermediate_bases)
     layouts = [_layout(meta.memory_format) for meta in facts.subclass_tangent_meta]
     return list(zip((*wanted, *bases), layouts, strict=True))
