@@ -3,6 +3,7 @@ is a place where background work may rest."""
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -116,13 +117,20 @@ def _higher_order_rule(operator: Any) -> Any:
     return operator.python_key_table.get(FakeTensorMode)
 
 
+class _Unlogged(threading.local):
+    within = 0
+
+
+_unlogged = _Unlogged()
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not _unlogged.within)
+
+
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
     """torch logs each operator that raises on fake tensors as an error, with a traceback; what
-    comes of it is said here."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    was, log.disabled = log.disabled, True
+    comes of it is said here. Other threads' are logged."""
+    _unlogged.within += 1
     try:
         yield
     finally:
-        log.disabled = was
+        _unlogged.within -= 1

@@ -240,7 +240,11 @@ class Program:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         run = self._named_run() if _profiler_enabled() else self._run
-        made = result_memory.serving(run, args) if self._calls_library else run(args)
+        try:
+            made = result_memory.serving(run, args) if self._calls_library else run(args)
+        except BaseException:
+            finished_programs.begin()  # others, which this one called, may have run to their ends
+            raise
         finished_programs.note()
         return made
 

@@ -416,3 +416,28 @@ def test_a_call_that_has_written_is_not_made_again(behind, monkeypatch):
         torch.testing.assert_close(compiled(x), torch.full((3,), 8.0))
     torch.testing.assert_close(x, torch.full((3,), 4.0))
     torch.testing.assert_close(compiled(x), torch.full((3,), 10.0))
+
+
+def test_a_program_that_an_operator_calls_is_not_the_one_that_writes():
+    inner = dynfix.compile(lambda x: x + 1)
+
+    @torch.library.custom_op("dynfix_tests::calls_another", mutates_args=())
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        made = inner(x.clone())
+        if x.sum() > 100:
+            raise ValueError("the user's")
+        return made.clone()
+
+    outer.register_fake(torch.empty_like)
+
+    def step(x, count):
+        made = outer(x)
+        count.add_(1)
+        return made * 2
+
+    compiled, count = dynfix.compile(step), torch.zeros(3)
+    for _ in range(4):
+        compiled(torch.ones(3), count)
+    with pytest.raises(ValueError, match="the user's"):
+        compiled(torch.full((3,), 99.0), count)
+    torch.testing.assert_close(count, torch.full((3,), 4.0))
