@@ -1,6 +1,7 @@
 """Running statistics, which batch norm writes without a count in their version: eager's history of
 one call has to outlive the next call's writes of them, whoever does these."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 _PLACES = {F.batch_norm: (1, 2), torch.batch_norm: (3, 4)}  # of the statistics in a call
 _NAMES = ("running_mean", "running_var")
+_version = operator.attrgetter("_version")
 _TRAINING = 5  # the place of `training` in a call
 
 
@@ -42,8 +44,10 @@ def _takes_as_statistics(user: Node, node: Node) -> bool:
 
 def called(program: Callable[..., Any], inputs: Sequence[Any], positions: Sequence[int]) -> Any:
     """The program's results; the versions of the inputs at `positions` are as they were."""
-    kept = tuple(inputs[k] for k in positions if not inputs[k].is_inference())
-    versions = tuple(tensor._version for tensor in kept)
+    kept = tuple([inputs[k] for k in positions])
+    if any(map(torch.Tensor.is_inference, kept)):
+        kept = tuple(tensor for tensor in kept if not tensor.is_inference())
+    versions = tuple(map(_version, kept))
     try:
         return program(*inputs)
     finally:

@@ -10,6 +10,7 @@ import dataclasses
 import types
 import weakref
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -102,11 +103,18 @@ class Apply(Recipe):
         self.drawn = any(part.drawn for part in self.arguments)
         traced = [part for part in self.arguments if not isinstance(part, Const)]
         self.sizes = bool(traced) and all(part.sizes for part in traced)
+        self._taken: Callable[[Any], Any] | None = None
+        indices = [part.index for part in self.arguments if isinstance(part, Input)]
+        if len(indices) == len(self.arguments) > 1:
+            self._taken = itemgetter(*indices)
 
     def make(self, env: Env) -> Any:
         made = env.made
         if id(self) not in made:
-            made[id(self)] = self.function(*[argument.make(env) for argument in self.arguments])
+            if self._taken is not None:
+                made[id(self)] = self.function(*self._taken(env.inputs))
+            else:
+                made[id(self)] = self.function(*[part.make(env) for part in self.arguments])
         return made[id(self)]
 
 

@@ -3,6 +3,7 @@
 
 import dataclasses
 import inspect
+import operator
 from collections.abc import Iterator, ValuesView
 from typing import Any
 
@@ -92,8 +93,12 @@ def is_plain_leaf(tensor: torch.Tensor) -> bool:
     return tensor.is_leaf and not hooks
 
 
+_LEAF_STATE = operator.attrgetter("is_leaf", "_backward_hooks", "_post_accumulate_grad_hooks")
+
+
 def _are_plain_leaves(*tensors: torch.Tensor) -> bool:
-    return all(map(is_plain_leaf, tensors))
+    untouched = all(map((True, None, None).__eq__, map(_LEAF_STATE, tensors)))
+    return untouched or all(map(is_plain_leaf, tensors))
 
 
 # -- backward()
