@@ -13,6 +13,7 @@ from ..runtime.options import Options
 from .autograd.plain_calls import plain_call
 from .graph_modules import forward_of
 from .graphs.fused_steps import write_out_fused_steps
+from .graphs.gapped_writes import write_by_copies
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
 from .graphs.result_strides import keep_result_strides
@@ -23,7 +24,7 @@ def aot_eager(
     gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor], options: Options
 ) -> Callable[..., Any]:
     """As `joint.compile_graph`, without decompositions, lowering or kernels."""
-    for keep in (keep_result_strides, keep_strides):
+    for keep in (keep_result_strides, keep_strides, write_by_copies):
         gm = keep(gm, example_inputs)
     gm, lone = with_lone_draws(write_out_fused_steps(gm, example_inputs))
     traced = inference_graph(gm, example_inputs, {})

@@ -24,6 +24,7 @@ from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.folded_norms import fold_norms
 from .graphs.fused_steps import write_out_fused_steps
+from .graphs.gapped_writes import write_by_copies
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
 from .graphs.result_strides import keep_result_strides
@@ -44,6 +45,7 @@ REWRITES = (
     fold_norms,
     keep_result_strides,
     keep_strides,
+    write_by_copies,
 )
 
 

@@ -43,11 +43,35 @@ def _joint_graph(
     found = _traced(flat_args, aot_config, fw_metadata)
     if found is None:
         given = flat_fn, flat_args, flat_args_descs, aot_config
-        return _their_joint_graph(*given, fw_metadata=fw_metadata)
+        theirs = _their_joint_graph(*given, fw_metadata=fw_metadata)
+        if _asked.graph is not None:
+            _without_written_leaves(theirs[0], fw_metadata, len(flat_args))
+        return theirs
     fw_metadata.mutated_inp_stream_indices = []
     tangents, kinds = fw_metadata.traced_tangents, fw_metadata.traced_tangents_descs
     inputs = [each.detach() for each in flat_args], [each.detach() for each in tangents]
     return found, inputs, (flat_args_descs, kinds), None
+
+
+def _without_written_leaves(joint: GraphModule, facts: Any, count: int) -> None:
+    """Leaves are written behind autograd's back: the gradient of what stands in one afterwards, of
+    which AOTAutograd makes zeros, is not the leaf's."""
+    written = [
+        (k, info.is_leaf)
+        for k, info in enumerate(facts.input_info)
+        if info.mutation_type.name == "MUTATED_OUT_GRAPH" and info.mutates_data
+        if info.requires_grad
+    ]
+    output = joint.graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    tangents = joint.graph.find_nodes(op="placeholder")[count:]
+    if len(tangents) != len(facts.traced_tangents):
+        return
+    for (k, is_leaf), tangent in zip(written, tangents, strict=False):
+        place = len(results) - count + k
+        if is_leaf and results[place] is tangent:
+            results[place] = None
+    output.args = (results,)
 
 
 def _traced(flat_args: Any, aot_config: Any, facts: Any) -> GraphModule | None:

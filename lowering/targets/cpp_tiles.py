@@ -224,10 +224,13 @@ def find_row_tiles(group: Group) -> RowTiles | None:
 
 def with_short_rows(group: Group) -> Group | None:
     """A pointwise group with its last axis inside, or the part of it that indices divide it by,
-    where that turns the rows along it."""
-    if any(nest.inner or nest.is_reduction for nest in group.nests) or not group.space:
+    where that turns the rows along it. Not one with local values, of which a row has one."""
+    nests = group.nests
+    if any(nest.inner or nest.is_reduction for nest in nests) or not group.space:
         return None
-    nests, last = group.nests, group.nests[0].axes[-1]
+    if any(buffer.scope == "local" for nest in nests for buffer in nest.writes):
+        return None
+    last = nests[0].axes[-1]
     divisor = divisor_of(nests, last, SHORTEST_ROW)
     if divisor is not None:
         nests = tuple(split_axis(nest, last, divisor) for nest in nests)

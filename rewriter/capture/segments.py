@@ -140,7 +140,8 @@ class SegmentBuilder:
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
         for value in self.outputs:
-            made = value.base or value
+            made = value.base or value.beside or value
+            made = made.base or made
             if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
                 made.node.meta[NOTED] = made.meta.stride
         self.graph.output(tuple(map(self._given, self.outputs)))

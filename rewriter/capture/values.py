@@ -18,8 +18,9 @@ class Value:
     """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`:
     its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
     met, before any later write. `fresh`: an operator made it, and its memory; `base`: the value
-    whose memory it has, if that is another one and known; `is_view`, `is_writable`: how autograd
-    takes it; `counted`: its version tells of a write."""
+    whose memory it has, if that is another one and known; `beside`: one whose memory it has without
+    being its view (`view` of another type); `is_view`, `is_writable`: how autograd takes it;
+    `counted`: its version tells of a write."""
 
     home: int
     node: Any
@@ -27,6 +28,7 @@ class Value:
     meta: "Meta | Number"
     fresh: bool = False
     base: "Value | None" = None
+    beside: "Value | None" = None
     is_view: bool = False
     is_writable: bool = True
     counted: bool = False
@@ -236,7 +238,9 @@ class Tracker:
             value.base = None if whole is None else whole.value
             value.is_view, value.is_writable = True, is_writable(tensor)
         else:
-            value.fresh = not self.sharing(tensor)
+            others = self.sharing(tensor)
+            value.fresh = not others
+            value.beside = self._tracked[others[0]].value if others else None
         self.add(tensor, value)
         return value
 

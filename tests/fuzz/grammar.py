@@ -79,8 +79,8 @@ f torch.div({x}, {s}, rounding_mode="floor") ; nn torch.div({x}, {y}, rounding_m
 ii {x} % {y} ; ff torch.remainder({x}, {y}) ; f torch.heaviside({x}.detach(), {x}.detach()) ; f torch.signbit({x})
 f {x}.int() ; fi {x}.type_as({y}) ; f {x}.to(torch.uint8) ; ff torch.isclose({x}, {y}) ; f torch.bucketize({x}, torch.arange(4.0))
 f torch.cummax({x}, {d}).indices ; f torch.searchsorted(torch.arange(4.0), {x})
-n torch.sort({x}, {d}, stable=True).indices ; n torch.sort({x}, {d}, True).values ; f torch.median({x}, {d}).values ; f {x}.to(torch.int8)
-n torch.kthvalue({x}, 1, {d}).values ; f torch.median({x}) ; n torch.argsort({x}, {d}, stable=True) ; n torch.isin({x}, {x}.flatten()[:2])
+n torch.sort({x}, {d}, stable=True).indices ; n torch.sort({x}, {d}, True).values ; f torch.median({x}.clone(), {d}).values ; f {x}.to(torch.int8)
+n torch.kthvalue({x}, 1, {d}).values ; f torch.median({x}.clone()) ; n torch.argsort({x}, {d}, stable=True) ; n torch.isin({x}, {x}.flatten()[:2])
 n torch.aminmax({x}).max ; n torch.argmin({x}) ; f torch.nextafter({x}, {x} + 1) ; f torch.sgn({x}) ; nn torch.eq({x}, {y}).all()
 """
 # Library functions and sums: to the last bits alone.
@@ -106,7 +106,7 @@ ff F.kl_div({x}, {y}) ; ff F.cosine_similarity({x}, {y}) ; ff F.pairwise_distanc
 f F.celu({x}) ; f torch.std_mean({x}, {d})[1] ; f torch.var_mean({x})[0] ; f torch.nanmean({x}, {d}) ; f torch.lgamma({x}.abs() + 1)
 f torch.digamma({x}.abs() + 1) ; f torch.sinc({x}) ; f torch.exp2({x}) ; f torch.log(torch.abs({x}) + 1) ; f torch.asinh({x}) ; f torch.erfc({x})
 f torch.tan({x} / 4) ; f torch.logit(torch.sigmoid({x})) ; f torch.special.i0e({x}) ; f torch.renorm({x}, 2, 0, 1.0) ; f F.softsign({x})
-ff torch.cross({x}[..., :3], {y}[..., :3], dim=-1) ; ff torch.tensordot({x}, {y}, 1) ; f torch.linalg.det({x} @ {x}.mT + 1) ; f torch.fft.rfft({x}).abs()
+ff torch.cross({x}[..., :3], {y}[..., :3].flip(-1), dim=-1) ; ff torch.tensordot({x}, {y}, 1) ; f torch.linalg.det({x} @ {x}.mT + 1) ; f torch.fft.rfft({x}).abs()
 f F.avg_pool2d({x}[None], 2) ; f F.adaptive_avg_pool1d({x}, 3) ; f F.interpolate({x}[None], 5, mode="linear") ; f torch.cov({x}) ; f torch.quantile({x}, 0.3)
 ff F.binary_cross_entropy_with_logits({x}, {y}.sigmoid()) ; ff F.gaussian_nll_loss({x}, {y}, {y}.exp()) ; f torch.xlogy({x}, {x}.abs() + 1)
 f F.interpolate({x}, scale_factor=2.0) ; f F.dropout({x}, 0.5) ; f torch.rand_like({x}) + {x} ; f torch.kron({x}, {x})

@@ -1,5 +1,7 @@
 """Graphs compiled and in eager: values, types, layouts, aliases, writes, gradients, errors."""
 
+import contextlib
+import functools
 import gc
 import importlib.util
 import itertools
@@ -12,10 +14,13 @@ import torch
 from dynfix.rewriter import frontend
 from dynfix.runtime import report
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .graphs import CALLS, widened
 
 NOISE = 2.0**-22
+ROUNDINGS = 6  # runs of eager whose operators round otherwise
 _numbers = itertools.count()
 _folder = tempfile.TemporaryDirectory(prefix="dynfix-fuzz-", ignore_cleanup_errors=True)
 
@@ -42,17 +47,87 @@ def source(graphs):
     return "\n".join(parts) + f"\ndef call({', '.join(names)}):\n    return [{', '.join(calls)}]\n"
 
 
-class Run:
-    """What one call did: results and gradients by graph, arguments afterwards, or the error."""
+class _Rounded(TorchDispatchMode):
+    """Moves what an operator of ATen takes and computes by some units in the last place, at random:
+    a backward and a forward error. What only picks from its operands is exact, as are whole
+    numbers."""
 
-    def __init__(self, call, graphs, turn, double=False, noise=0.0):
+    def __init__(self, seed):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs, state = kwargs or {}, torch.get_rng_state()
+        result = function(*args, **kwargs)
+        schema = function._schema
+        if any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
+            return result
+        given = [t for t in tree_leaves((args, kwargs)) if _is_float(t)]
+        if not any(self._computed(t, given).any() for t in tree_leaves(result) if _is_float(t)):
+            return result
+        torch.set_rng_state(state)
+        args, kwargs = tree_map(self._moved, (args, kwargs))
+        return tree_map(self._moved, function(*args, **kwargs))
+
+    def _computed(self, result, given):
+        """Its elements that are no operand's, but for the sign."""
+        sizes = [t.detach().abs().double().flatten() for t in given]
+        return ~torch.isin(result.detach().abs().double(), torch.cat(sizes)) if sizes else _NONE
+
+    def _moved(self, given):
+        if not _is_float(given):
+            return given
+        signs = torch.rand(given.shape, generator=self.generator).sub_(0.5).sign_()
+        step = torch.finfo(given.dtype).eps * (2 if given.dtype.itemsize > 2 else 0.5)
+        moved = (given * (1 + step * signs.double())).to(given.dtype)
+        return torch.where(given == given.round(), given, moved)
+
+
+class _Apart(TorchDispatchMode):
+    """Has operators read copies of what lies in the memory that they write."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        named = dict(zip((each.name for each in function._schema.arguments), args, strict=False))
+        named |= kwargs or {}
+        writes = {
+            a.name for a in function._schema.arguments if a.alias_info and a.alias_info.is_write
+        }
+        written = [t for name in writes for t in tree_leaves(named.get(name)) if _is_tensor(t)]
+
+        def apart(value):
+            if _is_tensor(value) and any(_overlapping(value, other) for other in written):
+                return value.clone()
+            return value
+
+        made = {k: v if k in writes else tree_map(apart, v) for k, v in named.items()}
+        return function(**made) if written else function(*args, **(kwargs or {}))
+
+
+_NONE = torch.tensor(False)
+
+
+def _is_tensor(value):
+    return isinstance(value, torch.Tensor)
+
+
+def _is_float(value):
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+class Run:
+    """What one call did: results and gradients by graph, arguments afterwards, or the error.
+    rounding: the seed by which each operator rounds otherwise."""
+
+    def __init__(self, call, graphs, turn, double=False, noise=0.0, rounding=None):
         given = [list(g.make_inputs(turn, double, noise).values()) for g in graphs]
         self.results = self.gradients = [[] for _ in graphs]
         self.inputs, self.error = given, None
         torch.manual_seed(turn)
+        rounded = contextlib.nullcontext() if rounding is None else _Rounded(rounding)
         try:
-            self.results = call(*itertools.chain(*given))
-            self.gradients = self._gradients(graphs)
+            with rounded:
+                self.results = call(*itertools.chain(*given))
+                self.gradients = self._gradients(graphs)
         except Exception as error:
             self.error = error
 
@@ -78,10 +153,23 @@ def quietly(function, *args, **kwargs):
 
 
 def usable(graph):
-    """Whether eager differentiates the graph in every call, or raises in one if it should."""
+    """Whether eager differentiates the graph in every call, or raises in one if it should; and
+    whether that does not depend on the order in which elements are written that others read."""
     call = loaded(source([graph])).call
-    errors = [quietly(Run, call, [graph], turn).error for turn in range(CALLS)]
-    return any(errors) if graph.raises else not any(errors)
+    runs = [quietly(Run, call, [graph], turn) for turn in range(CALLS)]
+    if graph.raises or any(run.error for run in runs):
+        return graph.raises and any(run.error for run in runs)
+    with _Apart():
+        apart = quietly(Run, call, [graph], CALLS - 1)
+    return apart.error is None and all(
+        torch.allclose(one, two, 0, 0, equal_nan=True)
+        for one, two in zip(_detached(apart), _detached(runs[-1]), strict=True)
+    )
+
+
+def _detached(run):
+    found = tree_leaves((run.results, run.gradients, run.inputs))
+    return [t.detach() for t in found if _is_tensor(t)]
 
 
 def differences(graphs, dynamic, backend="native"):
@@ -146,7 +234,8 @@ def _shared(results, inputs):
     seen, found = list(inputs), []
     for tensor in results:
         place = next((n for n, other in enumerate(seen) if _overlapping(tensor, other)), None)
-        found.append((place, tensor.storage_offset() if place is not None else None))
+        start = 0 if place is None else tensor.storage_offset() - seen[place].storage_offset()
+        found.append((place, start))
         seen.append(tensor)
     return found
 
@@ -186,7 +275,7 @@ class _Judge:
             ("dtype", "shape", "requires_grad", "is_leaf") if part != "gradients" else ("dtype",)
         )
         for name in (*names, "shape"):
-            if _asked(one, name) != _asked(two, name):
+            if _asked(one, name) != _asked(two, name) and _asked(two, name) is not RuntimeError:
                 yield f"{name} {_asked(one, name)} instead of {_asked(two, name)}"
                 return
         if part != "gradients" and two.numel() > 1 and _steps(one) != _steps(two):
@@ -196,39 +285,52 @@ class _Judge:
             yield from self.values(part, place, one, two)
 
     def values(self, part, place, one, two):
+        noisy = self.noisy(part, place, two)
         if not (one.is_floating_point() or one.is_complex()):
-            yield f"{int((one != two).sum())} of {one.numel()} elements differ"
+            differ = (one != two) & ~_any(t != two for t in noisy)
+            if differ.any():
+                yield f"{int(differ.sum())} of {one.numel()} elements differ"
             return
-        if not torch.equal(one.isnan(), two.isnan()):
+        if ((one.isnan() != two.isnan()) & ~_any(t.isnan() != two.isnan() for t in noisy)).any():
             yield "NaN in other places"
             return
-        error, allowed = self.error(part, place, one, two)
+        error, allowed = self.error(part, place, one, two, noisy)
         if not error <= allowed:
             yield f"error {error:.3g}, allowed {allowed:.3g}"
 
-    def error(self, part, place, one, two):
-        """Our largest error and what is allowed: twice eager's, or what an input's last bit
-        makes."""
+    def noisy(self, part, place, two):
+        """Eager's tensor, had its inputs other last bits, or had its operators rounded otherwise."""
+        runs = [self.run(noise=noise) for noise in (NOISE, -NOISE)]
+        runs += [self.run(noise=NOISE, rounding=seed) for seed in range(ROUNDINGS)]
+        found = [getattr(run, part)[0][place] for run in runs if run.error is None]
+        return [t.detach().resolve_conj() for t in found if t is not None and t.shape == two.shape]
+
+    def error(self, part, place, one, two, noisy):
+        """Our largest error and what is allowed: twice eager's, or what last bits make."""
         wide = self.run(double=True)
         wide = getattr(wide, part)[0] if wide.error is None else []
-        noisy = [self.run(noise=noise) for noise in (NOISE, -NOISE)]
-        noisy = [getattr(run, part)[0][place] for run in noisy if run.error is None]
         exact = _wide(wide[place] if len(wide) > place and wide[place] is not None else two)
         if exact.shape != two.shape:
             exact = _wide(two)
         scale = _most(exact)
         step = torch.finfo(one.dtype).eps
-        spread = max([_most(_wide(t.detach()) - _wide(two)) for t in noisy], default=0.0)
+        spread = max([_most(_wide(t) - _wide(two)) for t in noisy], default=0.0)
         allowed = 2 * _most(_wide(two) - exact) + spread + 4 * step * scale + 1e-30
         return _most(_wide(one) - exact), allowed
 
 
 def _asked(tensor, name):
-    """The attribute, or the kind of error: a view of a tensor that was written may not be asked."""
+    """The attribute, or the kind of error: eager refuses to be asked for what is one of several
+    views of a tensor that was written."""
     try:
         return getattr(tensor, name)
     except RuntimeError as error:
         return type(error)
+
+
+def _any(masks):
+    """Elements at which one of the masks holds."""
+    return functools.reduce(torch.logical_or, masks, _NONE)
 
 
 def _wide(tensor):

@@ -201,6 +201,17 @@ def test_pointwise_loops_beside_short_rows(columns, dtype, sources):
     assert "op_transpose" in kernels(sources)
 
 
+@pytest.mark.parametrize("columns", [5, 7, 17])
+def test_values_that_a_kernel_keeps_beside_short_rows(columns):
+    """Each element has one of its own."""
+
+    def both(x):
+        total = x.nansum(1)
+        return F.hardshrink(total), total.asinh()
+
+    check(both, torch.randn(33, 7, columns))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
 def test_blocks_of_every_shape(dtype, tmp_path):
     """What is left behind whole blocks is turned by blocks that lie over others."""

@@ -184,3 +184,42 @@ def test_what_is_written_in_an_order_that_torch_does_not_expect(backend):
         found, expected = call(x), fn(x)
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found, expected)
+
+
+def test_what_is_asked_of_a_written_input_that_has_gaps():
+    def fn(x, y):
+        x.sub_(x, alpha=2)
+        y[0] = 1
+        return x.view_as(x).ravel(), y[:].contiguous(), x[:].reshape(-1)
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        ours = [torch.randn(3, 6)[:, ::2], torch.randn(3, 6)[:, 1:4]]
+        theirs = [torch.empty_strided(x.shape, x.stride()).copy_(x) for x in ours]
+        for one, two in zip((*call(*ours), *ours), (*fn(*theirs), *theirs), strict=True):
+            assert one.stride() == two.stride()
+            assert torch.equal(one, two)
+
+
+def test_a_written_copy_that_has_the_gaps_of_its_original():
+    def fn(x, index):
+        made = torch.select_scatter(x, x.select(-1, 0), -1, -1)
+        made[index] = 1
+        return made
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x, index = torch.randn(7, 14)[:, ::2], torch.randint(7, (3,))
+        assert call(x, index).stride() == fn(x, index).stride() == (14, 2)
+        assert torch.equal(call(x, index), fn(x, index))
+
+
+def test_a_view_as_another_type_of_what_eager_lays_out_otherwise():
+    def fn(x):
+        return F.one_hot(x, 5).view(torch.float64)
+
+    call = dynfix.compile(fn)
+    for columns in (33, 17, 7, 7):
+        x = torch.randint(5, (3, columns)).mT
+        assert call(x).stride() == fn(x).stride()
+        assert torch.equal(call(x), fn(x))

@@ -462,3 +462,25 @@ def test_a_graph_of_the_host_wakes_no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_rng_state", woken)
     x = torch.randn(3, requires_grad=True)
     torch.testing.assert_close(compiled(lambda x: x.sin() * 2, x)(x), x.sin() * 2)
+
+
+def test_a_leaf_that_is_only_written_has_no_gradient():
+    def fn(x, y):
+        x.detach().fill_(1)
+        return y.clamp(-3, 3)
+
+    def used(x, y):
+        x.detach().mul_(2)
+        return x * y
+
+    for function in (fn, used):
+        call = dynfix.compile(function)
+        for _ in range(3):
+            x, y = torch.randn(3, 1, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+            x2, y2 = (t.detach().clone().requires_grad_() for t in (x, y))
+            ours, theirs = call(x, y).sum(), function(x2, y2).sum()
+            found = torch.autograd.grad(ours, [x, y], allow_unused=True)
+            expected = torch.autograd.grad(theirs, [x2, y2], allow_unused=True)
+            assert (found[0] is None) == (expected[0] is None)
+            torch.testing.assert_close(found, expected)
+            assert torch.equal(x, x2)

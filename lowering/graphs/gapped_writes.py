@@ -1,0 +1,139 @@
+"""Writes to tensors between whose elements memory is left out (`x[:, ::2]` as an input).
+
+Functionalisation takes the result of such a write, which has no gaps, for the tensor: what is asked
+of its memory later (whether it is contiguous, whether a reshape is a view) is answered of the
+result. Where it is asked, the write is done on a copy, and the copy written back: `copy_` leaves
+strides as they are.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from ...runtime.report import log
+from ..graph_modules import graph_module
+
+# Their results have the strides of what is given, gaps among it.
+_CLONES = frozenset("select_scatter slice_scatter diagonal_scatter as_strided_scatter".split())
+_ASKING = frozenset(
+    "contiguous ravel reshape reshape_as flatten unflatten is_contiguous stride".split()
+)
+_OTHER_TENSORS = frozenset(
+    "copy_ requires_grad_ detach_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_"
+    " resize_ resize_as_ set_ rename_ apply_ map_ map2_ share_memory_".split()
+)
+_OPERATORS = frozenset(
+    getattr(operator, f"i{name}")
+    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+) | {operator.setitem}
+
+
+def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
+    """The graph with such writes as copies; itself where there are none."""
+    names = {_name(node) for node in gm.graph.nodes}
+    clones = bool(names & _CLONES)
+    if not any(map(_is_write, gm.graph.nodes)) or not (names & _ASKING or clones):
+        return gm
+    if not clones and not any(map(_has_gaps, examples)):
+        return gm
+    run = _Run(gm)
+    try:
+        mode = detect_fake_mode(list(examples)) or FakeTensorMode()
+        with mode, torch.set_grad_enabled(torch.is_grad_enabled()):
+            run.run(*map(_like, examples))
+    except Exception as error:
+        log.info("which writes leave gaps is not known: %s", error)
+        return gm
+    found = [node for node, memory in run.writes if memory in run.asked]
+    return _rewritten(gm, found) if found else gm
+
+
+def _name(node: Node) -> str:
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def _is_write(node: Node) -> bool:
+    if node.op == "call_method":
+        name = str(node.target)
+        return name.endswith("_") and name not in _OTHER_TENSORS
+    return node.op == "call_function" and node.target in _OPERATORS
+
+
+def _like(example: Any) -> Any:
+    if not isinstance(example, torch.Tensor):
+        return example
+    place = example.shape, example.stride()
+    return torch.empty_strided(*place, dtype=example.dtype, device=example.device)
+
+
+def _has_gaps(tensor: Any) -> bool:
+    """Whether elements that neighbour in memory are further apart than one, as far as is known."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return False
+    reach = 1
+    pairs = zip(map(_hint, tensor.stride()), map(_hint, tensor.shape), strict=True)
+    for step, size in sorted(pairs):
+        if size == 0:
+            return False
+        if size > 1 and step > reach:
+            return True
+        reach = max(reach, step * size)
+    return False
+
+
+def _hint(number: Any) -> int:
+    return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
+
+
+class _Run(Interpreter):
+    """Runs the graph on fakes: `writes` to memory with gaps, and the memory that is `asked` of."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.inputs: set[int] = set()
+        self.writes: list[tuple[Node, int]] = []
+        self.asked: set[int] = set()
+
+    def run_node(self, node: Node) -> Any:
+        if node.op == "output":
+            given = {_memory(self.env[each]) for each in node.all_input_nodes}
+            self.asked |= given - self.inputs
+        elif _is_write(node):
+            written = self.env.get(node.args[0])  # type: ignore[arg-type]
+            if isinstance(written, torch.Tensor) and _has_gaps(_whole(written)):
+                self.writes.append((node, _memory(written)))
+        elif _name(node) in _ASKING and node.args and isinstance(node.args[0], Node):
+            self.asked.add(_memory(self.env[node.args[0]]))
+        result = super().run_node(node)
+        if node.op == "placeholder":
+            self.inputs.add(_memory(result))
+        return result
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
+
+
+def _memory(value: Any) -> int:
+    return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else 0
+
+
+def _rewritten(gm: GraphModule, writes: Sequence[Node]) -> GraphModule:
+    made, copies = graph_module(gm, Graph()), dict[Node, Node]()
+    made.graph.output(made.graph.graph_copy(gm.graph, copies))
+    for old in writes:
+        node = copies[old]
+        given, *others = node.args
+        with made.graph.inserting_before(node):
+            copy = made.graph.call_method("clone", (given,))
+            write = made.graph.create_node(node.op, node.target, (copy, *others), node.kwargs)
+        for each in (copy, write):
+            each.meta.update(node.meta)
+        node.op, node.target, node.args, node.kwargs = "call_method", "copy_", (given, copy), {}
+    made.recompile()
+    return made
