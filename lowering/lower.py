@@ -10,6 +10,7 @@ from ..runtime.errors import LoweringError
 from .host_scalars import APART
 from .ir import Buffer
 from .lowerings import (
+    lower_adaptive,
     lower_index,
     lower_max_pool,
     lower_padding,
@@ -42,6 +43,7 @@ from .unit import (
 
 aten = torch.ops.aten
 TABLES = (
+    lower_adaptive,
     lower_pointwise,
     lower_reduction,
     lower_index,

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch.fx import GraphModule
@@ -62,7 +63,8 @@ class Stage:
 STAGES = (
     Stage("simplify", simplify),  # before scheduling, so that equal loops compare equal
     Stage("short_folds", write_out_folds, fusion=True, ordered=True),
-    Stage("inline", inline, fusion=True),
+    Stage("inline", partial(inline, ordered=True), fusion=True, ordered=True),
+    Stage("inline", inline, fusion=True, ordered=False),
     Stage("costly_folds", write_out_folds, fusion=True, ordered=True),  # by what they have taken in
     Stage(
         "sink", sink, fusion=True

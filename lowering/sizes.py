@@ -8,6 +8,7 @@ every call: a question without a certain answer leaves an index as it is.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -360,3 +361,10 @@ def contiguous_strides(sizes: Sequence[Size]) -> tuple[Size, ...]:
 
 def coefficient(index: Index, axis: Atom) -> Size:
     return next((factor for atom, factor in index.terms if atom is axis), 0)
+
+
+def mixed_radix(steps: list[tuple[Size, Axis]]) -> bool:
+    """Whether different points of the axes never give the same sum, nor one less than the smallest
+    step apart."""
+    steps = sorted(steps, key=lambda step: hint(step[0]))
+    return all(at_least(big, small * axis.size) for (small, axis), (big, _) in pairwise(steps))

@@ -101,10 +101,14 @@ def _evaluated(gm: GraphModule, chosen: list[Node]) -> dict[Node, torch.Tensor]:
 
 
 def _laid_out(value: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Memory of its own, with the strides that the graph's readers count on."""
-    made = torch.empty_strided(
-        expected.shape, expected.stride(), dtype=value.dtype, device=value.device
-    )
+    """Memory of its own, with the strides that the graph's readers count on. Elements that share
+    memory, as those of an expanded tensor, still do."""
+    strides = expected.stride()
+    if value.stride() == strides and value.numel():
+        reach = 1 + sum((n - 1) * step for n, step in zip(value.shape, strides, strict=True))
+        whole = value.as_strided((reach,), (1,), value.storage_offset())
+        return whole.clone().as_strided(value.shape, strides)
+    made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return made.copy_(value)
 
 

@@ -10,14 +10,13 @@ import torch
 
 from .. import sizes
 from ..decompositions import pool_offsets
-from ..decompositions.pool_offsets import pair
 from ..ir import IndexValue, Reduced, Select, Value
 from ..poly import Size, hint, is_known
 from ..registry import Unsupported, lowers
 from ..sizes import Index
 from ..stages.axes import LEAST_VECTOR
 from ..unit import Ref
-from .lower_index import indirect
+from .lower_index import all_within, indirect
 from .lower_pool import LONG, Coordinates, Windows, chosen, element_at, filled, windows_of
 from .lowering_context import Context
 from .value_builders import cast, compute_dtype, const, op
@@ -31,7 +30,10 @@ _WRITTEN_OUT = 25  # positions of a window up to which they are no loop
 def _max_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
     if ctx.ordered:
         side_by_side = x.strides[-3] == 1
-        if _needs_places(node) or not (side_by_side or prod(pair(args[0])) <= _WRITTEN_OUT):
+        kernel, stride, padding, dilation, _ = filled(args, (None, (), 0, 1, False))
+        at = windows_of(x, 2, kernel, stride, padding, dilation)
+        few = side_by_side or prod(at.kernel) <= _WRITTEN_OUT or _pays_by_axis(at)
+        if _needs_places(node) or not few:
             raise Unsupported("the library's loops are faster")
         if side_by_side and x.dtype == torch.float16:
             raise Unsupported("each element would be converted for each of its windows")
@@ -109,6 +111,8 @@ def _largest(
     """The largest elements of the windows, and what is told of their positions there and of where
     the windows start."""
     values, places = (ctx.result(value) for value in node.meta["val"])
+    if ctx.ordered and _pays_by_axis(at) and not _needs_places(node):
+        return _largest_by_axis(ctx, x, at, values), places
     lead, compute = len(x.shape) - len(at.kernel), compute_dtype(x.dtype)
     lowest = const(float("-inf"), compute)
 
@@ -148,6 +152,45 @@ def _largest(
         ctx.fill(values, lambda outer: cast(found(outer)[0], x.dtype)),
         ctx.fill(places, lambda outer: cast(found(outer)[1], places.dtype)),
     )
+
+
+def _pays_by_axis(at: Windows) -> bool:
+    """Whether the largest elements of windows are found much sooner among those of their
+    columns."""
+    if len(at.kernel) != 2:
+        return False
+    (rows, columns), (_, step) = at.kernel, at.stride
+    return 2 * (rows * step + columns) <= rows * columns
+
+
+def _largest_by_axis(ctx: Context, x: Ref, at: Windows, target: Ref) -> Ref:
+    """The largest elements of columns of windows, and of these the largest of windows: for the
+    elements alone, whatever their places."""
+    shape = (*target.shape[:-1], x.shape[-1])
+    columns = _largest_along(ctx, x, at.along(0), -2, ctx.like(x, shape, x.dtype))
+    return _largest_along(ctx, columns, at.along(1), -1, target)
+
+
+def _largest_along(ctx: Context, x: Ref, at: Windows, axis: int, target: Ref) -> Ref:
+    dim, compute = axis + len(x.shape), compute_dtype(x.dtype)
+
+    def element(outer: Coordinates, inner: Coordinates) -> Value:
+        (source,) = at.source((outer[dim],), inner)
+        place = (*outer[:dim], source, *outer[dim + 1 :])
+        inside = all_within((source,), (x.shape[dim],))
+        lowest = const(float("-inf"), compute)
+        return chosen(inside, cast(x.load(place, inside), compute), lowest)
+
+    def best(outer: Coordinates) -> Value:
+        within = ((sizes.const(k),) for k in range(*at.kernel))
+        return cast(reduce(partial(op, "maximum"), (element(outer, k) for k in within)), x.dtype)
+
+    def fold(outer: Coordinates, inner: Coordinates) -> Value:
+        return cast(Reduced("max", element(outer, inner), compute), x.dtype)
+
+    if prod(at.kernel) <= _WRITTEN_OUT:
+        return ctx.fill(target, best)
+    return ctx.reduce(target, at.kernel, fold)
 
 
 def _one_after_another(

@@ -36,6 +36,11 @@ class Windows:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
 
+    def along(self, axis: int) -> "Windows":
+        """The windows along one of the axes."""
+        given = self.extent, self.kernel, self.stride, self.padding, self.dilation
+        return Windows(*((numbers[axis],) for numbers in given))
+
     def source(self, window: Coordinates, within: Coordinates) -> Coordinates:
         """The positions of element `within` of each window."""
         return tuple(
@@ -222,91 +227,3 @@ def _average_backward(
         return op("div", total, divisor) if isinstance(divisor, Const) else total
 
     return summed(ctx, target, reach, part, whole)
-
-
-@lowers(aten._adaptive_avg_pool2d.default)
-def _adaptive_avg_pool2d(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
-    return _adaptive(ctx, node, x, size)
-
-
-@lowers(aten._adaptive_avg_pool3d.default)
-def _adaptive_avg_pool3d(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
-    return _adaptive(ctx, node, x, size)
-
-
-def _adaptive(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
-    """Window i of n over an axis of m holds positions floor(i m / n) to ceil((i + 1) m / n)."""
-    lead = len(x.shape) - len(size)
-    extent = x.shape[lead:]
-    if not all(map(is_known, (*x.shape, *size))) or 0 in x.shape or 0 in size:
-        raise Unsupported("windows that only a call knows")
-    longest = tuple(
-        max(-(-(i + 1) * m // n) - i * m // n for i in range(min(n, m * n)))
-        for m, n in zip(extent, size, strict=True)
-    )
-    target, compute = ctx.result(ctx.value_of(node)), compute_dtype(x.dtype)
-
-    def limits(outer: Coordinates) -> tuple[list[Index], list[Index]]:
-        starts, ends = [], []
-        for i, m, n in zip(outer[lead:], extent, size, strict=True):
-            starts.append(sizes.floordiv(sizes.scale(i, m), n))
-            ends.append(sizes.floordiv(sizes.add(sizes.scale(i, m), sizes.const(m + n - 1)), n))
-        return starts, ends
-
-    def part(outer: Coordinates, inner: Coordinates) -> Value:
-        starts, ends = limits(outer)
-        source = tuple(sizes.add(s, k) for s, k in zip(starts, inner, strict=True))
-        element, inside = element_at(x, outer[:lead], source)
-        for position, end, m, n in zip(source, ends, extent, size, strict=True):
-            if m % n:
-                test = op("lt", IndexValue(position), IndexValue(end))
-                inside = test if inside is None else op("and", inside, test)
-        return cast(Load(element.buffer, element.index, inside), compute)
-
-    def mean(outer: Coordinates, total: Value) -> Value:
-        for start, end in zip(*limits(outer), strict=True):
-            length = IndexValue(sizes.add(end, sizes.scale(start, -1)))
-            total = op("div", total, cast(length, compute))
-        return total
-
-    return summed(ctx, target, longest, part, mean)
-
-
-@lowers(aten._adaptive_avg_pool2d_backward.default)
-def _adaptive_avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
-    return _adaptive_backward(ctx, node, grad, x, 2)
-
-
-@lowers(aten._adaptive_avg_pool3d_backward.default)
-def _adaptive_avg_pool3d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
-    return _adaptive_backward(ctx, node, grad, x, 3)
-
-
-def _adaptive_backward(ctx: Context, node: Any, grad: Ref, x: Ref, rank: int) -> Ref:
-    """Position p of an axis of m lies in windows floor(p n / m) to floor(((p + 1) n - 1) / m) of n,
-    each of which shares its gradient out equally."""
-    lead = len(x.shape) - rank
-    axes = list(zip(x.shape[lead:], grad.shape[lead:], strict=True))
-    if not all(map(is_known, (*x.shape, *grad.shape))) or 0 in x.shape or 0 in grad.shape:
-        raise Unsupported("windows that only a call knows")
-    most = tuple(max(((p + 1) * n - 1) // m - p * n // m + 1 for p in range(m)) for m, n in axes)
-    target, compute = ctx.result(ctx.value_of(node)), compute_dtype(x.dtype)
-
-    def part(outer: Coordinates, inner: Coordinates) -> Value:
-        windows, inside, shares = [], None, list[Value]()
-        for p, k, (m, n) in zip(outer[lead:], inner, axes, strict=True):
-            window = sizes.add(sizes.floordiv(sizes.scale(p, n), m), k)
-            last = sizes.floordiv(sizes.add(sizes.scale(p, n), sizes.const(n - 1)), m)
-            if m % n:
-                test = op("le", IndexValue(window), IndexValue(last))
-                inside = test if inside is None else op("and", inside, test)
-            start = sizes.floordiv(sizes.scale(window, m), n)
-            end = sizes.floordiv(sizes.add(sizes.scale(window, m), sizes.const(m + n - 1)), n)
-            windows.append(window)
-            shares.append(cast(IndexValue(sizes.add(end, sizes.scale(start, -1))), compute))
-        element = cast(grad.load((*outer[:lead], *windows), inside), compute)
-        for share in shares:
-            element = op("div", element, share)
-        return chosen(inside, element, const(0, compute))
-
-    return summed(ctx, target, most, part)

@@ -75,9 +75,7 @@ class Context:
         shape, strides = self.symbols.shape(value), self.symbols.strides(value)
         if 0 in shape or value.dtype.is_complex or is_dense(shape, strides):
             return self.result(value)
-        order = sorted(range(len(shape)), key=lambda d: (-hint(strides[d]), d))
-        steps = sizes.contiguous_strides([shape[d] for d in order])
-        dense = tuple(steps[order.index(d)] for d in range(len(shape)))
+        dense = _dense_strides(shape, strides)
         buffer = self.buffer("buf", value.dtype, Layout(shape, dense, value.device))
         return Ref(buffer, shape, dense)
 
@@ -85,6 +83,12 @@ class Context:
         sizes_ = tuple(shape)
         strides = sizes.contiguous_strides(sizes_)
         return Ref(self.buffer("tmp", dtype, Layout(sizes_, strides, device)), sizes_, strides)
+
+    def like(self, ref: Ref, shape: Sequence[Size], dtype: torch.dtype) -> Ref:
+        """A new buffer of `shape` in the order of the axes of `ref`, which has as many."""
+        dense = _dense_strides(shape, ref.strides)
+        layout = Layout(tuple(shape), dense, self.device_of(ref))
+        return Ref(self.buffer("tmp", dtype, layout), tuple(shape), dense)
 
     @staticmethod
     def value_of(node: Any) -> torch.Tensor:
@@ -179,6 +183,13 @@ class Context:
         store = Store(target.buffer, target.index(outer), value)
         self.add(Nest(target.shape, tuple(inner), (store,), (self.origin,)))
         return target
+
+
+def _dense_strides(shape: Sequence[Size], strides: Sequence[Size]) -> tuple[Size, ...]:
+    """Strides without gaps, in the order of the given ones."""
+    order = sorted(range(len(shape)), key=lambda d: (-hint(strides[d]), d))
+    steps = sizes.contiguous_strides([shape[d] for d in order])
+    return tuple(steps[order.index(d)] for d in range(len(shape)))
 
 
 def _many_rows(outer: Sequence[Size], length: Size) -> bool:

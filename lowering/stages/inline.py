@@ -32,6 +32,7 @@ from ..poly import Size, hint
 from ..sizes import Atom, Axis, Index
 from ..unit import Item, Unit
 from .axes import canonical, points
+from .picked import apart, picked_again
 
 CHEAP = 6  # a value that costs no more may be computed at every read
 NARROW = 8  # times smaller than what is computed: such a buffer costs little to read again
@@ -44,14 +45,16 @@ LIBRARY = 16  # cost from which an operation is a function of a library
 OWN = frozenset({"exp", "exp2", "erf", "sigmoid", "lgamma"})  # made of others, in float32
 
 
-def inline(unit: Unit) -> Unit:
-    """Every inlinable producer substituted into its readers, in one pass over the items."""
+def inline(unit: Unit, ordered: bool = False) -> Unit:
+    """Every inlinable producer substituted into its readers, in one pass over the items. ordered:
+    for kernels that read one after the other, for which it counts how often they pick."""
     pinned = unit.outputs_buffers() | unit.extern_buffers() | unit.given_buffers()
     writers = Counter(
         store.buffer for item in unit.items if isinstance(item, Nest) for store in item.stores
     )
     kept = pinned | {buffer for buffer, count in writers.items() if count > 1}
     readers, narrowed, compared = _final_readers(unit, kept), _narrowed(unit), _compared(unit)
+    picked, layouts = picked_again(unit) if ordered else {}, dict(unit.layouts)
     available: dict[Buffer, Nest] = {}
     items: list[Item] = []
     for item in unit.items:
@@ -63,11 +66,17 @@ def inline(unit: Unit) -> Unit:
         moves = buffer in narrowed and _is_value(nest)
         once = buffer in compared and any(map(_varies, nest.values))
         own = readers.get(buffer, {})
+        if buffer in picked and buffer not in kept:
+            made, nest, layout = apart(nest, picked[buffer], unit, f"picked{len(layouts)}")
+            layouts[made.stores[0].buffer] = layout
+            items.append(made)
+            available[buffer] = nest
+            continue
         if buffer not in kept and not once and (moves or _inlinable(nest, own)):
             available[buffer] = nest
         else:
             items.append(nest)
-    return unit.replace(items=tuple(items))
+    return unit.replace(items=tuple(items), layouts=layouts)
 
 
 def _final_readers(unit: Unit, kept: Container[Buffer]) -> dict[Buffer, dict[Nest, int]]:

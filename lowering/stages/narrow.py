@@ -18,12 +18,12 @@ from ..ir import Buffer, Load, Nest, Reduced, Rewriter, Store, Value, has_positi
 from ..poly import is_known
 from ..sizes import Atom, Axis, Index
 from ..unit import Item, Layout, Unit
-from .axes import canonical, rebuild
+from .axes import canonical, divisor_of, rebuild, split_axis
 from .columns import Reloader
 from .few_rows import KINDS
 from .storage import written
 
-SHORT = range(2, 16)  # elements of a run
+SHORT = range(2, 33)  # elements of a run
 LEAST = 1 << 12  # of a loop
 MANY = 16  # reads of what is written out
 
@@ -52,11 +52,12 @@ class _Widening:
 
     def run(self) -> Unit:
         for item in self.unit.items:
-            found = _run(item) if isinstance(item, Nest) else None
-            if found is None or not isinstance(item, Nest):
+            nest = _divided(item) if isinstance(item, Nest) else None
+            found = None if nest is None else _run(nest)
+            if found is None or nest is None:
                 self.items.append(item)
             else:
-                self._widen(item, found)
+                self._widen(nest, found)
         return self.unit.replace(items=tuple(self.items), layouts=self.layouts)
 
     def _widen(self, nest: Nest, run: Run) -> None:
@@ -136,6 +137,20 @@ def _moved(nest: Nest, space: int, order: Sequence[Axis], places: dict[Axis, Ind
 
     shape = [axis.size for axis in order]
     return rebuild(nest, shape[:space], shape[space:], rewrite)
+
+
+def _divided(nest: Nest) -> Nest:
+    """A pointwise nest with its last axes split wherever an index divides them exactly: into runs
+    of what is the same."""
+    if nest.inner or nest.is_reduction:
+        return nest
+    for place in (-1, -2):
+        while len(nest.axes) >= -place:
+            divisor = divisor_of((nest,), nest.axes[place], least=2)
+            if divisor is None:
+                break
+            nest = split_axis(nest, nest.axes[place], divisor)
+    return nest
 
 
 def _run(nest: Nest) -> Run | None:

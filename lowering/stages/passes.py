@@ -1,9 +1,13 @@
 """Nests of a kernel that run over the same axes, in one pass: what several of them read is read
 once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
-from ..ir import Buffer, Nest, nest_loads, scatters
+from .. import sizes
+from ..ir import Buffer, Load, Nest, Op, Rewriter, Store, Value, nest_loads, scatters
+from ..poly import is_known
+from ..sizes import Axis
 
 MOST_STORES = 8  # of one loop
 MOST_VALUES = 120
@@ -23,15 +27,23 @@ def share_passes(nests: Sequence[Nest]) -> tuple[Nest, ...]:
 
 def _partner(made: Sequence[Nest], nest: Nest) -> int | None:
     """The place of the nest that takes this one in: none between them may depend on it."""
-    if not nest.inner or scatters(nest):
+    if scatters(nest):
         return None
     found = None
     for where in range(len(made) - 1, -1, -1):
-        if _fit(made[where], nest) and _reads(made[where]) & _reads(nest):
+        if _fit(made[where], nest) and _share(made[where], nest):
             found = where
         if _depend(made[where], nest):
             break
     return found
+
+
+def _share(one: Nest, two: Nest) -> bool:
+    """Whether they read the same memory, in loops of their own, or compute the same."""
+    if two.inner:
+        return bool(_reads(one) & _reads(two))
+    known = set(one.values)
+    return any(isinstance(value, Op) and value in known for value in two.values)
 
 
 def _fit(one: Nest, two: Nest) -> bool:
@@ -47,7 +59,10 @@ def _fit(one: Nest, two: Nest) -> bool:
 
 def _depend(one: Nest, two: Nest) -> bool:
     written, writes = _writes((one,)), _writes((two,))
-    return bool(written & (_reads(two) | writes) or writes & _reads(one))
+    if written & _reads(two) or writes & _reads(one):
+        return True
+    pairs = product(one.stores, two.stores) if written & writes else ()
+    return not all(is_beside(store, other, one, two) for store, other in pairs)
 
 
 def _reads(nest: Nest) -> set[Buffer]:
@@ -61,3 +76,51 @@ def _writes(nests: Iterable[Nest]) -> set[Buffer]:
 def _joined(one: Nest, two: Nest) -> Nest:
     origins = tuple(dict.fromkeys(one.origins + two.origins))
     return Nest(one.space, one.inner, one.stores + two.stores, origins)
+
+
+class _Known(Rewriter):
+    """Values in place of the loads of local buffers that hold them."""
+
+    def __init__(self, known: Mapping[Buffer, Value]) -> None:
+        super().__init__()
+        self.known = known
+
+    def leave(self, value: Value) -> Value:
+        return self.known.get(value.buffer, value) if isinstance(value, Load) else value
+
+
+def without_locals(nests: Sequence[Nest]) -> tuple[Nest, ...] | None:
+    """Pointwise nests that compute what they have in local buffers where they read it, so that each
+    may run over its own loops; None if something that this reads is written in between."""
+    known, made = dict[Buffer, Value](), list[Nest]()
+    for nest in nests:
+        rewriter = _Known(dict(known))
+        stores = [
+            Store(s.buffer, rewriter.index(s.index), rewriter(s.value), s.combine)
+            for s in nest.stores
+        ]
+        known |= {store.buffer: store.value for store in stores if store.buffer.scope == "local"}
+        kept = tuple(store for store in stores if store.buffer.scope != "local")
+        made += [Nest(nest.space, nest.inner, kept, nest.origins)] if kept else []
+    read = {x.buffer for value in known.values() for x in value.leaves if isinstance(x, Load)}
+    return None if read & _writes(nests) else share_passes(made)
+
+
+def is_beside(store: Store, other: Store, first: Nest, second: Nest) -> bool:
+    """Whether no point of `first` stores where one of `second` does: into other memory, or into
+    parts of the same that lie side by side at each point of the axes further out."""
+    if store.buffer is not other.buffer:
+        return True
+    apart = sizes.add(other.index, sizes.scale(store.index, -1))
+    plain = all(isinstance(atom, Axis) for atom, _ in store.index.terms)
+    if first.axes != second.axes or apart.terms or not plain or not is_known(apart.offset):
+        return False
+    distance = abs(apart.offset)
+    terms = ((sizes.coefficient(store.index, axis), axis) for axis in first.axes if axis.size != 1)
+    steps = [(step, axis) for step, axis in terms if step != 0]
+    if not all(is_known(step) and is_known(axis.size) and step > 0 for step, axis in steps):
+        return False
+    inside = sum(step * (axis.size - 1) for step, axis in steps if step <= distance)
+    outer = [(step, axis) for step, axis in steps if step > distance]
+    fits = all(step >= distance + inside + 1 for step, _ in outer)
+    return inside < distance and fits and sizes.mixed_radix(outer)

@@ -8,7 +8,6 @@ tried, so the work is near-linear in the number of nests.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from math import prod
 
 from .. import sizes
@@ -32,7 +31,7 @@ from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
 from .across import clearly_across
 from .axes import align, gains_divisions
-from .passes import share_passes
+from .passes import is_beside, share_passes
 
 WINDOW = 12  # groups looked at, of those that touch what a nest reads
 MOST_BUFFERS = 24  # of one kernel
@@ -212,7 +211,7 @@ def _row_local(first: Nest, second: Nest) -> bool:
         for load in nest_loads(second):
             if load.buffer is store.buffer and not _same_row(store, load, first, second):
                 return False
-        if any(other.buffer is store.buffer for other in second.stores):
+        if not all(is_beside(store, other, first, second) for other in second.stores):
             return False
     return all(
         _same_row(store, load, second, first)
@@ -232,16 +231,9 @@ def _same_row(store: Store, load: Load, first: Nest, second: Nest) -> bool:
     if any(sizes.coefficient(load.index, a) != step or not at_least(step, 1) for step, a in steps):
         return False
     least = min((step for step, _ in steps), key=hint, default=1 << 62)
-    return _mixed_radix(steps) and all(
+    return sizes.mixed_radix(steps) and all(
         _fits(index, set(outer), least) for index in (store.index, load.index)
     )
-
-
-def _mixed_radix(steps: list[tuple[Size, Axis]]) -> bool:
-    """Whether different points of the axes never give the same sum, nor one less than the smallest
-    step apart."""
-    steps = sorted(steps, key=lambda step: hint(step[0]))
-    return all(at_least(big, small * axis.size) for (small, axis), (big, _) in pairwise(steps))
 
 
 def _fits(index: Index, outer: set[Axis], step: Size) -> bool:

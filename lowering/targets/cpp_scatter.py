@@ -3,12 +3,15 @@ meet in one place, so that they run in the order of the axes and give the same a
 
 from collections.abc import Sequence
 
+import torch
+
 from ..ir import Indirect, Nest, Store, Value, atoms
 from ..sizes import Axis, coefficient
+from ..stages.inline import cost
 from .cpp_expr import ExpressionPrinter, Lines, axes_of
 from .cpp_nest import NestPrinter, has_indirect, loop
-from .cpp_ops import TYPES
-from .cpp_rows import COMBINE
+from .cpp_ops import TYPES, element_type
+from .cpp_rows import BLOCK, COMBINE, COSTLY
 
 
 def scatter(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
@@ -84,13 +87,42 @@ def _loops(
         spread = _is_apart(nest, last) and _is_spread(nest, last)
         if _is_apart(nest, last) and not spread:
             nests.simd(nest)
-        (low, high), text = limits or ("0", f"{last.size}"), last.text
-        lines.open(f"for (int64_t {text} = {low}; {text} < {high}; ++{text})")
+        low, high = limits or ("0", f"{last.size}")
+        if (spread or not _is_apart(nest, last)) and _is_costly(nest):
+            _in_blocks(nest, nests, lines, last, (low, high))
+            return
+        lines.open(f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})")
     printer = nests.expressions()
     if axes and spread:
         printer = _ScatterPrinter(printer)
     for store in nest.stores:
         _store(store, printer, lines)
+
+
+def _is_costly(nest: Nest) -> bool:
+    """Whether it takes long to compute what is stored, which reads nothing that is."""
+    return cost(nest) >= COSTLY and not nest.reads & nest.writes and len(nest.stores) == 1
+
+
+def _in_blocks(
+    nest: Nest, nests: NestPrinter, lines: Lines, last: Axis, limits: tuple[str, str]
+) -> None:
+    """What is stored is computed by vector loops, a block at a time. Leaves one loop open."""
+    (store,), (low, high) = nest.stores, limits
+    lines.open(f"for (int64_t b = {low}; b < {high}; b += {BLOCK})")
+    lines.add(f"const int64_t e = b + {BLOCK} < {high} ? b + {BLOCK} : {high};")
+    kind, place = element_type(store.buffer), f"block[{last.text} - b]"
+    lines.add(f"{kind} block[{BLOCK}];")
+    head = f"for (int64_t {last.text} = b; {last.text} < e; ++{last.text})"
+    nests.simd(nest)
+    lines.open(head)
+    lines.add(f"{place} = {nests.expressions()(store.value)};")
+    lines.close()
+    lines.open(head)
+    printer = _ScatterPrinter(nests.expressions())
+    printer.names[store.value] = f"({place} != 0)" if store.buffer.dtype == torch.bool else place
+    _store(store, printer, lines)
+    lines.close()
 
 
 def _store(store: Store, printer: ExpressionPrinter, lines: Lines) -> None:

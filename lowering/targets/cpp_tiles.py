@@ -15,6 +15,7 @@ from ..sizes import Axis, FloorDiv, Index, Mod
 from ..stages.across import LEAST_ROWS
 from ..stages.axes import axes_of, divisor_of, split_axis
 from ..stages.inline import cost
+from ..stages.passes import without_locals
 from ..stages.short_axes import FEWEST_ROWS, INTERLEAVED, last_inside
 from .cpp_expr import Lines
 from .cpp_nest import TILE
@@ -224,13 +225,12 @@ def find_row_tiles(group: Group) -> RowTiles | None:
 
 def with_short_rows(group: Group) -> Group | None:
     """A pointwise group with its last axis inside, or the part of it that indices divide it by,
-    where that turns the rows along it. Not one with local values, of which a row has one."""
-    nests = group.nests
-    if any(nest.inner or nest.is_reduction for nest in nests) or not group.space:
+    where that turns the rows along it."""
+    if any(nest.inner or nest.is_reduction for nest in group.nests) or not group.space:
         return None
-    if any(buffer.scope == "local" for nest in nests for buffer in nest.writes):
+    nests, last = without_locals(group.nests), group.nests[0].axes[-1]
+    if nests is None:
         return None
-    last = nests[0].axes[-1]
     divisor = divisor_of(nests, last, SHORTEST_ROW)
     if divisor is not None:
         nests = tuple(split_axis(nest, last, divisor) for nest in nests)

@@ -62,3 +62,21 @@ def test_a_constant_that_the_backward_needs():
         (found,) = torch.autograd.grad(call(x).sum(), x)
         (expected,) = torch.autograd.grad(fn(x).sum(), x)
         torch.testing.assert_close(found, expected)
+
+
+def test_an_expanded_constant_keeps_its_strides():
+    def blurred(x):
+        k = torch.tensor([1.0, 2, 1])
+        k = k[:, None] * k / 16
+        k[0, 0] = 0.5
+        return (
+            torch.nn.functional.conv2d(x, k.expand(3, 1, 3, 3), groups=3)
+            + k.expand(3, 3, 3)[0, 0, 0]
+        )
+
+    call = dynfix.compile(blurred, fullgraph=True)
+    _, seen = kernels(blurred, torch.randn(2, 3, 9, 9))
+    assert seen
+    for _ in range(3):
+        x = torch.randn(2, 3, 9, 9)
+        torch.testing.assert_close(call(x), blurred(x))

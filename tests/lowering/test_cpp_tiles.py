@@ -230,3 +230,13 @@ def test_blocks_of_every_shape(dtype, tmp_path):
         library.turn(*pointers, ctypes.c_int64(rows), ctypes.c_int64(columns))
         assert torch.equal(made[:, :rows], given[:, :columns].t()), (rows, columns)
         assert (made[:, rows:] == 7).all()
+
+
+def test_a_value_in_a_register_is_one_for_each_element_of_a_short_row():
+    """The gradient keeps what two results need in a local buffer, and its rows are turned."""
+
+    def fn(x, m, s):
+        s = torch.nn.functional.softplus(s) + 1e-4
+        return (-((x - m) ** 2) / (2 * s * s) - s.log()).sum(-1)
+
+    check_gradients(fn, *(torch.randn(300, 6) for _ in range(3)), rtol=1e-3, atol=1e-3)

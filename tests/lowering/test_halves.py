@@ -251,13 +251,23 @@ def test_loops_of_other_kinds_stay():
 
 
 def test_results_of_one_loop_are_converted_by_blocks(monkeypatch):
-    """Two results at once, as a gradient has: each loop is taken apart by itself."""
-    made = units(monkeypatch)
+    """Two results at once, as a gradient has: each loop is taken apart by itself, and is one of both
+    where they have something in common."""
     args = [torch.randn(300, 70).half() for _ in range(3)]
-    check(lambda g, a, b: (g * torch.sigmoid(a), g * b * torch.sigmoid(a) * 2), *args)
-    (group,) = [item for item in made[0].items if isinstance(item, Group)]
-    source = print_kernel(group).source
-    assert len(group.nests) == 2 and not re.search(r"\b(from|to|round)_fp16\(", source)
+
+    def alike(g, a, b):
+        return g * torch.sigmoid(a), g * b * torch.sigmoid(a) * 2
+
+    def unlike(g, a, b):
+        return g * torch.sigmoid(a), a * b * torch.tanh(b) * 2
+
+    for fn, count in ((alike, 1), (unlike, 2)):
+        made = units(monkeypatch)
+        check(fn, *args)
+        (group,) = [item for item in made[0].items if isinstance(item, Group)]
+        source = print_kernel(group).source
+        assert len(group.nests) == count
+        assert not re.search(r"\b(from|to|round)_fp16\(", source)
 
 
 def test_doubles_become_halves():

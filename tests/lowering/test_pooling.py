@@ -123,7 +123,20 @@ def test_windows_of_few_elements_are_no_loop(monkeypatch):
     assert nests and not any(nest.is_reduction for nest in nests)
 
 
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("side", [5, (3, 28), (11, 13)], ids=str)
+def test_overlapping_averages_are_made_axis_by_axis(side, memory, monkeypatch):
+    """Each loop divides positions, and reads whole windows, of one axis alone."""
+    made = units(monkeypatch)
+    x = planes(2, 33, 28, 31).to(memory_format=memory)
+    check_gradients(lambda x: F.adaptive_avg_pool2d(x, side) * 2, x)
+    nests = [nest for unit in made for item in unit.items for nest in item.nests]
+    assert len(nests) >= 3 and max(len(nest.loads) for nest in nests) <= 16
+    check(lambda x: F.adaptive_avg_pool2d(x, side), x.bfloat16(), rtol=0.02, atol=0.01)
+
+
 MAXIMA = [(3, 2, 1), (2, 2), (3, 1, 1), (5, 1, 2), ((1, 3), (2, 1), (0, 1)), (3, 1, 1, 2)]
+WIDE = [(5, 1, 1, 2), (7, 2, 3), (9, 1, 4), ((4, 31), (2, 1), (2, 15)), (6, 3, 3, 1, True)]
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
@@ -140,6 +153,20 @@ def test_maxima_alone(shape, given, dtype, memory):
     leaf = planes(*shape).to(dtype).to(memory_format=memory)
     near = 0.1 if dtype.itemsize == 2 else 1e-5  # eager rounds after each of up to nine sums
     check_gradients(lambda x: F.max_pool2d(x, *given), leaf, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("given", WIDE, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_maxima_of_wide_windows_are_made_axis_by_axis(given, dtype, memory, monkeypatch):
+    made = units(monkeypatch)
+    x = planes(2, 19, 23, 33).to(dtype).to(memory_format=memory)
+    x[0, 1, 2, 3], x[0, 0], x[-1, -1, 0, 0] = torch.nan, -torch.inf, torch.inf
+    check(lambda x: F.max_pool2d(x, *given), x, rtol=0, atol=0)
+    assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)
+    loads = [len(n.loads) for unit in made for item in unit.items for n in item.nests]
+    assert max(loads) < 24
+    check_gradients(lambda x: F.max_pool2d(x, *given), x.nan_to_num(0, 9, -9).float())
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)

@@ -187,3 +187,25 @@ def test_windows_beside_each_other():
 
     check_gradients(fn, torch.randn(8, 3, 128, 128))
     check_gradients(lambda x: x.unfold(0, 4, 4).sin(), torch.randn(1 << 17))
+
+
+def test_what_is_stored_is_computed_in_blocks():
+    """By a vector loop, before the loop that stores it; a block ends before the last one does."""
+    places = torch.randint(0, 7, (1300,))
+
+    def softmax(x, i):
+        e = (x - x.mean()).exp()
+        return e / x.new_zeros(7).index_add(0, i, e)[i]
+
+    def overwritten(x, i):
+        return x.new_zeros(7).index_put((i,), x.sigmoid() * 3) + x[:7]
+
+    for fn in (softmax, overwritten):
+        check_gradients(fn, randn(1300), places)
+    call = dynfix.compile(softmax, fullgraph=True)
+    for bad in (7, -8):
+        torch.testing.assert_close(
+            call(randn(1300).abs(), places % 7).isnan().any(), torch.tensor(False)
+        )
+        with pytest.raises(IndexError):
+            call(randn(1300), torch.where(torch.arange(1300) == 1299, bad, places))
