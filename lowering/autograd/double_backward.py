@@ -275,12 +275,10 @@ def _view(tensor: Any) -> Any:
 
 
 def _copy(tensor: Any) -> Any:
-    """A copy of what will be written; None for what is too large, or has a history of its own."""
+    """A copy of what will be written, with its history of now; None for what is too large."""
     if not isinstance(tensor, torch.Tensor):
         return tensor
-    if tensor.requires_grad or tensor.numel() > KEPT_NUMEL:
-        return None
-    return tensor.detach().clone()
+    return None if tensor.numel() > KEPT_NUMEL else tensor.clone()
 
 
 def _versions(tensors: Sequence[Any]) -> list[int]:

@@ -195,7 +195,7 @@ def _function(torchs: Any, facts: Any, without_autocast: bool) -> Any:
             if program is None or _is_unusual(facts, wanted):
                 return torchs.backward(ctx, *grads)
             args = [*ctx.symints, *ctx.saved_tensors, *ctx._tensors_no_vc_check]
-            absent = missing_gradients.missing()
+            absent = missing_gradients.unread(program)
             pairs = zip(layouts, wanted, strict=True)
             args += [
                 grad if k in absent else laid_out(grad) for k, (laid_out, grad) in enumerate(pairs)

@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder
 from ..graph_modules import graph_module
+from .plain_calls import program_in
 
 aten = torch.ops.aten
 
@@ -99,6 +100,15 @@ class Backward:
             raise NotStored("a stored backward takes for zero what a gradient was given for")
         self.made[zero] = self._compile(zero)
         return zero
+
+
+def unread(program: Any) -> frozenset[int]:
+    """The missing gradients that a backward program does not read, and that may lie as they will:
+    of all others zeros are read."""
+    if not _now.missing:
+        return _now.missing
+    program = program_in(program)
+    return _now.missing & program.apart if isinstance(program, Backward) else frozenset()
 
 
 def backward(graph: GraphModule, compile_: Callable[..., Any]) -> Any:

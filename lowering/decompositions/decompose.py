@@ -15,9 +15,9 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
-from . import image_gradients, losses
+from . import host_draws, image_gradients, losses
 from .foreach import foreach_decompositions
-from .pool_offsets import POOLING, is_channels_last
+from .pool_offsets import POOLING
 from .random_numbers import random_decompositions
 
 aten = torch.ops.aten
@@ -159,27 +159,6 @@ def biased_convolution_backward(
 def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """As eager's kernel, which rounds once."""
     return grad * mask * scale
-
-
-def _dropout_on_host(drawn: Callable[..., Any] | None) -> Callable[..., Any]:
-    """The library's draw of a mask and a product, which joins what is around it; its kernel goes
-    over the elements twice more. drawn: for other devices."""
-
-    def dropped(x: torch.Tensor, p: float, train: bool | None) -> Any:
-        if x.device.type != "cpu":
-            return drawn(x, p, train) if drawn is not None else NotImplemented
-        if train is False or not 0.0 < p < 1.0 or not x.is_floating_point():
-            return NotImplemented
-        empty = torch.empty_like(x, dtype=torch.bool)
-        if is_channels_last(x):  # drawn in the order of memory
-            mask = aten.bernoulli.p(empty.permute(0, 2, 3, 1), 1.0 - p).permute(0, 3, 1, 2)
-        elif empty.is_contiguous():
-            mask = aten.bernoulli.p(empty, 1.0 - p)
-        else:
-            return NotImplemented
-        return x * mask * (1.0 / (1.0 - p)), mask
-
-    return dropped
 
 
 def _contiguous_on_host(decomposed: Callable[..., Any]) -> Callable[..., Any]:
@@ -475,7 +454,7 @@ def decompositions(
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     dropout = aten.native_dropout.default
     if "cpu" not in drawing:
-        chosen[dropout] = _dropout_on_host(chosen.get(dropout))
+        chosen[dropout] = host_draws.dropout(chosen.get(dropout))
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.bmm.default] = _thin_product
     chosen[aten.convolution.default] = biased_convolution

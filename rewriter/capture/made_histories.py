@@ -8,7 +8,7 @@ import torch
 from ...lowering.autograd.result_views import is_writable
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
 from .histories import nodes_behind
-from .values import Meta, Tracker, Value
+from .values import Meta, Tracker, Value, has_history
 
 
 class _Spent(torch.autograd.Function):
@@ -113,7 +113,7 @@ def _detached(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe:
 
 def are_spent(tracker: Tracker) -> bool:
     """Whether no backward can come through any tensor that the recording knows."""
-    return all(_is_spent(tensor) for tensor in tracker.live() if tensor.grad_fn is not None)
+    return all(_is_spent(tensor) for tensor in tracker.live() if has_history(tensor))
 
 
 def _is_spent(tensor: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.graphs.result_strides import is_dense
 from .nested import tensors_in
 
 # Answers follow from sizes, dtype, device: the guards on the inputs cover them, nothing is
@@ -282,6 +283,19 @@ def shares_elements(tensor: torch.Tensor) -> bool:
     return any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     )
+
+
+def draws_by_layout(name: str, args: Any) -> str:
+    """Why the call runs between graphs if it draws other numbers into a tensor with gaps than into
+    the dense one that a graph has for it; empty if it need not."""
+    if name != "normal_" or not args or not isinstance(args[0], torch.Tensor):
+        return ""
+    return "normal_ of a tensor with gaps" if has_gaps(args[0]) else ""
+
+
+def has_gaps(tensor: torch.Tensor) -> bool:
+    axes = [axis for axis in zip(tensor.stride(), tensor.shape, strict=True) if axis[0]]
+    return not is_dense([size for _, size in axes], [step for step, _ in axes])
 
 
 def draws(name: str) -> bool:

@@ -140,6 +140,16 @@ class StoppableMode(TorchFunctionMode):
         finally:
             del fault  # whose traceback holds this frame
 
+    def performed(self, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+        """What an operator of torch gives. The user's error goes first, whatever was done before it
+        was raised; one that the user's code catches is a graph break."""
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            with contextlib.suppress(GraphBreakError):
+                self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
+            raise
+
     def _ran_user_code(self, error: Exception) -> bool:
         """Whether the error, or what Python made it from (a StopIteration that left a generator),
         came through a frame of rewritten code, below the operator that sees it."""

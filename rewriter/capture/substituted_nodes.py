@@ -75,7 +75,7 @@ def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: An
     tensor, *how = args
     value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
     rec.before_change(tensor)
-    func(*args, **kwargs)
+    rec.performed(func, name, args, kwargs)
     view = rec.segment.call("call_method", name[:-1], (node, *how), kwargs, origin)
     made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=value, is_view=True)
     rec.reshaped[made] = rec.reshaped.get(value, value)

@@ -4,7 +4,6 @@ The call runs on the user's real tensors and is the eager call. Whatever is not 
 recording; the call goes on.
 """
 
-import contextlib
 import dataclasses
 import functools
 import operator
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ...lowering.graphs.result_strides import is_dense
 from ...lowering.graphs.transformed import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
@@ -155,10 +153,13 @@ class Recorder(ReadRecorder):
             current.install(None)
 
     def _needs_no_change(self, args: Any, kwargs: Any) -> bool:
-        """Whether `requires_grad_` asks for what the tensor has; guarded with its input."""
+        """Whether `requires_grad_` asks for what the tensor has; guarded with its input. A view
+        that was made without gradients says what its base says, until it is asked itself."""
         wanted = kwargs.get("requires_grad", args[1] if len(args) > 1 else True)
-        self.value(args[0])
-        return type(wanted) is bool and args[0].requires_grad == wanted
+        tensor: torch.Tensor = args[0]
+        self.value(tensor)
+        own = tensor._base is None or not (tensor.is_leaf and tensor._base.requires_grad)
+        return own and type(wanted) is bool and tensor.requires_grad == wanted
 
     def _becomes_leaf(self, name: str, args: Any) -> bool:
         """Whether this is `requires_grad_()` of what the segment at hand made without a history."""
@@ -206,7 +207,8 @@ class Recorder(ReadRecorder):
         nodes that stand for some arguments, by place or name."""
         if self.bucket_full:
             self.part()
-        apart = self._refused(name) or custom_operators.why_apart(func, args, kwargs)
+        apart = self._refused(name) or opsets.draws_by_layout(name, args)
+        apart = apart or custom_operators.why_apart(func, args, kwargs)
         shaped = bool(apart) or opsets.has_data_shape(name, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
@@ -236,13 +238,7 @@ class Recorder(ReadRecorder):
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
-        try:
-            result = func(*args, **kwargs)
-        except Exception as error:
-            # the user's error goes first; one that the user's code catches is a graph break
-            with contextlib.suppress(GraphBreakError):
-                self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
-            raise
+        result = self.performed(func, name, args, kwargs)
         try:
             self._record(name, call, (args, kwargs), result)
             if any(not torch.equal(*pair) for pair in statistics):
@@ -289,7 +285,8 @@ class Recorder(ReadRecorder):
         self.value(tensor)
         for other in self.tracker.sharing(tensor):
             value = self.value(other)
-            if value.home != self.segment.index and (other.storage_offset() or _has_gaps(other)):
+            part = other.storage_offset() or opsets.has_gaps(other)
+            if value.home != self.segment.index and part:
                 self.stop_here(catalogue.UNSUPPORTED, "as_strided of a part of a storage")
             if value.home == CALL_INPUT:
                 self.outcomes.append(
@@ -446,11 +443,6 @@ class Recorder(ReadRecorder):
 def _is_stretched(tensor: torch.Tensor) -> bool:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return any(size > 1 and step == 0 for size, step in steps)
-
-
-def _has_gaps(tensor: torch.Tensor) -> bool:
-    axes = [axis for axis in zip(tensor.stride(), tensor.shape, strict=True) if axis[0]]
-    return not is_dense([size for _, size in axes], [step for step, _ in axes])
 
 
 def _overrides(cls: type) -> bool:

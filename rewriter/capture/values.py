@@ -97,8 +97,19 @@ def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:
 
 def history_of(tensor: torch.Tensor) -> str:
     """The name of its gradient function, whatever attributes the user's code gave that."""
-    fn: Any = tensor.grad_fn
+    try:
+        fn: Any = tensor.grad_fn
+    except RuntimeError:  # a view, made without gradients, of what requires grad and was written
+        return _REFUSED
     return "" if fn is None else type(fn).name(fn)
+
+
+def has_history(tensor: torch.Tensor) -> bool:
+    """Whether a backward may come through the tensor."""
+    return history_of(tensor) not in ("", _REFUSED)
+
+
+_REFUSED = "none that may be used"
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -112,6 +112,29 @@ def test_an_input_written_in_between_is_an_error_as_in_eager():
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("made", ["leaf", "result"])
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_an_input_that_the_call_wrote(made, backend):
+    def program(x):
+        if made == "leaf":
+            with torch.no_grad():
+                x.mul_(1.5)
+        else:
+            x.mul_(1.5).sin_()
+        return (x * x * x).sum()
+
+    def second(each, seed):
+        torch.manual_seed(seed)
+        leaf = torch.randn(4, requires_grad=True)
+        x = leaf if made == "leaf" else leaf * leaf
+        (first,) = torch.autograd.grad(each(x), leaf, create_graph=True)
+        return first, torch.autograd.grad(first.sum(), leaf)[0]
+
+    compiled = dynfix.compile(program, backend=backend)
+    for seed in range(4):
+        torch.testing.assert_close(second(compiled, seed), second(program, seed))
+
+
 class Heads(nn.Module):
     """The second result needs no parameter of the first, the third one its value alone."""
 

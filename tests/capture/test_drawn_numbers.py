@@ -66,3 +66,41 @@ def test_a_rate_that_changes_is_seen():
     check(model, compiled)
     model.rate = 0.0
     check(model, compiled)
+
+
+def turned(kind):
+    """Tensors that do not lie in the order of their axes, or have gaps."""
+    return {
+        "transposed": lambda: torch.ones(5, 7).t(),
+        "channels last": lambda: torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "gaps": lambda: torch.ones(6, 16)[:, ::2],
+    }[kind]
+
+
+DRAWS = {
+    "bernoulli_": lambda x: x.bernoulli_(0.5),
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5, True, True),
+    "alpha_dropout": lambda x: torch.nn.functional.alpha_dropout(x, 0.5, True),
+    "normal_": lambda x: x.normal_(),
+    "uniform_": lambda x: x.uniform_(),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("kind", ["transposed", "channels last", "gaps"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_numbers_lie_where_eager_puts_them(name, kind, backend):
+    program, make = DRAWS[name], turned(kind)
+
+    def call(x):
+        return program(x) + 1
+
+    compiled = dynfix.compile(call, backend=backend)
+    for seed in range(3):
+        found = []
+        for each in (call, compiled):
+            torch.manual_seed(seed)
+            given = make()
+            found.append((each(given), given, torch.rand(2)))
+        for mine, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs)

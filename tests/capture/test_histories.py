@@ -406,3 +406,38 @@ def test_views_that_leave_a_call_are_written_with_gradients(view, gradients, bes
         return seen
 
     both(make, "native")
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_view_made_without_gradients_that_is_asked_for_one(backend):
+    def program(x):
+        x.requires_grad_()
+        return x * 2
+
+    compiled = dynfix.compile(program, backend=backend)
+    for each in (program, compiled, compiled, compiled):
+        leaf = tensor(1, 2, 3, grad=True)
+        with torch.no_grad():
+            view = leaf[1:]
+        each(view).sum().backward()
+        assert torch.equal(view.grad, torch.full((2,), 2.0)) and leaf.grad is None
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_part_of_a_leaf_is_written_without_gradients(backend):
+    """Autograd refuses the written view whatever it is asked."""
+
+    def program(x):
+        with torch.no_grad():
+            x[0].zero_()
+        return x.exp()
+
+    compiled = dynfix.compile(program, backend=backend, fullgraph=True)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(3, 2, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        for each, given in ((program, x), (compiled, y)):
+            each(given).sum().backward()
+        assert torch.equal(x, y)
+        torch.testing.assert_close(y.grad, x.grad)

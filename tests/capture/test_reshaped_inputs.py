@@ -1,6 +1,7 @@
 """Inputs that a call gives another shape in place: a view in the graph, and the input itself at
 the end of the call."""
 
+import dynfix
 import pytest
 import torch
 from helpers import Case, Fresh, X, Y, one_graph, same
@@ -128,3 +129,21 @@ def test_what_else_there_is(argument):
         return whole * 2, row
 
     same(lambda: f, *[(argument,)] * 4)
+
+
+@pytest.mark.parametrize("name", ["t_", "unsqueeze_"])
+def test_an_error_behind_the_change(name):
+    """torch refuses tensors of inference mode when it has given them the other shape."""
+
+    def f(x):
+        getattr(x, name)(*[0] * (name == "unsqueeze_"))
+        return x * 2
+
+    compiled = dynfix.compile(f)
+    for _ in range(3):
+        with torch.inference_mode():
+            given, other = torch.ones(2, 3), torch.ones(2, 3)
+        for each, x in ((f, given), (compiled, other)):
+            with pytest.raises(RuntimeError, match="inference tensor"):
+                each(x)
+        assert other.shape == given.shape
