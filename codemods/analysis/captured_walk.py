@@ -98,6 +98,8 @@ class Walk:
     def _block(self, body: list[ast.stmt]) -> None:
         """The statements up to one that leaves whenever the code is compiled."""
         for statement, after in zip(body, [*body, None][1:], strict=True):
+            if statement in self.context.eager_only:
+                continue
             self._visit(statement)
             if (
                 isinstance(statement, ast.If)

@@ -37,6 +37,7 @@ _HOOKS = _words("""
     register_module_forward_pre_hook
     """)
 _TEXTS = _words("__repr__ __str__ __format__ extra_repr _get_name")
+_LOOKUPS = _words("__getattr__ __getattribute__ __getitem__ __missing__")
 _CHANGES = _words("append add pop extend insert remove clear update setdefault popitem appendleft")
 COMPILE = _words("torch.compile torch._dynamo.optimize torch.compiler.compile dynfix.compile")
 DISABLE = _words("""
@@ -141,14 +142,27 @@ class FileProgram:
 
     @cached_property
     def acting(self) -> set[str]:
-        """The properties, and the methods that make text, that do more than read."""
-        texts = [f for f in self.functions if f.cls is not None and f.name in _TEXTS]
+        """The properties, and the methods that make text or look something up, that do more than
+        read."""
+        named = _TEXTS | _LOOKUPS
+        texts = [f for f in self.functions if f.cls is not None and f.name in named]
         read = [f for f in self.functions if f.cls is not None and _is_property(f.node)]
         return {f.name for f in [*texts, *read] if any(_acts(n) for n in self.nodes(f.node))}
 
     @cached_property
     def acting_texts(self) -> bool:
         return bool(self.acting & _TEXTS)
+
+    @cached_property
+    def acting_lookups(self) -> set[str]:
+        """The methods of the file for which `a.b` or `a[b]` does more than read."""
+        return self.acting & _LOOKUPS
+
+    @cached_property
+    def filling(self) -> set[str]:
+        """The names of what makes an entry of each key that it is asked for."""
+        made = (names for names, _, called in self.bindings if called == "defaultdict")
+        return set().union(*made)
 
     @cached_property
     def compiles(self) -> bool:

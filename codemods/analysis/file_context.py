@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.spans import Refusal
+from ...rewriter.edits.spans import Refusal, Safety
 from ...rewriter.patterns.file_view import FUNCTIONS, FileView
 from ...rewriter.patterns.import_names import Names, by_type
 from ...rewriter.patterns.kinds import ANY
@@ -31,6 +32,10 @@ _TRACERS = (
     "torch.func.vmap",
     "functorch.vmap",
 )
+_READS_SOURCE = frozenset(
+    "getsource getsourcelines findsource f_lineno co_firstlineno tb_lineno".split()
+)
+_READS_NAMES = frozenset("globals locals vars dir".split())
 
 if TYPE_CHECKING:
     from ...rewriter.edits.source_file import SourceFile
@@ -53,6 +58,7 @@ class FileContext(FileView):
         self.inference = Inference(self.program, self.names, self.facts)
         self._known: Inference | None = None
         self.alive: list[ast.AST] = []  # what the last walk found to run when compiled
+        self.eager_only: set[ast.stmt] = set()  # what fixes that were found leave to eager code
         self._whole = None
         self._callers: dict[Any, list[tuple[Any, Any]]] = {}
 
@@ -73,17 +79,48 @@ class FileContext(FileView):
         function = self.function(node) if self.facts else None
         return function is not None and self.facts.of(function.qualified, node) is not None
 
+    def fix(
+        self,
+        title: str,
+        *edits: Any,
+        safety: Safety = Safety.SAFE,
+        why: str = "",
+        imports: tuple[str, ...] = (),
+        silent: int = 0,
+    ) -> Fix | Refusal:
+        """As for any file; not safe where the file looks at its own text, or at its own names."""
+        built = super().fix(title, *edits, safety=safety, why=why, imports=imports, silent=silent)
+        told = self._own_text or (imports and self._own_names)
+        if not told or safety is not Safety.SAFE or isinstance(built, Refusal):
+            return built
+        return replace(built, safety=Safety.UNSAFE, why=f"`{told}` would find something else")
+
+    @cached_property
+    def _own_text(self) -> str:
+        """By what the file looks at its source or its lines, or ""."""
+        named = (*self.index.get(ast.Attribute, ()), *self.index.get(ast.Name, ()))
+        names = (getattr(n, "attr", "") or getattr(n, "id", "") for n in named)
+        return next((n for n in names if n in _READS_SOURCE), "")
+
+    @cached_property
+    def _own_names(self) -> str:
+        """By what the file looks at the names of the module, or ""."""
+        calls = (c for c in self.index.get(ast.Call, ()) if not c.args and not c.keywords)
+        names = (getattr(c.func, "id", "") for c in calls)
+        return next((n for n in names if n in _READS_NAMES), "")
+
     @property
     def supposes(self) -> bool:
         """Whether inputs are supposed to be tensors: of fixes, those alone are proved that ask."""
         return self._known is not None
 
-    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
-        """Whether what is said of a name, perhaps one that stands nowhere but was bound before
-        `at`, holds if inputs are tensors alone."""
+    def supposed(self, node: ast.AST, at: ast.AST) -> bool:
+        """Whether what is said of an expression holds if inputs are tensors alone; a name may stand
+        nowhere, and be bound before `at`."""
         if self._known is None:
             return False
-        before = self._known.at_branch.get(at, {}).get(node.id, ANY)
+        name = getattr(node, "id", "")
+        before = self._known.at_branch.get(at, {}).get(name, ANY)
         return not self._known.kinds.get(node, before).is_tensor
 
     # What only one who ran the code can say

@@ -27,8 +27,8 @@ from ...rewriter.patterns.kinds import (
     Kind,
 )
 from .grad_modes import switches
-from .infer_expressions import OF_INPUT
 from .infer_operators import Operators
+from .supposed import OF_INPUT
 
 _BUILTINS = {
     "len": SIZE,

@@ -34,6 +34,7 @@ from ...rewriter.patterns.kinds import (
 )
 from ...rewriter.patterns.name_scopes import Rebindings, rebindings
 from .block_ends import Flow
+from .supposed import OF_INPUT, comes_of_input, of_input, picks_axes
 
 if TYPE_CHECKING:
     from ...rewriter.patterns.import_names import Names
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 
 GRAD_MODE = "<grad mode>"
-OF_INPUT = "an item of an input"
 _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset(), {})
 
 
@@ -262,6 +262,8 @@ class Expressions:
             return SIMPLE[NDARRAY]
         if (left.param and right.is_number) or (right.param and left.is_number):
             return left if left.param else right  # a tensor, if what it came from is one
+        if comes_of_input(left, right):
+            return Kind(UNKNOWN, cls=OF_INPUT)
         same = left.what == right.what and left.what in (STR, LIST, TUPLE, TENSORS)
         return replace(left, const=NO_CONST) if same else (SIMPLE[STR] if left.what == STR else ANY)
 
@@ -309,11 +311,9 @@ class Expressions:
         identity = any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops)
         if any(k.is_tensor for k in kinds) and not identity and len(kinds) == 2:
             return self._compared(*kinds)
-        return Kind(
-            BOOL,
-            host=any(k.host for k in kinds),
-            cls=SIZE if any(k.what == SIZE for k in kinds) else None,
-        )
+        given = OF_INPUT if comes_of_input(*kinds) and not identity else None
+        sized = any(k.what == SIZE for k in kinds)
+        return Kind(BOOL, host=any(k.host for k in kinds), cls=SIZE if sized else given)
 
     def _compared(self, left: Kind, right: Kind) -> Kind:
         if not all(k.is_tensor or k.is_number for k in (left, right)):
@@ -404,8 +404,8 @@ class Expressions:
             return Kind(SIZE, cls="shape" if isinstance(node.slice, ast.Slice) else None)
         if base.what in (TENSORS, MODULES, LIST, TUPLE):
             return base if isinstance(node.slice, ast.Slice) else self.element(base)
-        if base.param and isinstance(key.const, str):
-            return Kind(UNKNOWN, cls=OF_INPUT)  # `batch["mask"]`
+        if of_input(base) and (isinstance(key.const, str) or picks_axes(node.slice)):
+            return Kind(UNKNOWN, cls=OF_INPUT)  # `batch["mask"]`, `boxes[:, 2]`
         return SIMPLE[NDARRAY] if base.what == NDARRAY else ANY
 
     def _tensor_item(self, base: Kind, index: ast.expr, key: Kind) -> Kind:

@@ -86,9 +86,9 @@ class Oracle(Protocol):
         """Whether an expression surely gives a tensor that nothing else holds."""
         ...
 
-    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
-        """Whether what is said of a name, which may have been bound before `at`, holds if inputs
-        are tensors alone."""
+    def supposed(self, node: ast.AST, at: ast.AST) -> bool:
+        """Whether what is said of an expression, of a name that may have been bound before `at`,
+        holds if inputs are tensors alone."""
         ...
 
     def whole_parents(self) -> dict[ast.AST, ast.AST]:

@@ -28,6 +28,7 @@ _DOUBTS = {
     LOOK: "`{text}` looks at which tensor `{name}` is, and it would be another",
     UNKNOWN: "`{text}` may write into `{name}` or keep it, which would be another tensor",
 }
+_ORDERED = frozenset("stride is_contiguous as_strided".split())
 _SHOWN = "`{text}` shows a tensor, whose text would name another grad_fn"
 
 
@@ -77,8 +78,7 @@ class Proofs:
             if not side.kind.strided:
                 return f"`{self._text(node)}` may be sparse, which torch.where refuses"
         one, other = (s.kind for s in sides)
-        lines = any(k.rank is not None and k.rank < 2 for k in (one, other))
-        same = lines or one.order == other.order
+        same = _one_order(one, other)
         return "" if same else "the sides may lie in memory in another order"
 
     def _history(self, sides, nodes):
@@ -127,12 +127,24 @@ class Proofs:
         """Why the values or gradients of compiled code may be others: something writes into the
         tensor that eager keeps, or looks at its memory. (What a print shows is eager's.)"""
         found = self._uses(sides, nodes, targets)
-        if not any(s.bare for s in sides):
-            return self._written(sides, found)
+        ordered = self._ordered(sides, targets)
+        if ordered or not any(s.bare for s in sides):
+            return ordered or self._written(sides, found)
         later = [e for e in found if e.what in (WRITE, UNKNOWN) and self._after(e)]
         looks = [e for e in found if e.what == LOOK]
         why = self._first(looks) or self._first(later) or self._spoilt(found, self._given(targets))
         return why or self._outside(found, (WRITE, LOOK), ())
+
+    def _ordered(self, sides, targets):
+        """Something asks in which order the axes lie, which is another one on each side."""
+        if all(_one_order(sides[0].kind, s.kind) for s in sides[1:]):
+            return ""
+        names = self.uses.together(targets)
+        for node in self.uses.inside:
+            asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if asks and node.func.attr in _ORDERED and self.uses.carried(node.func.value) & names:
+                return f"`{self._text(node)}` needs the order in memory, which differs by side"
+        return ""
 
     def _given(self, targets):
         """What a function that is not known gave, as Events: it may have kept that."""
@@ -228,6 +240,12 @@ class Proofs:
 
     def _text(self, node):
         return " ".join(self.context.segment(node).split())
+
+
+def _one_order(one, other):
+    """Whether the axes of two tensors lie in one order in memory."""
+    lines = any(k.rank is not None and k.rank < 2 for k in (one, other))
+    return lines or one.order == other.order
 
 
 def _names(node):

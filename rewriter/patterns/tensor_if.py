@@ -167,10 +167,6 @@ def is_elif(node, source):
     return source.text.startswith("elif", source.span(node)[0])
 
 
-def raises_only(body):
-    return len(body) == 1 and isinstance(body[0], ast.Raise)
-
-
 class _Rewrite:
     """One `if` statement on its way to an expression."""
 

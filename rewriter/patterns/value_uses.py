@@ -30,6 +30,7 @@ _LOOKS = frozenset(
     retain_grad register_hook requires_grad_ data_ptr storage untyped_storage storage_offset
     is_set_to numpy __array__ register_post_accumulate_grad_hook backward pin_memory is_pinned
     share_memory_ is_shared __cuda_array_interface__ __dlpack__ apply_ map_ as_subclass
+    is_inference is_conj is_neg _is_view
     """.split()
 )
 _READS = frozenset("len float int bool isinstance issubclass type range complex callable".split())

@@ -24,7 +24,7 @@ def losses(node: ast.If | ast.Assert | ast.Expr, context: FileContext) -> list[s
     elif isinstance(node, ast.Expr):
         parts = _texts(node.value)
     else:
-        parts = _parts(node.body[0])
+        parts = _parts(node.body[-1])
     acts = not all(quiet(p, context) for p in parts if p is not None)
     handled = _handled(node, context)
     return [why for why, lost in ((_HANDLED, handled), (_ACTS, acts)) if lost]

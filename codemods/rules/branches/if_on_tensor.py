@@ -10,9 +10,9 @@ from ....rewriter.edits.spans import Fix, Refusal, Safety
 from ....rewriter.patterns.compiled import when_compiled
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.if_conversion import Predicated
-from ....rewriter.patterns.tensor_if import chosen, is_elif, raises_only
+from ....rewriter.patterns.tensor_if import chosen, is_elif
 from ..base import Rule
-from ..effects.guarded import mute_only
+from ..effects.guarded import mute_only, raised
 from .early_exit import left_early
 from .kept_state import kept_in_eager
 
@@ -68,7 +68,7 @@ class Model(nn.Module):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         undecided = condition(node.test, context) is None
-        if undecided or raises_only(node.body) or mute_only(node.body, context):
+        if undecided or raised(node.body, context) or mute_only(node.body, context):
             return
         built = chosen(node, context)
         if not isinstance(built, Fix) or built.safety is not Safety.SAFE or context.supposes:

@@ -11,7 +11,7 @@ from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
 from ....rewriter.patterns.compiled.compiled_checks import checking, raising
 from ....rewriter.patterns.condition import Condition, condition, host_read
 from ..base import Rule
-from ..effects.guarded import guard, run_of
+from ..effects.guarded import count_calls, guard, raised, run_of
 from .chains_and_asserts import quoted
 from .handled import losses
 
@@ -71,7 +71,7 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        if len(node.body) != 1 or not isinstance(node.body[0], ast.Raise):
+        if raised(node.body, context) is None:
             return
         test = condition(node.test, context)
         if test is None:
@@ -80,13 +80,16 @@ def step(x: torch.Tensor):
         yield context.finding(self, node.test, fix=built)
 
     def _fix(self, node: ast.If, test: Condition, context: FileContext) -> Fix | Refusal:
-        found, text = context.torch(node), self._text(node.body[0])
+        found, text = context.torch(node), self._text(node.body[-1])
         shown = context.segment(text) if text is not None else quoted(context.segment(node.test))
         compiled = raising(node, shown, context, losses(node, context))
         if isinstance(compiled, Fix):
-            return compiled
+            context.eager_only.update(node.body if compiled.safety is Safety.SAFE else ())
+            return replace(compiled, silent=sum(count_calls(s, context) for s in node.body))
         if found is None:
             return hidden()
+        if len(node.body) > 1:
+            return compiled
         if node.orelse or context.source.indent_of(node) is None or not isinstance(test, Condition):
             return Refusal("the statement has an else, or is an `elif`")
         if text is None:

@@ -19,9 +19,11 @@ from ....rewriter.patterns.call_effects import (
 )
 from ....rewriter.patterns.condition import condition
 from ....rewriter.patterns.kinds import LOGGER, MODULE, MODULES
+from ....rewriter.patterns.name_scopes import rebindings
 from ....rewriter.patterns.telling_calls import is_log, is_print
 from ....rewriter.patterns.torch_facts import FUNCTION, REDUCTIONS
 from ....rewriter.patterns.tree_walk import only_value
+from ...analysis.definitions import last_name
 
 if TYPE_CHECKING:
     from ....rewriter.edits.spans import Fix, Refusal
@@ -103,6 +105,23 @@ def mute_only(body: list[ast.stmt], context: FileContext) -> bool:
     )
 
 
+def raised(body: list[ast.stmt], context: FileContext) -> ast.Raise | None:
+    """The `raise` that a block comes to, where all before it only tells something, or makes the
+    text; None where there is more to it."""
+    *before, last = body
+    ends = isinstance(last, ast.Raise) and all(_leads_up(s, context) for s in before)
+    return last if ends else None
+
+
+def _leads_up(statement: ast.stmt, context: FileContext) -> bool:
+    if not isinstance(statement, ast.Assign):
+        return mute(statement, context)
+    names = {t.id for t in statement.targets if isinstance(t, ast.Name)}
+    shared = rebindings(context.function(statement).node).shared
+    own = len(names) == len(statement.targets) and not names & shared
+    return own and quiet(statement.value, context)
+
+
 def quiet(node: ast.AST, context: FileContext) -> bool:
     """Whether leaving out what `node` evaluates changes nothing else: no stores, no calls but known
     ones."""
@@ -111,6 +130,8 @@ def quiet(node: ast.AST, context: FileContext) -> bool:
         if isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
             return False
         if isinstance(part, ast.Attribute) and part.attr in program.acting:
+            return False
+        if _may_look_up(part, context):
             return False
         if program.acting_texts and _may_be_shown(part, context):
             return False
@@ -128,6 +149,20 @@ def _iterator(name: ast.Name, context: FileContext) -> bool:
         made = context.resolve(value.func) or ""
         return made in _ITERATORS or made.startswith("itertools.")
     return isinstance(value, ast.GeneratorExp)
+
+
+def _may_look_up(node: ast.AST, context: FileContext) -> bool:
+    """Whether a lookup may run a method of the file that does more than read, or make an entry."""
+    if not isinstance(node, (ast.Attribute, ast.Subscript)):
+        return False
+    if isinstance(node, ast.Subscript) and last_name(node.value) in context.program.filling:
+        return True
+    of_name, parent = isinstance(node, ast.Attribute), context.parent(node)
+    if isinstance(parent, ast.Call) and parent.func is node:
+        return False  # what is called has a list of its own
+    names = {"__getattr__", "__getattribute__"} if of_name else {"__getitem__", "__missing__"}
+    known = context.kind(node.value).what not in ("unknown", "dict") or context.resolve(node)
+    return bool(names & context.program.acting_lookups) and not known
 
 
 def _may_be_shown(node: ast.AST, context: FileContext) -> bool:

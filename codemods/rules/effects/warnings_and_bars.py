@@ -65,12 +65,13 @@ def step(x: torch.Tensor):
         name = context.resolve(call.func) if isinstance(call, ast.Call) else None
         if name not in ("warnings.warn", *_FILTERS):
             return
+        kept = ""
         if not all(quiet(a, context) for a in [*call.args, *(k.value for k in call.keywords)]):
-            yield context.finding(
-                self,
-                node,
-                kept="its arguments do more than read: muting them could change the result",
-            )
+            kept = "its arguments do more than read: muting them could change the result"
+        elif _recorded(node, context):
+            kept = "the warnings are recorded here"
+        if kept:
+            yield context.finding(self, node, kept=kept)
             return
         built = guard([node], context, silent=int(name == "warnings.warn"))
         if isinstance(built, Fix) and name in _FILTERS and not _tells(call):
@@ -85,6 +86,18 @@ def step(x: torch.Tensor):
             else "a filter of warnings is set in compiled code"
         )
         yield context.finding(self, node, message, fix=built)
+
+
+def _recorded(node: ast.AST, context: FileContext) -> bool:
+    """Whether a `with` around a statement keeps the warnings."""
+    while node is not None:
+        items = node.items if isinstance(node, ast.With) else []
+        kept = (i.context_expr for i in items if i.optional_vars is not None)
+        calls = (c.func for c in kept if isinstance(c, ast.Call))
+        if any(context.resolve(f) == "warnings.catch_warnings" for f in calls):
+            return True
+        node = context.parent(node)
+    return False
 
 
 def _tells(call: ast.Call) -> bool:

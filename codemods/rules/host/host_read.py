@@ -191,28 +191,33 @@ def kept_as_tensor(node: ast.Call, context: FileContext) -> str:
 
 def _kept_call(call: ast.Call, argument: ast.expr) -> str:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if name == "append":
-        return ""
-    return f"`{name}(...)` takes it as a Python number"
+    holds = name in ("append", "dict", "update") or name[:1].isupper()
+    return "" if holds else f"`{name}(...)` takes it as a Python number"
 
 
-def _kept_names(statement: Any, context: FileContext) -> str:
-    """A local name that holds the number must not be used as a size, an index or a condition."""
+def _kept_names(statement: Any, context: FileContext, seen: frozenset[Any] = frozenset()) -> str:
+    """A local name that holds the number, or what is computed of it, must not be used as a size, an
+    index or a condition."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    names = {t.id for t in targets if isinstance(t, ast.Name)}
+    parts = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+    names = {n.id for n in parts if isinstance(n.ctx, ast.Store)}
     function = context.function(statement)
     for node in ast.walk(function.node):
         if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
-            reason = _kept_use(node, context)
+            reason = _kept_use(node, context, seen | {statement})
             if reason:
                 return reason
     return ""
 
 
-def _kept_use(node: ast.Name, context: FileContext) -> str:
+def _kept_use(node: ast.Name, context: FileContext, seen: frozenset[Any]) -> str:
     child, parent = node, context.parent(node)
-    while isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Dict)):
+    held = (ast.Tuple, ast.List, ast.Dict, ast.keyword)
+    while isinstance(parent, (ast.BinOp, ast.UnaryOp, *held)):
         child, parent = parent, context.parent(parent)
+    if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+        again = parent not in seen and context.kind(child).is_number
+        return _kept_names(parent, context, seen) if again else ""
     if isinstance(parent, ast.Subscript) and parent.slice is child:
         return f"`{node.id}` is used as an index"
     if isinstance(parent, (ast.Compare, ast.If, ast.While, ast.BoolOp)):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.spans import Safety
+from ....rewriter.patterns.name_scopes import rebindings
 from ...analysis.definitions import COMPILE
 from ...analysis.findings import NOTE
 from ..base import Rule
@@ -195,11 +196,24 @@ def fresh():
         successor = self.successors.get(name)
         if successor is None or context.names.torch() is None or context.segment(node) != name:
             return
+        if _hides_torch(node, context):
+            return
         if isinstance(_statement(node, context), ast.Expr):
             return  # a call at import, which compiles nothing
         edit = context.replacement(node, successor)
         fix = context.fix(f"use {successor}", edit)
         yield context.finding(self, node, f"`{name}` is now `{successor}`", fix=fix, level=NOTE)
+
+
+def _hides_torch(node: Any, context: FileContext) -> bool:
+    """Whether a function around a node binds the name."""
+    parents = context.whole_parents()
+    while node in parents:
+        node = parents[node]
+        scoped = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if scoped and "torch" in rebindings(node).shared.union(rebindings(node).places):
+            return True
+    return False
 
 
 def _statement(node: Any, context: FileContext) -> ast.AST | None:

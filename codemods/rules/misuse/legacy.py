@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.edits.import_places import after_imports
 from ....rewriter.edits.spans import Safety, hidden
+from ....rewriter.patterns.compiled.compiled_facts import is_a_tensor
+from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        if context.resolve(node.func) not in VARIABLE:
+        if context.resolve(node.func) not in VARIABLE or has_compiled_form(node, context):
             return
         plain = len(node.args) == 1 and all(_says_no_gradient(k) for k in node.keywords)
         if not plain or isinstance(node.args[0], ast.Starred):
@@ -70,8 +72,10 @@ def step(x: torch.Tensor):
         elif found is None:
             fix = hidden()
         else:
-            text = f"{plain} if {found[0]}.compiler.is_compiling() else {context.segment(node)}"
-            edit = context.replacement(node, text)
+            asks = f"{found[0]}.compiler.is_compiling()"
+            if isinstance(inner, ast.Name):
+                asks += f" and {is_a_tensor(found[0], inner.id)}"
+            edit = context.replacement(node, f"{plain} if {asks} else {context.segment(node)}")
             fix = context.fix("use .detach() when compiled", edit, imports=found[1])
         yield context.finding(self, node, fix=fix)
 

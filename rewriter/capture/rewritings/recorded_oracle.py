@@ -250,7 +250,7 @@ class RecordedOracle(FileView):
             return getattr(node.func, "attr", "") in MAKES and not node.keywords
         return isinstance(node, ast.BinOp | ast.Compare)
 
-    def supposed(self, node: ast.Name, at: ast.AST) -> bool:
+    def supposed(self, node: ast.AST, at: ast.AST) -> bool:
         """Nothing is supposed of values that stand there."""
         return False
 

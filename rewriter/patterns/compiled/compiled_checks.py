@@ -85,10 +85,9 @@ class _Check(_Assert):
             found = self.test(tested)
             text = found if isinstance(found, str) else self._holds(found)
         elif self.every and kind.dtype == self.tokens.bool:
-            self._ask_tensors(tested)
+            found = self.ask_tensors(tested) or None
             text = self.context.segment(tested)
             text = text if kind.rank == 0 else f"{self.context.atom(tested)}.all()"
-            found = None
         else:
             found = "its condition is not known to be a bool"
         if isinstance(found, str):

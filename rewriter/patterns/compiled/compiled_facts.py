@@ -35,6 +35,12 @@ def _any_of(names):
     return asked[0] if len(asked) == 1 else f"({' or '.join(asked)})"
 
 
+def is_a_tensor(torch, name):
+    """What asks whether a name stands for a tensor: `torch.is_tensor` says so of NumPy arrays, too,
+    while Dynamo traces."""
+    return f"isinstance({name}, {torch}.Tensor)"
+
+
 def grouped(node, text):
     simple = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
     return text if isinstance(node, simple) else f"({text})"
@@ -71,6 +77,8 @@ def _is_fact(node):
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
         return any(_tail(s) in ("dtype", "shape", "numel", "dim", "device") for s in sides)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+        return _tail(node.args[-1]) == "Tensor"
     return _tail(node) in ("is_floating_point", "requires_grad", "is_tensor", "is_grad_enabled")
 
 

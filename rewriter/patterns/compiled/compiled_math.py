@@ -14,6 +14,7 @@ from dataclasses import replace
 from ...edits.spans import Fix, Refusal, Safety
 from ..kinds import NO_CONST, SIZE, literal
 from ..name_scopes import rebindings
+from .compiled_facts import is_a_tensor
 
 _KEEPS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _MAKES = (
@@ -74,7 +75,7 @@ class _Number:
                 continue
             if not self._is_known_here(name):
                 return f"`{name.id}` may be no tensor"
-            self.asked[f"{self.torch[0]}.is_tensor({name.id})"] = True
+            self.asked[is_a_tensor(self.torch[0], name.id)] = True
         return ""
 
     def _is_known_here(self, name):

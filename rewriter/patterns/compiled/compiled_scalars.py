@@ -17,6 +17,7 @@ from ..condition import DECIDES, Condition, host_read, short
 from ..kinds import literal
 from ..name_scopes import rebindings
 from ..torch_facts import SAME_FLOAT
+from .compiled_facts import is_a_tensor
 from .when_compiled import Compiled, CompiledExpression
 
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
@@ -106,7 +107,7 @@ class Arithmetic:
         if not kind.least_rank():
             self.compiled.asked.add(f"{other.id}.dim() > 0")
         if named and context.supposed(other, self.compiled.node):
-            self.compiled.asked.add(f"{self.compiled.torch[0]}.is_tensor({other.id})")
+            self.compiled.asked.add(is_a_tensor(self.compiled.torch[0], other.id))
         return "" if self.single else self._same_device(other, kind, named)
 
     def _same_device(self, other, kind, named):
@@ -217,6 +218,8 @@ class _Reads(Compiled):
             category = self.tokens.category(self.context.kind(read).dtype)
             if name not in ("item", "float") or self.context.kind(read).rank != 0:
                 return None
+            if self.ask_tensors(read):
+                return None
             if category != "float" and not self._asks_float(read):
                 return None
             if not self.proofs.uses.new(read):
@@ -272,8 +275,9 @@ class _Reads(Compiled):
         why = next(filter(None, map(arithmetic.wrong, replaced)), "")
         if why:
             return why
-        for node in replaced:
-            self._ask_tensors(node)
+        unknown = next(filter(None, map(self.ask_tensors, replaced)), "")
+        if unknown:
+            return unknown
         text = self.source.substituted(self.statement, replaced)
         return [" ".join(text.split())], isinstance(self.statement, ast.Return)
 

@@ -28,7 +28,7 @@ from ..proofs import Proofs
 from ..tensor_if import is_elif, value_pairs
 from ..two_sides import Chooser
 from ..where_safety import Plain
-from .compiled_facts import Asked, grouped, negated
+from .compiled_facts import Asked, grouped, is_a_tensor, negated
 from .gradient_roots import Roots
 from .side_shapes import SideShapes
 
@@ -36,6 +36,10 @@ _LONGEST = 88
 _ZEROS = "tensors that the side not taken feeds alone get zero gradients where they had none"
 _RAISES = "a side that would raise where it is not taken does not compile"
 _HANDLED = "what an operator raises goes past the handlers around"
+_REPEATED = (  # what is evaluated once more without being felt
+    *(ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.BinOp),
+    *(ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context),
+)
 _CALLS = (
     "a call in a side raises where it writes into a buffer (BatchNorm in training), and both sides"
     " must agree in shape and dtype"
@@ -186,16 +190,28 @@ class Compiled:
             kind = self.context.kind(value)
             if not kind.is_tensor:
                 return f"`{self.text(value)}` is not known to be a tensor"
-            self._ask_tensors(value)
+            unknown = self.ask_tensors(value)
+            if unknown:
+                return unknown
         return ""
 
-    def _ask_tensors(self, node):
-        """Names that are tensors if inputs are: that is asked."""
-        for name in _names(node):
-            kind = self.context.kind(name)
-            known = self.context.supposed(name, self.node) or kind.optional
-            if kind.is_tensor and known:
-                self.asked.add(f"{self.torch[0]}.is_tensor({name.id})")
+    def ask_tensors(self, node):
+        """Asks of names, and of what methods are called on, that they are tensors where they are if
+        inputs are; why that cannot be asked, or ""."""
+        for part in ast.walk(node):
+            kind, name = self.context.kind(part), isinstance(part, ast.Name)
+            given = name and kind.optional
+            if not kind.is_tensor or not (given or self.context.supposed(part, self.node)):
+                continue
+            method = isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)
+            asked = part if name else part.func.value if method else None
+            if asked is None or (not name and self.context.kind(asked).is_tensor):
+                continue
+            text = self.text(asked)
+            if not name and not all(isinstance(n, _REPEATED) for n in ast.walk(asked)):
+                return f"`{text}` may be no tensor"
+            self.asked.add(is_a_tensor(self.torch[0], text))
+        return ""
 
     # The tests
 
@@ -230,7 +246,9 @@ class Compiled:
 
     def _certain(self, found, test):
         """A Condition of which nothing is in doubt any more, or why it is."""
-        self._ask_tensors(test)
+        unknown = self.ask_tensors(test)
+        if unknown:
+            return unknown
         if found.doubt and (not found.settled or draws(test)):  # asking would draw once more
             if not self.loose:
                 return found.doubt
