@@ -27,10 +27,10 @@ _OTHER_TENSORS = frozenset(
     "copy_ requires_grad_ detach_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_"
     " resize_ resize_as_ set_ rename_ apply_ map_ map2_ share_memory_".split()
 )
-_OPERATORS = frozenset(
-    getattr(operator, f"i{name}")
-    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
-) | {operator.setitem}
+_OPERATOR_NAMES = frozenset(
+    "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
+)
+_OPERATORS = frozenset(getattr(operator, name) for name in _OPERATOR_NAMES) | {operator.setitem}
 
 
 def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
@@ -60,6 +60,8 @@ def _name(node: Node) -> str:
 def _is_write(node: Node) -> bool:
     if node.op == "call_method":
         name = str(node.target)
+        if name.startswith("__"):
+            return name == "__setitem__" or name.strip("_") in _OPERATOR_NAMES
         return name.endswith("_") and name not in _OTHER_TENSORS
     return node.op == "call_function" and node.target in _OPERATORS
 

@@ -223,3 +223,14 @@ def test_a_view_as_another_type_of_what_eager_lays_out_otherwise():
         x = torch.randint(5, (3, columns)).mT
         assert call(x).stride() == fn(x).stride()
         assert torch.equal(call(x), fn(x))
+
+
+def test_special_methods_write_nothing():
+    def fn(x, y):
+        return x == y, 2 - x, x << 2, x.ravel(), x.reshape(1, -1)
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x, y = torch.randint(9, (10,))[::2], torch.randint(9, (5,))
+        for found, expected in zip(call(x, y), fn(x, y), strict=True):
+            assert torch.equal(found, expected)
