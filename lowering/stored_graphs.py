@@ -16,6 +16,7 @@ from ..runtime.stored.named_functions import Unnamed
 from ..runtime.stored.plain_data import Unstorable
 from .autograd import missing_gradients
 from .autograd.plain_calls import Around, plain_call
+from .collection import uncollected
 from .graphs import graph_key
 
 BACKWARD = "backward"
@@ -45,6 +46,7 @@ class Kept:
         self._zero: Any = None
         self._around: dict[str, Any] | None = None
 
+    @uncollected()
     def load(self) -> Callable[..., Any] | None:
         """The function that `joint.compile_graph` would give, or None."""
         data = entries.read(self.key)

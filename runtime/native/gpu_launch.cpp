@@ -42,7 +42,7 @@ typedef int (*LaunchKernelEx)(const Config *, void *, void **, void **);
 const int kStartEarly = 6;  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 const uintptr_t kAlignment = 16;
-const Py_ssize_t kMost = 128;  // arguments of a group, and of a kernel
+const Py_ssize_t kMost = 1024;  // arguments of a group, and of a kernel
 
 struct Kernel {
   void *function;

@@ -1,7 +1,7 @@
 """Launches of Triton's kernels as plain data, and back: a kernel's source is said by its file in
 the cache, which is checked when it is read."""
 
-import json
+import marshal
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -49,21 +49,21 @@ class Launches:
     Raises Damaged, BuildError."""
 
     def __init__(self, data: Sequence[Any]) -> None:
-        groups: dict[str, list[Any]] = {}
+        groups: dict[bytes, list[Any]] = {}
         for one in data:
-            groups |= {json.dumps(group): group for group in _groups_in(one)}
-        self._made: dict[str, Launch] = {}
-        by_device: dict[str, list[str]] = {}
-        for text, group in groups.items():
-            by_device.setdefault(group[1], []).append(text)
-        for device, texts in by_device.items():
-            made = [_group(groups[text]) for text in texts]
+            groups |= {_name(group): group for group in _groups_in(one)}
+        self._made: dict[bytes, Launch] = {}
+        by_device: dict[str, list[bytes]] = {}
+        for name, group in groups.items():
+            by_device.setdefault(group[1], []).append(name)
+        for device, names in by_device.items():
+            made = [_group(groups[name]) for name in names]
             launches = load_groups(made, torch.device(device))
-            self._made.update(zip(texts, launches, strict=True))
+            self._made.update(zip(names, launches, strict=True))
 
     def launch(self, data: list[Any]) -> Launch:
         if data[0] == GROUP:
-            return self._made[json.dumps(data)]
+            return self._made[_name(data)]
         _, count, steps = data
         made = ((self.launch(run), tuple(map(_whole, places))) for run, places in steps)
         return InTurn(tuple(made), _whole(count))
@@ -71,6 +71,11 @@ class Launches:
 
 def is_launch(data: Any) -> bool:
     return isinstance(data, list) and data[:1] in ([GROUP], [TURN])
+
+
+def _name(group: list[Any]) -> bytes:
+    """The same for what is equal: later versions of the format tell which objects are the same."""
+    return marshal.dumps(group, 0)
 
 
 def _groups_in(data: list[Any]) -> list[list[Any]]:

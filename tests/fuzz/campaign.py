@@ -9,14 +9,15 @@ written as a script into FOLDER. A graph whose sizes change takes some four time
 
 import argparse
 import dataclasses
-import functools
-import multiprocessing
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import dynfix
@@ -31,6 +32,7 @@ from .shrink import script, shrunk
 
 LIMIT = 300  # seconds for a batch
 BLOCK = 64  # seeds of one kind in a row
+BEGUN = "begun:"
 
 
 @dataclasses.dataclass
@@ -172,6 +174,7 @@ def run(given, first, count):
     signal.signal(signal.SIGALRM, _expire)
     tally, before = Tally(), sum(os.times()[:4])
     for graphs, dynamic in batches(graphs_of(first, count, given.changing), given.together):
+        print(f"{BEGUN} {[graph.seed for graph in graphs]}", flush=True)
         signal.alarm(LIMIT)
         for graph, text in check(graphs, dynamic, tally):
             tally.failed += 1
@@ -184,6 +187,21 @@ def run(given, first, count):
     return tally
 
 
+def apart(given, first):
+    """The tally of a block, in a process of its own; one that dies says at which graphs."""
+    command = [sys.executable, "-m", "tests.fuzz.campaign", *sys.argv[1:], "--block", str(first)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    found = [line for line in lines if line.startswith("seed ")]
+    if done.returncode:
+        begun = [line for line in lines if line.startswith(BEGUN)]
+        found.append(f"seed {first}: ended with {done.returncode}, {(begun or [BEGUN])[-1]}")
+        found.append(done.stderr[-2000:])
+        return Tally(failed=1), found
+    values = json.loads(lines[-1])
+    return Tally(**{**values, "served": Counter(values["served"])}), found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graphs", type=int, default=20000)
@@ -193,15 +211,20 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", default="fuzz-found")
     parser.add_argument("--light", action="store_true", help="kernels built with -O1")
+    parser.add_argument("--block", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     Path(given.out).mkdir(exist_ok=True, parents=True)
-    end, start, tally = given.first + given.graphs, time.perf_counter(), Tally()
-    firsts = range(given.first, end, BLOCK * given.changing)
-    counts = [min(BLOCK * given.changing, end - first) for first in firsts]
-    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
-        for part in pool.map(functools.partial(run, given), firsts, counts):
+    end, size = given.first + given.graphs, BLOCK * given.changing
+    if given.block is not None:
+        print(json.dumps(vars(run(given, given.block, min(size, end - given.block)))))
+        return
+    start, tally = time.perf_counter(), Tally()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        blocks = [pool.submit(apart, given, first) for first in range(given.first, end, size)]
+        for block in as_completed(blocks):
+            part, found = block.result()
             tally += part
-            print(f"{time.perf_counter() - start:.0f} s: {tally}", flush=True)
+            print(*found, f"{time.perf_counter() - start:.0f} s: {tally}", sep="\n", flush=True)
 
 
 if __name__ == "__main__":
