@@ -32,7 +32,7 @@ def _max_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
         side_by_side = x.strides[-3] == 1
         kernel, stride, padding, dilation, _ = filled(args, (None, (), 0, 1, False))
         at = windows_of(x, 2, kernel, stride, padding, dilation)
-        few = side_by_side or prod(at.kernel) <= _WRITTEN_OUT or _pays_by_axis(at)
+        few = side_by_side or prod(at.kernel) <= _WRITTEN_OUT or at.pays_by_axis()
         if _needs_places(node) or not few:
             raise Unsupported("the library's loops are faster")
         if side_by_side and x.dtype == torch.float16:
@@ -111,7 +111,7 @@ def _largest(
     """The largest elements of the windows, and what is told of their positions there and of where
     the windows start."""
     values, places = (ctx.result(value) for value in node.meta["val"])
-    if ctx.ordered and _pays_by_axis(at) and not _needs_places(node):
+    if ctx.ordered and at.pays_by_axis() and not _needs_places(node):
         return _largest_by_axis(ctx, x, at, values), places
     lead, compute = len(x.shape) - len(at.kernel), compute_dtype(x.dtype)
     lowest = const(float("-inf"), compute)
@@ -152,15 +152,6 @@ def _largest(
         ctx.fill(values, lambda outer: cast(found(outer)[0], x.dtype)),
         ctx.fill(places, lambda outer: cast(found(outer)[1], places.dtype)),
     )
-
-
-def _pays_by_axis(at: Windows) -> bool:
-    """Whether the largest elements of windows are found much sooner among those of their
-    columns."""
-    if len(at.kernel) != 2:
-        return False
-    (rows, columns), (_, step) = at.kernel, at.stride
-    return 2 * (rows * step + columns) <= rows * columns
 
 
 def _largest_by_axis(ctx: Context, x: Ref, at: Windows, target: Ref) -> Ref:

@@ -41,6 +41,13 @@ class Windows:
         given = self.extent, self.kernel, self.stride, self.padding, self.dilation
         return Windows(*((numbers[axis],) for numbers in given))
 
+    def pays_by_axis(self) -> bool:
+        """Whether windows of two axes are made much sooner of their columns."""
+        if len(self.kernel) != 2:
+            return False
+        (rows, columns), (_, step) = self.kernel, self.stride
+        return 2 * (rows * step + columns) <= rows * columns
+
     def source(self, window: Coordinates, within: Coordinates) -> Coordinates:
         """The positions of element `within` of each window."""
         return tuple(
@@ -165,7 +172,22 @@ def _average(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -
         divisor = _divisor(at, target.shape[lead:], outer[lead:], include_pad, override, compute)
         return op("div", total, divisor)
 
-    return summed(ctx, target, at.kernel, part, mean)
+    if not ctx.ordered or not at.pays_by_axis():
+        return summed(ctx, target, at.kernel, part, mean)
+    columns = ctx.like(x, (*target.shape[:-1], x.shape[-1]), compute)
+    summed(ctx, columns, at.kernel[:1], along_axis(x, at, lead))
+    return summed(ctx, target, at.kernel[1:], along_axis(columns, at, lead + 1), mean)
+
+
+def along_axis(x: Ref, at: Windows, axis: int) -> Part:
+    """The elements of windows along one axis, in the type in which they are added up."""
+    own = at.along(axis - len(x.shape) + len(at.kernel))
+
+    def part(outer: Coordinates, inner: Coordinates) -> Value:
+        place = (*outer[:axis], *own.source(outer[axis : axis + 1], inner), *outer[axis + 1 :])
+        return cast(element_at(x, (), place)[0], compute_dtype(x.dtype))
+
+    return part
 
 
 def filled(given: Sequence[Any], defaults: Sequence[Any]) -> list[Any]:
@@ -202,6 +224,8 @@ def _average_backward(
     target, lead = ctx.result(ctx.value_of(node)), len(x.shape) - rank
     compute = compute_dtype(x.dtype)
     reach = tuple(-(-side // step) for side, step in zip(at.kernel, at.stride, strict=True))
+    if ctx.ordered and at.pays_by_axis() and min(reach) > 1:
+        return _average_backward_by_axis(ctx, grad, at, target, include_pad, override)
 
     def part(outer: Coordinates, inner: Coordinates) -> Value:
         ends = [sizes.add(i, sizes.const(p)) for i, p in zip(outer[lead:], at.padding, strict=True)]
@@ -227,3 +251,37 @@ def _average_backward(
         return op("div", total, divisor) if isinstance(divisor, Const) else total
 
     return summed(ctx, target, reach, part, whole)
+
+
+def _average_backward_by_axis(
+    ctx: Context, grad: Ref, at: Windows, target: Ref, include_pad: bool, override: Any
+) -> Ref:
+    """The same: what the windows give to each position of their rows, then to each of these."""
+    lead, compute = len(target.shape) - 2, compute_dtype(target.dtype)
+
+    def share(outer: Coordinates) -> Value:
+        divisor = _divisor(at, grad.shape[lead:], outer[lead:], include_pad, override, compute)
+        return op("div", cast(grad.load(outer), compute), divisor)
+
+    shares = ctx.fill(ctx.like(target, grad.shape, compute), share)
+    rows = ctx.like(target, (*grad.shape[:-1], target.shape[-1]), compute)
+    _given_along(ctx, shares, at, lead + 1, rows)
+    return _given_along(ctx, rows, at, lead, target)
+
+
+def _given_along(ctx: Context, shares: Ref, at: Windows, axis: int, target: Ref) -> Ref:
+    """What the windows along one axis give to each position."""
+    own = at.along(axis - len(target.shape) + len(at.kernel))
+    (side,), (step,), (pad,) = own.kernel, own.stride, own.padding
+
+    def part(outer: Coordinates, inner: Coordinates) -> Value:
+        end = sizes.add(outer[axis], sizes.const(pad))
+        window = sizes.add(sizes.floordiv(end, step), sizes.scale(inner[0], -1))
+        element, inside = element_at(shares, (), (*outer[:axis], window, *outer[axis + 1 :]))
+        far = sizes.add(end, sizes.scale(window, -step))
+        if not sizes.within(far, side):
+            test = op("lt", IndexValue(far), const(side, LONG))
+            inside = test if inside is None else op("and", inside, test)
+        return Load(element.buffer, element.index, inside)
+
+    return summed(ctx, target, (-(-side // step),), part)

@@ -36,9 +36,10 @@ from ..sizes import Axis, Index
 from ..stages.across import finishes_short_rows, prefers_tile
 from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
+from ..stages.divisions import without_divisions
 from ..stages.short_axes import runs_across, without_short_axes
-from .cpp_axes import without_divisions
-from .cpp_expr import Lines, has_masked_end, slow_divisions
+from .cpp_expr import Lines, slow_divisions
+from .cpp_masked import has_masked_end
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter

@@ -5,7 +5,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import torch
 
-from ...runtime.build import probe_flags
 from .. import sizes
 from ..ir import (
     Buffer,
@@ -25,29 +24,12 @@ from ..ir import (
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from .cpp_halves import converts, parts
+from .cpp_masked import in_whole_vectors
 from .cpp_ops import TYPES, conversion, literal, operation
 
 _CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
 _LOOP = re.compile(r"for \(int64_t (\w+) = ")
-_COUNTED = re.compile(r"for \(int64_t (\w+) = 0; \1 < (\d+); \+\+\1\) \{")
 _NOTED = re.compile(r"bad \|= (.*);")
-_TYPED = re.compile(r"const (\w+) (\w+) = .*;")
-_STORED = re.compile(r"(\w+)\[.*\] \+?= ([^;]*);")
-_ELEMENT = re.compile(r"(\w+)\[([^\]]*)\]")
-_READ = re.compile(r"(\s*const \w+ \w+) = (\w+\[[^\]]*\]);")
-_MASKED_READ = re.compile(r"(\s*const \w+ \w+) = \((\w+) \? (\w+\[[^\]]*\] : [^\[]*);")
-_INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
-_ROW = re.compile(r"r\d+(_one)?_row|row\d+|t\d+(_in)?_s")  # of `cpp_rows`, `cpp_halves`
-_CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
-_PLAIN_CALLS = frozenset(
-    "op_exp op_exp2 op_erf op_one_plus_erf op_one_plus_erf_short op_maximum<float>"
-    " op_minimum<float> round_bf16 round_bf16_short __builtin_fabsf __builtin_sqrtf __builtin_inff"
-    " __builtin_fmaf".split()
-)
-_STORABLE = ("float", "bf16", "fp16")
-_WHOLE_DIVISION = re.compile(r"%|/ \d+u|(int32|int64)_t \w+ = .*/|\] != 0\)")
-VECTOR = 16  # elements
-SHORTEST_MASKED, LONGEST_MASKED = 9, 111  # turns of a loop
 _MASKED = re.compile(r"\(([a-zA-Z]\w*) \? \w+\[")
 MOST_MASKS = 2  # of a loop that is printed for each outcome of them
 
@@ -90,7 +72,7 @@ class Lines:
         pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
         if not any("bad |=" in line for line in rest):  # 64 bits for each element, all the same
             pragma = pragma.replace(" reduction(|:bad)", "")
-        made = parts(pragma, first, rest, _in_whole_vectors) if any(map(converts, rest)) else None
+        made = parts(pragma, first, rest, in_whole_vectors) if any(map(converts, rest)) else None
         if made is None:
             made = _decided(pragma, first, [line[len(margin) :] for line in rest])
         opened = ["{", *(line.lstrip() for line in before)] if before else []
@@ -103,83 +85,17 @@ def _decided(pragma: str, head: str, body: list[str]) -> list[str]:
     no vectors of such a mask."""
     masks = dict.fromkeys(mask for line in body for mask in _MASKED.findall(line))
     if not masks:
-        return _in_whole_vectors(pragma, head, body)
+        return in_whole_vectors(pragma, head, body)
     own = {match[1] for line in body if (match := _CONSTANT.match(line.lstrip()))}
     fixed = [mask for mask in masks if mask not in {*own, "true", "false"}]
     if not fixed or len(fixed) > MOST_MASKS or " parallel " in pragma:
-        return _in_whole_vectors(pragma, head, body)
+        return in_whole_vectors(pragma, head, body)
     then, orelse = (
         _decided(pragma, head, [re.sub(rf"\b{fixed[0]}\b", word, line) for line in body])
         for word in ("true", "false")
     )
     inside = [*(f"  {line}" for line in then), "} else {", *(f"  {line}" for line in orelse)]
     return [f"if ({fixed[0]}) {{", *inside, "}"]
-
-
-def _in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
-    """The loop; one of few turns, which are no multiple of a vector's elements, with those that are
-    left under a mask, where the processor has such: GCC makes shorter and shorter loops of them."""
-    loop = _COUNTED.fullmatch(head)
-    turns = int(loop[2]) if loop is not None else 0
-    if (
-        loop is None
-        or not has_masked_end(turns)
-        or pragma != "#pragma omp simd"
-        or not _maskable(body, loop[1])
-    ):
-        return [pragma, head, *body, "}"]
-    axis = loop[1]
-    whole = f"for (int64_t {axis} = 0; {axis} < WHOLE_VECTORS({turns}); ++{axis})"
-    lines = [_within(line, axis, turns) for line in body]
-    if None in lines:
-        return [pragma, head, *body, "}"]
-    return [pragma, f"{whole} {{", *(line for line in lines if line is not None), "}"]
-
-
-def has_masked_end(turns: Size) -> bool:
-    """Whether a vector loop of so many turns ends with a vector under a mask, if it can."""
-    few = is_known(turns) and SHORTEST_MASKED <= turns <= LONGEST_MASKED
-    return few and turns % VECTOR != 0
-
-
-def _within(line: str, axis: str, turns: int) -> str | None:
-    """The statement in a loop over whole vectors, which touches elements of the loop's turns alone.
-    Arrays on the stack are long enough: what is read back at once is better not stored under a
-    mask. Other elements are read as zeros, not left out: a vector's other lanes would hold what was
-    in its register, and products of denormals take long."""
-    inside = f"{axis} < {turns}"
-    touched = {name for name, index in _ELEMENT.findall(line) if axis in _WORD.findall(index)}
-    if all(map(_ROW.fullmatch, touched)):
-        return line
-    if read := _READ.fullmatch(line):
-        return f"{read[1]} = {inside} ? {read[2]} : 0;"
-    if read := _MASKED_READ.fullmatch(line):
-        return f"{read[1]} = ({inside} & {read[2]} ? {read[3]};"
-    statement = line.lstrip()
-    stored, margin = _STORED.fullmatch(statement), line[: len(line) - len(statement)]
-    return None if stored is None or "[" in stored[2] else f"{margin}if ({inside}) {statement}"
-
-
-def _maskable(body: list[str], axis: str) -> bool:
-    """Whether vectors of the loop's statements exist under a mask: arithmetic on floats, and
-    choices of 16-bit ones, that lie side by side, without divisions of integers and functions that
-    have no vectors."""
-    kinds, vectors = dict[str, str](), _PLAIN_CALLS | probe_flags().vector_math
-    for line in map(str.lstrip, body):
-        value, store = _TYPED.fullmatch(line), _STORED.fullmatch(line)
-        if value is not None:
-            kinds[value[2]] = value[1]
-            if value[1] not in (*_STORABLE, "bool", "int32_t", "int64_t"):
-                return False
-        elif store is None or kinds.get(store[2], "float") not in _STORABLE:
-            return False
-        if not vectors.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
-            return False
-        terms = [term for index in _INDEX.findall(line) for term in index.split(" + ")]
-        words = set(_WORD.findall(" ".join(term for term in terms if term != axis)))
-        if axis in words or words & kinds.keys():
-            return False
-    return True
 
 
 def _runs(head: str) -> bool:

@@ -20,7 +20,7 @@ from ..ir import (
 from ..poly import Size, hint, is_known
 from ..sizes import Atom, Axis
 from ..stages.axes import all_indices
-from .cpp_axes import sparse_steps
+from ..stages.divisions import sparse_steps
 from .cpp_expr import (
     ExpressionPrinter,
     Lines,
@@ -87,7 +87,13 @@ class NestPrinter:
     # a single point
 
     def at_point(self, nest: Nest) -> None:
-        printer = self.expressions()
+        outside, self.steps = self.steps, dict(self.steps)
+        if nest.inner:
+            self.hide_steps((nest,), nest.axes[-1])
+        self._at_point(nest, self.expressions())
+        self.steps = outside
+
+    def _at_point(self, nest: Nest, printer: ExpressionPrinter) -> None:
         if nest.is_reduction:
             self._reduce_point(nest, printer)
             return

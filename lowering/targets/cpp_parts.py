@@ -49,8 +49,11 @@ class PartPrinter:
 
     def _open_block(self) -> None:
         for number, (nest, store) in enumerate(self.sums):
-            array, shape = f"block{number}", nest.space[1:] + nest.inner
-            count, strides = prod(shape), sizes.contiguous_strides(shape)
+            shape = nest.space[1:] + nest.inner
+            count, strides = f"{prod(shape)}", sizes.contiguous_strides(shape)
+            single = len(shape) == 1 and is_known(shape[0])
+            array = f"sums{number}" if single else f"block{number}"
+            count = f"WHOLE_VECTORS({count})" if single else count
             self.lines.add(f"alignas(64) {TYPES[store.buffer.dtype]} {array}[{count}];")
             self.lines.add(f"for (int64_t k = 0; k < {count}; ++k) {array}[k] = 0;")
             place = self.printer.expressions().index(sizes.linear(nest.axes[1:], strides))

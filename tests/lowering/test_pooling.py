@@ -136,7 +136,11 @@ def test_overlapping_averages_are_made_axis_by_axis(side, memory, monkeypatch):
 
 
 MAXIMA = [(3, 2, 1), (2, 2), (3, 1, 1), (5, 1, 2), ((1, 3), (2, 1), (0, 1)), (3, 1, 1, 2)]
+<<<<<<< HEAD
 WIDE = [(5, 1, 1, 2), (7, 2, 3), (9, 1, 4), ((4, 31), (2, 1), (2, 15)), (8, 3, 3, 1, True)]
+=======
+WIDE = [(5, 1, 1, 2), (7, 2, 3), (9, 1, 4), ((4, 31), (2, 1), (2, 15)), (8, 2, 3, 1, True)]
+>>>>>>> cpu
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
@@ -236,3 +240,24 @@ def test_gradient_of_avg_pool3d(given, count, monkeypatch):
     x = torch.randn(2, 3, 7, 9, 8)
     check_gradients(lambda x: F.avg_pool3d(x, *given, count_include_pad=count), x)
     assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)
+
+
+WIDE_MEANS = [
+    {"kernel_size": 7, "stride": 1, "padding": 3},
+    {"kernel_size": (5, 9), "stride": (2, 1), "padding": (2, 0), "count_include_pad": False},
+    {"kernel_size": 8, "stride": 2, "padding": 1, "ceil_mode": True},
+    {"kernel_size": 6, "stride": 1, "divisor_override": 5},
+]
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("more", WIDE_MEANS, ids=str)
+def test_means_of_wide_windows_are_made_axis_by_axis(more, memory, monkeypatch):
+    made = units(monkeypatch)
+    x = planes(2, 19, 23, 33).to(memory_format=memory)
+    check_gradients(lambda x: F.avg_pool2d(x, **more), x)
+    check(lambda x: F.avg_pool2d(x, **more), x.bfloat16())
+    loads = [len(n.loads) for unit in made for item in unit.items for n in item.nests]
+    assert max(loads) < 24
+    x[0, 1, 2, 3], x[0, 0, 9], x[-1, -1, 0, 0] = torch.nan, -torch.inf, torch.inf
+    check(lambda x: F.avg_pool2d(x, **more), x)

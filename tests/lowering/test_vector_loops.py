@@ -234,3 +234,35 @@ def test_nothing_is_written_beside_a_masked_row():
         given = x.clone()
         call(given, torch.ones(40))
     torch.testing.assert_close(given, fn(x.clone(), torch.ones(40)), rtol=1e-6, atol=0)
+
+
+def clamped(x, y):
+    inside = (x > -1) & (x < 1) | ~((y > 0) & (y != x))
+    return torch.where(inside, x.exp(), y) + torch.where(~inside & (y < x), x, 0.0)
+
+
+@pytest.mark.parametrize("columns", [9, 39, 100])
+def test_truths_that_are_joined_under_the_mask_of_an_odd_row(left_scalar, columns):
+    x, y = torch.randn(60, columns), torch.randn(60, columns)
+    x[3, 2], y[4, 1], x[5, 5], y[5, 5] = torch.nan, torch.nan, torch.inf, torch.inf
+    check(clamped, x, y)
+    check(lambda x, y: torch.logaddexp(x, y[:, 2:5]), x[:, :1], y)
+    check(lambda x, y: ((x > 0) & (y > 0)).float() * x, x, y)
+    check(lambda x, y: torch.where((x > 0) == (y > 0), x, y), x, y)
+    check_gradients(lambda x: torch.nn.functional.hardtanh(x) * 2, x.nan_to_num())
+    assert left_scalar() == []
+
+
+def test_elements_far_apart_in_a_loop_inside_of_rows(monkeypatch):
+    """The compiler does not know how far, and does not load all that lies between them."""
+    made = units(monkeypatch)
+
+    def fn(x):
+        return torch.nn.functional.layer_norm(
+            torch.nn.functional.pixel_unshuffle(x, 2).permute(0, 2, 3, 1), (48,)
+        )
+
+    check(fn, torch.randn(2, 12, 32, 32))
+    sources = [cpp.print_kernel(item).source for item in made[0].items]
+    assert any("* step0" in source for source in sources)
+    assert not any("i3 * 1024" in source for source in sources[1:])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from ..ir import Buffer, Group, Nest, accesses, part_height
 from ..poly import Size, hint, is_known
 from ..sizes import Axis, Index, coefficient
-from ..stages.axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
-from ..stages.short_axes import is_picked_in_rows
+from .axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
+from .short_axes import is_picked_in_rows
 
 LEAST_GATHERED = 8  # turns of a vector loop that are better than single elements
 
