@@ -150,6 +150,18 @@ class StoppableMode(TorchFunctionMode):
                 self.stop(catalogue.UNSUPPORTED, f"{name} raised {type(error).__name__}")
             raise
 
+    def by_c(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """What code written in C gives, which may call the user's: where that raised, it has run
+        and is not to be run again."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            called = error.__traceback__ and error.__traceback__.tb_next
+            if called is not None:
+                with contextlib.suppress(GraphBreakError):
+                    self.stop(catalogue.UNSUPPORTED, f"{function!r} raised, when some was done")
+            raise
+
     def _ran_user_code(self, error: Exception) -> bool:
         """Whether the error, or what Python made it from (a StopIteration that left a generator),
         came through a frame of rewritten code, below the operator that sees it."""

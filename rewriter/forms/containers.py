@@ -28,21 +28,26 @@ _TYPES: tuple[type, ...] = (
     type({}.items()),
     type(dict.__dict__),
 )
+# They take the elements of now.
+_SET_WRITES = tuple("intersection_update difference_update symmetric_difference_update".split())
+_IN_PLACE = tuple("__iadd__ __ior__ __iand__ __isub__ __ixor__".split())
+_COPYING = ("extend", "extendleft", "update", "__init__", *_SET_WRITES, *_IN_PLACE)
 _WRITES = frozenset(
     "append extend insert remove clear sort reverse add discard update setdefault appendleft"
-    " extendleft rotate __setitem__ __delitem__ move_to_end".split()
-)
+    " extendleft rotate __setitem__ __delitem__ __imul__ move_to_end".split()
+) | {*_COPYING}
 _KEEPING = frozenset(
     "append extend add discard remove update appendleft extendleft index count __contains__ __add__"
     " __iadd__".split()
 )
-_COPYING = ("extend", "extendleft", "update")  # they take the elements of now
 _READ_WRITES = frozenset("pop popitem popleft setdefault remove".split())
+_ONLY_WRITE = ("append", "insert", "appendleft", "add", "clear")
 _ITEMS = {"__setitem__": 2, "__delitem__": 1}  # what statements do, by the number of arguments
 
 _ASKING = {
     **dict.fromkeys(("index", "count", "remove", "__contains__", "__eq__", "__ne__"), ("__eq__",)),
     **dict.fromkeys(("get", "setdefault", "add", "discard", "update"), ("__eq__", "__hash__")),
+    **dict.fromkeys((*_SET_WRITES, *_IN_PLACE), ("__eq__", "__hash__")),
     "pop": ("__eq__", "__hash__"),
     "sort": ("__lt__",),
 }
@@ -85,7 +90,7 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
     if name in _WRITES | _READ_WRITES:
         return _write(rec, function, owner, name, args, kwargs)
     items.guard_content(rec, owner)
-    return function(*settle_in(args), **settle_in(kwargs))
+    return rec.by_c(function, settle_in(args), settle_in(kwargs))
 
 
 def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
@@ -131,7 +136,7 @@ def _internal(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[
     name = function.__name__
     if isinstance(function.__self__, HASHING):
         rec.known.keys_apart(function.__self__, *(args[:1] if name in _ASKING else ()))
-    if name in ("extend", "update", "union", "difference", "intersection"):
+    if name in _COPYING or name in ("union", "difference", "intersection"):
         for arg in args:
             items.guard_content(rec, arg)
     return function(*_taken(name, args), **(kwargs if name == "update" else settle_in(kwargs)))
@@ -163,19 +168,10 @@ def _write(
 ) -> Any:
     """Done now, and again at every later call; a method that also reads makes the content part of
     the guards."""
-    if name not in (
-        "append",
-        "extend",
-        "insert",
-        "appendleft",
-        "extendleft",
-        "add",
-        "clear",
-        "update",
-    ):
+    if name not in _COPYING and name not in _ONLY_WRITE:
         items.guard_content(rec, owner)
     for arg in args:
-        items.guard_content(rec, arg) if name in ("extend", "update", "extendleft") else None
+        items.guard_content(rec, arg) if name in _COPYING else None
     rec.known.before_write(owner)
     taken = (
         type(arg)(arg) if name in _COPYING and type(arg) in (list, set, dict) else arg

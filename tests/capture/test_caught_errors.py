@@ -4,11 +4,12 @@ decides whether they raise is guarded."""
 import collections
 import copy
 import functools
+import itertools
 
 import dynfix
 import pytest
 import torch
-from helpers import X, Y, same
+from helpers import Case, X, Y, same
 
 CAUGHT = IndexError, KeyError, ValueError, TypeError, ZeroDivisionError
 
@@ -156,3 +157,70 @@ def test_an_iterator_that_raises_is_not_asked_again(use):
         return x, found
 
     same(lambda: f, (X,), (Y,), (X,))
+
+
+class Failing:
+    """An iterator of the user's, which notes how often it is asked."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.asked.append(len(self.asked))
+        if len(self.asked) % 3 == 0:
+            raise KeyError("no more")
+        return 1
+
+
+TAKEN_BY_C = {
+    "deque": lambda failing, kept: collections.deque(failing),
+    "product": lambda failing, kept: itertools.product(failing, [1]),
+    "+=": lambda failing, kept: kept[0].__iadd__(failing),
+    "&=": lambda failing, kept: kept[1].intersection_update(failing),
+    "-=": lambda failing, kept: kept[1].difference_update(failing),
+}
+
+
+@pytest.mark.parametrize("use", TAKEN_BY_C.values(), ids=TAKEN_BY_C)
+def test_what_the_users_code_did_below_c_before_it_raised_is_done_once(use):
+    def make():
+        asked, kept = [], ([], {1, 2})
+
+        def f(x):
+            try:
+                use(Failing(asked), kept)
+            except KeyError:
+                kept[0].append(x.shape[0])
+            return x * len(kept[0])
+
+        return Case(fn=f, watch=lambda: (list(asked), list(kept[0]), sorted(kept[1])))
+
+    same(make, (X,), (Y,), (X,))
+
+
+def test_an_object_that_is_called_is_not_asked_for_its_hash():
+    asked = []
+
+    class Double:
+        def __call__(self, x):
+            return x * 2
+
+        def __eq__(self, other):
+            return self is other
+
+        def __hash__(self):
+            asked.append(1)
+            return 0
+
+        def __getattr__(self, name):
+            asked.append(name)
+            raise AttributeError(name)
+
+    double = Double()
+    compiled = dynfix.compile(lambda x: double(x), fullgraph=True)
+    for x in (X, Y, X):
+        assert torch.equal(compiled(x), x * 2)
+    assert not asked

@@ -463,3 +463,21 @@ def test_items_that_methods_store_and_delete():
     for k in range(6):
         fn(X + k + 3, 1)
     assert len(fn._dynfix_entry.recordings) == 1
+
+
+def test_methods_of_sets_and_lists_that_are_operators_in_place():
+    def body(s, x, k):
+        s.st.symmetric_difference_update([k, 100])
+        s.st.__ixor__({k})
+        s.other.intersection_update({1, 2, k})
+        s.other.difference_update([k - 1])
+        s.d.__ior__({k: 2})
+        s.values.__iadd__([k])
+        s.values.__imul__(2)
+        return x * len(s.st) + len(s.values), s.d
+
+    make = watching(
+        body, st=lambda: {8, 1}, other=lambda: {1, 2, 3}, d=lambda: {0: 1}, values=lambda: [1]
+    )
+    same(make, *[(torch.ones(2), 2)] * 4)
+    same(make, *[(torch.ones(2), k) for k in (2, 3, 4, 3)])

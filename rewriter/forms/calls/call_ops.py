@@ -322,7 +322,7 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         function = getattr(settle_in(owner), function.__name__)
     if not isinstance(function, type) or function.__module__ != "itertools":
         args = tuple(iteration.used_up(rec, arg) for arg in args)
-    return function(*settle_in(args), **settle_in(kwargs))
+    return rec.by_c(function, settle_in(args), settle_in(kwargs))
 
 
 def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:

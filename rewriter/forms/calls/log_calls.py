@@ -73,15 +73,14 @@ def _steps(level: int) -> int:
 def takes(function: Any) -> bool:
     """A method of Logger, bound or not, a function of `logging` that logs to the root, or
     `warnings.warn`."""
-    return looks_for_its_line(function) or (callable(function) and _known(function))
+    return looks_for_its_line(function) or _known(function)
 
 
 def _known(function: Any) -> bool:
-    target = getattr(function, "__func__", function)
-    try:
-        return target in LEVELS or target in ROOT or target is logging.Logger.log
-    except TypeError:
-        return False
+    target = function.__func__ if isinstance(function, types.MethodType) else function
+    if not isinstance(target, types.FunctionType):
+        return False  # an object of the user's, whose hash is not asked
+    return target in LEVELS or target in ROOT or target is logging.Logger.log
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

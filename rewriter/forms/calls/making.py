@@ -62,8 +62,8 @@ def _by_c(rec: Recorder, cls: Any, init: Any, args: Args, kwargs: Kwargs) -> Any
         return cls(*args, **kwargs)
     if issubclass(cls, _FILLED):
         settled = {name: _settled_number(value) for name, value in kwargs.items()}
-        return cls(*map(_settled_number, args), **settled)
-    return cls(*settle_in(args), **settle_in(kwargs))
+        return rec.by_c(cls, tuple(map(_settled_number, args)), settled)
+    return rec.by_c(cls, settle_in(args), settle_in(kwargs))
 
 
 def _settled_number(value: Any) -> Any:

@@ -2,6 +2,7 @@
 hook tables."""
 
 import dataclasses
+import types
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -27,10 +28,7 @@ _ENTRIES = {
 
 def is_entry(function: Any) -> bool:
     """nn.Module's own call methods, unbound."""
-    return (
-        getattr(function, "__name__", "") in ("_wrapped_call_impl", "_call_impl")
-        and function in _ENTRIES
-    )
+    return isinstance(function, types.FunctionType) and function in _ENTRIES
 
 
 def call_entry(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

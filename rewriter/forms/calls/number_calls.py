@@ -27,6 +27,9 @@ _NOT_PURE = (
 )
 
 
+_NAMESPACES = ("numpy", "numpy.linalg", "numpy.lib.scimath")
+
+
 def takes(function: Any) -> bool:
     """A function of NumPy's namespaces of mathematics, or a method of a ufunc, a NumPy number or an
     array."""
@@ -36,14 +39,12 @@ def takes(function: Any) -> bool:
     if isinstance(function, np.ufunc) or isinstance(owner, np.ufunc | np.generic):
         return True
     module = getattr(function, "__module__", None) or ""
+    is_method, named = type(owner) is np.ndarray, module in _NAMESPACES
+    if not (is_method or named):
+        return False  # an object of the user's is not asked for a name
     name = getattr(function, "__name__", "")
-    if type(owner) is np.ndarray:
-        return not any(part in name for part in _NOT_PURE)
-    return (
-        module in ("numpy", "numpy.linalg", "numpy.lib.scimath")
-        and getattr(np, name, None) is function
-        and not any(part in name for part in _NOT_PURE)
-    )
+    known = is_method or getattr(np, name, None) is function
+    return known and not any(part in name for part in _NOT_PURE)
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
