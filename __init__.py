@@ -117,6 +117,7 @@ __all__ = [
 
 _INTERNAL = {
     "warm_up": "rewriter.warmup",
+    "unbuilt": "runtime.torch_headers",
     "verify_calls": "rewriter.running.verified_calls",
     "fix_after_run": "codemods.cli.run_fixes",
     "Collector": "rewriter.running.report_data",

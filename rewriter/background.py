@@ -17,7 +17,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..runtime.pacing import SHARE, Account, RestingFinder, Worker, in_background
+from ..runtime.pacing import (
+    SHARE,
+    Account,
+    RestingFinder,
+    Worker,
+    in_background,
+    is_crowded,
+    keep,
+)
 from ..runtime.report import log
 from ..runtime.stored import entries
 from ..runtime.stored.run_lengths import RunLengths
@@ -41,10 +49,17 @@ STORED_BUILD = 0.1
 
 class Background:
     """The account, the worker, and what is known of the cost of recording. `load(stored)` imports
-    what compiling needs: little where the programs are expected to be stored."""
+    what compiling needs: little where the programs are expected to be stored. `unbuilt()`: what
+    compilers have to build for that on this machine, in imports of torch."""
 
-    def __init__(self, load: Callable[[bool], None], account: Account | None = None) -> None:
+    def __init__(
+        self,
+        load: Callable[[bool], None],
+        account: Account | None = None,
+        unbuilt: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.account = account or Account()
+        self._unbuilt, self._to_build = unbuilt, -1.0
         self.worker = Worker(self.account)
         self.loaded = False
         self.broken = False
@@ -56,7 +71,7 @@ class Background:
 
     def torch_took(self, seconds: float) -> None:
         """torch was imported, in so many seconds of processor time: how fast this machine is."""
-        self._torch_seconds = seconds
+        self._torch_seconds = self.account.torch_seconds = seconds
         if self.lengths is not None:
             self._remember(self.lengths)
         self._cost = RECORD * seconds
@@ -75,7 +90,8 @@ class Background:
         atexit.register(note)
 
     def start(self) -> None:
-        """Keep out of forks."""
+        """Keep the account, and out of forks."""
+        keep(self.account)
         os.register_at_fork(
             before=self.worker.before_fork,
             after_in_parent=self.worker.after_fork,
@@ -106,9 +122,18 @@ class Background:
             gain *= max(1.0, self.account.expected / self.account.elapsed())
         if gain < cost or not self.account.allows(cost):
             return False
-        if not self.loaded:
+        if not self.loaded and self._can_build(cost):
             self._prepare()
         return self.loaded
+
+    def _can_build(self, cost: float) -> bool:
+        """Whether, besides `cost`, the time of compilers is affordable that the first run on a
+        machine needs. Where a core is free it is nobody's."""
+        if not is_crowded():
+            return True
+        if self._to_build < 0:
+            self._to_build = self._unbuilt()
+        return self.account.allows(cost + self._to_build * self._torch_seconds)
 
     def look_ahead(self) -> None:
         """Modules are called: what loads stored programs is imported before one is asked for, if

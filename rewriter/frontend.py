@@ -11,7 +11,7 @@ from typing import Any
 from ..lowering.autograd.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
-from ..runtime.errors import GraphBreakError, RecompileError
+from ..runtime.errors import GraphBreakError
 from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
@@ -30,6 +30,7 @@ from .first_calls import FirstCall
 from .forms.calls import call_ops
 from .module_class import awaits_shapes
 from .outline import pieces
+from .outline.whole_trials import Part, Whole, is_dropped
 from .recorders_rewriter import Rewriter
 from .rerecord import Attempt, Changed, Rerecordings
 from .segment_programs import Foreign, compile_segment
@@ -124,7 +125,7 @@ class CompiledFunction:
         """Whether eager serves every call, and no recording is to come."""
         entries = self._dispatcher.entries
         tried = are_all(entries, State.EAGER) if entries else self._stays_eager
-        return tried and self._opened is None
+        return tried and (self._opened is None or is_dropped(self._opened))
 
     def reset(self) -> None:
         """Forget every recording."""
@@ -143,8 +144,9 @@ class CompiledFunction:
         that patterns rewrote, after an earlier recording."""
         if self._stays_eager:
             return self._uncaptured(args, kwargs)
+        first, self._called = not self._called, True
         if (
-            self._stance_forbids()
+            stances.forbid_recording(self.name, first)
             or awaits_shapes(args)
             or is_transformed()
             or (self.background is not None and not self.background.may_record())
@@ -163,16 +165,6 @@ class CompiledFunction:
 
     def _is_alone(self) -> bool:
         return self.background is None and self._family is None
-
-    def _stance_forbids(self) -> bool:
-        """Whether `set_stance` asks for eager here. Raises RecompileError if it asks for that."""
-        stance = stances.state.now.name
-        if stance == "fail_on_recompile":
-            raise RecompileError(
-                f"{self.name} would be recorded under the stance 'fail_on_recompile'"
-            )
-        first, self._called = not self._called, True
-        return stance == "eager_on_recompile" or (first and stance.endswith("eager_then_compile"))
 
     def _recorded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None
@@ -397,6 +389,10 @@ class CompiledFunction:
             self._opened = pieces.opened(self.fn, place, family, self._depth)
         except Exception as error:
             self._internal(error, "cutting the function")
+        if self._opened is not None and self.background is not None and self._family is None:
+            whole = Whole(self._opened, self.eager, self.background, family.members, self.name)
+            self.switchovers.append(whole)
+            self._opened = whole
 
     def _compile(self, recording: Recording, args: Any, kwargs: Any) -> None:
         self.recordings.append(recording)
@@ -412,7 +408,8 @@ class CompiledFunction:
     def _compile_beside(self, recording: Recording, background: Background) -> None:
         """Eager serves the calls of this recording until it is compiled, and after, if it is
         faster."""
-        switchover = self.switchover_kind(recording, self.eager, background, self.name)
+        judge = background if self._family is None else Part(background)
+        switchover = self.switchover_kind(recording, self.eager, judge, self.name)
         self.switchovers.append(switchover)
         self._dispatcher.add(switchover)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..runtime import backends
-from ..runtime.errors import DynfixError, OptionError
+from ..runtime.errors import DynfixError, OptionError, RecompileError
 from ..runtime.options import Options
 from .capture import current
 
@@ -35,6 +35,15 @@ class _State:
 
 
 state = _State()
+
+
+def forbid_recording(name: str, first: bool) -> bool:
+    """Whether eager is to serve a call of `name`, perhaps the `first` one, that would be recorded.
+    Raises RecompileError under "fail_on_recompile"."""
+    stance = state.now.name
+    if stance == "fail_on_recompile":
+        raise RecompileError(f"{name} would be recorded under the stance 'fail_on_recompile'")
+    return stance == "eager_on_recompile" or (first and stance.endswith("eager_then_compile"))
 
 
 class set_stance(contextlib.ContextDecorator):

@@ -17,7 +17,6 @@ import torch
 from ..runtime import report
 from ..runtime.dispatch import MISS
 from ..runtime.pacing import is_crowded
-from ..runtime.replay.entry import Entry
 
 WARM = 2  # compiled calls before a trial, which are counted but not compared
 TIMED = 6  # calls of each kind in a trial
@@ -33,6 +32,18 @@ class State(Enum):
     TRIAL = "is timed"
     COMPILED = "compiled"
     EAGER = "eager"
+
+
+class Entry(Protocol):
+    """What is timed: `runtime.replay.entry.Entry`, say."""
+
+    @property
+    def general(self) -> bool: ...
+
+    @property
+    def stays_eager(self) -> bool: ...
+
+    def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 
 class Judge(Protocol):
@@ -97,10 +108,14 @@ class Switchover:
         self, entry: Entry, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self.compiled_calls += 1
-        if self.compiled_calls == AGAIN and self.trials == 1:
+        if self.is_due_again():
             self.ready(entry)
         self.judge.gained(self.eager_seconds - self.compiled_seconds)
         return entry.run(inputs, args, kwargs)
+
+    def is_due_again(self) -> bool:
+        """Whether the compiled form, which serves, is to be timed once more."""
+        return self.compiled_calls == AGAIN and self.trials == 1
 
     def _tried(
         self, entry: Entry, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -117,7 +132,11 @@ class Switchover:
         compiled = warming or _next_kind(taken)
         on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs)
         sample = Sample(time.perf_counter if on_gpu else self._clock, on_gpu)
-        result = entry.run(inputs, args, kwargs) if compiled else self.eager(*args, **kwargs)
+        if compiled:
+            self.guards.match(args, kwargs)  # which eager does not ask: a part of its time
+            result = entry.run(inputs, args, kwargs)
+        else:
+            result = self.eager(*args, **kwargs)
         if result is not MISS:
             self.timed(sample, result, self._warm if warming else times[compiled])
         return result

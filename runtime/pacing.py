@@ -52,6 +52,8 @@ class Stopwatch:
 class Account:
     """What was lost and gained against a run that compiles nothing, in seconds."""
 
+    torch_seconds = 1.0  # that importing torch took: how fast this machine is
+
     def __init__(self, started: float = _STARTED, share: float = SHARE) -> None:
         self.started, self.share = started, share
         self.lost = 0.0
@@ -72,6 +74,20 @@ class Account:
         """By how many seconds the run is too short for `seconds` more to be lost."""
         needed = (self.lost + seconds - self.gained / 2) / self.share
         return needed - max(self.elapsed(), self.expected)
+
+
+_kept: list[Account] = []
+
+
+def keep(account: Account) -> None:
+    """From now on this process keeps an account of what is lost."""
+    _kept[:] = [account]
+
+
+def is_affordable(imports: float) -> bool:
+    """Whether a compiler may run for so many times what importing torch takes. On a core that is
+    free it costs nothing, and where no account is kept nothing is counted."""
+    return not (_kept and is_crowded()) or _kept[0].allows(imports * _kept[0].torch_seconds)
 
 
 class Pace:

@@ -2,6 +2,7 @@
 autograd nodes and products (`native/torch_parts.cpp`): once, in the background, while Python
 serves, which goes on where it cannot be built. `DYNFIX_NATIVE_NODES=0` keeps it away."""
 
+import contextlib
 import functools
 import os
 import sys
@@ -13,11 +14,15 @@ from typing import Protocol
 
 import torch
 
-from . import build, compilers
+from . import build, compilers, pacing
 from .errors import BuildError
 from .report import log
 
 PATIENCE = 128  # calls with gradients, after which the native parts are worth their compiler
+
+# Processor seconds of the compiler, for one that importing torch takes.
+TORCH_PARTS = 16.0
+WARM_UP = {"guard": 4.0, "memory": 2.0}
 
 
 def torch_flags() -> dict[str, tuple[str, ...]]:
@@ -33,6 +38,18 @@ def torch_flags() -> dict[str, tuple[str, ...]]:
     }
 
 
+def unbuilt() -> float:
+    """What compiling the extensions takes that are needed first, and are not stored: 0 on all runs
+    of a machine but the first. In imports of torch."""
+    with contextlib.suppress(BuildError, OSError):
+        return sum(
+            seconds
+            for name, seconds in WARM_UP.items()
+            if build.find_extension(name, **torch_flags()) is None
+        )
+    return 0.0
+
+
 class Waiting(Protocol):
     """What can make use of the native parts."""
 
@@ -43,6 +60,7 @@ class Waiting(Protocol):
 class _Parts:
     native: ModuleType | None = None
     patience: int | None = None
+    stored = False
     lock = threading.Lock()
 
 
@@ -72,7 +90,10 @@ def _count() -> None:
         _Parts.patience = _first_patience()
     _Parts.patience -= 1
     if _Parts.patience == 0:
-        start()
+        if _Parts.stored or pacing.is_affordable(TORCH_PARTS):
+            start()
+        else:
+            _Parts.patience = PATIENCE
 
 
 def _enabled() -> bool:
@@ -84,7 +105,8 @@ def _first_patience() -> int:
     if not _enabled():
         return 0
     try:
-        return 1 if build.find_extension("torch_parts", **_flags()) is not None else PATIENCE
+        _Parts.stored = build.find_extension("torch_parts", **_flags()) is not None
+        return 1 if _Parts.stored else PATIENCE
     except (BuildError, OSError) as error:
         log.info("autograd nodes are Python's: %s", error)
         return 0

@@ -37,7 +37,7 @@ from .numbers import (
 )
 from .provenance import Provenance
 from .rewritings import raising_checks
-from .segments import SegmentBuilder
+from .segments import READ, SegmentBuilder
 from .stops import Decision, StoppableMode, Stopped
 from .values import FLOAT, Meta, Tracker, Value, is_plain
 
@@ -321,7 +321,9 @@ class ReadRecorder(StoppableMode):
         node = self.node(tensor)
         if tensor.requires_grad and not shown:  # a number that Python reads has no history
             node = self.segment.call("call_method", "detach", (node,), {}, origin)
+            node.meta[READ] = True
         node = self.segment.call("call_method", "clone", (node,), {}, origin)
+        node.meta[READ] = True
         return Value(self.segment.index, node, -1, Meta.of(tensor if shown else tensor.detach()))
 
     def give_form(self, number: Any) -> None:

@@ -14,6 +14,8 @@ from ...lowering.graphs.result_strides import NOTED
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .values import Meta, Number, Value
 
+READ = "read"  # in the meta of a copy that is made because Python asks what it holds
+
 
 @functools.cache
 def _node_name(target: str) -> str:

@@ -72,12 +72,14 @@ class _Driver:
         following = self.starts[nth + 1][0] if nth + 1 < len(self.starts) else len(self.body)
         line = start.lines[0]
         given = "".join(f"{name}, " for name in start.given)
+        here = f"{DRIVER}.starts[{self.number}] & {1 << index}"
         asked = _parsed(
-            f"try: {DRIVER}.enter({self.number}, {index}, ({given}))\n"
-            f"except NameError: {DRIVER}.passed()",
+            f"if {here}:\n"
+            f"    try: {DRIVER}.enter({self.number}, {index}, ({given}))\n"
+            f"    except NameError: {DRIVER}.passed()",
             line,
         )
-        (served,) = _parsed(f"if {DRIVER}.served(): pass\nelse: pass", line)
+        (served,) = _parsed(f"if {here} and {DRIVER}.served(): pass\nelse: pass", line)
         assert isinstance(served, ast.If)
         served.body = [*self._failed(index, start), *self._bound(start), *self._left(start)]
         served.orelse = [*self.body[index:following], *self._from(nth + 1)]

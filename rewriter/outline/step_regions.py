@@ -10,7 +10,7 @@ from .bound_names import Names, all_stores
 from .statement_texts import parameters_of
 from .tree_walks import all_nodes, children, own_nodes
 
-MOST_STARTS = 12
+MOST_STARTS = 24
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_OPTIMIZER = re.compile(r"sch|warm|prof|env|writer|progress|bar|timer|track|log|ema", re.I)
@@ -171,7 +171,7 @@ def _ended(region: Region, segment: list[int]) -> Region:
     """The region with what else belongs to the update at its end."""
     block, last = region.block, region.last
     rest = _behind_update(block[last])
-    while last + 1 in segment and _follows(block[last + 1]):
+    while last + 1 in segment and (_follows(block[last + 1]) or _is_update(block[last + 1])):
         last += 1
     return dataclasses.replace(region, last=last, rest=rest)
 
@@ -237,6 +237,11 @@ def _updates(stmt: ast.stmt) -> bool:
         len(call.args) < 2 and not _NO_OPTIMIZER.search(ast.unparse(call.func.value))  # type: ignore[attr-defined]
         for call in _calls(stmt, "step")
     )
+
+
+def _is_update(stmt: ast.stmt) -> bool:
+    """Whether a statement is `….step()` of an optimizer, and no more."""
+    return isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and _updates(stmt)
 
 
 def _updates_by_hand(stmt: ast.stmt) -> bool:

@@ -222,8 +222,17 @@ class ModuleCalls:
         if known.entry is None and self._is_due(known, module, args, kwargs):
             known.entry = self._compiled(known, module)
         elif known.entry is not None and known.calls % LOOKED_AT == 0 and known.entry.is_eager():
-            known.excluded = True
+            self._leave(known)
         return known.entry
+
+    def _leave(self, known: "Known") -> None:
+        """Its calls stay in eager for good; where no other module's are compiled, nobody has to
+        look at every call any more."""
+        known.excluded, known.entry = True, None
+        if self._watch is not None:
+            self._watch.always = any(
+                each.entry for each in list(self._known.values()) if each.ref() is not None
+            )
 
     def _compiled(self, known: "Known", module: Any) -> Callable[..., Any] | None:
         """None, and a message, where that failed, or where each call has a module of its own: the

@@ -49,7 +49,7 @@ class Session:
         """From now on modules are compiled beside the calls that eager serves, and only where that
         pays. `share` of the run may be lost by that; `script`: the command that runs, whose earlier
         runs may tell how long it takes."""
-        self.background = Background(_load_compiler, Account(share=share))
+        self.background = Background(_load_compiler, Account(share=share), _unbuilt)
         if script:
             self.background.lengths = RunLengths(script)
         self.background.start()
@@ -168,6 +168,11 @@ def _load_compiler(stored: bool) -> None:
     public("compile")
     warm_up: Any = public("warm_up")
     warm_up(stored)
+
+
+def _unbuilt() -> float:
+    unbuilt: Any = public("unbuilt")
+    return unbuilt()  # type: ignore[no-any-return]
 
 
 def _name(model: Any) -> str:

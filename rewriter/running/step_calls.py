@@ -75,6 +75,7 @@ class Steps:
     def __init__(self, session: Session, eager_calls: int) -> None:
         self._session, self._eager_calls = session, max(1, eager_calls)
         self._sites: list[Site] = []
+        self.starts: list[int] = []  # of each site the bits of those that have to ask
         self._now = _Now()
         self._somebody_elses: Callable[[], bool] | None = None  # until torch is there
         self._claimed: dict[int, tuple[weakref.ref[Any], Site]] = {}
@@ -82,6 +83,7 @@ class Steps:
     def register(self, step: TrainingStep) -> int:
         """The number of a step that was found in a text."""
         self._sites.append(Site(step))
+        self.starts.append(-1)
         return len(self._sites) - 1
 
     def torch_is_there(self, somebody_elses: Callable[[], bool]) -> None:
@@ -170,6 +172,7 @@ class Steps:
             return
         if site.chosen is None:
             self._choose(site, sys._getframe(1))
+            self.starts[number] = 0 if site.chosen is None else 1 << site.chosen
         elif now.site is site:
             now.site = None
             site.calls += 1

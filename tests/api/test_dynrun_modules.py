@@ -264,6 +264,32 @@ def test_the_second_question_has_the_answer_of_the_first(session):
     assert session.calls._watch.turns == 9
 
 
+def test_nobody_looks_at_calls_where_everything_went_back_to_eager(session):
+    class Watching:
+        always = False
+
+        def sleeps(self):
+            return False
+
+        def share(self):
+            return 1.0
+
+    session.calls._watch = watch = Watching()
+    nets = [nn.Linear(3, 3), nn.Linear(3, 3)]
+    for net in nets:
+        net(X), net(X)
+    entries = [entry for _, entry in session.entries]
+    assert watch.always and len(entries) == 2
+    for entry, eager, left in ((entries[0], True, True), (entries[1], True, False)):
+        for each in entries:
+            each.is_eager = lambda: False
+        entry.is_eager = lambda eager=eager: eager
+        for _ in range(intercept.LOOKED_AT):
+            nets[entries.index(entry)](X)
+        assert watch.always is left
+    assert session.calls._find(nets[1]).excluded
+
+
 WHY = (
     "args[0].__dict__['_modules']['0'].__dict__['_modules']['head'].__dict__['merged'] (model.py:9)"
     " was False, is True"

@@ -41,6 +41,16 @@ class Judge:
         self.total += seconds
 
 
+class Guards:
+    """Of any call. `seconds`: of asking them."""
+
+    seconds = 0.0
+
+    def match(self, args, kwargs):
+        time.sleep(self.seconds)
+        return []
+
+
 class Compiled:
     """An entry that takes `seconds` and counts its calls."""
 
@@ -63,7 +73,7 @@ def switchover(eager_seconds):
         time.sleep(eager_seconds)
         return x * 2
 
-    recording = types.SimpleNamespace(guard_set="guards")
+    recording = types.SimpleNamespace(guard_set=Guards())
     entry = Switchover(recording, eager, Judge())
     return entry, calls
 
@@ -88,6 +98,15 @@ def test_the_faster_one_stays(eager, compiled, state):
     before = program.calls
     assert call(entry, 5) == 10
     assert program.calls == before + (state is State.COMPILED)
+
+
+def test_guards_are_a_part_of_the_compiled_calls_time():
+    entry, _ = switchover(0.01)
+    entry.recording.guard_set.seconds = 0.03
+    entry.ready(Compiled(0.0))
+    for n in range(2 * TIMED + WARM + 1):
+        assert call(entry, n) == 2 * n
+    assert entry.state is State.EAGER
 
 
 def test_it_goes_back_when_it_has_become_slower():
@@ -140,7 +159,7 @@ class Slow(torch.autograd.Function):
 
 def test_the_backward_counts():
     """Forward a little slower, backward much faster."""
-    recording = types.SimpleNamespace(guard_set=None)
+    recording = types.SimpleNamespace(guard_set=Guards())
 
     def eager(x):
         return {"loss": Slow.apply(x, 0.04)}
@@ -159,7 +178,7 @@ def test_the_backward_counts():
 
 
 def test_a_differentiated_gradient_keeps_it_in_eager():
-    recording = types.SimpleNamespace(guard_set=None)
+    recording = types.SimpleNamespace(guard_set=Guards())
     entry = Switchover(recording, lambda x: (time.sleep(0.01), x**3)[1], Judge())
     entry.ready(Compiled(0.0, give=lambda x: x**3))
     x = torch.ones(2, requires_grad=True)

@@ -237,3 +237,15 @@ def test_packed_sequences():
         torch.testing.assert_close(found[1], found[0])
     kept = [bool(recording.segments) for recording in recordings(compiled)]
     assert kept == [True, True, False]  # at the third shape it is cut
+
+
+def test_packed_sequences_of_changing_lengths_are_recorded_twice():
+    """What the first recording compared (how many sequences are that long) the second one reads."""
+    layer = Layer("LSTM", batch_first=True).rnn
+    compiled = dynfix.compile(layer)
+    for longest in (4, 5, 7, 6, 9):
+        given, lengths = torch.randn(2, longest, 8), torch.tensor([longest - 2, longest])
+        packed = pack_padded_sequence(given, lengths, batch_first=True, enforce_sorted=False)
+        for got, wanted in zip(compiled(packed)[0], layer(packed)[0], strict=True):
+            torch.testing.assert_close(got, wanted)
+    assert len(recordings(compiled)) == 2

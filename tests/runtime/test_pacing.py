@@ -3,6 +3,11 @@
 import subprocess
 import sys
 import textwrap
+import time
+
+import pytest
+from dynfix.rewriter import background as background_module
+from dynfix.runtime import pacing
 
 
 def test_work_ends_before_what_was_there_first_is_taken_down():
@@ -32,3 +37,32 @@ def test_work_ends_before_what_was_there_first_is_taken_down():
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_a_compiler_waits_where_its_time_would_be_the_scripts(monkeypatch):
+    monkeypatch.setattr(pacing, "_kept", [])
+    monkeypatch.setattr(pacing, "is_crowded", lambda: True)
+    assert pacing.is_affordable(1e9)  # nobody counts
+    account = pacing.Account(started=time.perf_counter() - 100)
+    account.torch_seconds = 0.5
+    monkeypatch.setattr(account, "elapsed", lambda: 100.0)
+    pacing.keep(account)
+    assert pacing.is_affordable(7) and not pacing.is_affordable(9)
+    monkeypatch.setattr(pacing, "is_crowded", lambda: False)
+    assert pacing.is_affordable(9)
+
+
+@pytest.mark.parametrize(("crowded", "asked"), [(True, False), (False, True)])
+def test_the_first_run_on_a_machine_waits_for_its_compilers_time(monkeypatch, crowded, asked):
+    monkeypatch.setattr(pacing, "is_crowded", lambda: crowded)
+    monkeypatch.setattr(background_module, "is_crowded", lambda: crowded)
+    account = pacing.Account()
+    monkeypatch.setattr(account, "elapsed", lambda: 100.0)
+    background = background_module.Background(lambda stored: None, account, lambda: 6.0)
+    background.torch_took(1.0)
+    assert not background.wants(calls=1000, seconds=20.0)
+    assert background._asked is asked
+    monkeypatch.setattr(account, "elapsed", lambda: 300.0)
+    background.wants(calls=1000, seconds=20.0)
+    assert background._asked
+    background.worker.stop()

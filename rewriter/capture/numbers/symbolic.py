@@ -21,7 +21,7 @@ from ....runtime.guard import TensorMeta
 from ....runtime.replay.recipes import Recipe
 from ....runtime.replay.steps import CALL_INPUT, HOST
 from ....runtime.warning_filters import unsaid
-from ..segments import Segment
+from ..segments import READ, Segment
 from ..values import Meta, Number
 from .traced_sizes import LARGEST, Form, SymbolicEnv
 
@@ -357,7 +357,7 @@ def _operators(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [
         node
         for node in module.graph.nodes
-        if node.op.startswith("call") and "size" not in node.meta
+        if node.op.startswith("call") and "size" not in node.meta and READ not in node.meta
     ]
 
 

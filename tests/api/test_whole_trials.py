@@ -1,0 +1,108 @@
+"""A function that runs in parts is timed as a whole, and goes back to eager where that is faster."""
+
+import time
+import types
+
+import pytest
+from dynfix.rewriter import switchover as switchover_module
+from dynfix.rewriter.outline.whole_trials import MOST, SETTLED, Part, Whole, is_dropped
+from dynfix.rewriter.switchover import AGAIN, TIMED, WARM, State
+
+
+@pytest.fixture(autouse=True)
+def free_cores(monkeypatch):
+    monkeypatch.setattr(switchover_module, "is_crowded", lambda: False)
+
+
+class Judge:
+    busy, allowed, total = False, True, 0.0
+
+    def quiet(self):
+        return not self.busy
+
+    def may_record(self):
+        return self.allowed and not self.busy
+
+    def gained(self, seconds):
+        self.total += seconds
+
+
+class Function:
+    """Runs in parts in `parts` seconds, and in eager in `eager`."""
+
+    def __init__(self, parts, eager):
+        self.calls = {"parts": 0, "eager": 0}
+        self.seconds = {"parts": parts, "eager": eager}
+        self.judge = Judge()
+        self.member = types.SimpleNamespace(recordings=[], switchovers=[])
+        self.whole = Whole(
+            lambda x: self.run("parts", x),
+            lambda x: self.run("eager", x),
+            self.judge,
+            [self.member, len],
+        )
+
+    def run(self, how, x):
+        self.calls[how] += 1
+        time.sleep(self.seconds[how])
+        return x + 1
+
+    def called(self, times):
+        """How it was run in so many more calls: in parts, in eager."""
+        before = dict(self.calls)
+        for n in range(times):
+            assert self.whole(n) == n + 1
+        return tuple(self.calls[how] - before[how] for how in ("parts", "eager"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "eager", "state"), [(0.0, 0.01, State.COMPILED), (0.01, 0.0, State.EAGER)]
+)
+def test_the_faster_way_stays(parts, eager, state):
+    fn = Function(parts, eager)
+    assert fn.called(SETTLED) == (SETTLED, 0)
+    fn.called(2 * TIMED + WARM + 2)
+    assert fn.whole.state is state and is_dropped(fn.whole) == (state is State.EAGER)
+    assert fn.called(3) == ((3, 0) if state is State.COMPILED else (0, 3))
+
+
+def test_it_waits_until_nothing_is_to_be_settled():
+    fn = Function(0.0, 0.0)
+    for _ in range(4):
+        fn.called(SETTLED - 1)
+        fn.member.recordings.append("one more")
+    fn.judge.busy = True
+    assert fn.called(5) == (0, 5)  # while something is built
+    fn.judge.busy, fn.judge.allowed = False, False
+    assert fn.called(5) == (0, 5)  # nothing more may be recorded now
+    fn.member.switchovers.append(types.SimpleNamespace(state=State.TRIAL))
+    assert fn.called(5) == (5, 0)  # which times a part
+    assert fn.whole.state is State.WAITING
+    fn.called(SETTLED)
+    assert fn.whole.state is not State.WAITING  # the part is not called any more
+
+
+def test_it_does_not_wait_for_ever():
+    fn = Function(0.0, 0.0)
+    for _ in range(MOST + 2):
+        fn.member.recordings.append("one more")
+        fn.called(1)
+    assert fn.whole.state is not State.WAITING
+
+
+def test_it_is_tried_again():
+    fn = Function(0.0, 0.002)
+    fn.called(SETTLED + 2 * TIMED + WARM + 2)
+    assert fn.whole.state is State.COMPILED
+    fn.seconds = {"parts": 0.002, "eager": 0.0}
+    fn.called(AGAIN + 2 * TIMED + WARM + 2)
+    assert fn.whole.state is State.EAGER
+
+
+def test_gains_of_parts_are_not_counted_twice():
+    judge = Judge()
+    part = Part(judge)
+    part.gained(5.0)
+    assert judge.total == 0.0 and part.quiet()
+    judge.busy = True
+    assert not part.quiet()
