@@ -43,6 +43,10 @@ def stays_leaf(rec: Any, tensor: torch.Tensor) -> bool:
         return tensor.grad_fn is None
     if value.home != CALL_INPUT or not value.meta.requires_grad:
         return value.home == CALL_INPUT
-    place = Apply(torch.Tensor.is_leaf.__get__, (Input(value.index),))
+    place = Apply(_is_leaf, (Input(value.index),))
     rec.outcomes.append((0, place, True))
     return True
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf

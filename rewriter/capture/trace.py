@@ -379,6 +379,8 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a tensor is written after its value was read, or through `.data`",
                 )
+            for recipe in self.early_reads.pop(tracked.value, ()):
+                self.must_work(recipe)  # the number of before, however late it is needed
             near = tracked.value.home in (self.segment.index, CALL_INPUT) or other is tensor
             if apart and not near:
                 self.stop_if_cut(
