@@ -40,8 +40,8 @@ def is_same(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
 
 
 def _may_be_stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
-    """Whether a tensor from outside gets memory that the call made, of the same layout, and no
-    backward that is still to come needs what it held."""
+    """Whether a tensor from outside gets memory of the same layout, and no backward that is still
+    to come needs what it held."""
     if type(value) is not torch.Tensor or not is_plain(tensor) or not is_plain(value):
         return False
     try:
@@ -49,8 +49,7 @@ def _may_be_stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
         rec.value(value)
     except Stopped:
         return False
-    made = not any(map(rec.tracker.is_input, (value, *rec.tracker.sharing(value))))
     alike = Meta.of(tensor.detach()) == Meta.of(value.detach())
-    if not made or not alike or value.requires_grad or not rec.tracker.is_input(tensor):
+    if not alike or value.requires_grad or not rec.tracker.is_input(tensor):
         return False
     return not tensor.requires_grad or made_histories.need_nothing_of(tensor, rec.tracker)

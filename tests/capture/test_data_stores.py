@@ -95,6 +95,23 @@ def of_an_input(model, x):
     return x + 1
 
 
+def swapped(model, x):
+    one, two = model.one.weight, model.two.weight
+    with torch.no_grad():
+        kept = one.data
+        one.data = two.data
+        two.data = kept
+        return one - two + x[0]
+
+
+def of_a_view(model, x):
+    flat = x.repeat(2, 2).flatten()
+    with torch.no_grad():
+        torch.nn.utils.vector_to_parameters(flat, model.one.parameters())
+        flat.add_(1)
+        return model.one.weight * 2, model.one.bias + 1
+
+
 def other_shape(model, x):
     model.one.weight.data = torch.zeros(2, 2)
     return x + 1
@@ -107,8 +124,8 @@ def before_its_backward(model, x):
 
 
 CAPTURED = by_hand, average, gives_back, shares, old_memory_is_written, buffer, read_after
-CAPTURED += (momentum_encoder,)
-BREAKS = read_with_gradients, written_after, of_an_input, other_shape, before_its_backward
+CAPTURED += momentum_encoder, of_an_input, swapped, of_a_view
+BREAKS = read_with_gradients, written_after, other_shape, before_its_backward
 
 
 def memory(tensor):
