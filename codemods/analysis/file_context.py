@@ -91,6 +91,8 @@ class FileContext(FileView):
         """As for any file; not safe where the file looks at its own text, or at its own names."""
         built = super().fix(title, *edits, safety=safety, why=why, imports=imports, silent=silent)
         told = self._own_text or (imports and self._own_names)
+        if any("is_compiling()" in getattr(each, "text", "") for each in edits):
+            told = told or self._scripts
         if not told or safety is not Safety.SAFE or isinstance(built, Refusal):
             return built
         return replace(built, safety=Safety.UNSAFE, why=f"`{told}` would find something else")
@@ -103,6 +105,12 @@ class FileContext(FileView):
         return next((n for n in names if n in _READS_SOURCE), "")
 
     @cached_property
+    def _scripts(self) -> str:
+        """What compiles source of the file as TorchScript, with all that it calls, or ""."""
+        called = (self.names.resolve(c.func) for c in self.index.get(ast.Call, ()))
+        return next((name for name in called if name == "torch.jit.script"), "")
+
+    @cached_property
     def _own_names(self) -> str:
         """By what the file looks at the names of the module, or ""."""
         calls = (c for c in self.index.get(ast.Call, ()) if not c.args and not c.keywords)
@@ -113,6 +121,11 @@ class FileContext(FileView):
     def supposes(self) -> bool:
         """Whether inputs are supposed to be tensors: of fixes, those alone are proved that ask."""
         return self._known is not None
+
+    def acts(self, node: ast.AST) -> bool:
+        """Whether an expression reads what is known to do more, such as a property that counts."""
+        parts = (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
+        return not self.program.acting.isdisjoint(parts)
 
     def supposed(self, node: ast.AST, at: ast.AST) -> bool:
         """Whether what is said of an expression holds if inputs are tensors alone; a name may stand

@@ -5,6 +5,9 @@ from typing import Any
 
 import torch
 
+from ...runtime.replay.recipes import Apply, Input
+from ...runtime.replay.steps import CALL_INPUT
+
 
 def nodes_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Every node of autograd that is reached from the tensors, in the order in which they are
@@ -29,3 +32,21 @@ def leaves_behind(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if isinstance(variable, torch.Tensor) and type(node).__name__ == "AccumulateGrad":
             leaves.setdefault(id(variable), variable)
     return list(leaves.values())
+
+
+def stays_leaf(rec: Any, tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no history, now and at later calls: that is asked of an input that
+    requires a gradient."""
+    value = rec.value(tensor)
+    made = rec.reshaped.get(value, value).home != CALL_INPUT
+    if tensor.grad_fn is not None or made:
+        return tensor.grad_fn is None
+    if value.home != CALL_INPUT or not value.meta.requires_grad:
+        return value.home == CALL_INPUT
+    place = Apply(_is_leaf, (Input(value.index),))
+    rec.outcomes.append((0, place, True))
+    return True
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf

@@ -1,6 +1,8 @@
 """Tensors that leave a call with a history that its graph cannot give them: one whose backward has
 run inside, or one that begins at a leaf made in the call."""
 
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,7 +10,12 @@ import torch
 from ...lowering.autograd.result_views import is_writable
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
 from .histories import nodes_behind
+<<<<<<< HEAD
 from .values import Meta, Tracker, Value, has_history
+=======
+from .nested import tensors_in
+from .values import Meta, Tracker, Value, storage_of, writes_of
+>>>>>>> codemod
 
 
 class _Spent(torch.autograd.Function):
@@ -111,18 +118,51 @@ def _detached(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe:
     return recorder.value_recipe(made)  # type: ignore[no-any-return]
 
 
+<<<<<<< HEAD
 def are_spent(tracker: Tracker) -> bool:
     """Whether no backward can come through any tensor that the recording knows."""
     return all(_is_spent(tensor) for tensor in tracker.live() if has_history(tensor))
+=======
+def need_nothing_of(tensor: torch.Tensor, tracker: Tracker) -> bool:
+    """Whether no backward that may still come, through any tensor that the recording knows, adds to
+    the gradient of `tensor` or reads what it holds."""
+    histories = [each for each in tracker.live() if each.grad_fn is not None]
+    seen = [(weakref.ref(each), writes_of(each)) for each in histories]
+    if tracker.needed is None or not _are_same(tracker.needed[0], seen):
+        tracker.needed = seen, *_needed([each for each in histories if not _is_spent(each)])
+    _, leaves, memory = tracker.needed
+    return id(tensor) not in leaves and storage_of(tensor) not in memory
+
+
+def _are_same(before: list[Any], now: list[Any]) -> bool:
+    """Whether two lists of weak references with numbers are one: references to one object are
+    one."""
+    pairs = zip(before, now, strict=False)
+    return len(before) == len(now) and all(a is b and m == n for (a, m), (b, n) in pairs)
+
+
+def _needed(tensors: list[torch.Tensor]) -> tuple[set[int], set[int]]:
+    """What a backward of the tensors needs: (leaves, storages), by their identity."""
+    nodes = nodes_behind(tensors)
+    leaves = {id(leaf) for node in nodes if (leaf := getattr(node, "variable", None)) is not None}
+    return leaves, {storage_of(each) for node in nodes for each in _saved(node)}
+
+
+def _saved(node: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a node of autograd keeps for its backward."""
+    for name in dir(node):
+        if name.startswith("_saved_") or name == "saved_tensors":
+            found = getattr(node, name)
+            yield from tensors_in(found)
+>>>>>>> codemod
 
 
 def _is_spent(tensor: torch.Tensor) -> bool:
     """Whether a backward through the tensor would raise, since what it needs was freed."""
-    for node in nodes_behind([tensor]):
-        for name in dir(node):
-            if name.startswith("_saved_") or name == "saved_tensors":
-                try:
-                    getattr(node, name)
-                except RuntimeError:
-                    return True
+    try:
+        for node in nodes_behind([tensor]):
+            for _ in _saved(node):
+                pass
+    except RuntimeError:
+        return True
     return False

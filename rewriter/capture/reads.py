@@ -73,7 +73,8 @@ class ReadRecorder(StoppableMode):
         self.fed: list[Recipe] = []
         self.assumed: dict[str, int] = {}
         self.inputs: dict[Path, int] = {}
-        self.late_reads: set[Value] = set()
+        self.late_reads: set[Value] = set()  # inputs that are shown when the graphs have run
+        self.early_reads: dict[Value, list[Recipe]] = {}  # what was read of inputs on the host
         self.pinned: dict[Value, Any] = {}
         self.constants: set[Value] = set()
         self.open_contexts = 0
@@ -228,6 +229,8 @@ class ReadRecorder(StoppableMode):
                     catalogue.SLIPPED,
                     "a tensor was written, or given a history, by code that is not recorded",
                 )
+            if tracked.content is not None and not _learns(tensor):
+                return tracked.content
             if tracked.moved_away:
                 why = "a tensor is read after a store to its `.data`"
                 self.stop_here(catalogue.UNSUPPORTED, why)
@@ -284,6 +287,9 @@ class ReadRecorder(StoppableMode):
         result = func(*args, **kwargs)
         read = memory_lists.listed if name == "tolist" else lambda *parts: func(*parts, **kwargs)
         recipe = Apply(read, recipes)
+        for arg, part in zip(args, recipes, strict=True):
+            if isinstance(part, Input):
+                self.early_reads.setdefault(self.value(arg), []).append(recipe)
         if name in opsets.SCALAR_READS and type(result) in (int, float):
             current.install(self)
             return scalars.traced(result, recipe, self._form(args[0], recipes[0]))
@@ -297,7 +303,8 @@ class ReadRecorder(StoppableMode):
         if value.home == CALL_INPUT:
             if value in self.segment.written or any(value in seg.written for seg in self.segments):
                 return self.value_recipe(self._copy(tensor, shown))
-            self.late_reads.add(value)
+            if shown:
+                self.late_reads.add(value)
             return Input(value.index)
         return self.value_recipe(self._copy(tensor, shown))
 
@@ -360,3 +367,8 @@ def _needed(tensor: torch.Tensor) -> TensorMeta:
     if tensor.dim() not in (2, 3) or tensor.shape[0] != 1 or meta.strides is None:
         return meta
     return dataclasses.replace(meta, strides=(None, *meta.strides[1:]))
+
+
+def _learns(tensor: torch.Tensor) -> bool:
+    """Whether an operator now would give what it makes of the tensor a history."""
+    return tensor.requires_grad and torch.is_grad_enabled()

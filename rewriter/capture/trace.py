@@ -22,6 +22,7 @@ from .. import catalogue
 from . import (
     current,
     custom_operators,
+    histories,
     library_flags,
     opsets,
     patched_functions,
@@ -112,8 +113,8 @@ class Recorder(ReadRecorder):
             return constant_values.as_array(self, func, args, kwargs)
         if name == "requires_grad_" and self._needs_no_change(args, kwargs):
             return func(*args, **kwargs)
-        if name == "get:grad_fn" and args[0].grad_fn is None and not self._is_given(args[0]):
-            return None  # asked by torch's own Python, of a parameter made here, say
+        if name == "get:grad_fn" and histories.stays_leaf(self, args[0]):
+            return None  # asked by torch's own Python, of a parameter that a module is given, say
         if name == "__deepcopy__":
             copied = substituted_nodes.deep_copied(self, *args)
             if copied is not None:
@@ -375,6 +376,8 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a tensor is written after its value was read, or through `.data`",
                 )
+            for recipe in self.early_reads.pop(tracked.value, ()):
+                self.must_work(recipe)  # the number of before, however late it is needed
             near = tracked.value.home in (self.segment.index, CALL_INPUT) or other is tensor
             if apart and not near:
                 self.stop_if_cut(
@@ -405,14 +408,8 @@ class Recorder(ReadRecorder):
             self._bind_tensor(result, node)
         elif isinstance(result, list | tuple) and not isinstance(result, torch.Size):
             for index, part in enumerate(result):
-                self._bind(
-                    part,
-                    (
-                        self._item(node, index)
-                        if isinstance(part, torch.Tensor | list | tuple)
-                        else node
-                    ),
-                )
+                holds = isinstance(part, torch.Tensor | list | tuple)
+                self._bind(part, self._item(node, index) if holds else node)
         elif result is None and getattr(node.target, "__name__", "") == "getattr":
             self.stop(catalogue.UNSUPPORTED, f"the attribute {node.args[1]} of a tensor")
         elif result is not None and not isinstance(result, torch.Size | torch.dtype | torch.device):

@@ -81,7 +81,7 @@ class Number:
 @dataclasses.dataclass(eq=False)
 class Tracked:
     """A live tensor's value and the last state in which the recorder saw it. `moved_away`: it has
-    another one's memory by now."""
+    another one's memory by now, that of the value `content`."""
 
     value: Value
     version: int
@@ -89,6 +89,7 @@ class Tracked:
     storage: int
     readonly: bool = False
     moved_away: bool = False
+    content: Value | None = None
 
 
 def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:
@@ -208,6 +209,8 @@ class Tracker:
     def __init__(self) -> None:
         self._tracked = Entries()
         self._by_storage: dict[int, list[weakref.ref[Any]]] = {}
+        # what backwards still need, as last asked: (of which tensors, leaves, storages)
+        self.needed: tuple[Any, set[int], set[int]] | None = None
 
     def get(self, tensor: torch.Tensor) -> Tracked | None:
         return self._tracked.get(tensor)
@@ -223,11 +226,11 @@ class Tracker:
         self._by_storage.setdefault(tracked.storage, []).append(weakref.ref(tensor))
         return tracked
 
-    def move_away(self, tensor: torch.Tensor) -> None:
-        """The tensor has got another one's memory. What is written there does not concern it: it is
-        not looked at any more."""
+    def move_away(self, tensor: torch.Tensor, content: Value) -> None:
+        """The tensor has got another one's memory. What is written where it was does not concern it
+        any more."""
         tracked = self._tracked[tensor]
-        tracked.moved_away = True
+        tracked.moved_away, tracked.content = True, content
         there = self._by_storage.get(tracked.storage, [])
         there[:] = [ref for ref in there if ref() is not tensor]
 

@@ -1,5 +1,5 @@
 """`tensor.data = value`: the tensor has the value's memory from then on. Later calls do it at their
-end; what the call asks of the tensor after it is not recorded."""
+end; what the call reads of the tensor after it, without gradients, it reads of the value."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def store(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
             return False
         rec.before_change(tensor)
         tensor.data = value
-        rec.tracker.move_away(tensor)
+        rec.tracker.move_away(tensor, rec.value(value))
         rec.effects.append(Effect(setattr, (tensor, constant("data"), value)))
         return True
 
@@ -40,8 +40,8 @@ def is_same(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
 
 
 def _may_be_stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
-    """Whether a tensor from outside gets memory that the call made, of the same layout, and no
-    backward that is still to come needs what it held."""
+    """Whether a tensor from outside gets memory of the same layout, and no backward that is still
+    to come needs what it held."""
     if type(value) is not torch.Tensor or not is_plain(tensor) or not is_plain(value):
         return False
     try:
@@ -49,8 +49,7 @@ def _may_be_stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
         rec.value(value)
     except Stopped:
         return False
-    made = not any(map(rec.tracker.is_input, (value, *rec.tracker.sharing(value))))
     alike = Meta.of(tensor.detach()) == Meta.of(value.detach())
-    if not made or not alike or value.requires_grad or not rec.tracker.is_input(tensor):
+    if not alike or value.requires_grad or not rec.tracker.is_input(tensor):
         return False
-    return not tensor.requires_grad or made_histories.are_spent(rec.tracker)
+    return not tensor.requires_grad or made_histories.need_nothing_of(tensor, rec.tracker)

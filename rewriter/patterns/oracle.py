@@ -86,6 +86,10 @@ class Oracle(Protocol):
         """Whether an expression surely gives a tensor that nothing else holds."""
         ...
 
+    def acts(self, node: ast.AST) -> bool:
+        """Whether evaluating an expression once more may be felt, by what its attributes do."""
+        ...
+
     def supposed(self, node: ast.AST, at: ast.AST) -> bool:
         """Whether what is said of an expression, of a name that may have been bound before `at`,
         holds if inputs are tensors alone."""

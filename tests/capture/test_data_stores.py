@@ -67,9 +67,49 @@ def read_after(model, x):
         return model.one(x)
 
 
+def momentum_encoder(model, x):
+    y = model.one(x)
+    with torch.no_grad():
+        for p, q in zip(model.one.parameters(), model.two.parameters(), strict=True):
+            q.data = q.data * 0.9 + p.data * 0.1
+        k = model.two(x.flip(0))
+        model.two.bias.data = model.two.bias.data + 1
+        model.mean.data = model.mean * 2
+    return (y * k).sum(1), model.mean * 3
+
+
+def read_with_gradients(model, x):
+    model.one.weight.data = model.one.weight.data * 0.5
+    return model.one(x)
+
+
+def written_after(model, x):
+    with torch.no_grad():
+        model.one.weight.data = model.one.weight.data * 0.5
+        model.one.weight.mul_(2)
+        return model.one(x)
+
+
 def of_an_input(model, x):
     model.one.weight.data = model.two.weight.data
     return x + 1
+
+
+def swapped(model, x):
+    one, two = model.one.weight, model.two.weight
+    with torch.no_grad():
+        kept = one.data
+        one.data = two.data
+        two.data = kept
+        return one - two + x[0]
+
+
+def of_a_view(model, x):
+    flat = x.repeat(2, 2).flatten()
+    with torch.no_grad():
+        torch.nn.utils.vector_to_parameters(flat, model.one.parameters())
+        flat.add_(1)
+        return model.one.weight * 2, model.one.bias + 1
 
 
 def other_shape(model, x):
@@ -83,8 +123,9 @@ def before_its_backward(model, x):
     return y
 
 
-CAPTURED = by_hand, average, gives_back, shares, old_memory_is_written, buffer
-BREAKS = read_after, of_an_input, other_shape, before_its_backward
+CAPTURED = by_hand, average, gives_back, shares, old_memory_is_written, buffer, read_after
+CAPTURED += momentum_encoder, of_an_input, swapped, of_a_view
+BREAKS = read_with_gradients, written_after, other_shape, before_its_backward
 
 
 def memory(tensor):
@@ -103,15 +144,19 @@ def test_as_in_eager(function, backend):
         x = torch.randn(3, 4)
         expected, found = function(eager, x), compiled(ours, x)
         torch.testing.assert_close(found, expected)
-        if function is before_its_backward:
+        if function in (before_its_backward, momentum_encoder, read_with_gradients):
             for result in (expected, found):
-                result.backward()
+                result = result[0] if isinstance(result, tuple) else result
+                result.sum().backward()
         pairs = [*zip(eager.parameters(), ours.parameters(), strict=True)]
         pairs += [(eager.mean, ours.mean), *zip(eager.held, ours.held, strict=True)]
         for one, two in pairs:
             torch.testing.assert_close(two, one)
             torch.testing.assert_close(two.grad, one.grad)
             assert two.requires_grad == one.requires_grad
+        expected, found = (
+            each[0] if isinstance(each, tuple) else each for each in (expected, found)
+        )
         assert (found is ours.one.weight) == (expected is eager.one.weight)
         same = [memory(r) == memory(m.one.weight) for r, m in ((expected, eager), (found, ours))]
         assert same[0] == same[1]

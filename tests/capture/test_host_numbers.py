@@ -147,3 +147,32 @@ def test_math_of_a_tensors_value_is_one_recording(backend):
     assert len(recordings(compiled)) == 1
     with pytest.raises(dynfix.GraphBreakError):
         dynfix.compile(f, backend="eager", fullgraph=True)(x)
+
+
+class Ring(torch.nn.Module):
+    """A queue whose place is a buffer: read on the host, used, and written for the next call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(2, 6))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("calls", torch.tensor(0.0))
+
+    def forward(self, x):
+        place, calls = int(self.place), self.calls.item()
+        self.rows[:, place : place + 2] = x.T
+        self.place[0] = (place + 2) % 6
+        self.calls += 1
+        return self.rows * 2, place, calls, calls + place, self.place + 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_number_is_read_of_what_is_then_written(backend):
+    eager, ours = Ring(), Ring()
+    compiled = dynfix.compile(ours, backend=backend, fullgraph=True)
+    for _ in range(8):
+        x = torch.randn(2, 2)
+        expected, found = eager(x), compiled(x)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert [*map(type, found)] == [*map(type, expected)]
+        torch.testing.assert_close([*ours.buffers()], [*eager.buffers()], rtol=0, atol=0)

@@ -95,3 +95,20 @@ def inside_of_a_mapped_function(x):
 )
 def test_what_is_eagers(program):
     same(lambda: program, *PLAIN, *LEARNT)
+
+
+class Sliced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.ParameterList([nn.Parameter(torch.full((3,), float(n))) for n in range(3)])
+
+    def forward(self, x):
+        for row in self.rows[1:]:
+            x = x * row
+        return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_slice_of_a_list_of_parameters(backend):
+    tolerance = CLOSE if backend == "native" else None
+    one_graph(same(Sliced, *PLAIN, *LEARNT, backend=backend, tolerance=tolerance), 2)

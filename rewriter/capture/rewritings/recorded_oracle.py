@@ -250,6 +250,10 @@ class RecordedOracle(FileView):
             return getattr(node.func, "attr", "") in MAKES and not node.keywords
         return isinstance(node, ast.BinOp | ast.Compare)
 
+    def acts(self, node: ast.AST) -> bool:
+        """What the recording saw is looked at apart."""
+        return False
+
     def supposed(self, node: ast.AST, at: ast.AST) -> bool:
         """Nothing is supposed of values that stand there."""
         return False

@@ -249,7 +249,8 @@ class Compiled:
         unknown = self.ask_tensors(test)
         if unknown:
             return unknown
-        if found.doubt and (not found.settled or draws(test)):  # asking would draw once more
+        again = draws(test) or self.context.acts(test)  # asking would do it once more
+        if found.doubt and (not found.settled or again):
             if not self.loose:
                 return found.doubt
             self.doubts.setdefault(found.doubt)
