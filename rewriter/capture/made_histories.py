@@ -10,12 +10,8 @@ import torch
 from ...lowering.autograd.result_views import is_writable
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
 from .histories import nodes_behind
-<<<<<<< HEAD
-from .values import Meta, Tracker, Value, has_history
-=======
 from .nested import tensors_in
-from .values import Meta, Tracker, Value, storage_of, writes_of
->>>>>>> codemod
+from .values import Meta, Tracker, Value, has_history, storage_of, writes_of
 
 
 class _Spent(torch.autograd.Function):
@@ -118,15 +114,10 @@ def _detached(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe:
     return recorder.value_recipe(made)  # type: ignore[no-any-return]
 
 
-<<<<<<< HEAD
-def are_spent(tracker: Tracker) -> bool:
-    """Whether no backward can come through any tensor that the recording knows."""
-    return all(_is_spent(tensor) for tensor in tracker.live() if has_history(tensor))
-=======
 def need_nothing_of(tensor: torch.Tensor, tracker: Tracker) -> bool:
     """Whether no backward that may still come, through any tensor that the recording knows, adds to
     the gradient of `tensor` or reads what it holds."""
-    histories = [each for each in tracker.live() if each.grad_fn is not None]
+    histories = [each for each in tracker.live() if has_history(each)]
     seen = [(weakref.ref(each), writes_of(each)) for each in histories]
     if tracker.needed is None or not _are_same(tracker.needed[0], seen):
         tracker.needed = seen, *_needed([each for each in histories if not _is_spent(each)])
@@ -154,7 +145,6 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
         if name.startswith("_saved_") or name == "saved_tensors":
             found = getattr(node, name)
             yield from tensors_in(found)
->>>>>>> codemod
 
 
 def _is_spent(tensor: torch.Tensor) -> bool:

@@ -136,11 +136,7 @@ def test_overlapping_averages_are_made_axis_by_axis(side, memory, monkeypatch):
 
 
 MAXIMA = [(3, 2, 1), (2, 2), (3, 1, 1), (5, 1, 2), ((1, 3), (2, 1), (0, 1)), (3, 1, 1, 2)]
-<<<<<<< HEAD
-WIDE = [(5, 1, 1, 2), (7, 2, 3), (9, 1, 4), ((4, 31), (2, 1), (2, 15)), (8, 3, 3, 1, True)]
-=======
 WIDE = [(5, 1, 1, 2), (7, 2, 3), (9, 1, 4), ((4, 31), (2, 1), (2, 15)), (8, 2, 3, 1, True)]
->>>>>>> cpu
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
