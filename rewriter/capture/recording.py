@@ -183,10 +183,19 @@ def _last_checks(recorder: Recorder) -> None:
         recorder.stop(catalogue.UNSUPPORTED, detail)
     elif any(_content(cell) is not was for cell, was in recorder.hooked_cells):
         recorder.stop(catalogue.UNSUPPORTED, "what a hook reads is bound again")
+    elif recorder.reshaped and _may_differentiate(recorder):
+        # the input counts the change after the graph has kept it
+        detail = "a backward may need an input that was given another shape in place"
+        recorder.stop(catalogue.UNSUPPORTED, detail)
     elif _overlaps(recorder):
         recorder.stop(
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
+
+
+def _may_differentiate(recorder: Recorder) -> bool:
+    inputs = (tensor for tensor, _ in recorder.tracker.live_inputs())
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
 def _content(cell: types.CellType) -> Any:

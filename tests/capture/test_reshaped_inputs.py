@@ -147,3 +147,18 @@ def test_an_error_behind_the_change(name):
             with pytest.raises(RuntimeError, match="inference tensor"):
                 each(x)
         assert other.shape == given.shape
+
+
+def test_a_backward_that_needs_what_was_given_another_shape():
+    def fn(x, y):
+        x.transpose_(0, 1)
+        return torch.logaddexp(x, y)
+
+    call = dynfix.compile(fn)
+    for _ in range(6):
+        x, y = torch.randn(1, 7), torch.randn(1, 7, requires_grad=True)
+        x2, y2 = x.clone(), y.detach().clone().requires_grad_()
+        call(x, y).sum().backward()
+        fn(x2, y2).sum().backward()
+        assert x.shape == x2.shape and x._version == x2._version
+        torch.testing.assert_close(y.grad, y2.grad)
