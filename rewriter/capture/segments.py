@@ -141,6 +141,9 @@ class SegmentBuilder:
 
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
+        for value in list(self.outputs):
+            if value.base is not None and value.base.home == self.index and _is_stretched(value):
+                self.export(value.base)  # a write of the view is one of what it is a view of
         for value in self.outputs:
             made = value.base or value.beside or value
             made = made.base or made
@@ -175,3 +178,11 @@ class SegmentBuilder:
             if value.is_writable and isinstance(value.meta, Meta) and not value.meta.requires_grad
         ]
         return tuple(sorted(found, key=lambda one: one.is_view))
+
+
+def _is_stretched(value: Value) -> bool:
+    """Whether elements of a result with a history share memory."""
+    meta = value.meta
+    if not isinstance(meta, Meta) or not meta.requires_grad:
+        return False
+    return any(step == 0 and size > 1 for size, step in zip(meta.size, meta.stride, strict=True))

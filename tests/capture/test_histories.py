@@ -441,3 +441,20 @@ def test_a_part_of_a_leaf_is_written_without_gradients(backend):
             each(given).sum().backward()
         assert torch.equal(x, y)
         torch.testing.assert_close(y.grad, x.grad)
+
+
+def test_a_stretched_view_that_is_written_behind_a_break():
+    def fn(x):
+        made = torch.broadcast_to(x.clamp(-1, 1), (2, *x.shape))
+        made[1:] = 1
+        return made * 2
+
+    call = dynfix.compile(fn)
+    for _ in range(6):
+        x = torch.randn(3, 5, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        found, expected = call(x), fn(y)
+        torch.testing.assert_close(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)

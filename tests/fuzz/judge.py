@@ -60,8 +60,8 @@ class _Rounded(TorchDispatchMode):
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs, state = kwargs or {}, torch.get_rng_state()
-        result = function(*args, **kwargs)
+        args, kwargs = tree_map(_filled, (args, kwargs or {}))
+        state, result = torch.get_rng_state(), function(*args, **kwargs)
         schema = function._schema
         if any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
             return result
@@ -92,8 +92,9 @@ class _Apart(TorchDispatchMode):
     """Has operators read copies of what lies in the memory that they write."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        args, kwargs = tree_map(_filled, (args, kwargs or {}))
         named = dict(zip((each.name for each in function._schema.arguments), args, strict=False))
-        named |= kwargs or {}
+        named |= kwargs
         writes = {
             a.name for a in function._schema.arguments if a.alias_info and a.alias_info.is_write
         }
@@ -105,10 +106,16 @@ class _Apart(TorchDispatchMode):
             return value
 
         made = {k: v if k in writes else tree_map(apart, v) for k, v in named.items()}
-        return function(**made) if written else function(*args, **(kwargs or {}))
+        return function(**made) if written else function(*args, **kwargs)
 
 
 _NONE = torch.tensor(False)
+
+
+def _filled(value):
+    """Not a tensor without memory, at which operators end the process below a mode."""
+    zero = _is_tensor(value) and value._is_zerotensor()
+    return torch.zeros(value.shape, dtype=value.dtype) if zero else value
 
 
 def _is_tensor(value):
