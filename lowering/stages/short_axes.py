@@ -39,6 +39,7 @@ COSTLY = 12
 INTERLEAVED = (1, 2, 3, 4, 8)  # elements of rows that GCC loads for vectors across the rows
 FEWEST_ROWS = 32  # that are turned: vectors take one element of each
 MOST_VALUES = 256  # of what is written out
+MOST_OF_GROUP = 6 * MOST_VALUES  # the compiler takes a second for as many
 MOST_BEFORE = 4 * MOST_VALUES  # with those that masks of its places do away with
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _JOINS = {
@@ -215,7 +216,8 @@ def without_short_axes(group: Group) -> Group:
         made = tuple(_written_out(nest, _inner_points(nest)) for nest in nests)
     else:
         return group
-    return Group(group.name, space, made)
+    large = sum(len(nest.values) for nest in made) > MOST_OF_GROUP
+    return group if large else Group(group.name, space, made)
 
 
 def _places_apart(nests: tuple[Nest, ...]) -> tuple[Nest, ...]:

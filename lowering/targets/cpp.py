@@ -37,6 +37,7 @@ from ..stages.across import finishes_short_rows, prefers_tile
 from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
 from ..stages.divisions import without_divisions
+from ..stages.inline import cost
 from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_expr import Lines, slow_divisions
 from .cpp_masked import has_masked_end
@@ -413,8 +414,11 @@ class GroupPrinter:
         self._point()
 
     def _ask_ahead(self) -> None:
-        """Have the next row on its way."""
-        for buffer, index, count in next_rows(self.group.nests) if self.big else ():
+        """Have the next row on its way. One loop that folds rows as they are reads them as soon as
+        they are asked for."""
+        nests = self.group.nests
+        takes_long = sum(1 for nest in nests if nest.inner) > 1 or any(map(cost, nests))
+        for buffer, index, count in next_rows(nests) if self.big and takes_long else ():
             step = LINE // buffer.dtype.itemsize
             place = f"{buffer.name} + {self.nests.expressions().index(index)} + k"
             self.lines.add(

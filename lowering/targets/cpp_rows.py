@@ -165,7 +165,7 @@ def in_memory(value: Value, last: Axis) -> tuple[Buffer, Index] | None:
     return (value.buffer, start) if contiguous else None
 
 
-def _costly(value: Value) -> bool:
+def costly(value: Value) -> bool:
     """Whether the value takes more than it takes to write it down and read it again."""
     return sum(OPS[part.name].cost for part in walk(value) if isinstance(part, Op)) >= COSTLY
 
@@ -188,7 +188,7 @@ def kept_rows(nests: Sequence[Nest]) -> Rows:
         needed = set(walk(*later))
         for reduced in _reductions(nest):
             value, known = reduced.value, kept.setdefault(nest.axes, {})
-            wanted = folds_row(reduced, last) and value in needed and _costly(value)
+            wanted = folds_row(reduced, last) and value in needed and costly(value)
             if wanted and value not in known and count < MOST_KEPT:
                 known[value] = f"row{count}"
                 count += 1

@@ -7,11 +7,10 @@ import torch
 
 from ..ir import Indirect, Nest, Store, Value, atoms
 from ..sizes import Axis, coefficient
-from ..stages.inline import cost
 from .cpp_expr import ExpressionPrinter, Lines, axes_of
 from .cpp_nest import NestPrinter, has_indirect, loop
 from .cpp_ops import TYPES, element_type
-from .cpp_rows import BLOCK, COMBINE, COSTLY
+from .cpp_rows import BLOCK, COMBINE, costly
 
 
 def scatter(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
@@ -101,7 +100,8 @@ def _loops(
 
 def _is_costly(nest: Nest) -> bool:
     """Whether it takes long to compute what is stored, which reads nothing that is."""
-    return cost(nest) >= COSTLY and not nest.reads & nest.writes and len(nest.stores) == 1
+    once = len(nest.stores) == 1 and not nest.reads & nest.writes
+    return once and costly(nest.stores[0].value)
 
 
 def _in_blocks(
