@@ -20,6 +20,7 @@ from . import missing_gradients
 from .aot_calls import RuntimeWrapper, Wrapped, post_compile
 from .aot_parts import runtime_wrappers, schemas
 from .plain_calls import plain_call, program_in
+from .twin_results import has_wrong_twins
 
 OWN = ("non_alias", "unsafe_view_alias", "custom_function_view")  # kinds of outputs
 UNUSUAL = (
@@ -53,7 +54,7 @@ def lean(
 def lean_call(one: Wrapped) -> Callable[..., Any] | None:
     """The function for one wrapper of AOTAutograd's; None where that does what is not done here."""
     facts = one.metadata
-    _refuse_views_of_views(facts)
+    _refuse_wrong_twins(facts)
     if any(getattr(facts, name, 0) for name in UNUSUAL) or facts.grad_enabled_mutation is not None:
         return None
     if one.differentiates:
@@ -74,23 +75,11 @@ def plain_writes(one: Wrapped) -> list[int] | None:
     return list(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
-def _refuse_views_of_views(facts: Any) -> None:
-    """torch makes a result that eager detached from another result again by all that led to it from
-    the memory's owner, also where the other is a view: that fails, or gives another shape, when the
-    program has run. Without writes the call is then made again in eager. Raises LoweringError."""
-    detached = (
-        info
-        for info in facts.output_info
-        if info.output_type.name == "alias_of_intermediate_base_is_user_output"
-    )
-    of_views = (facts.output_info[info.base_idx].output_type.name for info in detached)
-    if any(kind != "non_alias" for kind in of_views) and _writes(facts):
-        what = "a view is returned beside what is detached from it, and an input is written"
-        raise LoweringError(f"{what}: return a copy of the second (.detach().clone())")
-
-
-def _writes(facts: Any) -> bool:
-    return any(info.mutates_data for info in facts.input_info)
+def _refuse_wrong_twins(facts: Any) -> None:
+    """Raises LoweringError for results that torch would make again as others."""
+    if has_wrong_twins(facts):
+        what = "a view is returned beside one of the same memory in another dtype"
+        raise LoweringError(f"{what}: return a copy of the second (.clone())")
 
 
 def _differentiable(one: Wrapped) -> Callable[..., Any] | None:

@@ -1,0 +1,56 @@
+"""Results without a gradient that lie as one with a gradient does: what eager detached from it.
+
+AOTAutograd makes such a result again from its twin, by all that led to it from the memory's owner;
+where the twin is itself a view, that gives another part of the memory, or fails. Here it is
+detached from the twin. What has another dtype cannot be had so.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch._C import _functionalization
+
+_Detach: Any = getattr(_functionalization, "detach_ViewMeta", None)
+_MODE: Any = getattr(_functionalization, "InverseReturnMode", None)
+_TYPED = ("view_dtype_ViewMeta", "view_as_real_ViewMeta", "view_as_complex_ViewMeta")
+
+
+def detach_twins(facts: Any) -> None:
+    """Have AOTAutograd make these results by detaching their twins, where that is what they are."""
+    for info in _twins_of_views(facts):
+        if _Detach is not None and _views(info) and _types(info) == _types(_twin(facts, info)):
+            detach = _Detach((False, True, _MODE.ViewOrScatterInverse))
+            info.view_meta_sequence.sequence = [detach]
+
+
+def has_wrong_twins(facts: Any) -> bool:
+    """Whether AOTAutograd would make one of these results by views that led to its twin."""
+    return not all(map(_is_detached, _twins_of_views(facts)))
+
+
+def _twins_of_views(facts: Any) -> Iterator[Any]:
+    for info in facts.output_info:
+        if info.output_type.name != "alias_of_intermediate_base_is_user_output":
+            continue
+        twin = _twin(facts, info)
+        if not info.requires_grad and twin.output_type.name != "non_alias":
+            yield info
+
+
+def _twin(facts: Any, info: Any) -> Any:
+    return facts.output_info[info.base_idx]
+
+
+def _views(info: Any) -> list[Any]:
+    """The views that lead to a result from the owner of its memory."""
+    return list(getattr(getattr(info, "view_meta_sequence", None), "sequence", ()))
+
+
+def _types(info: Any) -> list[Any]:
+    """Those among them that change the dtype."""
+    views = ((type(one).__name__, one) for one in _views(info))
+    return [(name, str(one.as_tuple())) for name, one in views if name in _TYPED]
+
+
+def _is_detached(info: Any) -> bool:
+    return [type(one) for one in _views(info)] == [_Detach]

@@ -1,0 +1,104 @@
+"""Views with a gradient beside what lies as they do without one."""
+
+import dynfix
+import pytest
+import torch
+
+
+def detached(y):
+    v = y.t()
+    return v, v.detach()
+
+
+def twice_detached(y):
+    v = y.t()
+    return v, v.detach().detach(), v.data
+
+
+def turned_twice(y):
+    v = y.t()
+    return v, v.detach().t(), v.detach().reshape(v.shape)
+
+
+def without_gradients(y):
+    v = y.t()
+    with torch.no_grad():
+        return v, v.view(v.shape)
+
+
+def written(y):
+    v = y.t()
+    v.mul_(2)
+    d = v.detach()
+    d.add_(1)
+    return v, d, y.detach().t()
+
+
+def parts(y):
+    v = y[:, 1:]
+    return v, v.detach(), v.detach()[:, 1:]
+
+
+def of_complex(y):
+    v = torch.complex(y, y).real
+    return v, v.detach()
+
+
+def as_integers(y):
+    """Of another dtype: eager."""
+    v = y.t()
+    return v, v.view(torch.int32)
+
+
+PROGRAMS = (
+    *(detached, twice_detached, turned_twice, without_gradients, written, parts, of_complex),
+    as_integers,
+)
+
+
+def distance(results):
+    return results[0].data_ptr() - results[-1].data_ptr()
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_is_eagers(program, writes):
+    def make():
+        count = torch.zeros(2)
+
+        def call(x):
+            if writes:
+                count.add_(1)
+            return program(x * 2)
+
+        return call, count
+
+    (plain, plain_count), (fn, count) = make(), make()
+    compiled = dynfix.compile(fn)
+    for seed, size in enumerate((4, 4, 3, 5)):
+        torch.manual_seed(seed)
+        leaf = torch.randn(size, size, requires_grad=True)
+        other = leaf.detach().clone().requires_grad_()
+        found, wanted = compiled(other), plain(leaf)
+        for mine, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, theirs)
+            assert mine.stride() == theirs.stride() and mine.requires_grad == theirs.requires_grad
+        assert distance(found) == distance(wanted)
+        found[0].square().sum().backward()
+        wanted[0].square().sum().backward()
+        torch.testing.assert_close(other.grad, leaf.grad)
+        assert torch.equal(count, plain_count)
+
+
+@pytest.mark.parametrize("program", PROGRAMS[:-1])
+def test_they_are_compiled(program, recwarn):
+    count = torch.zeros(2)
+
+    @dynfix.compile
+    def call(x):
+        count.add_(1)
+        return program(x * 2)
+
+    for _ in range(3):
+        call(torch.randn(4, 4, requires_grad=True))
+    assert not [each for each in recwarn if "eager" in str(each.message)]
