@@ -224,7 +224,7 @@ def _of_a_count(x, mask):
 
 def _quantized(x, mask):
     scale = (x.max().item() - x.min().item()) / 255
-    zero = int(round(-x.min().item() / scale))
+    zero = int(round(-x.min().item() / scale))  # noqa: RUF046
     return torch.clamp(torch.round(x / scale) + zero, 0, 255) - zero
 
 
