@@ -22,6 +22,7 @@ from ...rewriter.patterns.kinds import (
     Kind,
 )
 from .infer_expressions import Expressions
+from .supposed import picks_axes
 
 _LETTERS = {"I": INT, "F": FLOAT, "B": BOOL, "N": NUMBER, "S": SIZE}
 
@@ -84,9 +85,10 @@ class Operators(Expressions):
             k.arg in ("dim", "return_inverse", "return_counts", "return_indices")
             for k in node.keywords
         )
-        return named or (
-            name in tables.PAIR_WITH_DIM and bool(args) and not self.kind(args[0]).is_tensor
-        )
+        if not args or self.kind(args[0]).is_tensor:
+            return named
+        rows = isinstance(args[0], ast.Subscript) and picks_axes(args[0].slice)  # no number
+        return named or (name in tables.PAIR_WITH_DIM and not rows)
 
     def _shaped(self, name: str, base: Any, args: Any, node: Any) -> Any:
         tokens, fresh = self.tokens, not name.endswith("_") or base.fresh

@@ -296,6 +296,16 @@ class ReadRecorder(StoppableMode):
         reason = catalogue.TENSOR_IF if name in opsets.BOOL_READS else catalogue.HOST_READ
         return self.outcome(recipe, result, reason)
 
+    def keep_reads(self, value: Value) -> None:
+        """An input is written now: later calls make what was read of it before ahead of the graphs,
+        in which it is that number no more."""
+        reads = self.early_reads.pop(value, ())
+        for recipe in reads:
+            self.must_work(recipe)
+        for number in self.scalars if reads else ():
+            if scalar_forms.mentions(number.form, value):
+                number.form = None
+
     def _frozen(self, tensor: torch.Tensor, shown: bool = False) -> Recipe:
         """The recipe of a tensor as it is now, whatever is written to it later; with its history if
         it is to be shown."""

@@ -192,9 +192,10 @@ class Recorder(ReadRecorder):
         given = {i: scalar_forms.node_of(form, self.segment, origin) for i, form in forms.items()}
         return self.operate(func, name, args, kwargs, given)
 
-    def form_of_call(self, function: Any, args: Any) -> Any:
+    def form_of_call(self, function: Any, args: Any, recipe: Any, result: Any) -> Any:
         """The graph's form of arithmetic on traced scalars, or None."""
-        return traced_sizes.of_call(function, args) or scalar_forms.of_call(function, args)
+        form = traced_sizes.of_call(function, args)
+        return form or scalar_forms.checked(self, function, args, recipe, result)
 
     def operate(
         self,
@@ -376,8 +377,7 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a tensor is written after its value was read, or through `.data`",
                 )
-            for recipe in self.early_reads.pop(tracked.value, ()):
-                self.must_work(recipe)  # the number of before, however late it is needed
+            self.keep_reads(tracked.value)
             near = tracked.value.home in (self.segment.index, CALL_INPUT) or other is tensor
             if apart and not near:
                 self.stop_if_cut(

@@ -219,3 +219,22 @@ def test_a_text_that_raises():
 
     values = (1.0, 2.0, float("nan"), 3.0)
     same(watching(body), *[(torch.full((size,), v),) for size in (1, 2, 1, 3) for v in values])
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_logger_is_asked_for_its_level_in_one_graph(backend, caplog):
+    logger = logging.getLogger("user.asked")
+
+    def f(x):
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("mean %.3f", x.mean().item())
+        return x * 2 if logger.getEffectiveLevel() > logging.INFO else x + 1
+
+    compiled = dynfix.compile(f, backend=backend, fullgraph=True)
+    for level in (logging.WARNING, logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING):
+        x, seen = torch.randn(3), []
+        for function in (f, compiled):
+            caplog.clear()
+            with caplog.at_level(level, "user.asked"):
+                seen.append((function(x).tolist(), caplog.messages))
+        assert seen[0] == seen[1]

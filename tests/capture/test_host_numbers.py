@@ -176,3 +176,79 @@ def test_a_number_is_read_of_what_is_then_written(backend):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
         assert [*map(type, found)] == [*map(type, expected)]
         torch.testing.assert_close([*ours.buffers()], [*eager.buffers()], rtol=0, atol=0)
+
+
+class Counter(torch.nn.Module):
+    """Numbers of buffers go into arithmetic with tensors after the buffers were written."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("real", torch.tensor(1.0))
+        self.register_buffer("whole", torch.tensor(1))
+
+    def forward(self, x):
+        real, whole = self.real.item(), self.whole.item()
+        half = real / 2
+        self.real += 1
+        self.whole *= 2
+        y = x * real + x / float(whole) + half
+        after = self.real.item()
+        self.real.mul_(1.5)
+        return y * after, x / max(whole, 1.0), real, whole, x + (3 - whole)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_number_of_before_enters_the_graph_after_the_write(backend):
+    eager, ours = Counter(), Counter()
+    compiled = dynfix.compile(ours, backend=backend)
+    for _ in range(5):
+        x = torch.randn(3)
+        expected, found = eager(x), compiled(x)
+        torch.testing.assert_close(found, expected)
+        assert [*map(type, found)] == [*map(type, expected)]
+        torch.testing.assert_close([*ours.buffers()], [*eager.buffers()])
+
+
+def _at_least_one(x, mask):
+    return (x * mask).sum() / max((mask > 0).sum().item(), 1.0)
+
+
+def _whole_number(x, mask):
+    return (x * mask).sum() / max(1, int((mask > 0).sum()))
+
+
+def _of_a_count(x, mask):
+    count = mask.long().sum().item()
+    return x * (1.0 / float(count)), x * (count / 7), x + (3 - count), x - min(0.5, count / 100)
+
+
+def _quantized(x, mask):
+    scale = (x.max().item() - x.min().item()) / 255
+    zero = int(round(-x.min().item() / scale))  # noqa: RUF046
+    return torch.clamp(torch.round(x / scale) + zero, 0, 255) - zero
+
+
+def _rounded(x, mask):
+    total = x.sum().item()
+    return x + round(total), x * int(total), x * max(float((mask > 0).sum()), 2.5)
+
+
+def _scales_what_is_added(x, mask):
+    count = float(mask.long().sum() + 2)
+    return torch.add(x, x, alpha=1.0 / count), x.lerp(x * 2, 1.0 / count)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize(
+    "function",
+    [_at_least_one, _whole_number, _of_a_count, _quantized, _rounded, _scales_what_is_added],
+)
+def test_counts_stay_in_the_graph(function, backend):
+    compiled = dynfix.compile(function, backend=backend, fullgraph=True)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x, mask = torch.randn(4) * (seed + 1), (torch.randn(4) > -1.5).float()
+        expected, found = function(x, mask), compiled(x, mask)
+        close = {"rtol": 0, "atol": 0} if backend == "eager" else {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(found, expected, **close)
+    assert len(recordings(compiled)) == 1

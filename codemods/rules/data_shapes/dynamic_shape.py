@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.edits.spans import Refusal, Safety
 from ....rewriter.patterns.kinds import literal
 from ..base import Rule
+from ..effects.told_names import only_told
 from .masked_sums import masked_sum
 
 if TYPE_CHECKING:
@@ -71,11 +72,11 @@ def step(x: torch.Tensor):
             yield (
                 self._told(node, message, context)
                 if name == "masked_select"
-                else context.finding(self, node, message)
+                else context.finding(self, node, message, fix=only_told(node, context))
             )
 
     def _told(self, node: ast.expr, message: str, context: FileContext) -> Finding:
-        built = masked_sum(node, context)
+        built = only_told(node, context) or masked_sum(node, context)
         return context.finding(self, node, message, fix=built)
 
     def _name(self, node: ast.Call, context: FileContext) -> str:

@@ -7,6 +7,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from ....rewriter.edits.intents import wrap
+from ....rewriter.patterns.compiled.compiled_scalars import eager_only
 from ....rewriter.patterns.name_scopes import rebindings
 from .guarded import count_calls, mute, quiet
 
@@ -15,17 +16,29 @@ if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
 
 
-def guarded_with_uses(call: ast.Call, context: FileContext) -> Fix | None:
+def guarded_with_uses(call: ast.AST, context: FileContext) -> Fix | None:
     """The Fix that binds in eager alone what `call` gives, with all that is made of it; None where
     something else needs it. Evaluating `call` must change nothing."""
     statement, found = context.statement(call), context.torch(call)
-    run = _together(statement, call, context)
+    run = _together(statement, context)
     if found is None or run is None:
         return None
     head = f"if not {found[0]}.compiler.is_compiling():"
-    edits = [wrap(context.source, r, head) for r in _runs(run, context)]
-    silent = sum(count_calls(s, context) for s in run)
+    bare = [s for s in run if not eager_only(s, context)]
+    edits = [wrap(context.source, r, head) for r in _runs(bare, context)]
+    silent = sum(count_calls(s, context) for s in bare)
     return context.fix("run it in eager only", *edits, imports=found[1], silent=silent)
+
+
+def only_told(node: ast.AST, context: FileContext) -> Fix | None:
+    """The same for an expression whose statement binds what is shown at last; nothing for what is
+    not shown at all, or stands in what is."""
+    statement = context.statement(node)
+    if not isinstance(statement, ast.Assign):
+        return None
+    run = _together(statement, context) or []
+    shown = any(count_calls(s, context) for s in run)
+    return guarded_with_uses(node, context) if shown else None
 
 
 def _runs(statements: list[ast.stmt], context: FileContext) -> list[list[ast.stmt]]:
@@ -40,8 +53,8 @@ def _runs(statements: list[ast.stmt], context: FileContext) -> list[list[ast.stm
     return found
 
 
-def _together(statement: ast.stmt, call: ast.Call, context: FileContext) -> list[ast.stmt] | None:
-    function = context.function(call).node
+def _together(statement: ast.stmt, context: FileContext) -> list[ast.stmt] | None:
+    function = context.function(statement).node
     shared = rebindings(function).shared
     names, todo, run = set(), [statement], {}
     while todo:

@@ -14,6 +14,7 @@ from ....rewriter.patterns.deferred_read import deferred
 from ....rewriter.patterns.telling_calls import is_log, is_print
 from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
+from ..effects.told_names import only_told
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -82,8 +83,9 @@ class Model(nn.Module):
             or told(node, context)
         ):
             return
-        built = deferred(node, context) or kept_when_compiled(node, context)
-        yield context.finding(self, node, fix=built or keep_tensor(node, context))
+        built = deferred(node, context) or only_told(node, context)
+        built = built or kept_when_compiled(node, context) or keep_tensor(node, context)
+        yield context.finding(self, node, fix=built)
 
 
 def kept_when_compiled(node: ast.Call, context: FileContext) -> Fix | None:
@@ -265,7 +267,8 @@ def step(x: torch.Tensor):
             or has_compiled_form(node, context)
         ):
             return
-        found = deferred(node, context) or kept_when_compiled(node, context)
+        found = deferred(node, context) or only_told(node, context)
+        found = found or kept_when_compiled(node, context)
         found = found or _quotient(node, inner, context)
         if found:
             yield context.finding(self, node, fix=found)
@@ -362,7 +365,8 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
             and context.kind(func.value).is_tensor
         )
         if reads and not told(node, context) and not has_compiled_form(node, context):
-            yield context.finding(self, node, fix=self._range(node, context))
+            built = only_told(node, context) or self._range(node, context)
+            yield context.finding(self, node, fix=built)
 
     def _range(self, node: ast.Call, context: FileContext) -> Fix | None:
         """`torch.arange(2, n).tolist()` never needed a tensor."""

@@ -2,7 +2,8 @@
 
 A Python number is a double (or a 64-bit integer) that torch rounds to the operand's dtype when it
 meets a tensor; the graph does the same with a 0-dim tensor of float64 or int64. Only cases where
-the two agree exactly are taken; elsewhere the scalar settles and breaks.
+the two agree are taken: exactly, but for integers of more than 53 bits. Elsewhere the scalar
+settles and breaks.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ....runtime.replay.recipes import Apply, Recipe
 from ..segments import SegmentBuilder
 from ..values import Value
 from . import scalars
@@ -29,6 +31,11 @@ class Form:
 
 _WIDE = {float: torch.float64, int: torch.int64}
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, abs}
+_CONVERSIONS = {  # by way of which method, to which dtype
+    float: ("", torch.float64),
+    int: ("trunc", torch.int64),
+    round: ("round", torch.int64),
+}
 _EXTREMES = {max: operator.gt, min: operator.lt}
 _OPERATIONS = frozenset(
     "add sub mul __radd__ __rsub__ __rmul__ __rpow__ __add__ __sub__ __mul__ gt lt ge le eq ne"
@@ -52,20 +59,41 @@ def of_tensor(value: Value) -> Form:
 
 
 def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
-    """The form of arithmetic on scalars, if the graph can do it exactly: int64 may overflow where
-    Python does not, so floats alone."""
-    floats = all(type(scalars.plain(arg)) is float or type(arg) is int for arg in args)
-    ordered = function in _EXTREMES and all(type(scalars.plain(arg)) is int for arg in args)
-    if not ordered and (not floats or function not in _ARITHMETIC | _EXTREMES.keys()):
+    """The form of arithmetic on scalars, if the graph can do it as Python does (where its int64
+    does not overflow, which `checked` asks for)."""
+    kinds = [type(scalars.plain(arg)) for arg in args]
+    if len(args) == 1 and function is kinds[0]:
+        return args[0].form if has_form(args[0]) else None
+    if not set(kinds) <= {int, float} or not _is_known(function, kinds):
         return None
     parts = tuple(arg.form if scalars.is_live(arg) else arg for arg in args)
-    return (
-        None
-        if any(
-            part is None or scalars.size_form(arg) for part, arg in zip(parts, args, strict=True)
-        )
-        else Form(function, parts)
-    )
+    pairs = zip(parts, args, strict=True)
+    lost = any(part is None or scalars.size_form(arg) for part, arg in pairs)
+    return None if lost else Form(function, parts)
+
+
+def _is_known(function: Any, kinds: list[type]) -> bool:
+    """`int`s of more than 53 bits are rounded where they meet floats, or are divided."""
+    if function in _CONVERSIONS:
+        return len(kinds) == 1
+    return function in _EXTREMES or function in _ARITHMETIC
+
+
+def checked(rec: Any, function: Any, args: tuple[Any, ...], recipe: Recipe, result: Any) -> Any:
+    """The form of a call, which later calls take if its integer is none that int64, or float64, may
+    not have."""
+    form = of_call(function, args)
+    if form is None or type(result) is not int or function in _EXTREMES:
+        return form
+    if abs(result) > 2**53:
+        return None
+    rec.must_work(Apply(_small, (recipe,)))
+    return form
+
+
+def _small(number: int) -> None:
+    if abs(number) > 2**53:
+        raise OverflowError(f"{number} has more than 53 bits")
 
 
 def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
@@ -81,9 +109,34 @@ def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
         wide = torch.float64 if value.meta.dtype.is_floating_point else torch.int64
         return segment.call("call_method", "to", (detached, wide), {}, origin)
     parts = tuple(node_of(part, segment, origin) for part in form.parts)
+    if form.function in _CONVERSIONS:
+        name, wide = _CONVERSIONS[form.function]
+        whole = segment.call("call_method", name, parts, {}, origin) if name else parts[0]
+        return segment.call("call_method", "to", (whole, wide), {}, origin)
+    if _is_real(form):
+        pairs = zip(form.parts, parts, strict=True)
+        parts = tuple(_as_real(part, node, segment, origin) for part, node in pairs)
     if form.function in _EXTREMES:
         return _extreme(_EXTREMES[form.function], parts, segment, origin)
     return segment.call("call_function", form.function, parts, {}, origin)
+
+
+def _is_real(form: Any) -> bool:
+    """Whether the node of a form is of float64."""
+    if not isinstance(form, Form):
+        return isinstance(form, float)
+    if form.function is None:
+        return bool(form.parts[0].meta.dtype.is_floating_point)
+    if form.function in _CONVERSIONS:
+        return _CONVERSIONS[form.function][1] is torch.float64
+    return form.function is operator.truediv or any(map(_is_real, form.parts))
+
+
+def _as_real(form: Any, node: Any, segment: SegmentBuilder, origin: str) -> Any:
+    """The node in float64: beside a Python float, an int64 tensor of no axis gives float32."""
+    if not isinstance(form, Form) or _is_real(form):
+        return node
+    return segment.call("call_method", "to", (node, torch.float64), {}, origin)
 
 
 def _extreme(beats: Any, parts: tuple[Any, ...], segment: SegmentBuilder, origin: str) -> Any:
@@ -110,6 +163,11 @@ def number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int |
     if len(args) == 3 and name in _WEIGHTED:
         return 2
     return 1 if len(args) == 2 and name in known else None
+
+
+def mentions(form: Any, value: Value) -> bool:
+    """Whether a form is made of what a tensor holds."""
+    return isinstance(form, Form) and any(p is value or mentions(p, value) for p in form.parts)
 
 
 def has_form(number: Any) -> bool:

@@ -85,7 +85,7 @@ def apply(function: Any, *args: Any) -> Any:
     recipe = Apply(function, tuple(map(recipe_of, args)))
     if _may_raise(function, args):
         recorder.must_work(recipe)
-    return traced(result, recipe, recorder.form_of_call(function, args))
+    return traced(result, recipe, recorder.form_of_call(function, args, recipe, result))
 
 
 def stay_traced(args: tuple[Any, ...]) -> bool:
@@ -113,8 +113,11 @@ def _may_raise(function: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _is_bounded(number: Any) -> bool:
+    """Whether an integer surely fits a float: a size, what a tensor holds."""
     form = size_form(number)
-    return form is not None and form.bounded
+    held = getattr(number, "form", None)
+    read = form is None and held is not None and held.function is None
+    return read or (form is not None and form.bounded)
 
 
 def settle(value: Any) -> Any:

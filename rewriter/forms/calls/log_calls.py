@@ -1,6 +1,7 @@
 """Log calls and warnings while recording: later calls make the same record again, at the user's own
 line, with the values of that call."""
 
+import functools
 import logging
 import sys
 import types
@@ -8,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ....runtime.replay.recipes import Const
+from ....runtime.replay.recipes import Apply, Const
 from ... import catalogue
 from ...capture.effects import Effect
 from ...capture.nested import plain_in
@@ -32,7 +33,9 @@ ROOT: dict[Any, Any] = {
 }
 
 
+_ASKS = (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+_OTHERS = (logging.Logger.log, *_ASKS)
 _NAMES = frozenset("debug info warning error critical exception log".split())
 
 
@@ -77,10 +80,18 @@ def takes(function: Any) -> bool:
 
 
 def _known(function: Any) -> bool:
+<<<<<<< HEAD
     target = function.__func__ if isinstance(function, types.MethodType) else function
     if not isinstance(target, types.FunctionType):
         return False  # an object of the user's, whose hash is not asked
     return target in LEVELS or target in ROOT or target is logging.Logger.log
+=======
+    target = getattr(function, "__func__", function)
+    try:
+        return target in LEVELS or target in ROOT or target in _OTHERS
+    except TypeError:
+        return False
+>>>>>>> codemod
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -88,9 +99,19 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if kwargs.get("exc_info") or kwargs.get("stack_info") or not told:
         rec.stop(catalogue.UNSUPPORTED, "a log record that shows an exception or a stack")
         return at_its_line(function, args, kwargs)
+    if getattr(function, "__func__", function) in _ASKS:
+        return _asked(rec, function, plain_in(args), plain_in(kwargs))
     if function is warnings.warn:
         return _warning(rec, *args, **kwargs)
     return _log(rec, *_normal(function, args), kwargs)
+
+
+def _asked(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a logger answers is compared at later calls, whose loggers may have other levels."""
+    ask = functools.partial(function, *args, **kwargs)
+    with rec.paused():
+        answer = ask()
+    return rec.outcome(Apply(ask, ()), answer)
 
 
 def _normal(function: Any, args: tuple[Any, ...]) -> tuple[logging.Logger, int, tuple[Any, ...]]:

@@ -52,7 +52,7 @@ class Arithmetic:
         return self._elsewhere(node) if target is None else self.name(target)
 
     def _elsewhere(self, node):
-        return "" if _eager_only(node, self.context) else f"`{self.compiled.text(node)}` {_OWN}"
+        return "" if eager_only(node, self.context) else f"`{self.compiled.text(node)}` {_OWN}"
 
     def name(self, target):
         """The same of a name."""
@@ -154,7 +154,7 @@ def names_of(node):
     return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
 
 
-def _eager_only(node, context):
+def eager_only(node, context):
     """Whether a node stands under `if not torch.compiler.is_compiling():`."""
     parent = context.parent(node)
     while parent is not None:
