@@ -80,18 +80,10 @@ def takes(function: Any) -> bool:
 
 
 def _known(function: Any) -> bool:
-<<<<<<< HEAD
     target = function.__func__ if isinstance(function, types.MethodType) else function
     if not isinstance(target, types.FunctionType):
         return False  # an object of the user's, whose hash is not asked
-    return target in LEVELS or target in ROOT or target is logging.Logger.log
-=======
-    target = getattr(function, "__func__", function)
-    try:
-        return target in LEVELS or target in ROOT or target in _OTHERS
-    except TypeError:
-        return False
->>>>>>> codemod
+    return target in LEVELS or target in ROOT or target in _OTHERS
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
