@@ -16,7 +16,7 @@ import torch
 from ..errors import BuildError
 from ..report import log
 from . import kept_binaries, tools, tuning
-from .native_launch import native_launch
+from .native_launch import launch_types, native_launch
 from .triton_kernels import (
     ALIGNMENT,
     OPTIONS,
@@ -273,6 +273,10 @@ def _sized(group: TritonGroup, steps: Steps, device: int, slow: Launch, count: i
         made = _native(group, sized, device, lambda *given: slow(*given, *numbers), numbers)
         plans[numbers] = made
         return made
+
+    types = launch_types()
+    if types is not None:
+        return types.Sized(plans, plan, count)  # type: ignore[no-any-return]
 
     def launch(*arguments: Any) -> None:
         cut = len(arguments) - count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,17 +23,16 @@ EARLY = 90  # the first architecture with programmatic dependent launches
 _lock = threading.Lock()
 
 
-def launch_type() -> Callable[..., Any] | None:
-    """The native class; None where it cannot be built."""
+def launch_types() -> ModuleType | None:
+    """The native classes; None where they cannot be built."""
     with _lock:
-        return _launch_type()
+        return _launch_types()
 
 
 @functools.cache
-def _launch_type() -> Callable[..., Any] | None:
+def _launch_types() -> ModuleType | None:
     try:
-        module = build.load_extension("gpu_launch", build.build_extension("gpu_launch"))
-        return module.Launch  # type: ignore[no-any-return]
+        return build.load_extension("gpu_launch", build.build_extension("gpu_launch"))
     except (BuildError, ImportError) as error:
         log.info("GPU kernels are launched through Triton: %s", error)
         return None
@@ -53,8 +53,8 @@ def native_launch(
     One that waits and stands behind another here is started while that one ends: a launch costs the
     device about 1 µs less. The first is not: what stands before it in the stream, or in the graph
     that is being captured, may be no kernel."""
-    made = launch_type() if version.startswith(_VERSIONS) else None
-    if made is None or not all(_is_simple(binary) for binary, *_ in binaries):
+    types = launch_types() if version.startswith(_VERSIONS) else None
+    if types is None or not all(_is_simple(binary) for binary, *_ in binaries):
         return None
     kernels = [
         (b.function, programs, *_shape(b), waits and k > 0 and _starts_early(b), positions, numbers)
@@ -62,7 +62,7 @@ def native_launch(
     ]
     try:
         stream_of = torch._C._cuda_getCurrentRawStream
-        return made(kernels, device, stream_of, otherwise, DRIVER)  # type: ignore[no-any-return]
+        return types.Launch(kernels, device, stream_of, otherwise, DRIVER)  # type: ignore[no-any-return]
     except (OSError, ValueError) as error:
         log.info("a group is launched through Triton: %s", error)
         return None

@@ -5,7 +5,7 @@ import importlib
 import threading
 
 from ..errors import BuildError
-from .native_launch import launch_type
+from .native_launch import launch_types
 from .triton_kernels import triton
 
 
@@ -13,7 +13,7 @@ from .triton_kernels import triton
 def begin() -> threading.Thread:
     """Build the native launch, and load Triton and have it hash itself, which every build asks
     for, beside what the caller does next."""
-    threading.Thread(target=launch_type, daemon=True).start()
+    threading.Thread(target=launch_types, daemon=True).start()
     hashing = threading.Thread(target=_hash, daemon=True)
     hashing.start()
     return hashing

@@ -7,6 +7,11 @@
 //     otherwise: called with the same arguments where a pointer is not aligned, or the context another
 //     library: of the driver, "libcuda.so.1"
 //   launch(*arguments)   tensors, or ints that are addresses
+// Of groups whose sizes only a call knows:
+//   Sized(plans, plan, count)
+//     plans: a dict from the sizes, a tuple, to what launches for them; plan(sizes) makes one, and
+//       puts it there
+//   sized(*arguments)   the last `count` of them are the sizes
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <dlfcn.h>
@@ -224,6 +229,71 @@ PyType_Slot launch_slots[] = {
 PyType_Spec launch_spec = {"dynfix.runtime.native.gpu_launch.Launch", sizeof(Launch), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, launch_slots};
 
+struct Sized {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject *plans, *plan;
+  Py_ssize_t count;
+};
+
+PyObject *sized_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *kwnames) {
+  Sized *self = reinterpret_cast<Sized *>(callable);
+  const Py_ssize_t given = PyVectorcall_NARGS(flags) - self->count;
+  if (kwnames != nullptr || given < 0) {
+    PyErr_SetString(PyExc_TypeError, "wrong arguments for a kernel");
+    return nullptr;
+  }
+  PyObject *sizes = PyTuple_New(self->count);
+  if (sizes == nullptr) return nullptr;
+  for (Py_ssize_t i = 0; i < self->count; i++)
+    PyTuple_SET_ITEM(sizes, i, Py_NewRef(args[given + i]));
+  PyObject *plan = Py_XNewRef(PyDict_GetItemWithError(self->plans, sizes));
+  if (plan == nullptr && !PyErr_Occurred()) plan = PyObject_CallOneArg(self->plan, sizes);
+  Py_DECREF(sizes);
+  if (plan == nullptr) return nullptr;
+  PyObject *result = PyObject_Vectorcall(plan, args, given, nullptr);
+  Py_DECREF(plan);
+  return result;
+}
+
+PyObject *sized_new(PyTypeObject *type, PyObject *args, PyObject *) {
+  PyObject *plans, *plan;
+  Py_ssize_t count;
+  if (!PyArg_ParseTuple(args, "O!On", &PyDict_Type, &plans, &plan, &count)) return nullptr;
+  Sized *self = reinterpret_cast<Sized *>(type->tp_alloc(type, 0));
+  if (self == nullptr) return nullptr;
+  self->call = sized_call;
+  self->plans = Py_NewRef(plans);
+  self->plan = Py_NewRef(plan);
+  self->count = count;
+  return reinterpret_cast<PyObject *>(self);
+}
+
+void sized_dealloc(PyObject *object) {
+  Sized *self = reinterpret_cast<Sized *>(object);
+  PyTypeObject *type = Py_TYPE(object);
+  Py_XDECREF(self->plans);
+  Py_XDECREF(self->plan);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyMemberDef sized_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Sized, call), READONLY, nullptr},
+    {0, 0, 0, 0, nullptr},
+};
+
+PyType_Slot sized_slots[] = {
+    {Py_tp_new, reinterpret_cast<void *>(sized_new)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(sized_dealloc)},
+    {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+    {Py_tp_members, sized_members},
+    {0, nullptr},
+};
+
+PyType_Spec sized_spec = {"dynfix.runtime.native.gpu_launch.Sized", sizeof(Sized), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, sized_slots};
+
 PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "gpu_launch", "Launches GPU kernels.", -1, nullptr,
                           nullptr, nullptr, nullptr, nullptr};
 
@@ -233,7 +303,8 @@ PyMODINIT_FUNC PyInit_gpu_launch() {
   data_ptr_name = PyUnicode_InternFromString("data_ptr");
   PyObject *module = PyModule_Create(&module_def);
   if (module == nullptr || data_ptr_name == nullptr) return nullptr;
-  PyObject *type = PyType_FromSpec(&launch_spec);
+  PyObject *type = PyType_FromSpec(&launch_spec), *sized = PyType_FromSpec(&sized_spec);
   if (type == nullptr || PyModule_AddObject(module, "Launch", type) < 0) return nullptr;
+  if (sized == nullptr || PyModule_AddObject(module, "Sized", sized) < 0) return nullptr;
   return module;
 }

@@ -1,12 +1,14 @@
 """The native launch of GPU kernels, with a driver that writes down what it is asked for."""
 
 import ctypes
+import gc
 import subprocess
+import sys
 
 import pytest
 import torch
 from dynfix.runtime.gpu import launch_triton
-from dynfix.runtime.gpu.native_launch import launch_type
+from dynfix.runtime.gpu.native_launch import launch_types
 from dynfix.runtime.gpu.triton_kernels import TritonGroup
 
 DRIVER = """
@@ -42,7 +44,7 @@ def driver(tmp_path):
     source, library = tmp_path / "driver.cpp", tmp_path / "libdriver.so"
     source.write_text(f'extern "C" {{ {DRIVER} }}')
     made = subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], capture_output=True)
-    if made.returncode or launch_type() is None:
+    if made.returncode or launch_types() is None:
         pytest.skip("no compiler")
     return ctypes.CDLL(str(library)), str(library)
 
@@ -51,7 +53,7 @@ def test_kernels_get_their_pointers_and_two_more(driver):
     library, path = driver
     a, b, c = torch.empty(8), torch.empty(8), torch.empty(8)
     kernels = [(77, 5, 128, 4096, False, (2, 0), ()), (78, 6, 64, 0, True, (1, 2), ())]
-    launch = launch_type()(kernels, 0, lambda device: 900 + device, None, path)
+    launch = launch_types().Launch(kernels, 0, lambda device: 900 + device, None, path)
     launch(a, b.data_ptr(), c)
     seen = (ctypes.c_long * 16).in_dll(library, "seen")
     assert [*seen] == [
@@ -65,7 +67,7 @@ def test_numbers_come_after_the_pointers(driver):
     library, path = driver
     a = torch.empty(8)
     kernels = [(77, 5, 128, 0, False, (0,), (41, 2**40, -3))]
-    launch_type()(kernels, 0, lambda device: 0, None, path)(a)
+    launch_types().Launch(kernels, 0, lambda device: 0, None, path)(a)
     seen = (ctypes.c_long * 8).in_dll(library, "seen")
     assert [*seen][5:] == [a.data_ptr(), 41, -3]
 
@@ -74,7 +76,9 @@ def test_what_it_cannot_launch_goes_the_other_way(driver):
     library, path = driver
     others = []
     kernels = [(77, 5, 128, 0, False, (0, 1), ())]
-    launch = launch_type()(kernels, 0, lambda device: 0, lambda *given: others.append(given), path)
+    launch = launch_types().Launch(
+        kernels, 0, lambda device: 0, lambda *given: others.append(given), path
+    )
     x = torch.empty(8)
     launch(x, x[1:])
     assert len(others) == 1
@@ -88,7 +92,9 @@ def test_what_it_cannot_launch_goes_the_other_way(driver):
 def test_an_error_of_the_driver_is_raised(driver):
     library, path = driver
     ctypes.c_int.in_dll(library, "fails").value = 700
-    launch = launch_type()([(77, 5, 128, 0, True, (0, 0), ())], 0, lambda device: 0, None, path)
+    launch = launch_types().Launch(
+        [(77, 5, 128, 0, True, (0, 0), ())], 0, lambda device: 0, None, path
+    )
     with pytest.raises(RuntimeError, match="700"):
         launch(torch.empty(4))
 
@@ -129,3 +135,37 @@ def test_what_kernels_hand_each_other_lies_in_one_piece_of_memory(monkeypatch):
     assert places[0] == start and ends[-1] <= end
     assert all(one <= two for one, two in zip(ends[:-1], places[1:], strict=True))
     assert all((place - start) % 16 == 0 for place in places)
+
+
+def test_a_plan_is_made_once_for_each_set_of_sizes():
+    plans, made, done = {}, [], []
+
+    def plan(sizes):
+        made.append(sizes)
+        plans[sizes] = lambda *given: done.append((sizes, given))
+        return plans[sizes]
+
+    launch = launch_types().Sized(plans, plan, 2)
+    for sizes in ((3, 5), (4, 5), (3, 5)):
+        launch("x", "y", *sizes)
+    assert made == [(3, 5), (4, 5)]
+    assert done == [(sizes, ("x", "y")) for sizes in ((3, 5), (4, 5), (3, 5))]
+
+
+def test_what_goes_wrong_is_raised_and_nothing_leaks():
+    def plan(sizes):
+        raise ValueError(sizes)
+
+    launch, given = launch_types().Sized({}, plan, 1), object()
+    before = sys.getrefcount(given)
+    for _ in range(5):
+        with pytest.raises(ValueError, match="7"):
+            launch(given, 7)
+        with pytest.raises(TypeError, match="wrong arguments"):
+            launch()
+        with pytest.raises(TypeError, match="wrong arguments"):
+            launch(given, n=7)
+        with pytest.raises(TypeError, match="unhashable"):
+            launch(given, [])
+    gc.collect()
+    assert sys.getrefcount(given) == before
