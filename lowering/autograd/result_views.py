@@ -11,6 +11,7 @@ import torch
 
 _creation: Any = torch._C._autograd._get_creation_meta
 _WRITABLE: Any = torch._C._autograd.CreationMeta.DEFAULT
+_SEVERAL: Any = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 
 
 class Made(NamedTuple):
@@ -25,6 +26,11 @@ class Made(NamedTuple):
 def is_writable(view: torch.Tensor) -> bool:
     """Whether autograd lets the view be written where gradients are recorded."""
     return bool(_creation(view) == _WRITABLE)
+
+
+def is_one_of_several(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a view, or a view of a view, that an operator gave with others."""
+    return tensor._is_view() and bool(_creation(tensor) == _SEVERAL)
 
 
 class ResultViews:

@@ -56,8 +56,9 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
             parts = (recorder.value_recipe(value), Const(tensor.requires_grad))
             recorder.remade[value] = Apply(_without_history, parts)
         return recorder.remade[value]  # type: ignore[no-any-return]
-    kept_leaf = tensor.is_leaf and recorder.options.backend != "eager"
-    if not tensor.requires_grad or not (recorder.differentiates or kept_leaf):
+    own = tensor.is_leaf or (tensor._is_view() and _leads_nowhere(tensor))
+    kept = own and recorder.options.backend != "eager"
+    if not tensor.requires_grad or not (recorder.differentiates or kept):
         return None
     if value not in recorder.remade:
         recorder.remade[value] = _recipe(recorder, tensor, value)
@@ -80,6 +81,15 @@ def _for_inference(tensor: torch.Tensor) -> torch.Tensor:
     """An inference tensor on the same memory."""
     with torch.inference_mode():
         return tensor.new_empty(0).set_(tensor.detach())  # type: ignore[call-overload,no-any-return,unused-ignore]
+
+
+def _leads_nowhere(view: torch.Tensor) -> bool:
+    """Whether the history is that of a view which was made without gradients of what has some:
+    compiled code would make it again of that."""
+    node: Any = view.grad_fn
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    return node is None
 
 
 def _is_made_without_gradients(tensor: torch.Tensor) -> bool:

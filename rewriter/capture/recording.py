@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.autograd.result_views import is_one_of_several
 from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
 from ...runtime.replay import recipes
 from ...runtime.replay.entry import Entry, Plan
@@ -191,6 +192,9 @@ def _last_checks(recorder: Recorder) -> None:
         recorder.stop(
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
+    elif _returns_parts(recorder):
+        detail = "one of several views of an input is kept, which is written through .data"
+        recorder.stop(catalogue.UNSUPPORTED, detail)
 
 
 def _may_differentiate(recorder: Recorder) -> bool:
@@ -240,6 +244,18 @@ def _overlaps(recorder: Recorder) -> bool:
     for tensor, value in inputs:
         homes.setdefault(storage_of(tensor), set()).add(value)
     return any(len(values) > 1 and values & written for values in homes.values())
+
+
+def _returns_parts(recorder: Recorder) -> bool:
+    """Whether one of several views that an operator gave of an input lives on, with a gradient,
+    where the input was written in a way that autograd does not see: AOTAutograd gives a copy."""
+    written = {value for segment in recorder.segments for value in segment.written}
+    inputs = recorder.tracker.live_inputs()
+    unseen = {storage_of(x) for x, value in inputs if value in written and not value.counted}
+    if not unseen or recorder.options.backend == "eager":
+        return False
+    live = (each for each in recorder.tracker.live() if storage_of(each) in unseen)
+    return any(each.requires_grad and is_one_of_several(each) for each in live)
 
 
 def _assemble(

@@ -458,3 +458,42 @@ def test_a_stretched_view_that_is_written_behind_a_break():
         found.sum().backward()
         expected.sum().backward()
         torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_of_a_view_made_without_gradients_leads_nowhere(backend):
+    def program(x):
+        y = x.sin()
+        with torch.no_grad():
+            turned, part = x.t(), y[1:]
+        return turned, turned.unsqueeze(0), part[:, 1:], y
+
+    compiled = dynfix.compile(program, backend=backend)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(3, 3, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        for each, given in ((program, x), (compiled, y)):
+            made = each(given)
+            assert [one.requires_grad for one in made] == [True] * 4
+            sum(one.exp().sum() for one in made[1:]).backward()
+        torch.testing.assert_close(y.grad, x.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parts_of_an_input_that_is_written_through_its_data(backend):
+    def program(x):
+        first, second = x.split(2)
+        x.data.mul_(2)
+        return first, second.t()
+
+    compiled = dynfix.compile(program, backend=backend)
+    for _ in range(3):
+        x = torch.randn(4, 4, requires_grad=True)
+        was = x.detach().clone()
+        first, second = compiled(x)
+        assert torch.equal(x, was * 2) and torch.equal(first, x[:2])
+        assert first.untyped_storage().data_ptr() == x.data_ptr()
+        assert second.untyped_storage().data_ptr() == x.data_ptr()
+        (first.sum() + second.sum() * 3).backward()
+        assert torch.equal(x.grad, torch.tensor([1.0, 1, 3, 3])[:, None].expand(4, 4))
