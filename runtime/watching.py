@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 
 from .pacing import SHARE, Account
 
-AWAKE, ASLEEP = 1.0, 8.0  # seconds of each turn
+AWAKE, ASLEEP = 0.5, 8.0  # seconds of each turn
 
 
 class Watch:

@@ -79,7 +79,9 @@ class _Driver:
             f"    except NameError: {DRIVER}.passed()",
             line,
         )
-        (served,) = _parsed(f"if {here} and {DRIVER}.served(): pass\nelse: pass", line)
+        taken = f"{DRIVER}.compiled[{self.number}] and {DRIVER}.now.result is not None"
+        taken += f" and {DRIVER}.served({self.number}, {index})"
+        (served,) = _parsed(f"if {taken}: pass\nelse: pass", line)
         assert isinstance(served, ast.If)
         served.body = [*self._failed(index, start), *self._bound(start), *self._left(start)]
         served.orelse = [*self.body[index:following], *self._from(nth + 1)]

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-LONGEST = 5.0  # seconds of one rest
+LONGEST = 10.0  # seconds of one rest: nobody looks for less than that (`runtime.watching`)
 
 
 class Doze:

@@ -35,6 +35,8 @@ WRAPPERS = (
     "torch.nn.parallel.",
     "torch.distributed.",
 )  # they do their work in hooks of autograd, which no graph has
+SAMPLED = 16  # calls that are looked at one after another, before most are not
+LOOK = 0.05  # seconds between two that are looked at then
 PATIENCE = 100  # starts that are looked at until the step has run once
 MANY = 64  # elements of a container that are looked at
 IN_PLACE: Any = type("InPlace", (), {"__repr__": lambda self: "IN_PLACE"})()
@@ -57,12 +59,15 @@ class Result:
         self.how, self.value, self.bound = how, value, dict(bound)
         self.error: BaseException | None = None
         self.line = 0
+        self.asked = (-1, -1)  # number and start of who asked
 
 
 class _Now(threading.local):
-    """Of one thread: what the last question found, and when the step in place began."""
+    """Of one thread: what the last question found, until it is taken, and when the step in place
+    began."""
 
     result: Result | None = None
+    given: Result | None = None  # the one that was taken
     site: Site | None = None
     first: Site | None = None  # whose first run is under way
     started = 0.0
@@ -76,7 +81,9 @@ class Steps:
         self._session, self._eager_calls = session, max(1, eager_calls)
         self._sites: list[Site] = []
         self.starts: list[int] = []  # of each site the bits of those that have to ask
-        self._now = _Now()
+        self.compiled: list[bool] = []  # of each site whether anything but the statements may serve
+        self._unseen: list[int] = []  # and so many steps to come that need not be looked at
+        self.now = _Now()
         self._somebody_elses: Callable[[], bool] | None = None  # until torch is there
         self._claimed: dict[int, tuple[weakref.ref[Any], Site]] = {}
 
@@ -84,6 +91,8 @@ class Steps:
         """The number of a step that was found in a text."""
         self._sites.append(Site(step))
         self.starts.append(-1)
+        self.compiled.append(False)
+        self._unseen.append(0)
         return len(self._sites) - 1
 
     def torch_is_there(self, somebody_elses: Callable[[], bool]) -> None:
@@ -93,7 +102,7 @@ class Steps:
 
     def claims(self, module: Any) -> bool:
         """Whether the calls of a module, in training, are a step's."""
-        if self._now.first is not None and module.training:
+        if self.now.first is not None and module.training:
             return True  # it may turn out to be one
         known = self._claimed.get(id(module))
         if known is None or known[1].excluded or not module.training:
@@ -112,7 +121,7 @@ class Steps:
 
     def enter(self, number: int, index: int, given: tuple[Any, ...]) -> None:
         """A step could begin here, with these variables. Never raises."""
-        now, site = self._now, self._sites[number]
+        now, site = self.now, self._sites[number]
         now.result = now.first = None
         if site.excluded or self._somebody_elses is None or sys.gettrace() is not None:
             return
@@ -121,18 +130,24 @@ class Steps:
         elif index == site.chosen:
             now.site, now.sample = site, None
             try:
-                now.result = self._done(site, given, sys._getframe(1).f_globals)
+                result = self._done(site, given, sys._getframe(1).f_globals)
+                if result is not None:
+                    result.asked, now.result = (number, index), result
             except Exception as error:
                 site.fail(error)
+            self.compiled[number] |= site.compiled is not None
             now.started = time.perf_counter()
 
     def passed(self) -> None:
         """A variable of the step is not bound: the statements say so."""
-        self._now.result = None
+        self.now.result = None
 
-    def served(self) -> bool:
-        """Whether the step was done; what the statements would have done is in the next answers."""
-        return self._now.result is not None
+    def served(self, number: int, index: int) -> bool:
+        """Whether the step was done that was asked for here; what the statements would have done is
+        in the next answers. Asked where `now.result` is something, which it is no more."""
+        now = self.now
+        now.given, now.result = now.result, None
+        return now.given is not None and now.given.asked == (number, index)
 
     def failed(self) -> bool:
         """Whether it raised."""
@@ -152,7 +167,7 @@ class Steps:
 
     def error(self) -> BaseException:
         """What it raised."""
-        result, self._now.result = self._given(), None
+        result, self.now.given = self._given(), None
         assert result.error is not None
         return result.error
 
@@ -166,19 +181,41 @@ class Steps:
 
     def leave(self, number: int) -> None:
         """The statements in place have run to their end."""
-        now, site = self._now, self._sites[number]
+        unseen = self._unseen[number]
+        if unseen:
+            self._unseen[number] = unseen - 1
+            if unseen == 1:
+                self._look(number)
+            return
+        now, site = self.now, self._sites[number]
         now.first = None
         if site.excluded or self._somebody_elses is None:
             return
         if site.chosen is None:
             self._choose(site, sys._getframe(1))
-            self.starts[number] = 0 if site.chosen is None else 1 << site.chosen
+            self._look(number)
         elif now.site is site:
             now.site = None
+            site.sampled += 1
             site.calls += 1
             site.seconds += time.perf_counter() - now.started
             if now.sample is not None:
                 now.sample()
+            elif site.sampled > SAMPLED and site.compiled is None and self._session.background:
+                self._look_away(number)
+
+    def _look_away(self, number: int) -> None:
+        """The next steps are not looked at, since that costs each some microseconds."""
+        site = self._sites[number]
+        steps = min(10000, int(LOOK * site.calls / max(site.seconds, 1e-6)))
+        if steps > 1:
+            site.calls += steps
+            site.seconds *= site.calls / (site.calls - steps)
+            self._unseen[number], self.starts[number] = steps, 0
+
+    def _look(self, number: int) -> None:
+        site = self._sites[number]
+        self.starts[number] = 0 if site.chosen is None else 1 << site.chosen
 
     # -- a step
 
@@ -190,7 +227,7 @@ class Steps:
             site.exclude(f"{type(error).__name__}: {error}")
 
     def _given(self) -> Result:
-        result = self._now.result
+        result = self.now.given
         assert result is not None
         return result
 
@@ -207,7 +244,7 @@ class Steps:
         elif site.compiled.is_eager():
             site.exclude("eager was as fast, or it cannot be captured")
             return None
-        return site.run(given, self._now)
+        return site.run(given, self.now)
 
     def _is_due(self, site: Site) -> bool:
         background = self._session.background
@@ -225,7 +262,7 @@ class Site:
         self.step = step
         self.chosen: int | None = None
         self.excluded = False
-        self.calls = 0
+        self.calls = self.sampled = 0
         self.seconds = 0.0
         self.compiled: Any = None
         self.cost = 0.0  # seconds of the longest call, which was recorded and compiled

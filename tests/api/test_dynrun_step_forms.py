@@ -1,6 +1,9 @@
 """Forms in which training steps are written: each is found, and is one program."""
 
+import time
+
 import driven_steps
+from dynfix.rewriter.running.step_calls import LOOK, SAMPLED
 
 equal = driven_steps.equal
 
@@ -31,3 +34,65 @@ def test_a_long_way_from_the_forward_to_the_backward(equal):
         + "    optimizer.step()\n    print(loss.item())\n"
     )
     assert session.hits()[0] >= 3
+
+
+class Beside:
+    """A run that is never long enough."""
+
+    stored = False
+
+    def __init__(self):
+        self.asked = []
+
+    def look_ahead(self):
+        pass
+
+    def wants(self, calls, seconds):
+        self.asked.append((calls, seconds))
+        return False
+
+
+def test_most_steps_are_not_looked_at(monkeypatch, equal):
+    """While nothing can be compiled yet; all of them count."""
+    background = Beside()
+    monkeypatch.setattr(driven_steps.Session, "background", background)
+    started = time.perf_counter()
+    equal("""
+        for i in range(900):
+            loss = F.cross_entropy(net(X), Y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(loss.item())
+    """)
+    lasted = time.perf_counter() - started
+    assert SAMPLED / 4 < len(background.asked) <= 2 * SAMPLED + lasted / LOOK
+    (calls, seconds) = background.asked[-1]
+    assert calls > 100 and 0 < seconds < 2 * lasted
+
+
+def test_two_threads_in_one_step(equal):
+    """Each takes what it asked for."""
+    equal("""
+        import copy, threading
+        base = nn.Linear(6, 3)
+        def train(seen):
+            layer = copy.deepcopy(base)
+            own = torch.optim.SGD(layer.parameters(), lr=0.1)
+            for i in range(40):
+                out = layer(X)
+                loss = F.cross_entropy(out, Y)
+                own.zero_grad()
+                loss.backward()
+                own.step()
+                seen.append(loss.item())
+        train([])
+        all = [[] for _ in range(4)]
+        train(all[0])
+        threads = [threading.Thread(target=train, args=(seen,)) for seen in all[1:]]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        print(all.count(all[0]), len(all[0]), sum(all[0]))
+    """)

@@ -36,10 +36,11 @@ def test_turns(clock):
     clock.now += watching.ASLEEP - 0.1
     assert call(watch)
     share = watch.share()
-    assert 0.1 < share < 0.2
+    turn = watching.AWAKE + watching.ASLEEP
+    assert watching.AWAKE / turn <= share < 1.5 * watching.AWAKE / turn
     clock.now += 0.2
     assert not call(watch)
-    clock.now += 0.5
+    clock.now += 0.4 * watching.AWAKE
     assert not call(watch) and watch.share() > share
     watch.always = True
     clock.now += watching.AWAKE
