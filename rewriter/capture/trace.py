@@ -126,16 +126,19 @@ class Recorder(ReadRecorder):
         args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
         if self.index_mode is not None and name == "__getitem__" and not _has_mask(args[1]):
             func, name = Indexed(type(self.index_mode)), "indexed"
-        place = scalar_forms.number_in(name, args, kwargs)
-        number = kwargs[place] if isinstance(place, str) else _operand(args)
-        self.give_form(number)
+        places = scalar_forms.places_in(name, args, kwargs)
+        numbers = [kwargs[at] if isinstance(at, str) else args[at] for at in places]
+        for number in numbers or (_operand(args),):
+            self.give_form(number)
         if args and substituted_nodes.reshapes_input(self, name, args[0]):
             return substituted_nodes.reshape(self, func, name, *self.settled(args, kwargs))
         sizes = open_shapes.numbers(self, name, args)
         if sizes:
             return self._with_sizes(func, name, args, kwargs, sizes)
-        if place is not None and scalars.live_in(self, number) and scalar_forms.has_form(number):
-            return self._with_scalar(func, name, args, kwargs, place)
+        live = [number for number in numbers if scalars.live_in(self, number)]
+        if live and all(map(scalar_forms.has_form, live)):
+            as_nodes(self, tensors_in(args))
+            return self.operate(func, name, *scalar_forms.operands(self, args, kwargs, places))
         return self.operate(func, name, *self.settled(args, kwargs))
 
     def _is_given(self, tensor: torch.Tensor) -> bool:
@@ -173,16 +176,6 @@ class Recorder(ReadRecorder):
         value.meta = dataclasses.replace(value.meta, requires_grad=True)
         self.differentiates = True
         return True
-
-    def _with_scalar(self, func: Any, name: str, args: Any, kwargs: Any, place: int | str) -> Any:
-        """A tensor and a traced scalar: the call runs with the number, the graph gets it as a
-        tensor of the operand's dtype."""
-        origin, dtype = self.origin_text(), scalar_forms.dtype_of(args)
-        as_nodes(self, args[0])
-        number = kwargs[place] if isinstance(place, str) else args[place]
-        form = scalar_forms.node_of(number.form, self.segment, origin)
-        scalar = self.segment.call("call_method", "to", (form, dtype), {}, origin)
-        return self.operate(func, name, plain_in(args), plain_in(kwargs), given={place: scalar})
 
     def _with_sizes(self, func: Any, name: str, args: Any, kwargs: Any, forms: Any) -> Any:
         """The call runs with the numbers, the graph gets the sizes as tensors."""

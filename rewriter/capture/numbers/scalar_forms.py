@@ -49,7 +49,11 @@ _NAMED = {  # the number that scales what is added; `lowering.graphs.tensor_numb
 _NORM = frozenset(
     "weight bias training momentum eps".split()
 )  # as torch.nn.functional hands them on
-_WEIGHTED = frozenset("lerp lerp_ _foreach_lerp _foreach_lerp_".split())
+_THIRD = frozenset(
+    "lerp lerp_ _foreach_lerp _foreach_lerp_ masked_fill masked_fill_ __setitem__".split()
+)
+_FILLS = frozenset("fill fill_ clamp_min clamp_min_ clamp_max clamp_max_".split())
+_BOUNDED = frozenset("clamp clamp_ clip clip_".split())
 _OF_LISTS = frozenset("_foreach_mul _foreach_mul_".split())
 
 
@@ -76,7 +80,8 @@ def _is_known(function: Any, kinds: list[type]) -> bool:
     """`int`s of more than 53 bits are rounded where they meet floats, or are divided."""
     if function in _CONVERSIONS:
         return len(kinds) == 1
-    return function in _EXTREMES or function in _ARITHMETIC
+    whole = float not in kinds and function in (operator.floordiv, operator.mod)
+    return whole or function in _EXTREMES or function in _ARITHMETIC
 
 
 def checked(rec: Any, function: Any, args: tuple[Any, ...], recipe: Recipe, result: Any) -> Any:
@@ -146,11 +151,35 @@ def _extreme(beats: Any, parts: tuple[Any, ...], segment: SegmentBuilder, origin
     return segment.call("call_function", torch.where, (wins, second, first), {}, origin)
 
 
-def number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None:
-    """Where an operator on float32 or float64 takes a number that may be a tensor in the graph:
-    argument 1 (2 of a weighted sum), or the name of a keyword; None elsewhere."""
-    if dtype_of(args) not in (torch.float32, torch.float64):
-        return None
+Places = tuple[int | str, ...]
+
+
+def places_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Places:
+    """Where an operator takes numbers that may be tensors of no axis in the graph: arguments by
+    place or by name."""
+    sides = [arg for arg in args[1:] if isinstance(arg, torch.Tensor)]  # of a choice by a mask
+    dtype = dtype_of(args if name != "where" else tuple(sides))
+    if dtype is torch.int64:
+        whole = len(args) == 2 and not kwargs and name in _OPERATIONS and type(args[1]) is not float
+        return (1,) if whole and not _is_real(getattr(args[1], "form", None)) else ()
+    if dtype not in (torch.float32, torch.float64):
+        return ()
+    if name in _BOUNDED:
+        bounds = dict(zip((1, 2), args[1:], strict=False)) | kwargs
+        return tuple(place for place, bound in bounds.items() if bound is not None)
+    if name == "where":
+        return _sides(args) if len(args) == 3 and not kwargs else ()
+    place = _number_in(name, args, kwargs)
+    return () if place is None else (place,)
+
+
+def _sides(args: tuple[Any, ...]) -> Places:
+    """The number of the two that a mask chooses from."""
+    numbers = [at for at in (1, 2) if not isinstance(args[at], torch.Tensor)]
+    return tuple(numbers) if len(numbers) == 1 and isinstance(args[0], torch.Tensor) else ()
+
+
+def _number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None:
     if name == "batch_norm":
         tensors = len(args) == 3 and all(isinstance(arg, torch.Tensor) for arg in args)
         averages = tensors and kwargs.keys() == _NORM
@@ -159,10 +188,46 @@ def number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int |
         named = _NAMED.get(name, "")
         return named if list(kwargs) == [named] and isinstance(kwargs[named], float) else None
     on_list = not isinstance(args[0], torch.Tensor)
-    known = _OF_LISTS if on_list else _OPERATIONS | _DIVISIONS
-    if len(args) == 3 and name in _WEIGHTED:
+    known = _OF_LISTS if on_list else _OPERATIONS | _DIVISIONS | _FILLS
+    if len(args) == 3 and name in _THIRD:
         return 2
     return 1 if len(args) == 2 and name in known else None
+
+
+def operands(rec: Any, args: Any, kwargs: Any, places: Places) -> Any:
+    """(arguments, keywords, the nodes that stand for some) of a call with numbers at `places`: it
+    runs with the numbers, the graph gets them as tensors of the operand's dtype."""
+    like = next(t for t in args if isinstance(t, list | tuple | torch.Tensor) and _is_real_like(t))
+    first = like if isinstance(like, torch.Tensor) else like[0]
+    args, kwargs, given, origin = list(args), dict(kwargs), {}, rec.origin_text()
+    for place in places:
+        into = kwargs if isinstance(place, str) else args
+        number = into[place]  # type: ignore[index]
+        into[place] = scalars.plain(number)  # type: ignore[index]
+        if has_form(number):
+            form = node_of(number.form, rec.segment, origin)
+            # a number on the host goes with a tensor on any device, another with its own alone
+            to = (first.dtype,) if _is_on(number.form, "cpu") else (first.device, first.dtype)
+            given[place] = rec.segment.call("call_method", "to", (form, *to), {}, origin)
+        else:
+            how = {"dtype": first.dtype, "device": first.device}
+            given[place] = rec.segment.call(
+                "call_function", torch.scalar_tensor, (into[place],), how, origin
+            )
+    return *rec.settled(tuple(args), kwargs), given
+
+
+def _is_on(form: Any, device: str) -> bool:
+    if not isinstance(form, Form):
+        return True
+    if form.function is None:
+        return bool(form.parts[0].meta.device.type == device)
+    return all(_is_on(part, device) for part in form.parts)
+
+
+def _is_real_like(obj: Any) -> bool:
+    dtype = dtype_of((obj,))
+    return dtype in (torch.float32, torch.float64, torch.int64)
 
 
 def mentions(form: Any, value: Value) -> bool:

@@ -161,7 +161,8 @@ def _number(cls: Any) -> Callable[..., Any]:
             and isinstance(args[0], torch.Tensor)
             and args[0].numel() == 1
         ):
-            return scalars.apply(cls, args[0].item())
+            number = args[0].long() if args[0].dtype is torch.bool else args[0]
+            return scalars.apply(cls, number.item())
         if len(args) == 1 and type(args[0]) in scalars.TRACED:
             return args[0] if isinstance(args[0], cls) else scalars.apply(cls, args[0])
         method = python_method(rec, args[0], f"__{cls.__name__}__") if len(args) == 1 else None
@@ -324,8 +325,9 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
     def run(rec: Recorder, *args: Any, key: Any = None, **default: Any) -> Any:
         if (len(args) != 1 and default) or default.keys() - {"default"}:
             return function(*args, key=key, **default)  # it raises
-        if key is None and _are_read_numbers(args):
-            return functools.reduce(lambda a, b: scalars.apply(function, a, b), args)
+        several = args[0] if len(args) == 1 and type(args[0]) in (list, tuple) else args
+        if key is None and not default and _are_read_numbers(tuple(several)):
+            return functools.reduce(lambda a, b: scalars.apply(function, a, b), several)
         if len(args) != 1:
             return best_of(rec, iter(args), key, default)
         with iteration.used_once(rec, *args):
