@@ -55,7 +55,7 @@ class Counter(torch.nn.Module):
 
 
 class Initialised(torch.nn.Module):
-    """Written through `.data`, which is not recorded; read only from then on."""
+    """Written through `.data`; read only from then on."""
 
     def __init__(self):
         super().__init__()
