@@ -26,6 +26,7 @@ def _cases() -> dict[str, tuple[Function, torch.Tensor]]:
     last = image.contiguous(memory_format=torch.channels_last)
     mask, rows = matrix > 0, torch.randint(1024, (1024,))
     places, table = torch.randint(1024, (1024, 1024)), torch.randn(5000, 128)
+    bias = torch.randint(225, (128, 128))
     words, whole = torch.randint(5000, (64, 128)), torch.randint(1000, (1024, 1024))
 
     def resized(mode: str) -> Function:
@@ -38,6 +39,10 @@ def _cases() -> dict[str, tuple[Function, torch.Tensor]]:
         "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
         "max_pool2d": lambda x: F.max_pool2d(x, 3, 2, 1),
         "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, 7),
+        "overlapping averages": lambda x: F.adaptive_avg_pool2d(x, 10),
+        "means of 7 x 7": lambda x: F.avg_pool2d(x, 7, 1, 3),
+        "maxima of 9 x 9": lambda x: F.max_pool2d(x, 9, 1, 4),
+        "bilinear to 61 x 47": lambda x: F.interpolate(x, size=(61, 47), mode="bilinear"),
         "global average": lambda x: x.mean((2, 3)),
         **{f"interpolate {mode}": resized(mode) for mode in ("nearest", "bilinear", "bicubic")},
         **{
@@ -81,6 +86,12 @@ def _cases() -> dict[str, tuple[Function, torch.Tensor]]:
         "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x * 2),
         "cosine_similarity": lambda x: F.cosine_similarity(x, x + 1),
         "dropout": lambda x: F.dropout(x, 0.1),
+        "glu of odd rows": lambda x: F.glu(x[:, :66]),
+        "logaddexp of odd rows": lambda x: torch.logaddexp(x[:, :39], x[:, 1:40]),
+        "softmax with a picked bias": lambda x: (x.view(64, 128, 128) + x[0][bias]).softmax(-1),
+        "softmax of segments": lambda x: (
+            x.exp()[0] / x.new_zeros(8).index_add(0, rows % 8, x.exp()[0])[rows % 8]
+        ),
     }
     chain: Function = lambda x: (x * 2 + 1).relu()  # noqa: E731
     cases = {name: (fn, image) for name, fn in images.items()}

@@ -254,9 +254,18 @@ def resized_linear(x: torch.Tensor, output: Sequence[Any], align_corners: bool, 
         _linear_taps(x.device, kind, size, wanted, step, align_corners)
         for size, wanted, step in zip(x.shape[2:], output, steps, strict=True)
     ]
+    few = x.device.type == "cuda" and x.shape[1] < 16
+    memory = torch.contiguous_format if few else suggest_memory_format(x)
     ends = [
         [end.reshape(-1, *(1,) * (rank - 1 - k)) for end in axis] for k, axis in enumerate(axes)
     ]
+    along = x.device.type == "cpu" and suggest_memory_format(x) is torch.contiguous_format
+    if along and not any(map(_is_regular, steps)):  # vectors of channels read all as they lie
+        made = x.to(kind)
+        for dim, (*places, share) in reversed([*enumerate(ends, 2)]):
+            one, two = (made.index_select(dim, place.reshape(-1)) for place in places)
+            made = one * (1 - share) + two * share
+        return made.to(x.dtype).contiguous(memory_format=memory)
     parts: list[torch.Tensor] = [
         aten._unsafe_index(x, [None, None, *at]).to(kind) for at in product(*(e[:-1] for e in ends))
     ]
@@ -266,9 +275,14 @@ def resized_linear(x: torch.Tensor, output: Sequence[Any], align_corners: bool, 
             continue
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [one * (1 - share) + two * share for one, two in pairs]
-    few = x.device.type == "cuda" and x.shape[1] < 16
-    memory = torch.contiguous_format if few else suggest_memory_format(x)
     return parts[0].to(x.dtype).contiguous(memory_format=memory)
+
+
+def _is_regular(step: Any) -> bool:
+    """Whether positions have a period that loops are cut by: the same elements are read again by
+    few instructions, in place of what is made along one axis."""
+    known = isinstance(step, int | float) and step > 0
+    return not known or _is_whole(step) or _is_whole(1 / step)
 
 
 def _is_kept(size: Any, wanted: Any) -> bool:

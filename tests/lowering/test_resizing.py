@@ -213,3 +213,18 @@ def test_gradients_lie_as_eager_has_them(mode):
         one, two = (torch.autograd.grad(fn(x).exp().sum(), x)[0] for fn in (call, resize))
         torch.testing.assert_close(one, two)
         assert one.stride() == two.stride()
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("size", [(61, 47), (29, 53), (30, 11)])
+def test_irregular_sizes_are_made_axis_by_axis(size, align_corners):
+    def fn(x):
+        return interpolate(x, size=size, mode="bilinear", align_corners=align_corners) * 2
+
+    x = torch.randn(2, 3, 37, 54)
+    check(fn, x)
+    check(fn, x.bfloat16())
+    check_gradients(fn, x)
+    x[0, 0, 5, 7], x[1, 2, 20] = torch.inf, torch.nan
+    check(fn, x)
+    check(fn, x.contiguous(memory_format=torch.channels_last))
