@@ -147,3 +147,17 @@ def test_an_error_behind_the_change(name):
             with pytest.raises(RuntimeError, match="inference tensor"):
                 each(x)
         assert other.shape == given.shape
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_view_that_is_reshaped_raises_the_version(backend):
+    def f(x):
+        view = x[None]
+        view.squeeze_()
+        return x + 1, view * 2
+
+    compiled = dynfix.compile(f, backend=backend, fullgraph=True)
+    for given in (M, M + 1, M * 2):
+        x, y = given.clone(), given.clone()
+        torch.testing.assert_close(compiled(x), f(y))
+        assert x._version == y._version == 1
