@@ -193,7 +193,7 @@ def _last_checks(recorder: Recorder) -> None:
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
     elif _returns_parts(recorder):
-        detail = "one of several views of an input is kept, which is written through .data"
+        detail = "one of several views of an input is kept, which is written without gradients"
         recorder.stop(catalogue.UNSUPPORTED, detail)
 
 
@@ -248,10 +248,10 @@ def _overlaps(recorder: Recorder) -> bool:
 
 def _returns_parts(recorder: Recorder) -> bool:
     """Whether one of several views that an operator gave of an input lives on, with a gradient,
-    where the input was written in a way that autograd does not see: AOTAutograd gives a copy."""
+    where the input was written without gradients: AOTAutograd gives a copy."""
     written = {value for segment in recorder.segments for value in segment.written}
-    inputs = recorder.tracker.live_inputs()
-    unseen = {storage_of(x) for x, value in inputs if value in written and not value.counted}
+    written -= {value for segment in recorder.segments for value in segment.historied}
+    unseen = {storage_of(x) for x, value in recorder.tracker.live_inputs() if value in written}
     if not unseen or recorder.options.backend == "eager":
         return False
     live = (each for each in recorder.tracker.live() if storage_of(each) in unseen)

@@ -236,6 +236,7 @@ class Recorder(ReadRecorder):
         result = self.performed(func, name, args, kwargs)
         try:
             self._record(name, call, (args, kwargs), result)
+            substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
             if any(not torch.equal(*pair) for pair in statistics):
                 for tensor, _ in statistics:
                     self._written(tensor)

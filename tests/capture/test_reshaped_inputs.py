@@ -162,3 +162,17 @@ def test_a_backward_that_needs_what_was_given_another_shape():
         fn(x2, y2).sum().backward()
         assert x.shape == x2.shape and x._version == x2._version
         torch.testing.assert_close(y.grad, y2.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_view_that_is_reshaped_raises_the_version(backend):
+    def f(x):
+        view = x[None]
+        view.squeeze_()
+        return x + 1, view * 2
+
+    compiled = dynfix.compile(f, backend=backend, fullgraph=True)
+    for given in (M, M + 1, M * 2):
+        x, y = given.clone(), given.clone()
+        torch.testing.assert_close(compiled(x), f(y))
+        assert x._version == y._version == 1
