@@ -114,12 +114,20 @@ def _in_block(
     for index, stmt in enumerate(block):
         inner = list(_in_statement(scope, stmt, loops))
         yield from inner
-        if inner or (isinstance(stmt, _LOOPS) and (_calls(stmt, "backward") or _updates(stmt))):
+        if inner or _is_border(stmt):
             yield from _of_segment(scope, block, segment, loops, whole, accumulated)
             segment, accumulated = [], isinstance(stmt, _LOOPS) and not _updates(stmt)
         else:
             segment.append(index)
     yield from _of_segment(scope, block, segment, loops, whole, accumulated)
+
+
+def _is_border(stmt: ast.stmt) -> bool:
+    """Whether it is a loop of steps, and no part of one: updating several optimizers is."""
+    if not isinstance(stmt, _LOOPS) or not (_calls(stmt, "backward") or _updates(stmt)):
+        return False
+    several = isinstance(stmt, ast.For) and not _NO_OPTIMIZER.search(ast.unparse(stmt.iter))
+    return not (several and all(_is_update(each) or _follows(each) for each in stmt.body))
 
 
 def _in_statement(scope: Scope, stmt: ast.stmt, loops: tuple[ast.stmt, ...]) -> Iterator[Region]:

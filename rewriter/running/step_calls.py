@@ -386,6 +386,9 @@ def _has_history(value: Any, depth: int = 2) -> bool:
     if isinstance(value, list | tuple | dict) and depth:
         parts = list(value.values() if isinstance(value, dict) else value)[:MANY]
         return any(_has_history(part, depth - 1) for part in parts)
+    if isinstance(value, sys.modules["torch"].nn.Module):  # which may keep what its calls made
+        kept = [each for each in vars(value).values() if isinstance(each, list)][:MANY]
+        return any(_has_history(part) for part in kept)
     return getattr(value, "grad_fn", None) is not None if _is_tensor(value) else False
 
 

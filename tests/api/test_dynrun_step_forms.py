@@ -36,6 +36,50 @@ def test_a_long_way_from_the_forward_to_the_backward(equal):
     assert session.hits()[0] >= 3
 
 
+def test_optimizers_in_a_list(equal):
+    session = equal("""
+        other = nn.Linear(3, 1)
+        both = [optimizer, torch.optim.SGD(other.parameters(), lr=0.1)]
+        rates = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in both]
+        for i in range(8):
+            for each in both:
+                each.zero_grad()
+            out = net(X)
+            loss = F.cross_entropy(out, Y) + other(out).square().mean()
+            loss.backward()
+            for each in both:
+                each.step()
+            for each in rates:
+                each.step()
+            print(loss.item(), other.weight.sum().item(), rates[0].get_last_lr())
+    """)
+    ((place, entry),) = session.entries.items()
+    assert place == "script.py:16-20"  # the schedulers stand outside
+    assert len(entry.recordings) <= 3 and session.hits()[0] >= 3
+
+
+def test_what_a_model_has_kept_is_history(equal):
+    """Actions of an episode, whose probabilities are differentiated at its end."""
+    session = equal("""
+        net.kept = []
+        def finish(rewards):
+            total = []
+            for kept, reward in zip(net.kept, rewards):
+                total.append(-kept[0] * reward)
+            optimizer.zero_grad()
+            loss = torch.stack(total).sum()
+            loss.backward()
+            optimizer.step()
+            del net.kept[:]
+            return loss.item()
+        for i in range(4):
+            for n in range(3):
+                net.kept.append((net(X[n]).log_softmax(-1)[0], n))
+            print(finish([1.0, 0.5, 0.2]))
+    """)
+    assert not session.entries  # no call is recorded for nothing
+
+
 class Beside:
     """A run that is never long enough."""
 
