@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import torch
 
 from ...lowering.fakes import DispatchMode
-from ...runtime.replay.recipes import Apply, Input, Recipe
 from ...runtime.warning_filters import unsaid
 from ..forms.items import delete_item, set_item
 from .moving import is_argument
@@ -176,25 +175,15 @@ def is_worth(recorder: Recorder, recording: Recording | None, args: Any, kwargs:
         return False
     if recording is None:
         return recorder.cuttable  # else torch's own compiler was at work
-    written = {value.index for segment in recorder.segments for value in segment.written}
-    stands = recording.held(args, kwargs) and not any(
-        written & _asked(recipe) for after, recipe, _ in recorder.outcomes if after == 0
-    )
-    return not stands and _keeps_state(recorder, written)
+    if not all(map(is_argument, recorder.overwritten)):
+        return True  # a number that it read is another one now
+    return _keeps_state(recorder) and not recording.held(args, kwargs)
 
 
-def _asked(recipe: Recipe) -> set[int]:
-    """The inputs that decide it."""
-    if isinstance(recipe, Apply):
-        return set().union(*map(_asked, recipe.arguments))
-    return {recipe.index} if isinstance(recipe, Input) else set()
-
-
-def _keeps_state(recorder: Recorder, written: set[int]) -> bool:
+def _keeps_state(recorder: Recorder) -> bool:
     """Whether a module was written, or something that is no argument."""
     owners = [effect.owner for effect in recorder.effects]
     paths = [recorder.known.path_of(owner) for owner in owners]
-    paths += [path for path, index in recorder.inputs.items() if index in written]
     return any(isinstance(owner, torch.nn.Module) for owner in owners) or any(
         path is not None and not is_argument(path) for path in paths
     )
