@@ -175,6 +175,8 @@ def is_worth(recorder: Recorder, recording: Recording | None, args: Any, kwargs:
         return False
     if recording is None:
         return recorder.cuttable  # else torch's own compiler was at work
+    if not all(map(is_argument, recorder.overwritten)):
+        return True  # a number that it read is another one now
     return _keeps_state(recorder) and not recording.held(args, kwargs)
 
 
