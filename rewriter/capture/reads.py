@@ -75,6 +75,7 @@ class ReadRecorder(StoppableMode):
         self.inputs: dict[Path, int] = {}
         self.late_reads: set[Value] = set()  # inputs that are shown when the graphs have run
         self.early_reads: dict[Value, list[Recipe]] = {}  # what was read of inputs on the host
+        self.overwritten: list[Path] = []  # inputs that were written after such a read
         self.pinned: dict[Value, Any] = {}
         self.constants: set[Value] = set()
         self.open_contexts = 0
@@ -300,6 +301,7 @@ class ReadRecorder(StoppableMode):
         """An input is written now: later calls make what was read of it before ahead of the graphs,
         in which it is that number no more."""
         reads = self.early_reads.pop(value, ())
+        self.overwritten += [self.path_at(value.index)] if reads else []
         for recipe in reads:
             self.must_work(recipe)
         for number in self.scalars if reads else ():
