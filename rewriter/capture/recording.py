@@ -161,6 +161,9 @@ def finish(
     _last_checks(recorder)
     if not recorder.active:
         return None
+    if recorder.raised and _may_differentiate(recorder):
+        raised = set(map(id, recorder.raised))
+        recorder.effects[:] = [each for each in recorder.effects if id(each) not in raised]
     try:
         recording = _assemble(recorder, result, nargs, kwnames, state)
         return recording if recorder.active else None

@@ -88,7 +88,8 @@ def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: An
 
 def count_reshaped_view(rec: Any, name: str, tensor: Any) -> None:
     """A view of an input got another shape in place: nothing is written, and versions are raised,
-    as at every later call, where the graph does not run as it is."""
+    as at every later call, where the graph does not run as it is. Not where a backward may need
+    the input: it would find a version that is not the one that the graph kept."""
     if name not in opsets.RESHAPING or rec.bodies or rec.options.backend == "eager":
         return
     if not isinstance(tensor, torch.Tensor):
@@ -96,4 +97,5 @@ def count_reshaped_view(rec: Any, name: str, tensor: Any) -> None:
     shared = (each for each in rec.tracker.sharing(tensor) if rec.tracker.is_input(each))
     given = next((each for each in shared if not each.is_inference()), None)
     if given is not None:
-        rec.effects.append(Effect(torch.autograd.graph.increment_version, (given,)))
+        rec.raised.append(Effect(torch.autograd.graph.increment_version, (given,)))
+        rec.effects.append(rec.raised[-1])

@@ -66,6 +66,7 @@ class Recorder(ReadRecorder):
         self.handles: list[Any] = []  # of hooks that the graph registers
         self.name_holders: dict[int, Any] = {}
         self.reshaped: dict[Value, Value] = {}  # inputs in another shape, and as they were given
+        self.raised: list[Any] = []  # effects: versions of inputs of which views got another
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides

@@ -176,3 +176,16 @@ def test_a_view_that_is_reshaped_raises_the_version(backend):
         x, y = given.clone(), given.clone()
         torch.testing.assert_close(compiled(x), f(y))
         assert x._version == y._version == 1
+
+
+def test_a_backward_that_needs_an_input_of_which_a_view_is_reshaped():
+    def f(x, y):
+        view = x[None]
+        view.squeeze_()
+        return x * y
+
+    call = dynfix.compile(f, fullgraph=True)
+    for _ in range(4):
+        x, y = torch.randn(7), torch.randn(7, requires_grad=True)
+        call(x, y).sum().backward()
+        assert torch.equal(y.grad, x)
