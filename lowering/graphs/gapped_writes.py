@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from ...runtime.report import log
 from ..graph_modules import graph_module
+from .strides_in_place import run_on_fakes
 
 # Their results have the strides of what is given, gaps among it.
 _CLONES = frozenset("select_scatter slice_scatter diagonal_scatter as_strided_scatter".split())
 _ASKING = frozenset(
     "contiguous ravel reshape reshape_as flatten unflatten is_contiguous stride".split()
 )
-_OTHER_TENSORS = frozenset(
+# What keeps strides, writes nothing, or draws numbers where elements lie.
+_LEFT = frozenset(
     "copy_ requires_grad_ detach_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_"
-    " resize_ resize_as_ set_ rename_ apply_ map_ map2_ share_memory_".split()
+    " resize_ resize_as_ set_ rename_ apply_ map_ map2_ share_memory_ normal_ uniform_ random_"
+    " bernoulli_ exponential_ geometric_ cauchy_ log_normal_".split()
 )
 _OPERATOR_NAMES = frozenset(
     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
@@ -42,12 +42,7 @@ def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     if not clones and not any(map(_has_gaps, examples)):
         return gm
     run = _Run(gm)
-    try:
-        mode = detect_fake_mode(list(examples)) or FakeTensorMode()
-        with mode, torch.set_grad_enabled(torch.is_grad_enabled()):
-            run.run(*map(_like, examples))
-    except Exception as error:
-        log.info("which writes leave gaps is not known: %s", error)
+    if not run_on_fakes(run, examples):
         return gm
     found = [node for node, memory in run.writes if memory in run.asked]
     return _rewritten(gm, found) if found else gm
@@ -62,15 +57,8 @@ def _is_write(node: Node) -> bool:
         name = str(node.target)
         if name.startswith("__"):
             return name == "__setitem__" or name.strip("_") in _OPERATOR_NAMES
-        return name.endswith("_") and name not in _OTHER_TENSORS
+        return name.endswith("_") and name not in _LEFT
     return node.op == "call_function" and node.target in _OPERATORS
-
-
-def _like(example: Any) -> Any:
-    if not isinstance(example, torch.Tensor):
-        return example
-    place = example.shape, example.stride()
-    return torch.empty_strided(*place, dtype=example.dtype, device=example.device)
 
 
 def _has_gaps(tensor: Any) -> bool:

@@ -32,13 +32,20 @@ def keep_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     if not any(map(_may_change, gm.graph.nodes)):
         return gm
     run = _Run(gm)
+    run_on_fakes(run, examples)
+    return _rewritten(gm, run.changing) if run.changing else gm
+
+
+def run_on_fakes(run: Interpreter, examples: Sequence[Any]) -> bool:
+    """Run the graph on fakes that lie as the examples; False where that fails."""
     try:
         mode = detect_fake_mode(list(examples)) or FakeTensorMode()
         with mode, torch.set_grad_enabled(torch.is_grad_enabled()):
             run.run(*map(_like, examples))
     except Exception as error:
-        log.info("which writes change strides is not known: %s", error)
-    return _rewritten(gm, run.changing) if run.changing else gm
+        log.info("what writes do to strides is not known: %s", error)
+        return False
+    return True
 
 
 def _may_change(node: Node) -> bool:

@@ -102,9 +102,12 @@ def loads_torch(module: str) -> bool:
 
 @cache
 def file_loads_torch(path: Path) -> bool:
-    """The same for a file that is no module of the package, as a test; helpers beside it count."""
+    """The same for a file that is no module of the package, as a test; helpers beside it, or here,
+    count."""
     tops = {edge.target for edge in imports(path.stem, path) if not edge.local and not edge.typing}
-    helpers = {path.with_name(f"{target.split('.')[0]}.py") for target in tops} - {path}
+    names = {f"{target.split('.')[0]}.py" for target in tops}
+    helpers = {path.with_name(name) for name in names} - {path}
+    helpers |= {Path(__file__).with_name(name) for name in names} - {path}
     return (
         any(target.split(".")[0] in NEEDS_TORCH for target in tops)
         or any(map(loads_torch, tops & sources().keys()))
