@@ -287,6 +287,11 @@ def _eye(rows: int, columns: int | None = None, **made: Any) -> Any:
     return (places.unsqueeze(-1) == others).to(made.get("dtype") or torch.get_default_dtype())
 
 
+def _zeros(size: Sequence[Any], **made: Any) -> torch.Tensor:
+    """In place of zeros that take no memory (gradients of `sgn`), whose views are not recorded."""
+    return torch.zeros(size, **made)
+
+
 def _vector_norm(
     x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -442,6 +447,7 @@ def decompositions(
     chosen[aten.logit_backward.default] = losses.logit_backward
     chosen[aten.soft_margin_loss_backward.default] = losses.soft_margin_backward
     chosen[aten.smooth_l1_loss_backward.default] = losses.smooth_l1_backward
+    chosen[aten._efficientzerotensor.default] = _zeros
     chosen[aten.linalg_vector_norm.default] = _vector_norm
     chosen[aten.linalg_cross.default] = _cross
     chosen[_HUBER] = losses.in_dtype_of_input(chosen[_HUBER])

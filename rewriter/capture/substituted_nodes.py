@@ -58,12 +58,14 @@ def is_whole(tensor: torch.Tensor) -> bool:
     return dense and tensor.untyped_storage().nbytes() == size
 
 
-def reshapes_input(rec: Any, name: str, tensor: torch.Tensor) -> bool:
-    """Whether the call gives an input another shape in place, and a graph may have a view for
-    it."""
+def reshapes(rec: Any, name: str, tensor: torch.Tensor) -> bool:
+    """Whether the call gives an input another shape in place, or what the graph has made and has
+    views of (AOTAutograd would make them of the new shape), and a graph may have a view for it."""
     if name not in opsets.RESHAPING or rec.bodies or type(tensor) is not torch.Tensor:
         return False
     value = rec.value(tensor)
+    if value.home == rec.segment.index and value.base is None:
+        return len(list(rec.tracker.sharing(tensor))) > 1
     given = rec.reshaped.get(value, value)
     here = given is value or value.home == rec.segment.index
     plain = not tensor.requires_grad and not opsets.shares_elements(tensor)
@@ -71,15 +73,16 @@ def reshapes_input(rec: Any, name: str, tensor: torch.Tensor) -> bool:
 
 
 def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> torch.Tensor:
-    """Run `func`, which gives the input another shape."""
+    """Run `func`, which gives the tensor another shape."""
     tensor, *how = args
     value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
     rec.before_change(tensor)
     rec.performed(func, name, args, kwargs)
     view = rec.segment.call("call_method", name[:-1], (node, *how), kwargs, origin)
     made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=value, is_view=True)
-    rec.reshaped[made] = rec.reshaped.get(value, value)
-    rec.effects.append(Effect(func, (tensor, *how), kwargs))
+    if value.home == CALL_INPUT or value in rec.reshaped:
+        rec.reshaped[made] = rec.reshaped.get(value, value)
+        rec.effects.append(Effect(func, (tensor, *how), kwargs))
     tracked = rec.tracker.get(tensor)
     tracked.value = made
     rec.tracker.restamp(tensor)

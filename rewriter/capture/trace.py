@@ -131,7 +131,7 @@ class Recorder(ReadRecorder):
         numbers = [kwargs[at] if isinstance(at, str) else args[at] for at in places]
         for number in numbers or (_operand(args),):
             self.give_form(number)
-        if args and substituted_nodes.reshapes_input(self, name, args[0]):
+        if args and substituted_nodes.reshapes(self, name, args[0]):
             return substituted_nodes.reshape(self, func, name, *self.settled(args, kwargs))
         sizes = open_shapes.numbers(self, name, args)
         if sizes:

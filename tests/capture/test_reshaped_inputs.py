@@ -1,5 +1,5 @@
-"""Inputs that a call gives another shape in place: a view in the graph, and the input itself at
-the end of the call."""
+"""Tensors that a call gives another shape in place: a view in the graph, and an input itself at the
+end of the call."""
 
 import dynfix
 import pytest
@@ -189,3 +189,47 @@ def test_a_backward_that_needs_an_input_of_which_a_view_is_reshaped():
         x, y = torch.randn(7), torch.randn(7, requires_grad=True)
         call(x, y).sum().backward()
         assert torch.equal(y.grad, x)
+
+
+def part_is_written(y):
+    part = y[:2]
+    y.t_()
+    part.mul_(3)
+    return part, y
+
+
+def whole_is_written(y):
+    part = y[:2]
+    y.t_()
+    y.add_(1)
+    return part, y
+
+
+def reshaped_again(y):
+    part = y[:2]
+    y.t_()
+    y.unsqueeze_(0)
+    last = y[0]
+    y.squeeze_(0)
+    return part, y, last
+
+
+@pytest.mark.parametrize("program", [part_is_written, whole_is_written, reshaped_again])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_views_of_what_is_reshaped_keep_their_shape(program, grad, rows):
+    def f(x, other):
+        other.clamp_(-1, 1)
+        return program(x * 2)
+
+    call = dynfix.compile(f, fullgraph=True)
+    for _ in range(4):
+        x = torch.randn(rows, 4, requires_grad=grad)
+        found, expected = call(x, torch.randn(3)), f(x, torch.randn(3))
+        torch.testing.assert_close(found, expected)
+        if rows:
+            assert [each.stride() for each in found] == [each.stride() for each in expected]
+        if grad:
+            sums = [sum(each.sum() for each in results) for results in (found, expected)]
+            ours, theirs = (torch.autograd.grad(each, x) for each in sums)
+            torch.testing.assert_close(ours, theirs)

@@ -464,3 +464,16 @@ def test_numbers_beside_half_types_are_rounded_where_eager_rounds_them(name, dty
     assert differ.sum() <= len(x) // 1000  # of powers and quotients, whose last bit is not theirs
     few = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(found, expected, rtol=few, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.sgn, lambda x: x.view(-1).sgn(), lambda x: x.view(-1).sgn() + x.view(-1)]
+)
+def test_gradients_of_signs_behind_views(function):
+    call = dynfix.compile(function, options={"strict": True})
+    for _ in range(3):
+        x = torch.randn(5, 3, requires_grad=True)
+        found, expected = call(x), function(x)
+        torch.testing.assert_close(found, expected)
+        ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (found, expected))
+        torch.testing.assert_close(ours, theirs)
