@@ -3,15 +3,20 @@
 AOTAutograd makes such a result again from its twin, by all that led to it from the memory's owner;
 where the twin is itself a view, that gives another part of the memory, or fails. Here it is
 detached from the twin. What has another dtype cannot be had so.
+
+Views of what `_unsafe_view` gave (`kron`) are made again by their strides: torch's record of that
+operator refers to sizes that are gone.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch._C import _functionalization
 
 _Detach: Any = getattr(_functionalization, "detach_ViewMeta", None)
 _MODE: Any = getattr(_functionalization, "InverseReturnMode", None)
+_DANGLING = ("_unsafe_view_ViewMeta", "resize__ViewMeta")
 _TYPED = ("view_dtype_ViewMeta", "view_as_real_ViewMeta", "view_as_complex_ViewMeta")
 
 
@@ -21,6 +26,13 @@ def detach_twins(facts: Any) -> None:
         if _Detach is not None and _views(info) and _types(info) == _types(_twin(facts, info)):
             detach = _Detach((False, True, _MODE.ViewOrScatterInverse))
             info.view_meta_sequence.sequence = [detach]
+
+
+def forget_dangling(facts: Any) -> None:
+    """Have AOTAutograd make these results by their sizes and strides."""
+    for place, info in enumerate(facts.output_info):
+        if any(type(one).__name__ in _DANGLING for one in _views(info)):
+            facts.output_info[place] = replace(info, view_meta_sequence=None)
 
 
 def has_wrong_twins(facts: Any) -> bool:

@@ -102,3 +102,25 @@ def test_they_are_compiled(program, recwarn):
     for _ in range(3):
         call(torch.randn(4, 4, requires_grad=True))
     assert not [each for each in recwarn if "eager" in str(each.message)]
+
+
+def test_views_of_what_is_joined_without_a_view():
+    """Torch's own record of how `kron` leads to its result holds no sizes."""
+
+    def f(x):
+        whole = torch.kron(x, x)
+        return whole[..., ::2], whole.permute(1, 0, 2), whole.expand(2, 25, 25, 9), whole.view(-1)
+
+    call = dynfix.compile(f, options={"strict": True}, dynamic=False)
+    for turn in range(4):
+        x = torch.randn(5, 5, 3, dtype=torch.float64, requires_grad=True)
+        found, expected = call(x), f(x)
+        if turn % 2:
+            with torch.no_grad():
+                found[0][1].zero_()
+                expected[0][1].zero_()
+        torch.testing.assert_close(found, expected)
+        assert [each.stride() for each in found] == [each.stride() for each in expected]
+        weights = [torch.randn_like(each) for each in found]
+        ours, theirs = (torch.autograd.grad(each, x, weights) for each in (found, expected))
+        torch.testing.assert_close(ours, theirs)
