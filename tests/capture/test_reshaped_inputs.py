@@ -189,3 +189,16 @@ def test_a_backward_that_needs_an_input_of_which_a_view_is_reshaped():
         x, y = torch.randn(7), torch.randn(7, requires_grad=True)
         call(x, y).sum().backward()
         assert torch.equal(y.grad, x)
+
+
+def test_a_view_as_another_type_of_what_gets_another_shape_behind_a_break():
+    def program(x, limits):
+        places = torch.bucketize(x, limits)
+        torch.cov(x)
+        places.unsqueeze_(0)
+        return places.view(torch.float64)[..., ::2]
+
+    call, x, limits = dynfix.compile(program), torch.randn(3, requires_grad=True), torch.arange(4.0)
+    for _ in range(4):
+        found, expected = call(x, limits), program(x, limits)
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
