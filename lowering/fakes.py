@@ -35,6 +35,10 @@ _AS_HALF = (
 )
 
 
+# torch before 2.13 keeps axes of length one that are counted from the end.
+_NORM = torch.ops.aten.linalg_vector_norm.default
+
+
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode whose every operator does not first go through Dynamo's `disable`, which costs more
     than most operators and keeps the frames that an exception leaves."""
@@ -62,6 +66,8 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise DynamicOutputShapeException(func)
         if func in _AS_HALF and _is_bfloat16_on_host(args[0]):
             return self._as_half(func, args, kwargs)
+        if func is _NORM:
+            args = _counted_from_the_start(*args)
         made = self.dispatch(func, types, args, kwargs or {})
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:
@@ -81,6 +87,10 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             shaped = torch.broadcast_tensors(*operands)  # type: ignore[no-untyped-call]
             strides = compute_elementwise_output_strides(*shaped)
             return torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device)
+
+
+def _counted_from_the_start(x: Any, order: Any = 2, axes: Any = None, *others: Any) -> Any:
+    return x, order, axes and [axis % max(x.dim(), 1) for axis in axes], *others
 
 
 def _is_bfloat16_on_host(tensor: torch.Tensor) -> bool:

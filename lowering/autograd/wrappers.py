@@ -31,10 +31,10 @@ def keep_saved(one: Wrapped) -> None:
 
 def check_replayed(graph: torch.fx.GraphModule, metadata: Any, inputs: Sequence[Any]) -> None:
     """Views are made again of their base by the same operators; where symbols are among their
-    arguments torch goes by the layout of the new value instead, which need not be that of an input
-    which the graph writes, and keeps the base's dtype. Raises LoweringError there."""
-    if not any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs):
-        return
+    arguments, or the base is given another shape, torch goes by the layout of the new value
+    instead, which need not be that of an input which the graph writes, and keeps the base's dtype.
+    Raises LoweringError there."""
+    symbolic = any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs)
     kinds = schemas.OutputType
     for made in metadata.output_info:
         views = getattr(made, "view_meta_sequence", None)
@@ -42,10 +42,10 @@ def check_replayed(graph: torch.fx.GraphModule, metadata: Any, inputs: Sequence[
         if replayed or made.output_type in (kinds.non_alias, kinds.is_input):
             continue
         of_input = made.output_type is kinds.alias_of_input
-        if of_input and metadata.input_info[made.base_idx].mutates_data:
+        if symbolic and of_input and metadata.input_info[made.base_idx].mutates_data:
             raise LoweringError("a view of an input that is written has symbolic sizes")
-        if any(map(_views_as_dtype, graph.graph.nodes)):
-            raise LoweringError("a view in another dtype may be returned, with symbolic sizes")
+        if (symbolic or of_input) and any(map(_views_as_dtype, graph.graph.nodes)):
+            raise LoweringError("a view in another dtype may be returned, made by its layout alone")
 
 
 def _views_as_dtype(node: torch.fx.Node) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...lowering.graphs.result_strides import overlaps
 from ...lowering.graphs.transformed import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
@@ -356,6 +357,8 @@ class Recorder(ReadRecorder):
     def _written(self, tensor: torch.Tensor) -> None:
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
+        if any(map(_overlaps, (tensor, tensor._base))):
+            self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
         apart = not self.bodies  # else the node that a body becomes writes what is around it
@@ -379,7 +382,7 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a view is written whose base was made before a graph break",
                 )
-            if tracked.value.home != self.segment.index and _is_stretched(other):
+            if tracked.value.home != self.segment.index and _overlaps(other):
                 self.stop(
                     catalogue.UNSUPPORTED,
                     "a tensor is written from outside of the graph whose elements share memory",
@@ -432,9 +435,11 @@ class Recorder(ReadRecorder):
         self.tracker.made(result, self.segment.index, node)
 
 
-def _is_stretched(tensor: torch.Tensor) -> bool:
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return any(size > 1 and step == 0 for size, step in steps)
+def _overlaps(tensor: torch.Tensor | None) -> bool:
+    """Whether elements of the tensor share memory: a graph would write each by itself."""
+    if tensor is None or tensor.layout != torch.strided:
+        return False
+    return overlaps(tensor.shape, tensor.stride())
 
 
 def _overrides(cls: type) -> bool:

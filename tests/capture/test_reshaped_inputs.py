@@ -233,3 +233,14 @@ def test_views_of_what_is_reshaped_keep_their_shape(program, grad, rows):
             sums = [sum(each.sum() for each in results) for results in (found, expected)]
             ours, theirs = (torch.autograd.grad(each, x) for each in sums)
             torch.testing.assert_close(ours, theirs)
+def test_a_view_as_another_type_of_what_gets_another_shape_behind_a_break():
+    def program(x, limits):
+        places = torch.bucketize(x, limits)
+        torch.cov(x)
+        places.unsqueeze_(0)
+        return places.view(torch.float64)[..., ::2]
+
+    call, x, limits = dynfix.compile(program), torch.randn(3, requires_grad=True), torch.arange(4.0)
+    for _ in range(4):
+        found, expected = call(x, limits), program(x, limits)
+        assert found.dtype == expected.dtype and torch.equal(found, expected)

@@ -2,8 +2,10 @@
 
 A template starts with the kinds of {x}, {y} and {z}: f a float, i an integer, b a bool, c a complex
 number, n float or integer, r anything real, a anything. {d} is a dimension, {k} a small number,
-{s} a scalar, {t} a type.
+{s} a scalar, {t} a type, {v} the name of the result, where the line binds it.
 """
+
+from .more_grammar import LAYER, LIBRARY, MIXED, OTHER_WRITE, PICK, UNDER
 
 KINDS = {
     "f": "fhd2",
@@ -147,4 +149,10 @@ FAMILIES = {
     "smooth": (24, False, False, _lines(SMOOTH)),
     "view": (20, True, False, _lines(VIEW)),
     "write": (14, True, False, _lines(WRITE)),
+    "layer": (8, False, False, _lines(LAYER)),
+    "library": (14, False, False, _lines(LIBRARY)),
+    "pick": (4, True, True, _lines(PICK)),
+    "mixed": (14, False, False, _lines(MIXED)),
+    "other write": (10, True, False, _lines(OTHER_WRITE)),
+    "under": (4, False, False, _lines(UNDER)),
 }

@@ -77,7 +77,8 @@ class Maker:
 def widened(text):
     """The text with its floating-point types as wide as they get."""
     text = re.sub(r"torch\.(bfloat16|float16|float32)\b", "torch.float64", text)
-    return text.replace("torch.complex64", "torch.complex128").replace(".float()", ".double()")
+    text = re.sub(r"\.(float|half|bfloat16)\(\)", ".double()", text)
+    return text.replace("torch.complex64", "torch.complex128")
 
 
 class _Grower:
@@ -100,14 +101,16 @@ class _Grower:
         rng = self.rng
         names = ["n", "m"] if self.dynamic else ["7", "17", "33", "3", "1", "3", "5"]
         rare = ["0", "1"] if rng.random() < 0.15 else []
-        return [rng.choice([*names, "3", *rare]) for _ in range(rng.choice([1, 2, 2, 2, 3]))]
+        count = rng.choice([0, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 4])
+        names = names[:2] if count == 4 else names
+        return [rng.choice([*names, "3", *rare]) for _ in range(count)]
 
     def make_inputs(self):
         rng, whole = self.rng, self.dims()
         for number in range(rng.randint(2, 5)):
             code = rng.choice([self.floats] * 7 + ["f", "l", "l", "b", "i", "c"])
             code = rng.choice("fuws") if rng.random() < 0.06 else code
-            shape = whole[rng.randint(0, len(whole) - 1) :] if rng.random() < 0.3 else list(whole)
+            shape = whole[rng.randint(0, max(len(whole) - 1, 0)) :] if rng.random() < 0.3 else list(whole)
             shape = ["1" if rng.random() < 0.1 else d for d in shape]
             self.inputs.append((f"a{number}", self._layout(code, shape)))
             self.exact[f"a{number}"] = True
@@ -115,14 +118,16 @@ class _Grower:
     def _layout(self, code, shape):
         rng, kind = self.rng, self.rng.random()
         plain = f"make({', '.join([repr(code), *shape])})"
+        if len(shape) == 4 and rng.random() < 0.5:
+            plain += ".contiguous(memory_format=torch.channels_last)"
         if kind < 0.08 and len(shape) > 1:
             turned = [*shape[:-2], shape[-1], shape[-2]]
             return f"make({', '.join([repr(code), *turned])}).mT"
-        if kind < 0.14:
+        if shape and kind < 0.14:
             return f"make({', '.join([repr(code), *shape[:-1], f'2 * {shape[-1]}'])})[..., ::2]"
-        if kind < 0.18:
+        if shape and kind < 0.18:
             return f"make({', '.join([repr(code), f'{shape[0]} + 2', *shape[1:]])})[2:]"
-        if kind < 0.21:
+        if shape and kind < 0.21:
             return f"make({', '.join([repr(code), '1', *shape[1:]])}).expand({', '.join(shape)})"
         if kind < 0.26 and self.inputs:
             return f"{rng.choice(self.inputs)[0]}[1:]"
@@ -155,11 +160,12 @@ class _Grower:
             picked.append(rng.choice(late))
         holes = {"d": rng.choice([0, -1, -1, 1]), "k": rng.choice([1, 2, 3]), "t": self._type()}
         holes["s"] = rng.choice(["0.5", "1.5", "2.0", "-0.75", "0.3"])
-        line = text.format(**dict(zip("xyz", picked, strict=False)), **holes)
+        made = f"v{len(self.lines)}"
+        line = text.format(**dict(zip("xyz", picked, strict=False)), v=made, **holes)
         exact = keeps and all(self.exact[name] for name in picked)
-        if family == "write":
+        if family.endswith("write"):
             return line, picked[1] if kinds[0] == "b" and "{y}" in text[:4] else picked[0], exact
-        return f"v{len(self.lines)} = {line}", f"v{len(self.lines)}", exact
+        return line if "{v}" in text else f"{made} = {line}", made, exact
 
     def _type(self):
         return TYPES[self.rng.choice(["f", "f", self.floats, self.floats, "d", "h", "2"])]

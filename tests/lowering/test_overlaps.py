@@ -1,6 +1,7 @@
 """Tensors whose own elements share memory, and inputs that change their shape in place."""
 
 import dynfix
+import pytest
 import torch
 
 
@@ -59,3 +60,44 @@ def test_a_stretched_input_is_written_between_two_graphs():
     for _ in range(3):
         call(torch.randn(1, 3).expand(2, 3), torch.randn(3))
     assert len(graphs) == 2
+
+
+def add_to_windows(x):
+    made = torch.select_scatter(x.unfold(1, 2, 1), x[:, :-1], -1, 0)
+    made.add_(1)
+    return made
+
+
+def fill_windows(x):
+    made = torch.select_scatter(x.mT.unfold(1, 2, 1), x.mT[:, :-1], -1, 0)
+    made.fill_(3)
+    return made
+
+
+def add_to_steps(x):
+    steps = (x * 2).as_strided((3, 4), (1, 1))
+    steps += 1
+    return steps
+
+
+def write_out(x):
+    made = torch.empty_strided((3, 4), (1, 1)).fill_(0)
+    torch.add(made, x[0, :4], out=made)
+    return made
+
+
+@pytest.mark.parametrize("write", [add_to_windows, fill_windows, add_to_steps, write_out])
+def test_each_element_that_shares_its_place_is_written(write):
+    check(write, 4, 6)
+
+
+def test_an_input_with_steps_that_overlap_is_written():
+    def fn(x):
+        x[0].add_(1)
+        return x * 2
+
+    call = dynfix.compile(fn)
+    for turn in range(3):
+        made = [torch.arange(6.0).add_(turn).as_strided((3, 4), (1, 1)) for _ in range(2)]
+        torch.testing.assert_close(call(made[0]), fn(made[1]))
+        torch.testing.assert_close(made[0], made[1])

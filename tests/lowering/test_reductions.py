@@ -1,7 +1,9 @@
 import math
 
+import dynfix
 import pytest
 import torch
+from dynfix.runtime.report import DynfixWarning
 from grids import grid
 
 from .harness import UNFUSED, check, compiled
@@ -239,3 +241,22 @@ def test_positions_in_columns(dtype, shape, dim):
         return x.argmax(dim), x.argmin(dim), largest[0], largest[1], smallest, x.amax(dim)
 
     check(fn, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", [(3, 1), (2, 1, 1)])
+def test_norms_along_last_axes_of_one_element(dtype, shape, recwarn):
+    def fn(x):
+        first = x[..., 0]
+        return torch.norm(x, dim=-1) + first, torch.linalg.vector_norm(x, 3, dim=(-1,)) * first
+
+    call = dynfix.compile(fn, fullgraph=True)
+    for _ in range(3):
+        ours = torch.randn(shape).to(dtype).requires_grad_()
+        theirs = ours.detach().clone().requires_grad_()
+        for found, expected in zip(call(ours), fn(theirs), strict=True):
+            torch.testing.assert_close(found, expected)
+            found.sum().backward()
+            expected.sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    assert not [each for each in recwarn if issubclass(each.category, DynfixWarning)]
