@@ -105,7 +105,7 @@ class Extern:
     """Calls `target`. In args and kwargs `Name`, `View` and `Expression` stand for tensors and
     numbers. `results`: a name, None, or a tuple of them (nested); `layouts`: (name, shape, strides,
     dtype) of results that must have these; `pure`: the target neither writes nor returns nor keeps
-    its arguments."""
+    its arguments; `large`: it may make large tensors."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -114,6 +114,7 @@ class Extern:
     layouts: tuple[tuple[str, Shape, Shape, torch.dtype], ...] = ()
     origins: tuple[str, ...] = ()
     pure: bool = False
+    large: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +236,7 @@ class Program:
         )
         exec(compile(self.source, file, "exec"), self.namespace)
         self._run: Callable[[list[Any]], list[Any]] = self.namespace["call"]
-        self._calls_library = any(isinstance(step, Extern) for step in steps)
+        self._calls_library = any(isinstance(step, Extern) and step.large for step in steps)
         self._watched: Callable[[list[Any]], list[Any]] | None = None
 
     def __call__(self, args: list[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
-from . import host_draws, image_gradients, losses
+from . import adaptive_max, host_draws, image_gradients, losses
 from .foreach import foreach_decompositions
 from .pool_offsets import POOLING
 from .random_numbers import random_decompositions
@@ -467,5 +467,7 @@ def decompositions(
     chosen[aten.convolution_backward.default] = biased_convolution_backward
     chosen[aten.sgn.default] = _sgn_of_real(chosen[aten.sgn.default])
     chosen.update(POOLING)
+    chosen[aten.adaptive_max_pool2d.default] = adaptive_max.pooled
+    chosen[aten.adaptive_max_pool2d_backward.default] = adaptive_max.gradient
     chosen.update(image_gradients.padding_gradients(chosen))
     return chosen

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...runtime.program import Expression, Extern, Name, Shape, Size, View
+from ...runtime.result_memory import LEAST
 from ..ir import Buffer
 from ..poly import Poly, variables
 from ..sizes import contiguous_strides
@@ -26,17 +27,38 @@ PRODUCTS: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: torch.baddbmm,
 }
 
-PUBLIC = PRODUCTS | {
+CONVOLUTIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution.default: torch.convolution,
     aten.cudnn_convolution_relu.default: torch.cudnn_convolution_relu,
     aten.cudnn_convolution_add_relu.default: torch.cudnn_convolution_add_relu,
 }
 
+_OTHERS = (
+    *("mul.Tensor", "add.Tensor", "sub.Tensor", "div.Tensor", "conj_physical", "_conj"),
+    *("view_as_real", "view_as_complex", "polar", "complex", "_fft_r2c", "_fft_c2r", "_fft_c2c"),
+    *("gather", "scatter_reduce.two", "index_select", "clone", "constant_pad_nd", "slice_scatter"),
+    *("sort", "topk", "cummax", "searchsorted.Tensor", "grid_sampler_2d", "_embedding_bag"),
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
+
+
+def _by_public_names() -> dict[Any, Callable[..., Any]]:
+    found = {}
+    for name in _OTHERS:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(aten, packet), overload or "default")
+        found[operator] = getattr(torch, packet, operator)
+    return found
+
+
+PUBLIC = PRODUCTS | CONVOLUTIONS | _by_public_names()
+
 
 # Their results are new memory, and they keep nothing of their arguments.
 LIBRARY = frozenset(
     (
-        *PUBLIC,
+        *PRODUCTS,
+        *CONVOLUTIONS,
         aten.convolution_backward.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
@@ -95,14 +117,28 @@ def extern_step(
     args, kwargs = convert(call.args, variable), convert(call.kwargs, variable)
     if isinstance(call.result, Ref) and call.result.buffer in placed:
         kwargs = {**kwargs, "out": variable(call.result)}
-        return Extern(PRODUCTS[call.target], args, kwargs, None, (), (call.origin,), pure=True)
+        target, origins, large = PRODUCTS[call.target], (call.origin,), _is_large(call)
+        return Extern(target, args, kwargs, None, (), origins, pure=True, large=large)
     layouts = tuple(
         (ref.buffer.name, numbers(ref.shape), numbers(ref.strides), ref.buffer.dtype)
         for ref in leaves(call.result)
         if isinstance(ref, Ref) and ref.buffer in exact and not _known(call, ref)
     )
     target, names = PUBLIC.get(call.target, call.target), _names(call.result)
-    return Extern(target, args, kwargs, names, layouts, (call.origin,), _is_pure(call))
+    pure, large = _is_pure(call), _is_large(call)
+    return Extern(target, args, kwargs, names, layouts, (call.origin,), pure, large)
+
+
+def _is_large(call: ExternCall) -> bool:
+    """Whether the call may make large tensors: if it takes or gives one, or what no size tells."""
+    parts = [*leaves((call.args, call.kwargs, call.result))]
+    if any(isinstance(part, Symbol) for part in parts):
+        return True
+    return any(
+        not isinstance(part.numel, int) or part.numel * part.dtype.itemsize >= LEAST
+        for part in parts
+        if isinstance(part, Ref)
+    )
 
 
 def placeable(unit: Unit) -> set[Buffer]:

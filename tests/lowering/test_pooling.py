@@ -109,6 +109,31 @@ def test_gradient_of_adaptive_avg_pool3d():
     check(backward, planes(2, 3, 2, 4, 3), planes(2, 3, 5, 4, 7))
 
 
+@pytest.mark.parametrize("size", [1, (3, 4), (1, 4), (6, 8), (4, 3)], ids=str)
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_adaptive_max_pool2d(size, memory, dtype):
+    x = torch.randint(-4, 4, (3, 5, 6, 8)).to(dtype)  # many are equal
+    x[0, 0, 1:3, 2:5] = float("nan")
+    x[1, 1] = float("-inf")
+    x = x.to(memory_format=memory)
+
+    def pooled(x):
+        found = F.adaptive_max_pool2d(x, size, return_indices=True)
+        return found[0], found[1]
+
+    check(pooled, x)
+    check_gradients(lambda x: F.adaptive_max_pool2d(x, size) * 1.5, x)
+
+
+def test_adaptive_maxima_of_equal_windows_are_loops(monkeypatch):
+    found = units(monkeypatch)
+    check_gradients(lambda x: F.adaptive_max_pool2d(x, 1), planes(2, 3, 6, 8))
+    check_gradients(lambda x: F.adaptive_max_pool1d(x, 4), planes(2, 3, 8))
+    items = [item for unit in found for item in unit.items]
+    assert items and not any(isinstance(item, ExternCall) for item in items)
+
+
 def test_three_dimensions():
     check(lambda x: F.avg_pool3d(x, 2, 1, 1), planes(2, 3, 5, 6, 4))
     check(lambda x: F.max_pool3d(x, 3, 2, 1), planes(2, 3, 5, 6, 4))
