@@ -154,3 +154,22 @@ def test_volatile_is_false_and_warns():
         return x + 1 if x.volatile else x * 2
 
     one_graph(same(lambda: fn, call(X), call(-X)), 1)
+
+
+def test_a_graph_of_another_call_may_raise_before_it_is_told_apart():
+    """What was recorded for one padding, tried for another: the recording made for that serves."""
+
+    def fn(x, ids, mask):
+        groups = list(ids[mask].tolist())
+        places = torch.zeros(len(x), dtype=torch.long)
+        places[mask] = torch.arange(len(groups))
+        return (x * 2)[places]
+
+    backend, ids = Counting(), torch.zeros(6, dtype=torch.long)
+    compiled = dynfix.compile(fn, backend=backend)
+    for turn in range(12):
+        x, mask = torch.randn(6, 3), torch.arange(6) < (6, 3)[turn % 2]
+        before = backend.calls
+        result, loose = outside(lambda x=x, mask=mask: compiled(x, ids, mask))
+        assert torch.equal(result, fn(x, ids, mask))
+        assert turn < 2 or (backend.calls > before and not loose)

@@ -1,4 +1,4 @@
-"""Checks that only raise or tell: `if t: raise …`, `assert t`, `if t: print(…)`.
+"""Checks that only raise or tell: `if t: raise …`, `assert t`, `torch._check(t)`, `if t: print(…)`.
 
 What a later call finds otherwise is an error, as rare as errors are, or a message that the graph
 does not depend on. So the graph is not cut before it: the value is compared when the graph has run,
@@ -22,6 +22,7 @@ from .. import places
 from .user_frames import function_frame
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCHS_CHECKS = (torch._check_with.__code__, torch._check_tensor_all_with.__code__)
 _TORCHS = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
@@ -33,11 +34,20 @@ def decides_only_that(frame: types.FrameType | None, is_rewritten: Any) -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     if frame is not None and frame.f_code.co_filename.startswith(_TORCHS):
-        return frame.f_lineno in _lines_of_file(frame.f_code.co_filename)
+        return frame.f_lineno in _lines_of_file(frame.f_code.co_filename) or _is_in_a_check(frame)
     frame = function_frame(frame, is_rewritten)
     if frame is None:
         return False
     return frame.f_lineno in _lines(places.locals_of(frame)["__df"].fn)
+
+
+def _is_in_a_check(frame: types.FrameType | None) -> bool:
+    """Whether one of `torch._check` and its like asks, through functions of torch's own."""
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCHS):
+        if frame.f_code in _TORCHS_CHECKS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @functools.lru_cache(64)
@@ -66,11 +76,24 @@ def _lines(function: types.FunctionType) -> frozenset[int]:
 def _checks(tree: ast.AST) -> frozenset[int]:
     found: set[int] = set()
     for node in ast.walk(tree):
-        raises = isinstance(node, ast.If) and not node.orelse and _raises_or_tells(node.body)
-        if raises or isinstance(node, ast.Assert):
-            test = node.test  # type: ignore[attr-defined]
-            found |= set(range(test.lineno, test.end_lineno + 1))
+        test = _tested(node)
+        if test is not None:
+            found |= set(range(test.lineno, (test.end_lineno or test.lineno) + 1))
     return frozenset(found)
+
+
+def _tested(node: ast.AST) -> ast.expr | None:
+    """What a check tests."""
+    if isinstance(node, ast.If):
+        return node.test if not node.orelse and _raises_or_tells(node.body) else None
+    if isinstance(node, ast.Assert):
+        return node.test
+    call = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Attribute):
+        owner, name = call.func.value, call.func.attr
+        if isinstance(owner, ast.Name) and owner.id == "torch" and name.startswith("_check"):
+            return call.args[0]
+    return None
 
 
 def _raises_or_tells(body: list[ast.stmt]) -> bool:
