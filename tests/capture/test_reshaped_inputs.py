@@ -233,6 +233,8 @@ def test_views_of_what_is_reshaped_keep_their_shape(program, grad, rows):
             sums = [sum(each.sum() for each in results) for results in (found, expected)]
             ours, theirs = (torch.autograd.grad(each, x) for each in sums)
             torch.testing.assert_close(ours, theirs)
+
+
 def test_a_view_as_another_type_of_what_gets_another_shape_behind_a_break():
     def program(x, limits):
         places = torch.bucketize(x, limits)
