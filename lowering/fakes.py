@@ -34,9 +34,10 @@ _AS_HALF = (
     torch.ops.aten._embedding_bag_forward_only.default,
 )
 
-
 # torch before 2.13 keeps axes of length one that are counted from the end.
 _NORM = torch.ops.aten.linalg_vector_norm.default
+# Its rule does not say in which order MKL leaves the axes.
+_SPECTRUM = torch.ops.aten._fft_r2c.default
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,6 +70,8 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if func is _NORM:
             args = _counted_from_the_start(*args)
         made = self.dispatch(func, types, args, kwargs or {})
+        if func is _SPECTRUM and _is_transformed_by_mkl(args[0]):
+            return self._transformed(args[0], args[1], made)
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:
             return self._in_order_of(operands, made)
@@ -79,6 +82,19 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         with self:
             first, *others = func(args[0].to(torch.float16), *args[1:], **(kwargs or {}))
             return first.to(torch.bfloat16), *others
+
+    def _transformed(self, given: Any, axes: Sequence[int], made: Any) -> Any:
+        """The spectrum with the axes that were transformed innermost, as the library gives it."""
+        steps = [_known(step) for step in given.stride()]
+        *others, last = axes
+        others.sort(key=lambda axis: steps[axis], reverse=True)
+        batch = sorted({*range(given.dim())} - {*axes}, key=lambda axis: steps[axis], reverse=True)
+        strides: list[Any] = [1] * given.dim()
+        step: Any = 1
+        for axis in reversed((*batch, *others, last)):
+            strides[axis], step = step, step * made.shape[axis]
+        with self:
+            return torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device)
 
     def _in_order_of(self, operands: Sequence[Any], made: Any) -> Any:
         """The result laid out as eager does by its operands: torch's rules compute in float32, and
@@ -91,6 +107,14 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 def _counted_from_the_start(x: Any, order: Any = 2, axes: Any = None, *others: Any) -> Any:
     return x, order, axes and [axis % max(x.dim(), 1) for axis in axes], *others
+
+
+def _known(step: Any) -> Any:
+    return step.node.hint if isinstance(step, torch.SymInt) else step
+
+
+def _is_transformed_by_mkl(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and torch.backends.mkl.is_available()
 
 
 def _is_bfloat16_on_host(tensor: torch.Tensor) -> bool:

@@ -100,3 +100,16 @@ def test_gradients_of_spectra(name, dtype):
         )
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
         assert ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_spectra_lie_in_memory_as_the_library_leaves_them(dynamic):
+    def f(x):
+        return torch.fft.ifft(x, dim=1), torch.fft.rfft(x * 2, dim=0), torch.fft.ihfft2(x)
+
+    call = dynfix.compile(f, dynamic=dynamic, options={"strict": True})
+    for size in (5, 6, 7, 6):
+        x = torch.randn(4, size, 3, requires_grad=True)
+        found, expected = call(x), f(x)
+        torch.testing.assert_close(found, expected)
+        assert [each.stride() for each in found] == [each.stride() for each in expected]
