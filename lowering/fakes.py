@@ -74,7 +74,7 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return self._as_half(func, args, kwargs)
         if func is _NORM:
             args = _counted_from_the_start(*args)
-        made = self.dispatch(func, types, args, kwargs or {})
+        made: Any = self.dispatch(func, types, args, kwargs or {})
         if func in _IN_TYPE_OF_INPUT and made.dtype != args[0].dtype:
             with self:
                 return made.to(args[0].dtype)
