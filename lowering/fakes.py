@@ -34,6 +34,12 @@ _AS_HALF = (
     torch.ops.aten._embedding_bag_forward_only.default,
 )
 
+# Losses in the type of their input; torch's rules give them the wider one of input and target.
+_IN_TYPE_OF_INPUT = (
+    torch.ops.aten.huber_loss.default,
+    torch.ops.aten.soft_margin_loss.default,
+)
+
 # torch before 2.13 keeps axes of length one that are counted from the end.
 _NORM = torch.ops.aten.linalg_vector_norm.default
 # Its rule does not say in which order MKL leaves the axes.
@@ -69,9 +75,12 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return self._as_half(func, args, kwargs)
         if func is _NORM:
             args = _counted_from_the_start(*args)
-        made = self.dispatch(func, types, args, kwargs or {})
+        made: Any = self.dispatch(func, types, args, kwargs or {})
         if func is _SPECTRUM and _is_transformed_by_mkl(args[0]):
             return self._transformed(args[0], args[1], made)
+        if func in _IN_TYPE_OF_INPUT and made.dtype != args[0].dtype:
+            with self:
+                return made.to(args[0].dtype)
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:
             return self._in_order_of(operands, made)

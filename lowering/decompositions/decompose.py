@@ -386,9 +386,10 @@ def _cut_as_a_copy(decomposed: Callable[..., Any]) -> Callable[..., Any]:
 _PAD: Any = aten.constant_pad_nd.default
 replace_decomposition(_PAD, _cut_as_a_copy)
 
-_HUBER: Any = aten.huber_loss.default
+_LOSSES: Any = (aten.huber_loss.default, aten.soft_margin_loss.default)
 _LOGITS: Any = aten.binary_cross_entropy_with_logits.default
-replace_decomposition(_HUBER, losses.in_dtype_of_input)
+for _loss in _LOSSES:
+    replace_decomposition(_loss, losses.in_dtype_of_input)
 
 for _resize in (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d):
     replace_decomposition(_resize.vec, _linear_by_weights)
@@ -450,7 +451,8 @@ def decompositions(
     chosen[aten._efficientzerotensor.default] = _zeros
     chosen[aten.linalg_vector_norm.default] = _vector_norm
     chosen[aten.linalg_cross.default] = _cross
-    chosen[_HUBER] = losses.in_dtype_of_input(chosen[_HUBER])
+    for loss in _LOSSES:
+        chosen[loss] = losses.in_dtype_of_input(chosen[loss])
     chosen[_LOGITS] = losses.in_type_of_target(chosen[_LOGITS])
     chosen[_UNSHUFFLE] = _empty_as_it_is(chosen[_UNSHUFFLE])
     for name, rank in itertools.product(("reflection_pad", "replication_pad"), (1, 2, 3)):

@@ -43,13 +43,13 @@ def margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
 
 def in_dtype_of_input(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     """torch's decomposition, with the losses in the input's dtype, as in eager, before they are
-    summed up."""
+    summed up. others: the `delta` of Huber's loss."""
 
-    def loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
-        made = decomposed(x, target, 0, delta).to(x.dtype)
+    def loss(x: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN, *others: float) -> Any:
+        made = decomposed(x, target, 0, *others).to(x.dtype)
         if reduction == 0:
             return made
-        return made.mean() if reduction == 1 else made.sum()
+        return made.mean() if reduction == _MEAN else made.sum()
 
     return loss
 

@@ -17,7 +17,10 @@ from ..graph_modules import graph_module
 from .strides_in_place import run_on_fakes
 
 # Their results have the strides of what is given, gaps among it.
-_CLONES = frozenset("select_scatter slice_scatter diagonal_scatter as_strided_scatter".split())
+_CLONES = frozenset(
+    "select_scatter slice_scatter diagonal_scatter as_strided_scatter empty_strided"
+    " new_empty_strided".split()
+)
 _ASKING = frozenset(
     "contiguous ravel reshape reshape_as flatten unflatten is_contiguous stride".split()
 )

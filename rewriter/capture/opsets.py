@@ -84,6 +84,12 @@ UNRECORDABLE = frozenset(
     compile""".split()
 )
 
+# They count from the start of the storage.
+FROM_START = frozenset("as_strided as_strided_ as_strided_scatter fill_diagonal_".split())
+
+# Their kernels for the host give new memory, where torch's other form may give a view.
+GIVES_COPIES = frozenset(("channel_shuffle", "native_channel_shuffle"))
+
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "__getitem__": operator.getitem,
     "__setitem__": operator.setitem,
@@ -272,12 +278,42 @@ RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".sp
 
 def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bool:
     """Whether the call does to its tensor what a functional graph does not hold: writes where
-    elements share memory (it would add them up), or gives an input another shape."""
+    elements share memory (it would add them up), or gives an input another shape; or does to a
+    list, one tensor after the other, what depends on those before."""
+    if name.startswith("_foreach_") and name.endswith("_"):
+        return reads_what_it_wrote(args)
     if not args or not isinstance(args[0], torch.Tensor) or not name.endswith("_"):
         return False
     writes = name == "__setitem__" or not name.endswith("__")
     shared = writes and args[0].layout == torch.strided and shares_elements(args[0])
     return shared or (name in RESHAPING and is_input(args[0]))
+
+
+def reads_what_it_wrote(lists: tuple[Any, ...]) -> bool:
+    """Whether an operator on lists comes to memory of which it wrote a part before: the first list
+    is written, one tensor after the other."""
+    parts: dict[int, list[tuple[int, int, int, bool]]] = {}
+    for number, tensors in enumerate(each for each in lists if isinstance(each, list | tuple)):
+        for place, tensor in enumerate(tensors):
+            if isinstance(tensor, torch.Tensor) and tensor.numel():
+                start, end = _extent(tensor)
+                known = parts.setdefault(tensor.untyped_storage()._cdata, [])
+                known.append((place, start, end, number == 0))
+    return any(
+        one[0] < other[0] and one[1] < other[2] and other[1] < one[2]
+        for known in parts.values()
+        for one in known
+        if one[3]
+        for other in known
+    )
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its storage that the tensor reaches over."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = 1 + sum((size - 1) * step for size, step in steps)
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    return start, start + reach * tensor.itemsize
 
 
 def shares_elements(tensor: torch.Tensor) -> bool:

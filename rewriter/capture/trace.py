@@ -44,7 +44,7 @@ from .numbers import (
 from .provenance import Unguardable
 from .reads import HISTORY, SHAPE, ReadRecorder
 from .stops import Stopped
-from .values import Meta, Value, is_plain
+from .values import Meta, Value, is_plain, storage_of
 
 
 class Recorder(ReadRecorder):
@@ -222,7 +222,7 @@ class Recorder(ReadRecorder):
             self.cut(eager=True)
         elif self.open_shapes:
             open_shapes.settle(self, name, args, kwargs)
-        if name in ("as_strided", "as_strided_", "as_strided_scatter"):
+        if name in opsets.FROM_START:
             self._pin_offsets(args[0])
         if opsets.leaves_no_value(name, args, self._is_given):
             self.stop_here(catalogue.UNSUPPORTED, name)
@@ -235,7 +235,10 @@ class Recorder(ReadRecorder):
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
+        outs = [(each, each.shape) for each in tensors_in(kwargs.get("out"))]
         result = self.performed(func, name, args, kwargs)
+        if any(was.numel() and each.shape != was for each, was in outs):
+            self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:
             self._record(name, call, (args, kwargs), result)
             substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
@@ -278,7 +281,7 @@ class Recorder(ReadRecorder):
             raise Stopped from error
 
     def _pin_offsets(self, tensor: torch.Tensor) -> None:
-        """`as_strided` counts from the start of the storage, where a graph has its inputs start,
+        """The operator counts from the start of the storage, where a graph has its inputs start,
         and may reach what lies between elements, of which a graph knows nothing."""
         self.value(tensor)
         for other in self.tracker.sharing(tensor):
@@ -324,6 +327,9 @@ class Recorder(ReadRecorder):
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks, called=name)
+        if name in opsets.GIVES_COPIES and storage_of(result) != storage_of(given[0][0]):
+            how = {"memory_format": torch.contiguous_format}
+            node = self.segment.call("call_method", "clone", (node,), how, self.origin_text())
         self._bind(result, node)
         if self.rewritings is not None:
             for tensor in tensors_in(result):

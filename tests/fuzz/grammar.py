@@ -81,8 +81,8 @@ f torch.div({x}, {s}, rounding_mode="floor") ; nn torch.div({x}, {y}, rounding_m
 ii {x} % {y} ; ff torch.remainder({x}, {y}) ; f torch.heaviside({x}.detach(), {x}.detach()) ; f torch.signbit({x})
 f {x}.int() ; fi {x}.type_as({y}) ; f {x}.to(torch.uint8) ; ff torch.isclose({x}, {y}) ; f torch.bucketize({x}, torch.arange(4.0))
 f torch.cummax({x}, {d}).indices ; f torch.searchsorted(torch.arange(4.0), {x})
-n torch.sort({x}, {d}, stable=True).indices ; n torch.sort({x}, {d}, True).values ; f torch.median({x}.clone(), {d}).values ; f {x}.to(torch.int8)
-n torch.kthvalue({x}, 1, {d}).values ; f torch.median({x}.clone()) ; n torch.argsort({x}, {d}, stable=True) ; n torch.isin({x}, {x}.flatten()[:2])
+n torch.sort({x}, dim={d}, stable=True).indices ; n torch.sort({x}, {d}, True).values ; f torch.median({x}.clone(), {d}).values ; f {x}.to(torch.int8)
+n torch.kthvalue({x}, 1, {d}).values ; f torch.median({x}.clone()) ; n torch.argsort({x}, dim={d}, stable=True) ; n torch.isin({x}, {x}.flatten()[:2])
 n torch.aminmax({x}).max ; n torch.argmin({x}) ; f torch.nextafter({x}, {x} + 1) ; f torch.sgn({x}) ; nn torch.eq({x}, {y}).all()
 """
 # Library functions and sums: to the last bits alone.

@@ -110,11 +110,8 @@ class _Grower:
         for number in range(rng.randint(2, 5)):
             code = rng.choice([self.floats] * 7 + ["f", "l", "l", "b", "i", "c"])
             code = rng.choice("fuws") if rng.random() < 0.06 else code
-            shape = (
-                whole[rng.randint(0, max(len(whole) - 1, 0)) :]
-                if rng.random() < 0.3
-                else list(whole)
-            )
+            start = rng.randint(0, max(len(whole) - 1, 0)) if rng.random() < 0.3 else 0
+            shape = whole[start:]
             shape = ["1" if rng.random() < 0.1 else d for d in shape]
             self.inputs.append((f"a{number}", self._layout(code, shape)))
             self.exact[f"a{number}"] = True

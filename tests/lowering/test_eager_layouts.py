@@ -234,3 +234,52 @@ def test_special_methods_write_nothing():
         x, y = torch.randint(9, (10,))[::2], torch.randint(9, (5,))
         for found, expected in zip(call(x, y), fn(x, y), strict=True):
             assert torch.equal(found, expected)
+
+
+def test_the_diagonal_of_a_part_is_filled_where_the_part_begins():
+    def fill(x):
+        x.fill_diagonal_(2)
+        return x * 2
+
+    call = dynfix.compile(fill)
+    for turn in range(3):
+        whole = [torch.full((5, 3), float(turn)) for _ in "ab"]
+        torch.testing.assert_close(call(whole[0][1:]), fill(whole[1][1:]))
+        torch.testing.assert_close(*whole)
+
+
+def test_shuffled_channels_are_a_copy():
+    for groups in (1, 4):
+        call = dynfix.compile(lambda x, groups=groups: F.channel_shuffle(x, groups))
+        for _ in range(3):
+            x = torch.randn(1, 4, 2, 2)
+            found = call(x)
+            torch.testing.assert_close(found, F.channel_shuffle(x, groups))
+            assert found.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def test_memory_with_gaps_that_the_call_makes_is_written():
+    def fn(x):
+        return x.new_empty_strided((3,), (2,)).fill_(1).add_(x[:3])
+
+    check(fn, [(torch.randn(4),) for _ in range(CALLS)])
+
+
+def test_places_of_a_mask_lie_side_by_side():
+    compiled = dynfix.compile(torch.where)
+    mask = torch.eye(3) > 0
+    for _ in range(CALLS):
+        for one, two in zip(compiled(mask), torch.where(mask), strict=True):
+            assert (one.stride(), one.storage_offset()) == (two.stride(), two.storage_offset())
+            assert torch.equal(one, two)
+
+
+def test_one_number_of_repeats_for_every_element():
+    def fn(x):
+        each = x.repeat_interleave(torch.tensor([2]), 0)
+        return each, x.repeat_interleave(torch.tensor([2, 0, 1]), 0)
+
+    call = dynfix.compile(fn, fullgraph=True)
+    for _ in range(CALLS):
+        x = torch.randn(3, 2)
+        torch.testing.assert_close(call(x), fn(x), rtol=0, atol=0)

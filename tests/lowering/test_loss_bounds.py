@@ -77,3 +77,9 @@ def test_soft_margins_keep_small_gradients(dtype, reduction):
             found.append(torch.autograd.grad(made.sum(), given)[0].double())
         few, least = 8 * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal
         torch.testing.assert_close(*found, rtol=few, atol=4 * least)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_target_of_a_wider_type_leaves_the_type_of_the_loss(reduction):
+    signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
+    _check(lambda x: F.soft_margin_loss(x, signs, reduction=reduction), torch.randn(3))

@@ -101,3 +101,42 @@ def test_an_input_with_steps_that_overlap_is_written():
         made = [torch.arange(6.0).add_(turn).as_strided((3, 4), (1, 1)) for _ in range(2)]
         torch.testing.assert_close(call(made[0]), fn(made[1]))
         torch.testing.assert_close(made[0], made[1])
+
+
+def twice(x):
+    torch._foreach_mul_([x, x], 0.5)
+    return x
+
+
+def one_after_the_other(x):
+    y = x + 1
+    torch._foreach_add_([x, y], [y, x])
+    return x, y
+
+
+def parts(x):
+    torch._foreach_mul_([x[:2], x[2:]], [x[:2], x[2:]])
+    return x
+
+
+@pytest.mark.parametrize("write, whole", [(twice, 0), (one_after_the_other, 0), (parts, 1)])
+def test_lists_whose_tensors_are_written_one_after_the_other(write, whole):
+    call = dynfix.compile(write)
+    for turn in range(4):
+        given = [torch.arange(8.0).view(4, 2) + turn for _ in "ab"]
+        torch.testing.assert_close(call(given[0]), write(given[1]))
+        torch.testing.assert_close(*given)
+    assert bool(call._dynfix_entry._dispatcher.entries) == bool(whole)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_result_that_gets_another_shape():
+    def fn(x, y):
+        torch.sum(y, 0, out=x)
+        return x * 2
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        y, given = torch.randn(3, 4), [torch.ones(3, 4) for _ in "ab"]
+        torch.testing.assert_close(call(given[0], y), fn(given[1], y))
+        torch.testing.assert_close(*given)

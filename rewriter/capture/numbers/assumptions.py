@@ -222,7 +222,9 @@ def _nonzero(build: _Builder, args: tuple[Any, ...], counts: Iterable[int]) -> t
 
 
 def _where(build: _Builder, args: tuple[Any, ...], counts: Iterable[int]) -> torch.fx.Node:
-    return build("unbind", _nonzero(build, args, counts), 1)
+    """Each axis has its places side by side."""
+    axes = build("contiguous", build("t", _nonzero(build, args, counts)))
+    return build("unbind", axes)
 
 
 def _repeat(build: _Builder, args: tuple[Any, ...], counts: Iterable[int]) -> torch.fx.Node:

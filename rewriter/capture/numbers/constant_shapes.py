@@ -47,8 +47,10 @@ def _whole(rec: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def _repeated(rec: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if not constant_values.are(rec, args[1], given=True):
         return None
-    size = int(args[1].detach().sum())
-    return (rec.operate(func, "repeat_interleave", args, {**kwargs, "output_size": size}),)
+    size, each = int(args[1].detach().sum()), "repeat_interleave"
+    if args[1].numel() == 1:  # of every element
+        return (rec.operate(func, each, (args[0], size, *args[2:]), kwargs),)
+    return (rec.operate(func, each, args, {**kwargs, "output_size": size}),)
 
 
 def _masked(rec: Any, func: Callable[..., Any], args: Any) -> Any:
