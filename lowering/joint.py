@@ -20,6 +20,7 @@ from .decompositions.pool_offsets import keep_offsets
 from .decompositions.random_numbers import with_seeds
 from .graph_modules import graph_module
 from .graphs import complex_numbers, effect_tokens
+from .graphs.bags import write_out_bags
 from .graphs.channels_last import prefer_channels_last
 from .graphs.constant_masks import drop_constant_masks
 from .graphs.folded_norms import fold_norms
@@ -38,6 +39,7 @@ from .stored_graphs import BACKWARD, Kept
 REWRITES = (
     write_out_fused_steps,
     keep_rnns,
+    write_out_bags,
     drop_constant_masks,
     choose_under_masks,
     name_unstretched,
