@@ -1,28 +1,12 @@
 """Bags of equal sizes (`F.embedding_bag` of a matrix of positions) as sums and means of rows that
 are looked up, which loops make in one pass."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, GraphModule
-
-from ..graph_modules import graph_module
 
 _Tensor = torch.Tensor
-
-
-def write_out_bags(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
-    """The graph with its bags as calls that look at what they are given; itself without any."""
-    if not gm.graph.find_nodes(op="call_function", target=F.embedding_bag):
-        return gm
-    made = graph_module(gm, Graph())
-    made.graph.output(made.graph.graph_copy(gm.graph, {}))
-    for node in made.graph.find_nodes(op="call_function", target=F.embedding_bag):
-        node.target = bags
-    made.recompile()
-    return made
 
 
 def bags(input: _Tensor, weight: _Tensor, *given: Any, **settings: Any) -> _Tensor:
