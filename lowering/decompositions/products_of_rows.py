@@ -23,7 +23,7 @@ class _Product(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, grad: _Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: _Tensor) -> Any:
         """An element's gradient is the product of the others: of all by it, or, of a zero, of those
         that are none."""
         x, made = ctx.saved_tensors
@@ -42,10 +42,10 @@ def product(x: _Tensor, dim: Any = None, keepdim: bool = False, **given: Any) ->
         whole = given if not keepdim else {"keepdim": keepdim, **given}
         if not _is_written_out(x, whole):
             return torch.prod(x, **whole)
-        return _Product.apply(x.reshape(-1), 0, False)  # type: ignore[no-any-return]
+        return _Product.apply(x.reshape(-1), 0, False)  # type: ignore[no-any-return, no-untyped-call]
     if type(dim) is not int or not _is_written_out(x, given):
         return torch.prod(x, dim, keepdim, **given)
-    return _Product.apply(x, dim, keepdim)  # type: ignore[no-any-return]
+    return _Product.apply(x, dim, keepdim)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _is_written_out(x: _Tensor, others: Any) -> bool:
