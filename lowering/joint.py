@@ -30,6 +30,7 @@ from .graphs.lone_draws import with_lone_draws
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
+from .graphs.traced_calls import write_out_calls
 from .graphs.writes import choose_under_masks, name_unstretched
 from .pipeline import compile_unit
 from .stored_graphs import BACKWARD, Kept
@@ -38,6 +39,7 @@ from .stored_graphs import BACKWARD, Kept
 REWRITES = (
     write_out_fused_steps,
     keep_rnns,
+    write_out_calls,
     drop_constant_masks,
     choose_under_masks,
     name_unstretched,

@@ -17,6 +17,10 @@ Resize = Callable[..., torch.Tensor]
 Gradient = Callable[[torch.Tensor], torch.Tensor]
 
 
+# Of channels-last images between these what is made along one axis is better read across channels.
+FEW_CHANNELS, MANY_CHANNELS = 4, 16
+
+
 class _Linear(torch.autograd.Function):
     """A linear operator with a gradient of its own."""
 
@@ -58,11 +62,14 @@ def _gathered(
     """For each element of `first`, the sum along `dim` of `taps` elements from there on, times
     their weights; those outside of the axis count for nothing. Strides as those of `grad`."""
     size, memory = grad.shape[dim], suggest_memory_format(grad)
+    in_order = not FEW_CHANNELS < grad.shape[1] < MANY_CHANNELS
     total: torch.Tensor | None = None
     for tap in range(taps):
         at = first + tap
         weights = torch.where((at >= 0) & (at < size), weight(at), 0).to(grad.dtype)
-        taken = grad.index_select(dim, at.clamp(0, size - 1)) * _shaped(weights, grad, dim)
+        picked = grad.index_select(dim, at.clamp(0, size - 1))
+        picked = picked.contiguous(memory_format=memory) if in_order else picked
+        taken = picked * _shaped(weights, grad, dim)
         total = taken if total is None else total + taken
     assert total is not None
     return total.contiguous(memory_format=memory)

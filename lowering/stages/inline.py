@@ -7,7 +7,7 @@ stays where the program put it, so the result does not depend on what was inline
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from math import prod
 
 import torch
@@ -22,14 +22,15 @@ from ..ir import (
     Select,
     Store,
     Value,
+    atoms,
     nest_loads,
     rewrite_axes,
     store_values,
 )
 from ..lowerings.value_builders import const, op
 from ..ops import OPS
-from ..poly import Size, hint
-from ..sizes import Atom, Axis, Index
+from ..poly import Size, hint, is_known
+from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from ..unit import Item, Unit
 from .axes import canonical, points
 from .picked import apart, picked_again
@@ -39,6 +40,7 @@ NARROW = 8  # times smaller than what is computed: such a buffer costs little to
 MOST_NARROW = 4
 TWICE = 40  # and one that costs no more, in two nests
 OFTEN = 2  # times that it may be computed by what has been inlined into one nest
+LEAST_CUT = 16  # elements of a row that vectors read as it lies
 MOST_VALUES = 160  # of one nest: keeps compile time and registers in bounds
 MOST_LOADS = 14
 LIBRARY = 16  # cost from which an operation is a function of a library
@@ -61,7 +63,7 @@ def inline(unit: Unit, ordered: bool = False) -> Unit:
         if not isinstance(item, Nest):
             items.append(item)
             continue
-        nest = _inline_into(item, available, items)
+        nest = _inline_into(item, available, items, ordered)
         buffer = nest.stores[0].buffer
         moves = buffer in narrowed and _is_value(nest)
         once = buffer in compared and any(map(_varies, nest.values))
@@ -186,19 +188,48 @@ def _evaluations(buffer: Buffer, reader: Nest) -> int:
     return hint(points(reader)) * max(1, len(places))
 
 
-def _inline_into(nest: Nest, available: dict[Buffer, Nest], items: list[Item]) -> Nest:
+def _inline_into(
+    nest: Nest, available: dict[Buffer, Nest], items: list[Item], ordered: bool
+) -> Nest:
     """The nest with loads of available producers replaced by their values. One that would make it
-    too large becomes an item."""
+    too large becomes an item; so does, for kernels of vectors, one of rows that the nest cuts into
+    rows of another length."""
     whole = nest
     for buffer in sorted(
         {load.buffer for load in nest_loads(nest) if load.buffer in available}, key=lambda b: b.name
     ):
         grown = _substitute(nest, available[buffer])
-        if _bearable(grown):
+        if _bearable(grown) and not (ordered and _cuts_rows(nest, grown)):
             nest = grown
         else:
             items.append(available.pop(buffer))
     return nest if nest is whole or _merges_alike(whole, nest) else canonical(nest)
+
+
+def _cuts_rows(before: Nest, after: Nest) -> bool:
+    """Whether there are divisions, where there were none, that give each row of a loop another
+    place at which memory jumps."""
+    if any(map(_is_cut, _divisions(before))):
+        return False
+    return any(map(_is_cut, _divisions(canonical(after))))
+
+
+def _divisions(nest: Nest) -> Iterator[FloorDiv | Mod]:
+    found = (atom for load in nest.loads for atom in atoms(load.index))
+    return (atom for atom in found if isinstance(atom, FloorDiv | Mod))
+
+
+def _is_cut(atom: FloorDiv | Mod) -> bool:
+    divisor, axes = atom.divisor, atom.base.terms
+    if not is_known(divisor) or divisor < LEAST_CUT:
+        return False
+    if len(axes) > 1:
+        steps = [factor for part, factor in axes if isinstance(part, Axis)]
+        return 1 in steps and any(is_known(s) and s > 1 and s % divisor for s in steps)
+    (part, factor), offset = axes[0], atom.base.offset
+    if not isinstance(part, Axis) or not is_known(part.size) or factor != 1:
+        return False
+    return divisor < part.size and bool(part.size % divisor or offset % divisor)
 
 
 def _merges_alike(before: Nest, after: Nest) -> bool:

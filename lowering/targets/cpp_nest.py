@@ -461,6 +461,8 @@ class NestPrinter:
                 else:
                     self.lines.add(a.combine(f"{a.name}_part[t]", value))
 
+        if has_indirect(nest):
+            self.lines.add('asm volatile("");  // two turns made one gather from both their rows')
         self.tile_loop(nest, body)
         self.lines.close(len(axes))
         self._filled.update(

@@ -37,7 +37,8 @@ _OTHERS = (
     *("mul.Tensor", "add.Tensor", "sub.Tensor", "div.Tensor", "conj_physical", "_conj"),
     *("view_as_real", "view_as_complex", "polar", "complex", "_fft_r2c", "_fft_c2r", "_fft_c2c"),
     *("gather", "scatter_reduce.two", "index_select", "clone", "constant_pad_nd", "slice_scatter"),
-    *("sort", "topk", "cummax", "searchsorted.Tensor", "grid_sampler_2d", "_embedding_bag"),
+    *("sort", "topk", "cummax", "searchsorted.Tensor", "grid_sampler_2d"),
+    *("_embedding_bag", "_embedding_bag_forward_only"),
     "_scaled_dot_product_flash_attention_for_cpu",
 )
 

@@ -1,9 +1,12 @@
-"""What is picked at positions from memory, and read many times, is picked once."""
+"""What is picked at positions from memory, and read many times, is picked once; rows that are cut
+anew are not picked at all."""
 
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.ir import holds_positions, indices_of
+import torch.nn.functional as F
+from dynfix.lowering.ir import atoms, holds_positions, indices_of
+from dynfix.lowering.sizes import FloorDiv, Mod
 
 from .harness import check, check_gradients, units
 
@@ -60,3 +63,20 @@ def test_positions_out_of_range_raise():
     places[3] = 9
     with pytest.raises(IndexError):
         call(scores, table, places)
+
+
+def shifted(x):
+    batch, heads, rows, columns = x.shape
+    padded = F.pad(x, (1, 0)).view(batch, heads, columns + 1, rows)
+    return padded[:, :, 1:].view(batch, heads, rows, columns)
+
+
+def test_rows_that_are_cut_anew_lie_in_memory(monkeypatch):
+    """The shift of relative positions: each row of the result begins elsewhere in a padded one."""
+    found = units(monkeypatch)
+    check(lambda x: shifted(x) * 2, torch.randn(2, 3, 40, 40))
+    check_gradients(lambda x, y: (y + shifted(x)).softmax(-1), *torch.randn(2, 2, 3, 40, 40))
+    nests = [nest for unit in found for item in unit.items for nest in item.nests]
+    parts = [(n.axes[-1], a) for n in nests for load in n.loads for a in atoms(load.index)]
+    divided = [(last, [*atoms(a.base)]) for last, a in parts if isinstance(a, FloorDiv | Mod)]
+    assert parts and not any(last in axes for last, axes in divided)
