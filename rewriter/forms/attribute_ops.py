@@ -430,7 +430,7 @@ def exists(rec: Recorder, obj: Any, name: str) -> bool:
 def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`: done now, and again at every later call if the object is from outside."""
     if isinstance(obj, torch.Tensor):
-        if name == "data" and data_stores.store(rec, obj, value):
+        if name in data_stores.STORES and data_stores.STORES[name](rec, obj, value):
             return
         if name == "grad":
             return gradients.store(rec, obj, value)

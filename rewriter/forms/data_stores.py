@@ -1,5 +1,6 @@
 """`tensor.data = value`: the tensor has the value's memory from then on. Later calls do it at their
-end; what the call reads of the tensor after it, without gradients, it reads of the value."""
+end; what the call reads of the tensor after it, without gradients, it reads of the value.
+`tensor.requires_grad = True`: a node, as `requires_grad_()`."""
 
 from typing import Any
 
@@ -53,3 +54,16 @@ def _may_be_stored(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
     if not alike or value.requires_grad or not rec.tracker.is_input(tensor):
         return False
     return not tensor.requires_grad or made_histories.need_nothing_of(tensor, rec.tracker)
+
+
+def _store_flag(rec: Recorder, tensor: torch.Tensor, value: Any) -> bool:
+    """False, and nothing done, where the method would not do, or say, the same."""
+    with rec.paused(), torch._C.DisableTorchFunction():
+        alike = tensor.is_leaf and (tensor.is_floating_point() or tensor.is_complex())
+    if not alike or type(value) is not bool:
+        return False
+    rec.call(torch.Tensor.requires_grad_, (tensor, value), {})
+    return True
+
+
+STORES = {"data": store, "requires_grad": _store_flag}

@@ -112,3 +112,73 @@ class Sliced(nn.Module):
 def test_a_slice_of_a_list_of_parameters(backend):
     tolerance = CLOSE if backend == "native" else None
     one_graph(same(Sliced, *PLAIN, *LEARNT, backend=backend, tolerance=tolerance), 2)
+
+
+class Marked(nn.Module):
+    """As the encoders of speech do in training, for checkpoints around frozen layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 2)
+
+
+class Viewed(Marked):
+    def forward(self, x):
+        rows = x[:, None]
+        rows.requires_grad = True
+        return self.layer(rows).relu(), rows.requires_grad
+
+
+class Returned(Marked):
+    def forward(self, x):
+        twice = x * 2
+        twice.requires_grad = True
+        return self.layer(twice), twice
+
+
+class Asked(Marked):
+    def forward(self, x):
+        twice = x * 2
+        twice.requires_grad = True
+        (gradient,) = torch.autograd.grad(self.layer(twice).exp().sum(), twice)
+        return gradient + x
+
+
+class Unmarked(Marked):
+    def forward(self, x):
+        twice = x * 2
+        twice.requires_grad = True
+        y = self.layer(twice)
+        twice.requires_grad = False
+        return y, self.layer(twice)
+
+
+class Computed(Marked):
+    """An error in eager."""
+
+    def forward(self, x):
+        y = self.layer(x)
+        y.requires_grad = False
+        return y
+
+
+class Whole(Marked):
+    def forward(self, x):
+        x = x.int()
+        x.requires_grad = True
+        return x
+
+
+class Given(Marked):
+    def forward(self, x):
+        x.requires_grad = True
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("make", [Viewed, Returned, Asked, Unmarked, Computed, Whole, Given])
+def test_a_tensor_is_told_that_it_needs_a_gradient(make, backend):
+    compiled = same(make, *PLAIN, backend=backend, tolerance=CLOSE)
+    if make is Viewed:
+        one_graph(compiled, 1)
