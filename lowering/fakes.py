@@ -123,7 +123,7 @@ def _known(step: Any) -> Any:
 
 
 def _is_transformed_by_mkl(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and torch.backends.mkl.is_available()
+    return tensor.device.type == "cpu" and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 
 
 def _is_bfloat16_on_host(tensor: torch.Tensor) -> bool:
