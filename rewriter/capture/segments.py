@@ -139,16 +139,20 @@ class SegmentBuilder:
             return value.node  # type: ignore[no-any-return]
         return self.graph.call_method("clone", (value.node,))
 
+    def note_strides(self, value: Value) -> None:
+        """Have the value lie in memory as it does now, or what it is a view of."""
+        made = value.base or value.beside or value
+        made = made.base or made
+        if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
+            made.node.meta[NOTED] = made.meta.stride
+
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
         for value in list(self.outputs):
             if value.base is not None and value.base.home == self.index and _is_stretched(value):
                 self.export(value.base)  # a write of the view is one of what it is a view of
         for value in self.outputs:
-            made = value.base or value.beside or value
-            made = made.base or made
-            if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
-                made.node.meta[NOTED] = made.meta.stride
+            self.note_strides(value)
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = graph_module({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
