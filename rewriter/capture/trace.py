@@ -441,7 +441,7 @@ class Recorder(ReadRecorder):
                 f"an operator gave a {type(result).__name__} ({result.layout})",
             )
             return
-        self.tracker.made(result, self.segment.index, node)
+        self.segment.made[node] = self.tracker.made(result, self.segment.index, node)
 
 
 def _overlaps(tensor: torch.Tensor | None) -> bool:

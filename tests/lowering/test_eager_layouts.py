@@ -306,3 +306,29 @@ def test_numbers_are_drawn_in_the_order_of_eager(make, draw, sizes):
             torch.manual_seed(turn)
             found.append((each(x), torch.rand(1)))
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.flatten(1).mul_(2),
+        lambda y: y.reshape(-1).zero_(),
+        lambda y: y[1:].reshape(-1)[:2].fill_(5),
+        lambda y: y.contiguous().zero_(),
+    ],
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: F.batch_norm(x, None, None, training=True),
+        lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: torch.copysign(x, x.contiguous()),
+    ],
+)
+def test_what_a_reshape_gives_is_written_as_in_eager(write, make):
+    def fn(x):
+        y = make(x.transpose(0, 1))
+        write(y)
+        return y.exp()
+
+    check(fn, [(torch.randn(6, 5, 6),) for _ in range(CALLS)])
