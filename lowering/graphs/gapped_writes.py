@@ -14,15 +14,13 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ..graph_modules import graph_module
+from .result_strides import ASKING, asks_for_strides, name_of
 from .strides_in_place import run_on_fakes
 
 # Their results have the strides of what is given, gaps among it.
 _CLONES = frozenset(
     "select_scatter slice_scatter diagonal_scatter as_strided_scatter empty_strided"
     " new_empty_strided".split()
-)
-_ASKING = frozenset(
-    "contiguous ravel reshape reshape_as flatten unflatten is_contiguous stride".split()
 )
 # What keeps strides, writes nothing, or draws numbers where elements lie.
 _LEFT = frozenset(
@@ -38,9 +36,9 @@ _OPERATORS = frozenset(getattr(operator, name) for name in _OPERATOR_NAMES) | {o
 
 def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with such writes as copies; itself where there are none."""
-    names = {_name(node) for node in gm.graph.nodes}
+    names = {name_of(node) for node in gm.graph.nodes}
     clones = bool(names & _CLONES)
-    if not any(map(_is_write, gm.graph.nodes)) or not (names & _ASKING or clones):
+    if not any(map(_is_write, gm.graph.nodes)) or not (names & ASKING or clones):
         return gm
     if not clones and not any(map(_has_gaps, examples)):
         return gm
@@ -49,10 +47,6 @@ def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
         return gm
     found = [node for node, memory in run.writes if memory in run.asked]
     return _rewritten(gm, found) if found else gm
-
-
-def _name(node: Node) -> str:
-    return getattr(node.target, "__name__", str(node.target))
 
 
 def _is_write(node: Node) -> bool:
@@ -100,7 +94,7 @@ class _Run(Interpreter):
             written = self.env.get(node.args[0])  # type: ignore[arg-type]
             if isinstance(written, torch.Tensor) and _has_gaps(_whole(written)):
                 self.writes.append((node, _memory(written)))
-        elif _name(node) in _ASKING and node.args and isinstance(node.args[0], Node):
+        elif asks_for_strides(node) and node.args and isinstance(node.args[0], Node):
             self.asked.add(_memory(self.env[node.args[0]]))
         result = super().run_node(node)
         if node.op == "placeholder":

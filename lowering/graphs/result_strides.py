@@ -18,6 +18,19 @@ from ..graph_modules import graph_module
 
 NOTED = "strides"  # of a node: those of its result, a tuple of integers, where they are known
 
+# What strides decide of: their answer, or whether they give a view.
+ASKING = frozenset(
+    "contiguous ravel reshape reshape_as flatten unflatten is_contiguous stride".split()
+)
+
+
+def asks_for_strides(node: Node) -> bool:
+    return name_of(node) in ASKING
+
+
+def name_of(node: Node) -> str:
+    return getattr(node.target, "__name__", str(node.target))
+
 
 def keep_result_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with what strides are noted of in these; itself where there are none."""

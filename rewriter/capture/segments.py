@@ -10,7 +10,7 @@ from torch.fx import Graph
 
 from ...lowering.autograd.result_views import Made
 from ...lowering.graph_modules import graph_module
-from ...lowering.graphs.result_strides import NOTED
+from ...lowering.graphs.result_strides import NOTED, asks_for_strides
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .values import Meta, Number, Value
 
@@ -62,6 +62,7 @@ class SegmentBuilder:
         self.outputs: list[Value] = []
         self.copied: set[Value] = set()  # outputs that a later segment writes
         self.written: set[Value] = set()
+        self.made: dict[Any, Value] = {}  # what nodes gave
         self.historied: set[Value] = set()  # written while gradients are recorded
         self.ops = 0
         self.random = False
@@ -139,16 +140,25 @@ class SegmentBuilder:
             return value.node  # type: ignore[no-any-return]
         return self.graph.call_method("clone", (value.node,))
 
+    def note_strides(self, value: Value) -> None:
+        """Have the value lie in memory as it does now, or what it is a view of."""
+        made = value.base or value.beside or value
+        made = made.base or made
+        if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
+            made.node.meta[NOTED] = made.meta.stride
+
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
         for value in list(self.outputs):
             if value.base is not None and value.base.home == self.index and _is_stretched(value):
                 self.export(value.base)  # a write of the view is one of what it is a view of
         for value in self.outputs:
-            made = value.base or value.beside or value
-            made = made.base or made
-            if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
-                made.node.meta[NOTED] = made.meta.stride
+            self.note_strides(value)
+        if self.written:  # through a view, or a copy
+            for node in self.graph.nodes:
+                operand = node.args[0] if node.args and asks_for_strides(node) else None
+                if operand in self.made:
+                    self.note_strides(self.made[operand])
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = graph_module({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)

@@ -341,6 +341,9 @@ class Recorder(ReadRecorder):
         if opsets.draws(name) and not kept and not off:
             self.segment.random = True
             node.meta["draws"] = "tensor" if isinstance(result, torch.Tensor) else "tensors"
+            for tensor in tensors_in(given):  # on the host, by the order of its elements
+                if tensor.device.type == "cpu" and (tracked := self.tracker.get(tensor)):
+                    self.segment.note_strides(tracked.value)
         for tensor in written:
             self._written(tensor)
         for tensor in opsets.written_unversioned(name, given[0]):
@@ -438,7 +441,7 @@ class Recorder(ReadRecorder):
                 f"an operator gave a {type(result).__name__} ({result.layout})",
             )
             return
-        self.tracker.made(result, self.segment.index, node)
+        self.segment.made[node] = self.tracker.made(result, self.segment.index, node)
 
 
 def _overlaps(tensor: torch.Tensor | None) -> bool:

@@ -283,3 +283,52 @@ def test_one_number_of_repeats_for_every_element():
     for _ in range(CALLS):
         x = torch.randn(3, 2)
         torch.testing.assert_close(call(x), fn(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 3, 5)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: F.batch_norm(x, None, None, training=True),
+        lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: F.batch_norm(x, None, None, training=True)[1:],
+    ],
+)
+@pytest.mark.parametrize("draw", [F.dropout, torch.rand_like, torch.Tensor.uniform_])
+def test_numbers_are_drawn_in_the_order_of_eager(make, draw, sizes):
+    def fn(x):
+        return draw(make(x.transpose(0, 1))) * 2
+
+    call = dynfix.compile(fn)
+    for turn, size in enumerate(sizes):
+        x, found = torch.randn(6, size, 6), []
+        for each in (call, fn):
+            torch.manual_seed(turn)
+            found.append((each(x), torch.rand(1)))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.flatten(1).mul_(2),
+        lambda y: y.reshape(-1).zero_(),
+        lambda y: y[1:].reshape(-1)[:2].fill_(5),
+        lambda y: y.contiguous().zero_(),
+    ],
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: F.batch_norm(x, None, None, training=True),
+        lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: torch.copysign(x, x.contiguous()),
+    ],
+)
+def test_what_a_reshape_gives_is_written_as_in_eager(write, make):
+    def fn(x):
+        y = make(x.transpose(0, 1))
+        write(y)
+        return y.exp()
+
+    check(fn, [(torch.randn(6, 5, 6),) for _ in range(CALLS)])
