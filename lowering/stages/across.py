@@ -28,6 +28,14 @@ def clearly_across(folds: Sequence[Nest]) -> bool:
     return _across(folds) > 0.5
 
 
+def goes_both_ways(folds: Sequence[Nest]) -> bool:
+    """Whether some folds over the same space jump along their rows, and others across them."""
+    if not folds or not folds[0].space or not all(nest.inner for nest in folds):
+        return False
+    scores = list(map(_score, folds))
+    return max(scores) > 0.5 and min(scores) < -0.5
+
+
 def _across(folds: Sequence[Nest]) -> float:
     if not folds or not folds[0].space or hint(folds[0].space[-1]) < 4:
         return 0.0
@@ -36,12 +44,14 @@ def _across(folds: Sequence[Nest]) -> float:
 
 def _score(nest: Nest) -> float:
     """How many more loads jump from element to element along the last inner axis than along the
-    last one of the space; in doubt, how many more read neighbours along the latter. One that is the
-    same all along does neither."""
+    last one of the space; in doubt, how many jump farther, and how many more read neighbours along
+    the latter. One that is the same all along does neither."""
     across, along = nest.axes[len(nest.space) - 1], nest.axes[-1]
     score = 0.0
     for index in (load.index for load in nest.loads):
         score += _jumps(index, along) - _jumps(index, across)
+        far, near = (abs(hint(coefficient(index, axis))) for axis in (along, across))
+        score += 0.1 * ((far > near > 1) - (near > far > 1))
         score += 0.01 * (_is_next(index, across) - _is_next(index, along))
     return score
 

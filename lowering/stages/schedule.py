@@ -29,7 +29,7 @@ from ..ir import (
 from ..poly import Size, at_least, hint
 from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
-from .across import clearly_across
+from .across import clearly_across, goes_both_ways
 from .axes import align, gains_divisions
 from .passes import is_beside, share_passes
 
@@ -180,9 +180,10 @@ def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> li
 
 
 def _turns(nests: Sequence[Nest]) -> bool:
-    """Whether folds would run across rows, but for loops along these beside them."""
+    """Whether folds would run across rows, but for others or loops along these beside them."""
     along = any(nest.inner and not nest.is_reduction for nest in nests)
-    return along and clearly_across([nest for nest in nests if nest.is_reduction])
+    folds = [nest for nest in nests if nest.is_reduction]
+    return goes_both_ways(folds) or (along and clearly_across(folds))
 
 
 def _has_rows(nests: Iterable[Nest]) -> bool:

@@ -2,6 +2,7 @@
 it; a loop over them becomes several stores, so that vectors run along the axis before."""
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
@@ -96,7 +97,8 @@ def _is_short(nest: Nest) -> bool:
     narrow = any(load.dtype.itemsize < 4 for load in nest.loads)
     if in_rows and count not in INTERLEAVED and (costly or narrow or _is_turned(nest)):
         return False
-    if not 0 < count <= most or count * len(nest.values) > MOST_BEFORE:
+    beside = max(Counter(store.buffer for store in nest.stores).values())  # stored in one turn
+    if not 0 < count <= max(FEW, most // beside) or count * len(nest.values) > MOST_BEFORE:
         return False
     if count * len(nest.values) <= MOST_VALUES:
         return True

@@ -10,6 +10,7 @@ import dataclasses
 import platform
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from ..ir import (
     scatters,
     store_values,
 )
-from ..poly import Var, is_known
+from ..poly import Var, hint, is_known
 from ..sizes import Axis, Index
 from ..stages.across import finishes_short_rows, prefers_tile
 from ..stages.axes import all_indices
@@ -41,7 +42,7 @@ from ..stages.inline import cost
 from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_expr import Lines, slow_divisions
 from .cpp_masked import has_masked_end
-from .cpp_nest import TILE, NestPrinter, has_indirect, loop, work
+from .cpp_nest import TILE, NestPrinter, has_indirect, loop
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
 from .cpp_positions import with_positions
@@ -183,6 +184,11 @@ def _extremum_reductions(name: str, dtype: torch.dtype) -> str:
         f" op_{kind}imum<{name}>(omp_in, omp_out)) initializer(omp_priv = ({name})({start}))"
         for kind, start in (("max", low), ("min", high))
     )
+
+
+def work(nest: Nest) -> int:
+    """Values computed, in the recorded call."""
+    return hint(prod(nest.space) * prod(nest.inner)) * (1 + sum(1 for _ in store_values(nest)) // 4)
 
 
 class GroupPrinter:

@@ -45,8 +45,8 @@ class Lines:
         self._heads: list[int] = []  # the lines of the blocks at hand
         self._innermost = False
 
-    def add(self, line: str) -> None:
-        self.text.append("  " * self.depth + line)
+    def add(self, *lines: str) -> None:
+        self.text += ["  " * self.depth + line for line in lines]
 
     def open(self, head: str) -> None:
         self._heads.append(len(self.text))

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from math import prod
 
 from .. import sizes
 from ..ir import (
     PARTIAL,
     Buffer,
     Indirect,
+    Load,
     Nest,
     Reduced,
     Store,
@@ -17,7 +17,7 @@ from ..ir import (
     indices_of,
     store_values,
 )
-from ..poly import Size, hint, is_known
+from ..poly import Size, is_known
 from ..sizes import Atom, Axis
 from ..stages.axes import all_indices
 from ..stages.divisions import sparse_steps
@@ -38,6 +38,7 @@ from .cpp_rows import (
     fold,
     folds_row,
     in_memory,
+    position_type,
 )
 
 ROW_BLOCK = 32  # the same for sums of columns
@@ -414,7 +415,7 @@ class NestPrinter:
             self.lines.add(f"{'double' if a.wide else a.type} {a.name}[{TILE}];")
             self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}[t] = {a.start};")
             if a.is_position:
-                self.lines.add(f"{self._place(nest)} {a.name}_at[{TILE}] = {{}};")
+                self.lines.add(f"{position_type(nest)} {a.name}_at[{TILE}] = {{}};")
         sweep(nest, accumulators)
 
         def finish(printer: ExpressionPrinter) -> None:
@@ -449,13 +450,21 @@ class NestPrinter:
 
         kept = self._kept_in_tile(nest)
 
+        # Beside their comparisons, what is computed would become branches.
+        ahead = [a for a in accumulators if a.is_position and not isinstance(a.reduced.value, Load)]
+
+        def compute(printer: ExpressionPrinter) -> None:
+            for a in ahead:
+                self.lines.add(f"{a.name}_value[t] = {printer(a.reduced.value)};")
+
         def body(printer: ExpressionPrinter) -> None:
+            printer.names.update({a.reduced.value: f"{a.name}_value[t]" for a in ahead})
             for a in accumulators:
                 value = printer(a.reduced.value)
                 if a.reduced.value in kept and kept[a.reduced.value][0] not in self._filled:
                     self.lines.add(f"{kept[a.reduced.value][1]} = {value};")
                 if a.is_position:
-                    at = f"({self._place(nest)})({printer.index(place)})"
+                    at = f"({position_type(nest)})({printer.index(place)})"
                     for line in a.moved(value, at):
                         self.lines.add(line)
                 else:
@@ -463,6 +472,9 @@ class NestPrinter:
 
         if has_indirect(nest):
             self.lines.add('asm volatile("");  // two turns made one gather from both their rows')
+        self.lines.add(*(f"{a.type} {a.name}_value[{TILE}];" for a in ahead))
+        if ahead:
+            self.tile_loop(nest, compute)
         self.tile_loop(nest, body)
         self.lines.close(len(axes))
         self._filled.update(
@@ -475,12 +487,6 @@ class NestPrinter:
             )
         self.lines.close()
 
-    def _place(self, nest: Nest) -> str:
-        """The type of positions: as wide as the values, where that is wide enough, they are
-        vectorised beside them."""
-        count = prod(nest.inner)
-        return "int32_t" if is_known(count) and count < 1 << 31 else "int64_t"
-
 
 def loop(axis: Axis) -> str:
     return f"for (int64_t {axis.text} = 0; {axis.text} < {axis.size}; ++{axis.text})"
@@ -491,8 +497,3 @@ def has_indirect(nest: Nest) -> bool:
     indices += [index for value in store_values(nest) for index in indices_of(value)]
     found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Indirect))
     return any(not atom.certain for atom in found)
-
-
-def work(nest: Nest) -> int:
-    """Values computed, in the recorded call."""
-    return hint(prod(nest.space) * prod(nest.inner)) * (1 + sum(1 for _ in store_values(nest)) // 4)

@@ -7,6 +7,7 @@ exponential once.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import torch
 
@@ -123,6 +124,13 @@ class Row:
             f"{buffer.name} + {printer.index(index)}{start}",
             high if low == "0" else f"{high} - {low}",
         )
+
+
+def position_type(nest: Nest) -> str:
+    """The type of positions: as wide as the values, where that is wide enough, they are vectorised
+    beside them."""
+    count = prod(nest.inner)
+    return "int32_t" if is_known(count) and count < 1 << 31 else "int64_t"
 
 
 def folds_row(reduced: Reduced, last: Axis) -> bool:

@@ -1,0 +1,66 @@
+"""Which way vectors run: folds of one group along their rows or across, and what is computed beside
+positions of extrema."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from dynfix.lowering.ir import Group
+from dynfix.lowering.stages.across import clearly_across
+from dynfix.lowering.targets import cpp
+
+from .harness import check, check_gradients, units
+
+
+def groups(found):
+    return [item for unit in found for item in unit.items if isinstance(item, Group)]
+
+
+def sources(found):
+    return "\n".join(cpp.print_kernel(group).source for group in groups(found))
+
+
+def expected_place(x):
+    share = x.flatten(2).softmax(-1).view(2, 3, 32, 32)
+    return share.sum(2).square().sum(-1), share.sum(3).square().sum(-1)
+
+
+def test_folds_along_and_across_are_apart(monkeypatch):
+    found = units(monkeypatch)
+    check_gradients(expected_place, torch.randn(2, 3, 32, 32))
+    folds = [[nest for nest in group.nests if nest.is_reduction] for group in groups(found)]
+    ways = [{clearly_across([nest]) for nest in each} for each in folds if each]
+    assert all(len(each) == 1 for each in ways)
+    assert {True} in ways and {False} in ways
+
+
+def test_of_two_ways_that_jump_the_shorter_jumps_are_taken(monkeypatch):
+    found = units(monkeypatch)
+    check(lambda x: x.permute(0, 3, 1, 2).softmax(-1), torch.randn(2, 64, 64, 4))
+    assert "r1_part[64]" not in sources(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_positions_in_what_is_computed(kind, dtype, monkeypatch):
+    found = units(monkeypatch)
+    x = torch.randn(3, 40, 70).to(dtype)
+    x[0, 3:5, 7] = x[2, :, 1] = float("nan")
+    x[1, :, 3] = 5
+
+    def extremum(x):
+        made = getattr(F.relu(x) * 2, kind)(1)
+        return made.values, made.indices
+
+    check(extremum, x)
+    assert "_value[64];" in sources(found)
+    check_gradients(lambda x: extremum(x)[0], torch.randn(3, 40, 70, dtype=torch.float64))
+
+
+def test_pairs_of_a_resized_row_are_stored_along_it(monkeypatch):
+    found = units(monkeypatch)
+
+    def joined(x, y):
+        return F.silu(x + F.interpolate(y, scale_factor=2.0))
+
+    check(joined, torch.randn(2, 3, 28, 28), torch.randn(2, 3, 14, 14))
+    assert sources(found).count("op_exp(") == 2
