@@ -16,6 +16,7 @@ from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watc
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
+from ..runtime.signals import reach_the_user
 from ..runtime.warning_filters import unsaid
 from . import catalogue, stances
 from .background import Background
@@ -157,7 +158,8 @@ class CompiledFunction:
             return self.eager(*args, **kwargs)
         watch = Stopwatch()
         try:
-            return self._recorded(args, kwargs, changed)
+            with reach_the_user():
+                return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
             if self.background is not None:
@@ -422,6 +424,7 @@ class CompiledFunction:
 
         background.build(under_modes_of_caller(build))
 
+    @reach_the_user()
     def _entry(self, recording: Recording) -> Entry | None:
         """The recording with its compiled segments; None, and a message, if that failed."""
         start = time.perf_counter()

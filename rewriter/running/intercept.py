@@ -27,6 +27,7 @@ from ... import (
 )
 from ...runtime import backends, report
 from ...runtime.options import list_mode_options
+from ...runtime.signals import reach_the_user
 from ...runtime.watching import Watch
 from ..capture import current
 from ..tracebacks import without_own_frames
@@ -220,7 +221,8 @@ class ModuleCalls:
         if steps is not None and steps.claims(module):
             return None
         if known.entry is None and self._is_due(known, module, args, kwargs):
-            known.entry = self._compiled(known, module)
+            with reach_the_user():
+                known.entry = self._compiled(known, module)
         elif known.entry is not None and known.calls % LOOKED_AT == 0 and known.entry.is_eager():
             self._leave(known)
         return known.entry

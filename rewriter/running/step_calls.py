@@ -24,6 +24,7 @@ from ... import (
 )
 from ...runtime import report
 from ...runtime.report import log
+from ...runtime.signals import is_of_a_handler, reach_the_user
 from ..outline.step_words import FALLS, NOT_BOUND
 
 if TYPE_CHECKING:
@@ -129,14 +130,24 @@ class Steps:
             now.first = site.note_start(index, given, sys._getframe(1).f_globals)
         elif index == site.chosen:
             now.site, now.sample = site, None
-            try:
-                result = self._done(site, given, sys._getframe(1).f_globals)
-                if result is not None:
-                    result.asked, now.result = (number, index), result
-            except Exception as error:
-                site.fail(error)
-            self.compiled[number] |= site.compiled is not None
-            now.started = time.perf_counter()
+            if site.compiled is None and self._session.background is None:
+                with reach_the_user():  # the compiler may have to be loaded
+                    self._serve(number, index, given, sys._getframe(1).f_globals)
+            else:
+                self._serve(number, index, given, sys._getframe(1).f_globals)
+
+    def _serve(self, number: int, index: int, given: tuple[Any, ...], names: Any) -> None:
+        now, site = self.now, self._sites[number]
+        try:
+            result = self._done(site, given, names)
+            if result is not None:
+                result.asked, now.result = (number, index), result
+        except Exception as error:
+            if is_of_a_handler(error):
+                raise
+            site.fail(error)
+        self.compiled[number] |= site.compiled is not None
+        now.started = time.perf_counter()
 
     def passed(self) -> None:
         """A variable of the step is not bound: the statements say so."""
@@ -224,6 +235,8 @@ class Steps:
             for module in site.choose(frame):
                 self._claimed[id(module)] = weakref.ref(module), site
         except Exception as error:
+            if is_of_a_handler(error):
+                raise
             site.exclude(f"{type(error).__name__}: {error}")
 
     def _given(self) -> Result:

@@ -13,6 +13,7 @@ from .. import finished_programs, report
 from ..dispatch import MISS
 from ..errors import LostResult, UnexpectedResult
 from ..guard import GuardSet
+from ..signals import is_of_a_handler
 from . import printed
 from .recipes import Apply, Const, Env, Input, Recipe
 from .steps import CALL_INPUT, HOST, Feed, Redo, Step
@@ -135,6 +136,8 @@ class Entry:
             outputs = self._program(*fed)  # type: ignore[misc]
         except Exception as error:
             if self._writes and finished_programs.is_done():
+                if is_of_a_handler(error):
+                    raise
                 self._give_up(error)
                 why = f"the call failed behind its writes, and runs in eager from now on: {error}"
                 raise LostResult(f"{why}; what it has written stays written") from error
@@ -147,7 +150,9 @@ class Entry:
 
     def _redone(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call in eager, which raises what is an error of the user's. What is none and comes
-        again and again is the program's."""
+        again and again is the program's. A signal handler's is raised as it is."""
+        if is_of_a_handler(error):
+            raise error
         if isinstance(error, UnexpectedResult):
             self._give_up(error)
         result = self.eager(*args, **kwargs)

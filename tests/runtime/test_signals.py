@@ -1,0 +1,149 @@
+"""What signal handlers raise reaches the user, whatever is at work in the main thread."""
+
+import functools
+import os
+import signal
+import threading
+
+import dynfix
+import pytest
+import torch
+from dynfix.runtime.signals import is_of_a_handler, reach_the_user
+
+
+class TooSlow(Exception):
+    pass
+
+
+def too_slow(number, frame, *more):
+    raise TooSlow
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def handled():
+    before = signal.signal(signal.SIGUSR1, too_slow)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+    dynfix.reset()
+
+
+def go_on_after(work):
+    try:
+        work()
+    except Exception:
+        return "went on"
+
+
+def test_nothing_inside_catches_it():
+    assert go_on_after(interrupt) == "went on"
+    with pytest.raises(TooSlow), reach_the_user(), reach_the_user():
+        go_on_after(interrupt)
+    assert signal.getsignal(signal.SIGUSR1) is too_slow
+    with pytest.raises(ValueError, match="another"), reach_the_user():
+        raise ValueError("another one")
+
+
+def test_a_handler_that_is_set_inside_stays():
+    with reach_the_user():
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+
+
+def test_other_threads_leave_handlers_alone():
+    seen = []
+
+    def work():
+        with reach_the_user():
+            seen.append(signal.getsignal(signal.SIGUSR1))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [too_slow]
+
+
+class Handler:
+    def __call__(self, number, frame):
+        raise TooSlow
+
+    def method(self, number, frame):
+        raise TooSlow
+
+
+@pytest.mark.parametrize(
+    "handler", [too_slow, Handler(), Handler().method, functools.partial(too_slow)]
+)
+def test_whose_error_it_is(handler):
+    signal.signal(signal.SIGUSR1, handler)
+    with pytest.raises(TooSlow) as caught:
+        interrupt()
+    assert is_of_a_handler(caught.value)
+    with pytest.raises(TooSlow) as caught:
+        raise TooSlow
+    assert not is_of_a_handler(caught.value)
+
+
+def test_while_it_is_compiled():
+    left = [1]
+
+    def backend(gm, inputs):
+        if left:
+            left.pop()
+            interrupt()
+        return gm.forward
+
+    f = dynfix.compile(lambda x: x * 2 + 1, backend=backend)
+    with pytest.raises(TooSlow):
+        f(torch.ones(3))
+    for k in range(3):
+        assert f(torch.full((3,), float(k))).tolist() == [2.0 * k + 1] * 3
+
+
+def test_while_it_is_recorded():
+    left = [1]
+
+    def helper(x):
+        if left:
+            left.pop()
+            interrupt()
+        return x
+
+    f = dynfix.compile(lambda x: helper(x) * 2, backend="eager")
+    with pytest.raises(TooSlow):
+        f(torch.ones(3))
+    for k in range(3):
+        assert f(torch.full((3,), float(k))).tolist() == [2.0 * k] * 3
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_while_a_graph_runs(writes):
+    left = []
+
+    def backend(gm, inputs):
+        def program(*tensors):
+            if left:
+                left.pop()
+                interrupt()
+            return gm.forward(*tensors)
+
+        return program
+
+    def fn(x, y):
+        if writes:
+            y.add_(1)
+        return x * 2
+
+    f, y = dynfix.compile(fn, backend=backend), torch.zeros(3)
+    for _ in range(3):
+        f(torch.ones(3), y)
+    left.append(1)
+    with pytest.raises(TooSlow):
+        f(torch.ones(3), y)
+    assert not left
+    assert y.tolist() == [3.0 * writes] * 3
+    assert f(torch.full((3,), 5.0), y).tolist() == [10.0] * 3
+    assert y.tolist() == [4.0 * writes] * 3
