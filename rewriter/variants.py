@@ -9,12 +9,13 @@ from ..runtime.dispatch import Dispatcher
 from ..runtime.errors import RecompileLimitError
 from ..runtime.guard import Path, Tensor
 from ..runtime.options import Options
-from .capture.reads import DRAWN, SIZE
+from .capture.reads import DRAWN, SIZE, VALUE
 from .capture.recording import Recording
 from .capture.stops import Decision
 from .capture.trace import Recorder
 
 FEW_SHAPES = 2  # that the data decides at one place, before the function is cut there
+FEW_WAYS = 3  # that values of tensors have sent calls, before the function is cut
 FEW_SIZES = 3  # that decide, once it is known where; at one more the function is cut there
 
 _cut_at: set[tuple[str, int]] = set()  # files and lines where a size made ever more recordings
@@ -33,6 +34,7 @@ class Variants:
         self._name, self._options, self._most_sizes = name, options, most_sizes
         self._told = False
         self._ways: list[list[Any]] = []  # what was drawn and decided, in calls where that is much
+        self._decided: list[list[Any]] = []  # the same of tensors' values
         self._shapes: dict[Any, list[Any]] = {}  # that data decided, at each place
         self._of_size: Decision | None = None
         self._sizes: set[frozenset[Any]] = set()  # that moved, of recordings for them alone
@@ -41,6 +43,7 @@ class Variants:
         """Forget what was recorded."""
         self._told = False
         self._ways.clear()
+        self._decided.clear()
         self._shapes.clear()
         self._sizes.clear()
         self._of_size = None
@@ -74,9 +77,10 @@ class Variants:
 
     def cut(self, recorder: Recorder, recording: Recording) -> Decision | None:
         """The first decision of those that would make ever more recordings: what was drawn decides
-        that often in a call that the limit would be reached, and sends calls different ways; the
-        data gives ever other shapes; a size that moves decides (it is the number of a loop's
-        turns), or did so in another function that came there."""
+        that often in a call that the limit would be reached, and sends calls different ways; values
+        of tensors do, and have sent several calls other ways; the data gives ever other shapes; a
+        size that moves decides (it is the number of a loop's turns), or did so in another function
+        that came there."""
         if self._options.fullgraph:
             return None
         if self._is_much_drawn(recording):
@@ -85,6 +89,8 @@ class Variants:
             self._ways.append(way)
             if any(a != b for a, b in pairs):
                 return recorder.decisions[DRAWN]
+        if VALUE in recorder.decisions and self._is_one_way_of_many(recording):
+            return recorder.decisions[VALUE]
         shaped = next(filter(self._is_many_shapes, enumerate(recorder.shaped)), None)
         if shaped is not None:
             return shaped[1]
@@ -96,6 +102,14 @@ class Variants:
             _cut_at.add(of_size.at)
             return of_size
         return None
+
+    def _is_one_way_of_many(self, recording: Recording) -> bool:
+        way = [value for _, recipe, value in recording.outcomes if recipe.graph]
+        if 2 ** len(way) <= self._options.recompile_limit:
+            return False
+        if way not in self._decided:
+            self._decided.append(way)
+        return len(self._decided) > FEW_WAYS
 
     def _is_many_shapes(self, shaped: tuple[int, Decision]) -> bool:
         number, decision = shaped

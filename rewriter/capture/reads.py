@@ -43,6 +43,7 @@ from .values import FLOAT, Meta, Tracker, Value, is_plain
 
 DRAWN = "what is drawn decides again and again, so that each call is another one"
 SIZE = "a size decides that moves, so that each size is another recording"
+VALUE = "values of tensors decide again and again, so that calls go ever other ways"
 
 SHAPE = "the data decides a shape, so that each is another recording"
 HISTORY = "a tensor with gradients is written before a value is asked for"
@@ -159,6 +160,7 @@ class ReadRecorder(StoppableMode):
             ):
                 self.outcomes.append((recipe.after, recipe, value))
                 return value
+            self._note_decision(VALUE)
         self.cut()
         self.outcomes.append((len(self.segments) - 1, recipe, value))
         return value

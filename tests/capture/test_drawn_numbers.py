@@ -1,17 +1,20 @@
 """Comparisons of random numbers that are decided whatever is drawn: rates of zero cut no graph, others do."""
 
+import copy
+
 import dynfix
 import pytest
 import torch
+from counting_graphs import Counting, outside
 from torch import nn
 
 
 class Layers(nn.Module):
     """Leaves out layers at a rate, as sequence models do."""
 
-    def __init__(self, rate, compare):
+    def __init__(self, rate, compare, count=3):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(count))
         self.rate, self.compare = rate, compare
 
     def forward(self, x):
@@ -56,6 +59,24 @@ def test_a_rate_of_zero_is_one_graph(compare, rate):
 def test_what_is_drawn_decides(compare, rate):
     model = Layers(rate, compare)
     check(model, dynfix.compile(model), calls=8)
+
+
+def test_calls_that_go_ever_other_ways_run_in_parts():
+    """Not in eager, and no entry runs for nothing: what decides is all that stays outside."""
+    model, backend = Layers(0.3, keeps, count=8), Counting()
+    twin = copy.deepcopy(model)
+    compiled = dynfix.compile(model, backend=backend)
+    for turn in range(16):
+        x, before, found = torch.randn(2, 8), backend.calls, []
+        for each in (twin, compiled):
+            torch.manual_seed(turn)
+            result, loose = outside(lambda each=each, x=x: each(x))
+            result.sum().backward()
+            learnt = twin if each is twin else model
+            found.append((result, torch.rand(2), *(p.grad for p in learnt.parameters())))
+        for mine, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs)
+        assert turn < 8 or (backend.calls > before and set(loose) <= {"aten::rand", "aten::ge"})
 
 
 def test_a_rate_that_changes_is_seen():
