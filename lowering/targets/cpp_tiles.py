@@ -229,7 +229,7 @@ def with_short_rows(group: Group) -> Group | None:
     if any(nest.inner or nest.is_reduction for nest in group.nests) or not group.space:
         return None
     nests, last = without_locals(group.nests), group.nests[0].axes[-1]
-    if nests is None:
+    if not nests:  # all is local, or something stays in its place
         return None
     divisor = divisor_of(nests, last, SHORTEST_ROW)
     if divisor is not None:

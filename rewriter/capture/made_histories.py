@@ -18,8 +18,9 @@ class _Spent(torch.autograd.Function):
     """The identity, with a history that was used."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view_as(tensor)
+    def forward(ctx: Any, tensor: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)  # a view could not be written afterwards
+        return tensor
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -36,12 +37,20 @@ class _Unreachable(torch.autograd.Function):
     """The identity, with a history that ends at what nobody can reach."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view_as(tensor)
+    def forward(ctx: Any, tensor: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients
+        return None, None
+
+
+def next_node() -> int:
+    """The number of the node of autograd that this thread makes next; leaves have none."""
+    with torch.inference_mode(False), torch.enable_grad():
+        made: Any = torch.empty(0, requires_grad=True).view(0).grad_fn
+    return int(made._sequence_nr()) + 1
 
 
 def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
@@ -70,10 +79,14 @@ def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
         raise CannotRebuild("a leaf that was made in the call is returned or kept")
     if _is_spent(tensor):
         return Apply(_of(_Spent), (_detached(recorder, tensor, value),))
-    given = {id(each) for each, _ in recorder.tracker.live_inputs()}
-    leaves = (getattr(node, "variable", None) for node in nodes_behind([tensor]))
-    if any(id(leaf) in given for leaf in leaves if leaf is not None):
+    inputs = [each for each, _ in recorder.tracker.live_inputs()]
+    given = {id(each) for each in inputs} | {id(each.grad_fn) for each in inputs if each.grad_fn}
+    nodes = nodes_behind([tensor])
+    leaves = (getattr(node, "variable", None) for node in nodes)
+    if any(id(each) in given for each in (*leaves, *nodes) if each is not None):
         return None
+    if any(node._sequence_nr() < recorder.first_node for node in nodes):
+        return None  # an input that was written since
     return Apply(_of(_Unreachable), (_detached(recorder, tensor, value),))
 
 
@@ -112,7 +125,8 @@ def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 def _of(function: Any) -> Any:
     def with_history(tensor: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            return function.apply(tensor.detach().requires_grad_())  # type: ignore[no-any-return]
+            leaf = torch.empty(0, requires_grad=True)
+            return function.apply(tensor.detach(), leaf)  # type: ignore[no-any-return]
 
     return with_history
 

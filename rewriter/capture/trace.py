@@ -29,6 +29,7 @@ from . import (
     patched_functions,
     substituted_nodes,
 )
+from .made_histories import next_node
 from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
@@ -69,6 +70,7 @@ class Recorder(ReadRecorder):
         self.reshaped: dict[Value, Value] = {}  # inputs in another shape, and as they were given
         self.raised: list[Any] = []  # effects: versions of inputs of which views got another
         self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
+        self.first_node = next_node()  # that autograd makes in the call
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
 

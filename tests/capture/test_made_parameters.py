@@ -1,5 +1,6 @@
 """Parameters, and layers with some, that a captured call makes and uses."""
 
+import dynfix
 import pytest
 import torch
 from helpers import one_graph, rows, same
@@ -182,3 +183,30 @@ def test_a_tensor_is_told_that_it_needs_a_gradient(make, backend):
     compiled = same(make, *PLAIN, backend=backend, tolerance=CLOSE)
     if make is Viewed:
         one_graph(compiled, 1)
+
+
+def scaled(x, y):
+    leaf = nn.Parameter(x.detach().clone()) * 2
+    return y * 3, leaf
+
+
+def written(x, y):
+    leaf = nn.Parameter(x.detach().clone()) * 2
+    y.mul_(2)
+    return y * 3, leaf
+
+
+@pytest.mark.parametrize("function", [scaled, written])
+@pytest.mark.parametrize("make", [lambda x: x[1:], lambda x: x * 1, lambda x: x.view(-1)])
+def test_a_leaf_of_the_call_beside_an_input_with_a_history(function, make):
+    call = dynfix.compile(function)
+    for _ in range(4):
+        x = torch.randn(3, 4, requires_grad=True)
+        found, expected = ([*each(x, make(x * 2))] for each in (call, function))
+        ours, theirs = (torch.autograd.grad(each[0].sum(), x)[0] for each in (found, expected))
+        torch.testing.assert_close(ours, theirs)
+        for result in found:  # and may be written afterwards
+            with torch.no_grad():
+                result.mul_(2)
+            result.mul_(2)
+        torch.testing.assert_close(found, [each * 4 for each in expected])

@@ -228,3 +228,10 @@ def test_irregular_sizes_are_made_axis_by_axis(size, align_corners):
     x[0, 0, 5, 7], x[1, 2, 20] = torch.inf, torch.nan
     check(fn, x)
     check(fn, x.contiguous(memory_format=torch.channels_last))
+
+
+def test_a_gradient_that_is_the_same_everywhere():
+    def f(x):
+        return torch.nn.functional.interpolate(x[None, None], scale_factor=2, mode="bilinear").sum()
+
+    check_gradients(f, torch.randn(3, 5))
