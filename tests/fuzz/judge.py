@@ -172,15 +172,15 @@ def usable(graph):
     if graph.raises or any(run.error for run in runs):
         return graph.raises and any(run.error for run in runs)
     with _Apart():
-        apart = quietly(Run, call, [graph], CALLS - 1)
-    return apart.error is None and all(
+        apart = [quietly(Run, call, [graph], turn) for turn in range(CALLS)]
+    return not any(run.error for run in apart) and all(
         torch.allclose(one, two, 0, 0, equal_nan=True)
-        for one, two in zip(_detached(apart), _detached(runs[-1]), strict=True)
+        for one, two in zip(_detached_in(apart), _detached_in(runs), strict=True)
     )
 
 
-def _detached(run):
-    found = tree_leaves((run.results, run.gradients, run.inputs))
+def _detached_in(runs):
+    found = tree_leaves([(run.results, run.gradients, run.inputs) for run in runs])
     return [t.detach() for t in found if _is_tensor(t)]
 
 
