@@ -10,7 +10,11 @@ from typing import Any
 import torch
 from torch._higher_order_ops import utils as higher_order
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._prims_common import compute_elementwise_output_strides
+from torch._prims_common import (
+    ELEMENTWISE_TYPE_PROMOTION_KIND,
+    compute_elementwise_output_strides,
+    elementwise_dtypes,
+)
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
@@ -34,11 +38,23 @@ _AS_HALF = (
     torch.ops.aten._embedding_bag_forward_only.default,
 )
 
-# Losses in the type of their input; torch's rules give them the wider one of input and target.
-_IN_TYPE_OF_INPUT = (
-    torch.ops.aten.huber_loss.default,
-    torch.ops.aten.soft_margin_loss.default,
-)
+
+def _type_of_first(x: Any, *others: Any) -> torch.dtype:
+    return x.dtype  # type: ignore[no-any-return]
+
+
+def _type_of_all(tensors: Sequence[Any]) -> torch.dtype:
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+    return elementwise_dtypes(*tensors, type_promotion_kind=kind)[1]
+
+
+# The types of results of which torch's rules give another: losses have that of their input, and a
+# number adds its kind alone to the blocks of a matrix.
+_TYPES: dict[Any, Any] = {
+    torch.ops.aten.huber_loss.default: _type_of_first,
+    torch.ops.aten.soft_margin_loss.default: _type_of_first,
+    torch.ops.aten.block_diag.default: _type_of_all,
+}
 
 # torch before 2.13 keeps axes of length one that are counted from the end.
 _NORM = torch.ops.aten.linalg_vector_norm.default
@@ -78,9 +94,9 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         made: Any = self.dispatch(func, types, args, kwargs or {})
         if func is _SPECTRUM and _is_transformed_by_mkl(args[0]):
             return self._transformed(args[0], args[1], made)
-        if func in _IN_TYPE_OF_INPUT and made.dtype != args[0].dtype:
+        if func in _TYPES:
             with self:
-                return made.to(args[0].dtype)
+                return made.to(_TYPES[func](*args))
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:
             return self._in_order_of(operands, made)

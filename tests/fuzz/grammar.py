@@ -137,22 +137,22 @@ nl {x}.index_copy_(0, {y}.flatten()[:1] % {x}.size(0), {x}[:1] * 2) ; c {x}.mul_
 """
 
 
-def _lines(text):
+def lines(text):
     pieces = [piece.strip() for line in text.splitlines() for piece in line.split(";")]
     return [tuple(piece.split(" ", 1)) for piece in pieces if piece]
 
 
 # Name -> (weight, result exact: as the operands | never, exact operands needed, templates).
 FAMILIES = {
-    "exact": (30, True, False, _lines(EXACT)),
-    "step": (8, True, True, _lines(STEP)),
-    "smooth": (24, False, False, _lines(SMOOTH)),
-    "view": (20, True, False, _lines(VIEW)),
-    "write": (14, True, False, _lines(WRITE)),
-    "layer": (8, False, False, _lines(LAYER)),
-    "library": (14, False, False, _lines(LIBRARY)),
-    "pick": (4, True, True, _lines(PICK)),
-    "mixed": (14, False, False, _lines(MIXED)),
-    "other write": (10, True, False, _lines(OTHER_WRITE)),
-    "under": (4, False, False, _lines(UNDER)),
+    "exact": (30, True, False, lines(EXACT)),
+    "step": (8, True, True, lines(STEP)),
+    "smooth": (24, False, False, lines(SMOOTH)),
+    "view": (20, True, False, lines(VIEW)),
+    "write": (14, True, False, lines(WRITE)),
+    "layer": (8, False, False, lines(LAYER)),
+    "library": (14, False, False, lines(LIBRARY)),
+    "pick": (4, True, True, lines(PICK)),
+    "mixed": (14, False, False, lines(MIXED)),
+    "other write": (10, True, False, lines(OTHER_WRITE)),
+    "under": (4, False, False, lines(UNDER)),
 }

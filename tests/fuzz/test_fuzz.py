@@ -6,6 +6,7 @@ pytest.importorskip("torch")
 
 from .campaign import Tally, batches, check, graphs_of
 from .graphs import grown
+from .modules import difference, net
 
 
 @pytest.mark.parametrize("first", [200, 256])
@@ -25,3 +26,10 @@ def test_many_graphs(first):
 
 def test_a_seed_gives_the_same_graph_again():
     assert grown(5, False) == grown(5, False) is not None
+
+
+@pytest.mark.parametrize("first", [0, 6])
+def test_modules_that_are_trained(first):
+    found = {seed: difference(net(seed)) for seed in range(first, first + 3)}
+    assert not any(found.values()), found
+    assert "" in found.values()

@@ -83,3 +83,7 @@ def test_soft_margins_keep_small_gradients(dtype, reduction):
 def test_a_target_of_a_wider_type_leaves_the_type_of_the_loss(reduction):
     signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
     _check(lambda x: F.soft_margin_loss(x, signs, reduction=reduction), torch.randn(3))
+
+
+def test_blocks_with_a_number_of_a_wider_type():
+    _check(lambda x: torch.block_diag(x, torch.tensor(2.0, dtype=torch.float64)), torch.randn(3, 3))
