@@ -39,7 +39,7 @@ CHEAP = 6  # a value that costs no more may be computed at every read
 NARROW = 8  # times smaller than what is computed: such a buffer costs little to read again
 MOST_NARROW = 4
 TWICE = 40  # and one that costs no more, in two nests
-OFTEN = 2  # times that it may be computed by what has been inlined into one nest
+OFTEN = 2  # times that it may be computed by what has been inlined into one nest, up to that cost
 LEAST_CUT = 16  # elements of a row that vectors read as it lies
 MOST_VALUES = 160  # of one nest: keeps compile time and registers in bounds
 MOST_LOADS = 14
@@ -174,7 +174,8 @@ def _inlinable(nest: Nest, readers: Mapping[Nest, int]) -> bool:
     cheap = len(loads) <= MOST_NARROW and cost(nest) <= CHEAP
     if cheap and len(loads) <= 2:
         return True
-    if evaluations > count or max(readers.values(), default=0) > OFTEN * count:
+    often = max(readers.values(), default=0)
+    if evaluations > count or often > OFTEN * count or (often > count and cost(nest) > TWICE):
         return False
     wide = sum(hint(load.buffer.size) * NARROW > count for load in loads)
     if cheap and wide <= 1:

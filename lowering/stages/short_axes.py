@@ -23,12 +23,13 @@ from ..ir import (
     Select,
     Store,
     Value,
+    atoms,
     has_positions,
     indirect_values,
 )
 from ..lowerings.value_builders import const, op
 from ..poly import hint, is_known
-from ..sizes import Atom, Axis, Index
+from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from ..unit import Unit
 from .axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
 from .few_rows import KINDS
@@ -257,8 +258,10 @@ def is_picked_in_rows(nest: Nest) -> bool:
     indices = [*(x.index for x in nest.loads), *(x.index for x in nest.stores)]
     aside = all(sizes.coefficient(index, last) in (0, 1) for index in indices)
     picked = [value for index in indices for value in indirect_values(index)]
+    divided = [a for index in indices for a in atoms(index) if isinstance(a, FloorDiv | Mod)]
     alike = all(last not in axes_of(value) for value in picked)
-    return bool(picked) and alike and aside and hint(last.size) >= _ROW
+    alike = alike and all(last not in atoms(atom.base) for atom in divided)
+    return bool(picked or divided) and alike and aside and hint(last.size) >= _ROW
 
 
 def _mixes_masks(nest: Nest) -> bool:

@@ -4,7 +4,7 @@ positions of extrema."""
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.ir import Group
+from dynfix.lowering.ir import Group, Op
 from dynfix.lowering.stages.across import clearly_across
 from dynfix.lowering.targets import cpp
 
@@ -64,3 +64,27 @@ def test_pairs_of_a_resized_row_are_stored_along_it(monkeypatch):
 
     check(joined, torch.randn(2, 3, 28, 28), torch.randn(2, 3, 14, 14))
     assert sources(found).count("op_exp(") == 2
+
+
+def test_what_is_costly_is_not_computed_for_all_that_take_it(monkeypatch):
+    """Each element of a resized image goes to few, along one axis and then along the other."""
+    found = units(monkeypatch)
+
+    def resized(x):
+        return F.silu(F.interpolate(x, scale_factor=2.0, mode="bilinear"))
+
+    check_gradients(resized, torch.randn(2, 24, 28, 28).to(memory_format=torch.channels_last))
+    calls = [
+        sum(isinstance(value, Op) and value.name == "sigmoid" for value in nest.values)
+        for group in groups(found)
+        for nest in group.nests
+    ]
+    assert 0 < max(calls) <= 4
+
+
+def test_channels_stay_vectors_where_pixels_are_picked(monkeypatch):
+    found = units(monkeypatch)
+    x = torch.randn(2, 16, 28, 28).to(memory_format=torch.channels_last)
+    check_gradients(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
+    assert "* 16 + 15]" not in sources(found)
+    assert "+ 15] =" not in sources(found)
