@@ -73,7 +73,9 @@ IN_LISTS = {
     "among numbers": lambda x: torch.tensor([x.sum(), 2, x.shape[0], True]) * x.mean(),
     "nested": lambda x: torch.tensor([[x[0, 0], x[0, 1]], (x[1, 0], 3)]) @ x[:2, :2],
     "one element": lambda x: torch.as_tensor([x[0, :1], x[1:2, 1:2]]),
-    "whole": lambda x: torch.tensor([row.argmax() + 1 - len(x) for row in x], device=x.device)[None],
+    "whole": lambda x: torch.tensor([row.argmax() + 1 - len(x) for row in x], device=x.device)[
+        None
+    ],
     "of another dtype": lambda x: torch.tensor([x.argmax(), x.shape[1]], dtype=torch.float64) / 3,
     "promoted": lambda x: torch.tensor([x.half().sum(), x.argmin(), 1.5]),
 }
