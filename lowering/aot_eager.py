@@ -34,7 +34,7 @@ def aot_eager(
         from torch._functorch.aot_autograd import aot_module_simplified  # which takes long to load
 
         compiled = aot_module_simplified(
-            gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_as_it_is
+            gm, tuple(example_inputs), fw_compiler=_as_it_is, bw_compiler=_backward
         )
     return (lambda *args: compiled(*args)[:-lone]) if lone else compiled
 
@@ -43,6 +43,15 @@ def _as_it_is(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
     call: Any = _boxed(gm)
     call._boxed_call = True
     return call
+
+
+def _backward(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+    """torch's partition leaves the forward's draws here, too, for what they give to nobody."""
+    for node in reversed(gm.graph.nodes):
+        if not node.users and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            gm.graph.erase_node(node)
+    gm.recompile()
+    return _as_it_is(gm, example_inputs)
 
 
 def _boxed(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:

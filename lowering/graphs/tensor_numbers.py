@@ -1,6 +1,6 @@
 """Operators given a tensor where they take a number (`addcdiv(value=t)`, `add(alpha=t)`, as
-torch.optim writes its steps under compilation, `batch_norm(momentum=t)`): written out, since the
-number would be read on the host."""
+torch.optim writes its steps under compilation, `batch_norm(momentum=t)`), or numbers
+(`torch.tensor([t, 2])`): written out, since the number would be read on the host."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..graph_modules import graph_module
+from . import tensor_lists
 
 _SCALED: dict[str, Any] = {"addcdiv": torch.div, "addcmul": torch.mul}
 _LISTS: dict[Any, tuple[Any, Any]] = {  # how two elements are combined, and what adds it
@@ -26,8 +27,8 @@ _NUMBERS = {
 
 
 def write_out_numbers(gm: GraphModule) -> GraphModule:
-    """The graph with those calls as products and sums."""
-    if all(_number_of(node) is None for node in gm.graph.nodes):
+    """The graph with those calls as products and sums, and stacks."""
+    if not any(_number_of(each) or tensor_lists.reads_parts(each) for each in gm.graph.nodes):
         return gm
     made = graph_module(gm, Graph())
     made.graph.output(made.graph.graph_copy(gm.graph, {}))
@@ -35,6 +36,8 @@ def write_out_numbers(gm: GraphModule) -> GraphModule:
         number = _number_of(node)
         if number is not None:
             _write_out(made.graph, node, number)
+        elif tensor_lists.reads_parts(node):
+            node.target = tensor_lists.made_of
     made.recompile()
     return made
 

@@ -130,6 +130,8 @@ class Recorder(ReadRecorder):
         args, kwargs = opsets.with_numbers(name, args, kwargs, functools.partial(self._size, name))
         if self.index_mode is not None and name == "__getitem__" and not _has_mask(args[1]):
             func, name = Indexed(type(self.index_mode)), "indexed"
+        if name == "__setitem__":
+            args = constant_shapes.at_places(self, args)
         places = scalar_forms.places_in(name, args, kwargs)
         numbers = [kwargs[at] if isinstance(at, str) else args[at] for at in places]
         for number in numbers or (_operand(args),):

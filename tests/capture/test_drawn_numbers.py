@@ -125,3 +125,20 @@ def test_numbers_lie_where_eager_puts_them(name, kind, backend):
             found.append((each(given), given, torch.rand(2)))
         for mine, theirs in zip(*found, strict=True):
             torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_backward_draws_nothing(backend):
+    def program(x):
+        y = torch.nn.functional.dropout(torch.sigmoid(x), 0.5) * x
+        return torch.nn.functional.dropout(torch.sigmoid(y), 0.5)
+
+    compiled = dynfix.compile(program, backend=backend)
+    for seed in range(3):
+        found = []
+        for each in (program, compiled):
+            torch.manual_seed(seed)
+            x = torch.linspace(-2, 2, 64, requires_grad=True)
+            each(x).sum().backward()
+            found.append((x.grad, torch.rand(2)))
+        torch.testing.assert_close(*found)

@@ -3,7 +3,7 @@
 import dynfix
 import pytest
 import torch
-from helpers import recordings
+from helpers import recordings, same
 
 
 def clamped(x):
@@ -66,3 +66,34 @@ def test_a_place_that_moves_is_seen():
     for numbers in ([0.0, 1, 2], [9.0, 1, 2], [9.0, 8, 2], [0.0, 1, 3]):
         x = torch.tensor(numbers)
         torch.testing.assert_close(compiled(x), at_a_place(x))
+
+
+IN_LISTS = {
+    "of the call": lambda x: torch.tensor([x.sum(), x.max()]) * 2,
+    "among numbers": lambda x: torch.tensor([x.sum(), 2, x.shape[0], True]) * x.mean(),
+    "nested": lambda x: torch.tensor([[x[0, 0], x[0, 1]], (x[1, 0], 3)]) @ x[:2, :2],
+    "one element": lambda x: torch.as_tensor([x[0, :1], x[1:2, 1:2]]),
+    "whole": lambda x: torch.tensor([row.argmax() + 1 - len(x) for row in x], device=x.device)[
+        None
+    ],
+    "of another dtype": lambda x: torch.tensor([x.argmax(), x.shape[1]], dtype=torch.float64) / 3,
+    "promoted": lambda x: torch.tensor([x.half().sum(), x.argmin(), 1.5]),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", IN_LISTS.values(), ids=IN_LISTS)
+def test_tensors_in_a_list_that_becomes_one(program, backend):
+    x = torch.linspace(-2, 3, 12).view(3, 4)
+    steps = [(x,), (x.neg().requires_grad_(),), (torch.linspace(0, 2, 20).view(5, 4).cos(),)]
+    compiled = same(lambda: program, *steps, backend=backend, tolerance=(1e-3, 1e-5))
+    assert all(type(each).__name__ == "Recording" for each in recordings(compiled))
+    assert len(recordings(compiled)) > 1
+
+
+def test_a_list_that_may_not_fit_is_eagers():
+    def program(x):
+        return torch.tensor([x.sum(), 1], dtype=torch.int8)
+
+    steps = [(torch.full((2,), n),) for n in (1, 2, 100)]
+    same(lambda: program, *steps, backend="native")

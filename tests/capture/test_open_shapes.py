@@ -173,3 +173,42 @@ def test_a_graph_of_another_call_may_raise_before_it_is_told_apart():
         result, loose = outside(lambda x=x, mask=mask: compiled(x, ids, mask))
         assert torch.equal(result, fn(x, ids, mask))
         assert turn < 2 or (backend.calls > before and not loose)
+
+
+class Rows(Model):
+    """As where features of an image are added at its tokens. The backward reads rows at a mask."""
+
+    def forward(self, x, mask):
+        y = x * self.w
+        rows = y[mask] * 2
+        y = y.clone()
+        y[mask] = rows + 1
+        return y.exp()
+
+
+class Columns(Model):
+    def forward(self, x, mask):
+        y = x * self.w
+        z = torch.zeros(2, len(x), 4)
+        z[:, mask, 1:] = y[mask][None, :, 1:]
+        z[0, 0] = y[0]
+        return z.cos() * self.w
+
+
+class Computed(Model):
+    """A mask that no call could compare ahead."""
+
+    def forward(self, x, mask):
+        y = (x * self.w).clone()
+        high = y.sum(1) > 3
+        y[high] = y[high].cumsum(0)
+        return y * 2
+
+
+@pytest.mark.parametrize("make", [Rows, Columns, Computed])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_rows_written_at_a_mask_learn(make, backend):
+    masks = [torch.tensor(each).bool() for each in ((1, 0, 1), (1, 0, 1), (0, 1, 1), (0, 0, 1))]
+    steps = [(X + number, mask) for number, mask in enumerate((*masks, masks[0] & masks[2]))]
+    compiled = same(make, *steps, backend=backend, tolerance=(1e-5, 1e-6))
+    assert any(type(each).__name__ == "Recording" for each in recordings(compiled))

@@ -66,3 +66,30 @@ def _masked(rec: Any, func: Callable[..., Any], args: Any) -> Any:
             constant_values.bind(rec, index)
         places += chosen
     return (rec.operate(func, "__getitem__", (args[0], tuple(places)), {}),)
+
+
+def at_places(rec: Any, args: Any) -> Any:
+    """The arguments of `t[mask] = rows`, a row for each place, which learn: the places in numbers,
+    for AOTAutograd cannot know how many a backward reads there."""
+    if rec.options.backend not in ("native", "aot_eager"):
+        return args
+    tensor, key, rows = args
+    key = key if isinstance(key, tuple) else (key,)
+    masks = [at for at, part in enumerate(key) if opsets.is_mask(part)]
+    learn = isinstance(rows, torch.Tensor) and rows.requires_grad and torch.is_grad_enabled()
+    if not learn or len(masks) != 1:
+        return args
+    (at,) = masks
+    mask = key[at]
+    if any(not isinstance(part, slice) for part in (*key[:at], *key[at + 1 :])):
+        return args
+    axis = at - (tensor.dim() - mask.dim() + 1)  # of the places, from the end
+    if rows.dim() < -axis or rows.shape[axis] == 1:
+        return args
+    if constant_values.are(rec, [mask], given=True):
+        places: Any = torch.nonzero(mask, as_tuple=True)
+        for index in places:
+            constant_values.bind(rec, index)
+    else:
+        places = rec.operate(torch.nonzero, "nonzero", (mask,), {"as_tuple": True})
+    return tensor, (*key[:at], *places, *key[at + 1 :]), rows
