@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...lowering.graphs.result_strides import is_dense
+from ...lowering.graphs.result_strides import is_dense, overlaps
 from .nested import tensors_in
 
 # Answers follow from sizes, dtype, device: the guards on the inputs cover them, nothing is
@@ -314,6 +314,13 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     reach = 1 + sum((size - 1) * step for size, step in steps)
     start = int(tensor.storage_offset()) * tensor.itemsize
     return start, start + reach * tensor.itemsize
+
+
+def overlaps_itself(tensor: torch.Tensor | None) -> bool:
+    """Whether elements of the tensor share memory: a graph would write each by itself."""
+    if tensor is None or tensor.layout != torch.strided:
+        return False
+    return overlaps(tensor.shape, tensor.stride())
 
 
 def shares_elements(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ...lowering.graphs.result_strides import overlaps
 from ...lowering.graphs.transformed import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
@@ -370,7 +369,7 @@ class Recorder(ReadRecorder):
     def _written(self, tensor: torch.Tensor) -> None:
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
-        if any(map(_overlaps, (tensor, tensor._base))):
+        if any(map(opsets.overlaps_itself, (tensor, tensor._base))):
             self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
@@ -395,7 +394,7 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a view is written whose base was made before a graph break",
                 )
-            if tracked.value.home != self.segment.index and _overlaps(other):
+            if tracked.value.home != self.segment.index and opsets.overlaps_itself(other):
                 self.stop(
                     catalogue.UNSUPPORTED,
                     "a tensor is written from outside of the graph whose elements share memory",
@@ -446,13 +445,6 @@ class Recorder(ReadRecorder):
             )
             return
         self.segment.made[node] = self.tracker.made(result, self.segment.index, node)
-
-
-def _overlaps(tensor: torch.Tensor | None) -> bool:
-    """Whether elements of the tensor share memory: a graph would write each by itself."""
-    if tensor is None or tensor.layout != torch.strided:
-        return False
-    return overlaps(tensor.shape, tensor.stride())
 
 
 def _overrides(cls: type) -> bool:
