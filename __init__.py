@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from .rewriter.compiler_names import (
         assume_constant_result,
         cudagraph_mark_step_begin,
+        cudagraph_mark_warmup_incomplete,
         get_default_backend,
         is_dynamo_compiling,
         is_exporting,
         nested_compile_region,
+        nonstrict_trace,
         set_default_backend,
         substitute_in_graph,
         wrap_numpy,
@@ -60,9 +62,9 @@ _PUBLIC = {
         "rewriter.running.installed": "install",
         "rewriter.stances": "set_stance",
         "rewriter.compiler_names": (
-            "assume_constant_result cudagraph_mark_step_begin get_default_backend"
-            " is_dynamo_compiling is_exporting nested_compile_region set_default_backend"
-            " substitute_in_graph wrap_numpy"
+            "assume_constant_result cudagraph_mark_step_begin cudagraph_mark_warmup_incomplete"
+            " get_default_backend is_dynamo_compiling is_exporting nested_compile_region"
+            " nonstrict_trace set_default_backend substitute_in_graph wrap_numpy"
         ),
         "runtime.backends": "list_backends register_backend",
         "runtime.cache_artifacts": "load_cache_artifacts save_cache_artifacts",
@@ -92,6 +94,7 @@ __all__ = [
     "compile",
     "config",
     "cudagraph_mark_step_begin",
+    "cudagraph_mark_warmup_incomplete",
     "disable",
     "explain",
     "get_default_backend",
@@ -105,6 +108,7 @@ __all__ = [
     "list_options",
     "load_cache_artifacts",
     "nested_compile_region",
+    "nonstrict_trace",
     "read_ahead",
     "register_backend",
     "reset",
@@ -133,6 +137,7 @@ _INTERNAL = {
 
 # Names of torch.compiler that are not here, and why.
 _FILTERS = "every guard is checked: there are no guard filters"
+_FILES = "a compiled function cannot be saved to a file"
 _MISSING = {
     "keep_portable_guards_unsafe": _FILTERS,
     "keep_tensor_guards_unsafe": _FILTERS,
@@ -140,7 +145,9 @@ _MISSING = {
     "skip_guard_on_all_nn_modules_unsafe": _FILTERS,
     "skip_guard_on_globals_unsafe": _FILTERS,
     "skip_guard_on_inbuilt_nn_modules_unsafe": _FILTERS,
-    "load_compiled_function": "a compiled function cannot be saved to a file",
+    "PrecompileError": _FILES,
+    "load_compiled_function": _FILES,
+    "precompile": _FILES,
     "set_enable_guard_collectives": "ranks do not agree on recompiling: each decides for itself",
 }
 

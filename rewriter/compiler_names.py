@@ -28,6 +28,15 @@ def cudagraph_mark_step_begin() -> None:
     to be marked."""
 
 
+def cudagraph_mark_warmup_incomplete() -> None:
+    """Nothing: a call is recorded as a CUDA graph once its program was built and tuned."""
+
+
+def nonstrict_trace(traceable_fn: Any) -> Any:
+    """As `allow_in_graph`: calls of the function are one node, not looked into."""
+    return known_calls.allow_in_graph(traceable_fn)
+
+
 def get_default_backend() -> Any:
     """The backend of `compile()` calls that name none."""
     return config.backend

@@ -413,19 +413,20 @@ class Recorder(ReadRecorder):
         self.segment.written.add(self.reshaped[value])
 
     def _bind(self, result: Any, node: torch.fx.Node) -> None:
-        """Track what an operator gave: a tensor, or a (nested) sequence of tensors."""
+        """Track what an operator gave: a tensor, or (nested) sequences and dicts of tensors."""
         if isinstance(result, torch.Tensor):
             self._bind_tensor(result, node)
-        elif isinstance(result, list | tuple) and not isinstance(result, torch.Size):
-            for index, part in enumerate(result):
-                holds = isinstance(part, torch.Tensor | list | tuple)
-                self._bind(part, self._item(node, index) if holds else node)
+        elif isinstance(result, list | tuple | dict) and not isinstance(result, torch.Size):
+            keyed = isinstance(result, dict)
+            for key, part in result.items() if keyed else enumerate(result):
+                holds = isinstance(part, torch.Tensor | list | tuple | dict)
+                self._bind(part, self._item(node, key) if holds else node)
         elif result is None and getattr(node.target, "__name__", "") == "getattr":
             self.stop(catalogue.UNSUPPORTED, f"the attribute {node.args[1]} of a tensor")
         elif result is not None and not isinstance(result, torch.Size | torch.dtype | torch.device):
             self.stop(catalogue.UNSUPPORTED, f"an operator gave a {type(result).__name__}")
 
-    def _item(self, node: torch.fx.Node, index: int) -> torch.fx.Node:
+    def _item(self, node: torch.fx.Node, index: Any) -> torch.fx.Node:
         import_origin = node.meta["origin"]
         self.segment.ops -= 1
         return self.segment.call(
