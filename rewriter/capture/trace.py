@@ -417,8 +417,8 @@ class Recorder(ReadRecorder):
         if isinstance(result, torch.Tensor):
             self._bind_tensor(result, node)
         elif isinstance(result, list | tuple | dict) and not isinstance(result, torch.Size):
-            keyed = isinstance(result, dict)
-            for key, part in result.items() if keyed else enumerate(result):
+            parts: Any = result.items() if isinstance(result, dict) else enumerate(result)
+            for key, part in parts:
                 holds = isinstance(part, torch.Tensor | list | tuple | dict)
                 self._bind(part, self._item(node, key) if holds else node)
         elif result is None and getattr(node.target, "__name__", "") == "getattr":
