@@ -25,7 +25,7 @@ from .nested import tensors_in
 from .recording import Recording
 from .repeatable import Generators
 from .trace import Recorder
-from .values import storage_of
+from .values import storage_of, writes_of
 
 
 class Abandoned(BaseException):
@@ -141,9 +141,15 @@ class _OwnWritesOnly(DispatchMode):
         given = tensors_in((args, kwargs))
         if any(map(_is_freed, given)):
             self._abandon()  # reading it would be the end of the process
-        if any(storage_of(tensor) not in self._own for tensor in _written(func, args, kwargs)):
+        written = _written(func, args, kwargs)
+        if any(storage_of(tensor) not in self._own for tensor in written):
             self._abandon()
+        before = [writes_of(tensor) for tensor in written]
         result = func(*args, **kwargs)
+        if "_foreach_" in func.name():  # which torch does not count inside of a mode
+            for tensor, writes in zip(written, before, strict=True):
+                if not tensor.is_inference() and writes_of(tensor) == writes:
+                    torch.autograd.graph.increment_version(tensor)
         old = {storage_of(tensor) for tensor in given}
         self._own.update({storage_of(tensor) for tensor in tensors_in((result,))} - old)
         return result

@@ -140,3 +140,17 @@ def test_a_result_that_gets_another_shape():
         y, given = torch.randn(3, 4), [torch.ones(3, 4) for _ in "ab"]
         torch.testing.assert_close(call(given[0], y), fn(given[1], y))
         torch.testing.assert_close(*given)
+
+
+def test_a_list_is_written_behind_a_break_that_holds_a_view():
+    def fn(x):
+        whole = x + 1
+        part = whole[::3]
+        dynfix.graph_break()
+        torch._foreach_mul_([part], 0.5)
+        return whole * 2
+
+    call = dynfix.compile(fn)
+    for turn in range(4):
+        x = torch.full((4, 2), float(turn))
+        torch.testing.assert_close(call(x), fn(x))
