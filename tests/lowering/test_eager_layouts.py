@@ -332,3 +332,15 @@ def test_what_a_reshape_gives_is_written_as_in_eager(write, make):
         return y.exp()
 
     check(fn, [(torch.randn(6, 5, 6),) for _ in range(CALLS)])
+
+
+def test_masks_without_axes():
+    def fn(x, mask):
+        x[mask] = x[mask] * 2
+        return x[x[0, 0] > 1].sum(), x[0, 0][x[0, 0] > 1], x[torch.all(mask)]
+
+    call = dynfix.compile(fn)
+    for turn in range(CALLS):
+        given = [(torch.full((2, 2), float(turn)), torch.tensor(turn % 2 == 0)) for _ in "ab"]
+        torch.testing.assert_close(call(*given[0]), fn(*given[1]))
+        torch.testing.assert_close(*(x for x, _ in given))

@@ -57,7 +57,8 @@ def _masked(rec: Any, func: Callable[..., Any], args: Any) -> Any:
     """`t[mask]`: the places that the mask chooses, in numbers."""
     key = args[1] if isinstance(args[1], tuple) else (args[1],)
     masks = [part for part in key if opsets.is_mask(part)]
-    if not constant_values.are(rec, masks, given=True):
+    whole = any(part.dim() == 0 for part in masks)  # which adds an axis
+    if whole or not constant_values.are(rec, masks, given=True):
         return None
     places: list[Any] = []
     for part in key:
@@ -77,7 +78,7 @@ def at_places(rec: Any, args: Any) -> Any:
     key = key if isinstance(key, tuple) else (key,)
     masks = [at for at, part in enumerate(key) if opsets.is_mask(part)]
     learn = isinstance(rows, torch.Tensor) and rows.requires_grad and torch.is_grad_enabled()
-    if not learn or len(masks) != 1:
+    if not learn or len(masks) != 1 or not key[masks[0]].dim():
         return args
     (at,) = masks
     mask = key[at]
