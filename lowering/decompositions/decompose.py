@@ -387,6 +387,8 @@ _PAD: Any = aten.constant_pad_nd.default
 replace_decomposition(_PAD, _cut_as_a_copy)
 
 _LOSSES: Any = (aten.huber_loss.default, aten.soft_margin_loss.default)
+_SOFTSHRINK: Any = aten.softshrink.default
+replace_decomposition(_SOFTSHRINK, lambda _: losses.softshrink)
 _LOGITS: Any = aten.binary_cross_entropy_with_logits.default
 for _loss in _LOSSES:
     replace_decomposition(_loss, losses.in_dtype_of_input)
@@ -444,6 +446,7 @@ def decompositions(
     chosen[aten.roll.default] = _roll
     chosen[aten.block_diag.default] = _in_common_type(chosen[aten.block_diag.default])
     chosen[aten.hardshrink.default] = losses.in_type_of_input(chosen[aten.hardshrink.default])
+    chosen[_SOFTSHRINK] = losses.softshrink
     chosen[aten.threshold_backward.default] = losses.threshold_backward
     chosen[aten.logit_backward.default] = losses.logit_backward
     chosen[aten.soft_margin_loss_backward.default] = losses.soft_margin_backward

@@ -63,6 +63,13 @@ def in_type_of_input(shrink: Callable[..., Any]) -> Callable[..., Any]:
     return shrunk
 
 
+def softshrink(x: torch.Tensor, bound: float = 0.5) -> torch.Tensor:
+    """Torch's own has products by zero, of which the gradient is no zero where it is infinite."""
+    if bound < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {bound}.")
+    return torch.where((x >= -bound) & (x <= bound), 0, x - torch.sign(x) * bound)
+
+
 def threshold_backward(grad: torch.Tensor, x: torch.Tensor, bound: float) -> torch.Tensor:
     """The bound is not rounded to the type of `x`, unlike that of `x <= bound`."""
     wide = x

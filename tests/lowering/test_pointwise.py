@@ -477,3 +477,16 @@ def test_gradients_of_signs_behind_views(function):
         torch.testing.assert_close(found, expected)
         ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (found, expected))
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_gradient_of_zero_where_what_comes_is_infinite():
+    def fn(x):
+        return torch.sqrt(F.softshrink(x, 0.3).abs())
+
+    call = dynfix.compile(fn)
+    x = torch.tensor([-1.0, -0.3, -0.0, 0.2, float("nan"), 2.0], requires_grad=True)
+    for _ in range(3):
+        found, expected = call(x), fn(x)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (found, expected))
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
