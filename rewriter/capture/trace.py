@@ -238,9 +238,13 @@ class Recorder(ReadRecorder):
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
-        outs = [(each, each.shape) for each in tensors_in(kwargs.get("out"))]
+        outs = [
+            (each, each.shape)
+            for each in tensors_in(kwargs.get("out"))
+            if each.numel() or each._base is not None or self._is_from_outside(each)
+        ]
         result = self.performed(func, name, args, kwargs)
-        if any(was.numel() and each.shape != was for each, was in outs):
+        if any(each.shape != was for each, was in outs):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:
             self._record(name, call, (args, kwargs), result)

@@ -154,3 +154,17 @@ def test_a_list_is_written_behind_a_break_that_holds_a_view():
     for turn in range(4):
         x = torch.full((4, 2), float(turn))
         torch.testing.assert_close(call(x), fn(x))
+
+
+def test_an_empty_part_that_gets_another_shape():
+    def fn(x, y):
+        part = x[1:-1]
+        torch.div(y, 2, out=part)
+        fresh = torch.empty(0)
+        torch.mul(y, 2, out=fresh)
+        return part, fresh
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x, y = torch.randn(1, 7), torch.randn(7, 7)
+        torch.testing.assert_close(call(x.clone(), y), fn(x.clone(), y))
