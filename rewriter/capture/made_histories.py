@@ -60,7 +60,7 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
         if value not in recorder.remade:
             recorder.remade[value] = Apply(_for_inference, (recorder.value_recipe(value),))
         return recorder.remade[value]  # type: ignore[no-any-return]
-    if _is_made_without_gradients(tensor) and _shares_gradients(recorder, tensor):
+    if is_without_gradients(recorder, tensor):
         if value not in recorder.remade:
             parts = (recorder.value_recipe(value), Const(tensor.requires_grad))
             recorder.remade[value] = Apply(_without_history, parts)
@@ -105,12 +105,11 @@ def _leads_nowhere(view: torch.Tensor) -> bool:
     return node is None
 
 
-def _is_made_without_gradients(tensor: torch.Tensor) -> bool:
-    return tensor.is_leaf and tensor._is_view() and not is_writable(tensor)
-
-
-def _shares_gradients(recorder: Any, view: torch.Tensor) -> bool:
-    return any(each.requires_grad for each in (view, *recorder.tracker.sharing(view)))
+def is_without_gradients(recorder: Any, tensor: torch.Tensor) -> bool:
+    """Whether this is a view that was made where no gradients were recorded, of what has some."""
+    if not tensor.is_leaf or not tensor._is_view() or is_writable(tensor):
+        return False
+    return any(each.requires_grad for each in (tensor, *recorder.tracker.sharing(tensor)))
 
 
 def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:

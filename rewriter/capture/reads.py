@@ -22,7 +22,7 @@ from ...runtime.replay.recipes import (
 )
 from ...runtime.replay.steps import CALL_INPUT, HOST
 from .. import catalogue
-from . import current, gradient_buckets, opsets
+from . import current, gradient_buckets, made_histories, opsets
 from .moving import Moving
 from .nested import settle_but_sizes, tensors_in
 from .numbers import (
@@ -263,6 +263,13 @@ class ReadRecorder(StoppableMode):
         value = self.value(tensor)
         if self.open_shapes:
             open_shapes.imported(self, value, tensor)
+        here = value.home in (self.segment.index, CALL_INPUT, HOST)
+        here = here or self.options.backend == "eager" or not torch.is_grad_enabled()
+        if not here and made_histories.is_without_gradients(self, tensor):
+            self.stop_if_cut(
+                catalogue.UNSUPPORTED,
+                "a view that was made without gradients is used behind a break",
+            )
         return self.segment.node(value, Meta.of(tensor))
 
     # -- values that Python asks for

@@ -210,3 +210,20 @@ def test_a_leaf_of_the_call_beside_an_input_with_a_history(function, make):
                 result.mul_(2)
             result.mul_(2)
         torch.testing.assert_close(found, [each * 4 for each in expected])
+
+
+@pytest.mark.parametrize("view", [lambda x: x.view_as(x), lambda x: x[1:], lambda x: x.t()[None]])
+def test_a_view_without_gradients_behind_a_break_leads_nowhere(view):
+    def function(x):
+        with torch.no_grad():
+            made = view(x)
+        dynfix.graph_break()
+        return made * 2 + x.sum()
+
+    call = dynfix.compile(function)
+    for _ in range(4):
+        x = torch.randn(3, 3, requires_grad=True)
+        found, expected = call(x), function(x)
+        torch.testing.assert_close(found, expected)
+        ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (found, expected))
+        torch.testing.assert_close(ours, theirs)
