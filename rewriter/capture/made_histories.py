@@ -124,8 +124,9 @@ def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 def _of(function: Any) -> Any:
     def with_history(tensor: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            leaf = torch.empty(0, requires_grad=True)
-            return function.apply(tensor.detach(), leaf)  # type: ignore[no-any-return]
+            given, leaf = tensor.detach(), torch.empty(0, requires_grad=True)
+            with torch.autograd._unsafe_preserve_version_counter(given):  # nothing is written
+                return function.apply(given, leaf)  # type: ignore[no-any-return]
 
     return with_history
 

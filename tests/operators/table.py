@@ -59,6 +59,7 @@ BETWEEN = {
     "nonzero, unique, masked_select, bincount, x[mask]": "the result's shape depends on data",
     "to_sparse, sparse.*, sparse tensors": "other layouts than strided",
     "index_fill, index_put, x[mask] = v: values that need a gradient": "it asks for positions",
+    "ormqr that is differentiated": "torch lays its gradient out otherwise where it is traced",
     "svd of complex numbers that need a gradient": "its backward looks at them",
     "t_, squeeze_, unsqueeze_ of an input": "what the input is changes under the call's guards",
     "BatchNorm with `momentum=None`": "its momentum is a number, another one at each call",
