@@ -16,7 +16,7 @@ from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watc
 from ..runtime.options import Options
 from ..runtime.pacing import Stopwatch
 from ..runtime.replay.entry import Entry
-from ..runtime.signals import reach_the_user
+from ..runtime.signals import code_of_the_user, reach_the_user
 from ..runtime.warning_filters import unsaid
 from . import catalogue, stances
 from .background import Background
@@ -158,8 +158,7 @@ class CompiledFunction:
             return self.eager(*args, **kwargs)
         watch = Stopwatch()
         try:
-            with reach_the_user():
-                return self._recorded(args, kwargs, changed)
+            return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
             if self.background is not None:
@@ -168,6 +167,7 @@ class CompiledFunction:
     def _is_alone(self) -> bool:
         return self.background is None and self._family is None
 
+    @reach_the_user()
     def _recorded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None
     ) -> Any:
@@ -176,7 +176,7 @@ class CompiledFunction:
         ambient, generators = GuardState.now(), Generators()
         recorder = self._recorder(changed, args)
         try:
-            result = self._run(recorder, args, kwargs)
+            result = code_of_the_user()(self._run)(recorder, args, kwargs)
         except Exception as error:
             recorder.strip(error)
             self._raised()

@@ -2,7 +2,8 @@
 
 A handler runs wherever the program is, and may raise: a time limit, say. What it raises must reach
 the user, but compiling goes on after any `Exception`, in this package and in torch. So it is
-carried through as something that nobody catches.
+carried through as something that nobody catches. Code of the user's that runs meanwhile may catch
+it as it is.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ def reach_the_user() -> Iterator[None]:
     if _carries or threading.current_thread() is not threading.main_thread():
         yield
         return
-    carriers: dict[int, _Carrier] = {}
+    carriers: dict[int, tuple[_Carrier, Any]] = {}
     try:
         try:
             _carries = True
@@ -59,19 +60,32 @@ def reach_the_user() -> Iterator[None]:
         raise interrupted.error from None
 
 
-def _put(carriers: dict[int, _Carrier]) -> None:
+@contextlib.contextmanager
+def code_of_the_user() -> Iterator[None]:
+    """What handlers raise in the block may be caught there."""
+    global _carries
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, _carries = _carries, False
+    try:
+        yield
+    finally:
+        _carries = before
+
+
+def _put(carriers: dict[int, tuple[_Carrier, Any]]) -> None:
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         # the error of the default one nobody catches
         if callable(handler) and handler is not signal.default_int_handler:
             own = handler.handler if isinstance(handler, _Carrier) else handler
-            carriers[number] = _Carrier(own)
-            signal.signal(number, carriers[number])
+            carriers[number] = _Carrier(own), handler
+            signal.signal(number, carriers[number][0])
 
 
-def _take_back(carriers: dict[int, _Carrier]) -> None:
-    for number, carrier in carriers.items():
-        handler = carrier.handler
+def _take_back(carriers: dict[int, tuple[_Carrier, Any]]) -> None:
+    for number, (carrier, handler) in carriers.items():
         if signal.getsignal(number) is carrier:  # a handler may have put another one there
             signal.signal(number, handler)
 

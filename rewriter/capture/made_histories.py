@@ -49,7 +49,7 @@ class _Unreachable(torch.autograd.Function):
 def next_node() -> int:
     """The number of the node of autograd that this thread makes next; leaves have none."""
     with torch.inference_mode(False), torch.enable_grad():
-        made: Any = torch.empty(0, requires_grad=True).view(0).grad_fn
+        made: Any = torch.empty(0, device="cpu", requires_grad=True).view(0).grad_fn
     return int(made._sequence_nr()) + 1
 
 
@@ -124,7 +124,7 @@ def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 def _of(function: Any) -> Any:
     def with_history(tensor: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            given, leaf = tensor.detach(), torch.empty(0, requires_grad=True)
+            given, leaf = tensor.detach(), torch.empty(0, device="cpu", requires_grad=True)
             with torch.autograd._unsafe_preserve_version_counter(given):  # nothing is written
                 return function.apply(given, leaf)  # type: ignore[no-any-return]
 

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
+from ...runtime.signals import is_of_a_handler
 from .. import catalogue
 from . import current, deep_calls
 from .places import Reached, place_of, reached_lines
@@ -259,7 +260,7 @@ class StoppableMode(TorchFunctionMode):
             raise self.failure
 
     def fault(self, error: Exception) -> None:
-        if isinstance(error, GraphBreakError) or self.options.strict:
+        if isinstance(error, GraphBreakError) or self.options.strict or is_of_a_handler(error):
             raise error
         # torch's own compiler, which some higher-order operators call, cannot take rewritten code:
         # neither parts of it

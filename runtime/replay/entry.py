@@ -113,7 +113,8 @@ class Entry:
             if not undo.can_go_back():
                 raise
             undo.back()
-            if self._compares_late and not isinstance(error, UnexpectedResult):
+            ours = isinstance(error, UnexpectedResult) or is_of_a_handler(error)
+            if self._compares_late and not ours:
                 return MISS  # what it would have compared may say that the call is another one
             return self._redone(error, args, kwargs)
         if not finished:

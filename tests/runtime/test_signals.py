@@ -147,3 +147,41 @@ def test_while_a_graph_runs(writes):
     assert y.tolist() == [3.0 * writes] * 3
     assert f(torch.full((3,), 5.0), y).tolist() == [10.0] * 3
     assert y.tolist() == [4.0 * writes] * 3
+
+
+def test_the_users_own_code_may_catch_it():
+    def fn(x):
+        try:
+            made = x * 2
+            interrupt()
+            return made
+        except TooSlow:
+            return x + 1
+
+    f = dynfix.compile(fn)
+    for k in range(3):
+        assert f(torch.full((3,), float(k))).tolist() == [k + 1.0] * 3
+
+
+def test_a_call_of_several_graphs_is_not_tried_again():
+    left = []
+
+    def backend(gm, inputs):
+        def program(*tensors):
+            if left:
+                left.pop()
+                interrupt()
+            return gm.forward(*tensors)
+
+        return program
+
+    def fn(x):
+        return x * 2 if x.sum() > 0 else x * 3
+
+    f = dynfix.compile(fn, backend=backend)
+    for _ in range(3):
+        f(torch.ones(3))
+    left.append(1)
+    with pytest.raises(TooSlow):
+        f(torch.ones(3))
+    assert not left and f(torch.ones(3)).tolist() == [2.0] * 3
