@@ -158,7 +158,8 @@ class CompiledFunction:
             return self.eager(*args, **kwargs)
         watch = Stopwatch()
         try:
-            return self._recorded(args, kwargs, changed)
+            with reach_the_user():
+                return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
             if self.background is not None:
@@ -167,16 +168,15 @@ class CompiledFunction:
     def _is_alone(self) -> bool:
         return self.background is None and self._family is None
 
-    @reach_the_user()
     def _recorded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None
     ) -> Any:
-        start = time.perf_counter()
+        start, ambient, generators = time.perf_counter(), GuardState.now(), Generators()
         self._note_moving(args, kwargs)
-        ambient, generators = GuardState.now(), Generators()
         recorder = self._recorder(changed, args)
         try:
-            result = code_of_the_user()(self._run)(recorder, args, kwargs)
+            with code_of_the_user():
+                result = self._run(recorder, args, kwargs)
         except Exception as error:
             recorder.strip(error)
             self._raised()
