@@ -36,16 +36,16 @@ class _Product(torch.autograd.Function):
         return grad * torch.where(zero, rest, made / x), None, None
 
 
-def product(x: _Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> _Tensor:
+def product(input: _Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> _Tensor:
     """`torch.prod`, while a graph is traced."""
     if dim is None:
         whole = given if not keepdim else {"keepdim": keepdim, **given}
-        if not _is_written_out(x, whole):
-            return torch.prod(x, **whole)
-        return _Product.apply(x.reshape(-1), 0, False)  # type: ignore[no-any-return, no-untyped-call]
-    if type(dim) is not int or not _is_written_out(x, given):
-        return torch.prod(x, dim, keepdim, **given)
-    return _Product.apply(x, dim, keepdim)  # type: ignore[no-any-return, no-untyped-call]
+        if not _is_written_out(input, whole):
+            return torch.prod(input, **whole)
+        return _Product.apply(input.reshape(-1), 0, False)  # type: ignore[no-any-return, no-untyped-call]
+    if type(dim) is not int or not _is_written_out(input, given):
+        return torch.prod(input, dim, keepdim, **given)
+    return _Product.apply(input, dim, keepdim)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _is_written_out(x: _Tensor, others: Any) -> bool:

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from ..decompositions.bags import bags
 from ..decompositions.products_of_rows import product
-from ..graph_modules import graph_module
+from ..graph_modules import with_calls
 
 _FUNCTIONS: dict[Any, Any] = {F.embedding_bag: bags, torch.prod: product}
 _METHODS: dict[Any, Any] = {"prod": product}
@@ -18,16 +18,7 @@ _METHODS: dict[Any, Any] = {"prod": product}
 def write_out_calls(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with such calls as functions that look at what they are given; itself without
     any."""
-    if not any(map(_form_of, gm.graph.nodes)):
-        return gm
-    made = graph_module(gm, Graph())
-    made.graph.output(made.graph.graph_copy(gm.graph, {}))
-    for node in made.graph.nodes:
-        form = _form_of(node)
-        if form is not None:
-            node.op, node.target = "call_function", form
-    made.recompile()
-    return made
+    return with_calls(gm, _form_of)
 
 
 def _form_of(node: Node) -> Any:

@@ -16,23 +16,14 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ..graph_modules import graph_module
+from ..graph_modules import graph_module, with_calls
 
 
 def choose_under_masks(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with its writes as calls that look for such masks; itself where nothing is
     differentiated."""
     differentiated = any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
-    if not differentiated or not any(map(_write_of, gm.graph.nodes)):
-        return gm
-    made = graph_module(gm, Graph())
-    made.graph.output(made.graph.graph_copy(gm.graph, {}))
-    for node in made.graph.nodes:
-        write = _write_of(node)
-        if write is not None:
-            node.op, node.target = "call_function", write
-    made.recompile()
-    return made
+    return with_calls(gm, _write_of) if differentiated else gm
 
 
 def _write_of(node: Node) -> Any:

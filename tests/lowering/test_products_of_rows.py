@@ -10,6 +10,7 @@ FORMS = [
     lambda x: torch.prod(x, 0, keepdim=True),
     lambda x: x.prod(1, True) * 2,
     lambda x: x.prod(),
+    lambda x: torch.prod(input=x, dim=1),
     lambda x: x.sigmoid().prod(dim=1),
     lambda x: x.prod(1, dtype=torch.float64),
 ]
