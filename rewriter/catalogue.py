@@ -79,6 +79,20 @@ _WITHOUT_RULE = (
             "answers, so the recording ends and the call goes on in eager."
         ),
     ),
+    Reason(
+        "DYN004",
+        "parallel-unit",
+        "a module talks to other processes around its call",
+        "nothing to mend: what the module computes is compiled as graphs of its own",
+        no_rule="only a run shows which modules were sharded or replicated",
+        about=(
+            "FSDP gathers a module's parameters before its `forward` and frees them after it; "
+            "DistributedDataParallel and DataParallel send tensors around the module that they "
+            "hold. The graph ends there, these hooks run as they are at every call, and the "
+            "`forward` between them is compiled for itself. One `fully_shard` for each block "
+            "makes graphs of a block."
+        ),
+    ),
 )
 REASONS = {reason.code: reason for reason in (*_WITHOUT_RULE, *OF_RULES)}
 
@@ -87,6 +101,7 @@ EXPLICIT = REASONS["DYN000"]
 UNSUPPORTED = REASONS["DYN001"]
 NOT_REWRITABLE = REASONS["DYN002"]
 SLIPPED = REASONS["DYN003"]
+PARALLEL_UNIT = REASONS["DYN004"]
 HOST_READ = REASONS["DYN101"]
 TENSOR_IF = REASONS["DYN201"]
 DYNAMIC_SHAPE = REASONS["DYN501"]

@@ -345,9 +345,9 @@ class CompiledFunction:
 
     def tell(self, site: catalogue.Site) -> None:
         """Say that a recording ended at `site`."""
-        report.warn_once(
-            "stopped", f"{self.name} is not one graph: {site}", f"{site.file}:{site.line}"
-        )
+        if site.reason is not catalogue.PARALLEL_UNIT:  # about which nothing is to be done
+            message = f"{self.name} is not one graph: {site}"
+            report.warn_once("stopped", message, f"{site.file}:{site.line}")
 
     def _is_one_of_many(self, recorder: Recorder, recording: Recording) -> bool:
         """Whether no entry is made of a recording, since ever more would follow."""

@@ -242,10 +242,12 @@ def is_stable(obj: Any) -> bool:
 def is_distributed(module: torch.nn.Module) -> bool:
     """Whether torch's data parallelism stands around the module, or has changed its class: its own
     calls talk to other devices and processes, and run as they are."""
-    return any(
-        base.__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
-        for base in type(module).__mro__
-    )
+    return any(is_of_wrapper(base) for base in type(module).__mro__)
+
+
+def is_of_wrapper(defined: type | types.FunctionType) -> bool:
+    """Whether a class or a function is part of torch's data parallelism."""
+    return defined.__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
 
 
 _BOUND = (types.BuiltinMethodType, types.MethodType, types.MethodWrapperType)

@@ -39,10 +39,7 @@ LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
 MANY_MADE = 8  # modules of one class that were compiled and are gone: others stay in eager
 _HOOK = "_compiled_call_impl"
-WRAPPERS = (
-    "torch.nn.parallel.",
-    "torch.distributed.",
-)  # stay eager: the module that they wrap is the outermost one
+WRAPPERS = ("torch.nn.parallel.", "torch.distributed.")
 
 
 def install(session: Session, eager_calls: int) -> None:
@@ -190,7 +187,7 @@ class ModuleCalls:
         return (
             sys.gettrace() is not None  # a debugger, or coverage: it is to see every line
             or self._somebody_elses()
-            or type(module).__module__.startswith(WRAPPERS)
+            or _is_wrapper(type(module))
         )
 
     def _call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -306,6 +303,12 @@ class ModuleCalls:
             (name, getattr(value, "shape", None), type(value)) for name, value in kwargs.items()
         ]
         return (*values, *named, module.training, self._grad_enabled())
+
+
+def _is_wrapper(cls: type) -> bool:
+    """Whether calls only surround those of another module, which is the outermost one then.
+    `fully_shard` changes a module's class, but its `forward` stays the user's."""
+    return cls.__module__.startswith(WRAPPERS) and cls.forward.__module__.startswith(WRAPPERS)  # type: ignore[attr-defined]
 
 
 def _somebody_elses(torch: Any) -> Callable[[], bool]:

@@ -44,7 +44,7 @@ def call_module(
         rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__}")
         return module(*args, **kwargs)
     if is_distributed(module):
-        rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__} talks to other processes")
+        rec.stop(catalogue.PARALLEL_UNIT, f"a {type(module).__name__}")
         return module(*args, **kwargs)
     # a GraphModule's own call only words errors
     own = None if isinstance(module, torch.fx.GraphModule) else _own_call(type(module))

@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 from ....lowering.graphs.control_flow import chosen_in_truth
 from ...live_source import NotRewritable
 from ...module_class import CompiledModule
-from ..lookup import is_distributed, is_internal, module_name
+from ..lookup import is_internal, is_of_wrapper, module_name
 from . import known_calls
 
 Args = tuple[Any, ...]
@@ -109,8 +109,8 @@ _AS_IS = frozenset(sys.stdlib_module_names) - {"__main__"} | {
 def _python(family: Any, fn: types.FunctionType, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """A function that a call makes anew is run as rewritten source, so that what it calls is
     compiled; one that stays is compiled itself."""
-    acts = isinstance(owner, torch.nn.Module) and is_distributed(owner)
-    if _stays(fn, owner) and not acts and not any(map(_made_anew, (*args, *kwargs.values()))):
+    made_anew = any(map(_made_anew, (*args, *kwargs.values())))
+    if _stays(fn, owner) and not is_of_wrapper(fn) and not made_anew:
         return family.callee(fn, owner)(*args, **kwargs)
     try:
         rewritten = _rewrite[0](fn)
