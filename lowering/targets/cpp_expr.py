@@ -143,12 +143,13 @@ class ExpressionPrinter:
         self.steps = steps or {}
         self.checked: set[tuple[Atom, str | None]] = set()
         self.short_nans: dict[Value, bool] = {}
+        self.rounds = False  # whether all that is stored is rounded to 16 bits
 
     def nested(self) -> "ExpressionPrinter":
         """A printer for an inner scope: what it names is forgotten with it."""
         inner = ExpressionPrinter(self.lines, self.local, self.names, self.divisions, self.steps)
         inner.checked = set(self.checked)
-        inner.short_nans = self.short_nans
+        inner.short_nans, inner.rounds = self.short_nans, self.rounds
         return inner
 
     def __call__(self, value: Value) -> str:
@@ -186,6 +187,8 @@ class ExpressionPrinter:
     def print_Op(self, value: Op) -> str:
         if (argument := one_plus_erf(value)) is not None:
             return f"op_one_plus_erf({self(argument)})"
+        if value.name == "sigmoid" and value.dtype == torch.float32 and self.rounds:
+            return f"op_sigmoid_short({self(value.args[0])})"
         return operation(value.name, value.args[0].dtype, [self(arg) for arg in value.args])
 
     def print_Cast(self, value: Cast) -> str:

@@ -17,9 +17,9 @@ _INDEX, _WORD = re.compile(r"\[([^\]]*)\]"), re.compile(r"[A-Za-z_]\w*")
 _ROW = re.compile(r"r\d+(_one)?_row|row\d+|t\d+(_in)?_s|sums\d+")
 _CALL = re.compile(r"([A-Za-z_]\w*(?:<\w+>)?)\(")
 _PLAIN_CALLS = frozenset(
-    "op_exp op_exp2 op_erf op_one_plus_erf op_one_plus_erf_short op_maximum<float>"
-    " op_minimum<float> round_bf16 round_bf16_short __builtin_fabsf __builtin_sqrtf __builtin_inff"
-    " __builtin_fmaf".split()
+    "op_exp op_exp2 op_erf op_one_plus_erf op_one_plus_erf_short op_sigmoid op_sigmoid_short"
+    " op_maximum<float> op_minimum<float> round_bf16 round_bf16_short __builtin_fabsf"
+    " __builtin_sqrtf __builtin_inff __builtin_fmaf".split()
 )
 _TRUTH = re.compile(r"(\s*)const bool (\w+) = (.*);")
 _JOIN, _NEGATED = re.compile(r"\(\w+ [&|] \w+\)"), re.compile(r"\(!\w+\)")

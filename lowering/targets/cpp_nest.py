@@ -17,17 +17,12 @@ from ..ir import (
     indices_of,
     store_values,
 )
+from ..legality import HALVES
 from ..poly import Size, is_known
 from ..sizes import Atom, Axis
 from ..stages.axes import all_indices
 from ..stages.divisions import sparse_steps
-from .cpp_expr import (
-    ExpressionPrinter,
-    Lines,
-    axes_of,
-    outermost,
-    slow_divisions,
-)
+from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost, slow_divisions
 from .cpp_rows import (
     BLOCK,
     SIMD_KINDS,
@@ -105,6 +100,7 @@ class NestPrinter:
         self.stores(nest, printer)
 
     def stores(self, nest: Nest, printer: ExpressionPrinter) -> None:
+        printer.rounds = all(store.buffer.dtype in HALVES for store in nest.stores)
         for store in nest.stores:
             self.store(store, printer)
 

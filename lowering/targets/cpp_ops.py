@@ -37,8 +37,7 @@ FLOAT = {
     "sqrt": "__builtin_sqrt{f}({0})",
     "rsqrt": "(1 / __builtin_sqrt{f}({0}))",
     "reciprocal": "(1 / {0})",
-    "sigmoid": "(1 / (1 + {exp}(-{0})))",
-    "exp": "{exp}({0})",
+    "sigmoid": "(1 / (1 + exp(-{0})))",  # of double
     "floor": "__builtin_floor{f}({0})",
     "ceil": "__builtin_ceil{f}({0})",
     "trunc": "__builtin_trunc{f}({0})",
@@ -90,7 +89,7 @@ def library_calls(name: str, dtype: torch.dtype) -> str | None:
     return stem + ("f" if dtype == torch.float32 else "")
 
 
-OWN = frozenset({"exp", "exp2", "erf", "lgamma"})  # of prelude.h and lgamma.h, in float
+OWN = frozenset({"exp", "exp2", "erf", "sigmoid", "lgamma"})  # of prelude.h, lgamma.h, in float
 FMOD_USERS = frozenset({"fmod", "remainder", "floordiv"})
 
 
@@ -99,17 +98,15 @@ def operation(name: str, dtype: torch.dtype, args: list[str]) -> str:
     if name in COMPARISONS:
         return f"({args[0]} {COMPARISONS[name]} {args[1]})"
     suffix = "f" if dtype == torch.float32 else ""
+    if name in OWN and suffix:
+        return f"op_{name}({args[0]})"
     table = FLOAT if dtype.is_floating_point else BOOL if dtype == torch.bool else INTEGER
     if name in table:
-        return table[name].format(
-            *args, f=suffix, t=TYPES[dtype], exp="op_exp" if suffix else "exp"
-        )
+        return table[name].format(*args, f=suffix, t=TYPES[dtype])
     if name in HELPERS:
         return f"op_{name}<{TYPES[dtype]}>({', '.join(args)})"
     if name == "uniform":
         return f"op_uniform({', '.join(args)})"
-    if name in OWN and suffix:
-        return f"op_{name}({args[0]})"
     if name == "cos" and dtype.is_floating_point:
         return f"cos{suffix}(op_turned({args[0]}))"
     if name in LIBRARY and dtype.is_floating_point:
