@@ -152,6 +152,19 @@ def expect(
     return torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
+def expect_typed(
+    tensor: torch.Tensor | None, shape: Ints, strides: Ints, dtype: torch.dtype
+) -> torch.Tensor:
+    """As `expect`, of an operator that torch does not come with: of another dtype, it would make
+    results of another one, too, which nobody compared with eager's.
+
+    Raises UnexpectedResult if it is no tensor of that shape and dtype.
+    """
+    if tensor is not None and tensor.dtype is not dtype:
+        raise UnexpectedResult(f"an operator gave {tensor.dtype}, {dtype} was expected")
+    return expect(tensor, shape, strides, dtype)
+
+
 def _steps_as(tensor: torch.Tensor, strides: Ints) -> bool:
     found = tensor.stride()
     if found == strides or tensor.numel() == 0:
@@ -218,6 +231,7 @@ class Program:
             "empty_strided": torch.empty_strided,
             "view": torch.as_strided,
             "expect": expect,
+            "expect_typed": expect_typed,
             "uint8": torch.uint8,
             **FAST,
             **constants,
@@ -404,9 +418,10 @@ class _Writer:
         self.laid_out(step)
 
     def laid_out(self, step: Extern) -> None:
+        expected = "expect" if _is_of_torch(step.target) else "expect_typed"
         for name, shape, strides, dtype in step.layouts:
             kind = self.constant(dtype, str(dtype).split(".")[-1])
-            self.add(f"{name} = expect({name}, {shape}, {strides}, {kind})")
+            self.add(f"{name} = {expected}({name}, {shape}, {strides}, {kind})")
 
     def write_Free(self, step: Free) -> None:
         self.add(f"del {', '.join(step.names)}")
@@ -474,6 +489,11 @@ def _may_be_large(step: Alloc) -> bool:
     if any(isinstance(size, Expression) for size in step.shape):
         return True
     return prod(step.shape) * step.dtype.itemsize >= result_memory.LEAST  # type: ignore[arg-type]
+
+
+def _is_of_torch(target: Callable[..., Any]) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is None or schema.name.partition("::")[0] in ("aten", "prims", "dynfix")
 
 
 def _has_name(results: Any) -> bool:
