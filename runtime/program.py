@@ -134,12 +134,16 @@ _numbers = itertools.count()
 
 
 def expect(
-    tensor: torch.Tensor | None, shape: Ints, strides: Ints, dtype: torch.dtype
+    tensor: torch.Tensor | None,
+    shape: Ints,
+    strides: Ints,
+    dtype: torch.dtype,
+    may_convert: bool = True,
 ) -> torch.Tensor:
     """An extern call's result in the layout and dtype that its readers were compiled for: copied if
     the operator chose another one than its meta function.
 
-    Raises UnexpectedResult if it is no tensor of that shape.
+    Raises UnexpectedResult if it is no tensor of that shape, or of that dtype where that must be.
     """
     if tensor is None:
         raise UnexpectedResult(f"an operator gave None, a tensor of shape {shape} was expected")
@@ -147,22 +151,11 @@ def expect(
         raise UnexpectedResult(
             f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected"
         )
+    if tensor.dtype is not dtype and not may_convert:
+        raise UnexpectedResult(f"an operator gave {tensor.dtype}, {dtype} was expected")
     if tensor.dtype is dtype and _steps_as(tensor, strides):
         return tensor
     return torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
-
-
-def expect_typed(
-    tensor: torch.Tensor | None, shape: Ints, strides: Ints, dtype: torch.dtype
-) -> torch.Tensor:
-    """As `expect`, of an operator that torch does not come with: of another dtype, it would make
-    results of another one, too, which nobody compared with eager's.
-
-    Raises UnexpectedResult if it is no tensor of that shape and dtype.
-    """
-    if tensor is not None and tensor.dtype is not dtype:
-        raise UnexpectedResult(f"an operator gave {tensor.dtype}, {dtype} was expected")
-    return expect(tensor, shape, strides, dtype)
 
 
 def _steps_as(tensor: torch.Tensor, strides: Ints) -> bool:
@@ -231,7 +224,6 @@ class Program:
             "empty_strided": torch.empty_strided,
             "view": torch.as_strided,
             "expect": expect,
-            "expect_typed": expect_typed,
             "uint8": torch.uint8,
             **FAST,
             **constants,
@@ -418,10 +410,10 @@ class _Writer:
         self.laid_out(step)
 
     def laid_out(self, step: Extern) -> None:
-        expected = "expect" if _is_of_torch(step.target) else "expect_typed"
+        exact = "" if _is_of_torch(step.target) else ", False"
         for name, shape, strides, dtype in step.layouts:
             kind = self.constant(dtype, str(dtype).split(".")[-1])
-            self.add(f"{name} = {expected}({name}, {shape}, {strides}, {kind})")
+            self.add(f"{name} = expect({name}, {shape}, {strides}, {kind}{exact})")
 
     def write_Free(self, step: Free) -> None:
         self.add(f"del {', '.join(step.names)}")

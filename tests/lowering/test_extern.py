@@ -6,7 +6,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.pipeline import compile_unit
-from dynfix.runtime.program import Extern, Name, Program, Return, expect, expect_typed
+from dynfix.runtime.program import Extern, Name, Program, Return, expect
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .harness import CHECKED, assert_same, check, compiled
@@ -110,7 +110,7 @@ def test_results_that_nobody_reads_are_let_go():
     )
     source = compile_unit(graph, "graph", CHECKED).source
     assert "attention_default(arg0, True)[0]\n" in source
-    assert source.count(" = expect_typed(") == 1
+    assert source.count(" = expect(") == 1
 
 
 def test_results_of_another_dtype_than_their_meta_function_says():
@@ -169,9 +169,8 @@ def test_expect():
     assert turned.stride() == (3, 1)
     assert torch.equal(turned, t.t())
     assert torch.equal(expect(t, (3, 4), (4, 1), torch.float64), t.double())
-    assert expect_typed(t, (3, 4), (4, 1), kind) is t
     with pytest.raises(RuntimeError, match=r"float32, torch.float64 was expected"):
-        expect_typed(t, (3, 4), (4, 1), torch.float64)
+        expect(t, (3, 4), (4, 1), torch.float64, False)
     with pytest.raises(RuntimeError, match=r"shape \(3, 4\), \(4, 3\) was expected"):
         expect(t, (4, 3), (3, 1), kind)
     with pytest.raises(RuntimeError, match="None"):
