@@ -134,12 +134,16 @@ _numbers = itertools.count()
 
 
 def expect(
-    tensor: torch.Tensor | None, shape: Ints, strides: Ints, dtype: torch.dtype
+    tensor: torch.Tensor | None,
+    shape: Ints,
+    strides: Ints,
+    dtype: torch.dtype,
+    may_convert: bool = True,
 ) -> torch.Tensor:
     """An extern call's result in the layout and dtype that its readers were compiled for: copied if
     the operator chose another one than its meta function.
 
-    Raises UnexpectedResult if it is no tensor of that shape.
+    Raises UnexpectedResult if it is no tensor of that shape, or of that dtype where that must be.
     """
     if tensor is None:
         raise UnexpectedResult(f"an operator gave None, a tensor of shape {shape} was expected")
@@ -147,6 +151,8 @@ def expect(
         raise UnexpectedResult(
             f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected"
         )
+    if tensor.dtype is not dtype and not may_convert:
+        raise UnexpectedResult(f"an operator gave {tensor.dtype}, {dtype} was expected")
     if tensor.dtype is dtype and _steps_as(tensor, strides):
         return tensor
     return torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
@@ -404,9 +410,10 @@ class _Writer:
         self.laid_out(step)
 
     def laid_out(self, step: Extern) -> None:
+        exact = "" if _is_of_torch(step.target) else ", False"
         for name, shape, strides, dtype in step.layouts:
             kind = self.constant(dtype, str(dtype).split(".")[-1])
-            self.add(f"{name} = expect({name}, {shape}, {strides}, {kind})")
+            self.add(f"{name} = expect({name}, {shape}, {strides}, {kind}{exact})")
 
     def write_Free(self, step: Free) -> None:
         self.add(f"del {', '.join(step.names)}")
@@ -474,6 +481,11 @@ def _may_be_large(step: Alloc) -> bool:
     if any(isinstance(size, Expression) for size in step.shape):
         return True
     return prod(step.shape) * step.dtype.itemsize >= result_memory.LEAST  # type: ignore[arg-type]
+
+
+def _is_of_torch(target: Callable[..., Any]) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is None or schema.name.partition("::")[0] in ("aten", "prims", "dynfix")
 
 
 def _has_name(results: Any) -> bool:

@@ -1,9 +1,9 @@
 """Results in the order of memory that eager gave them.
 
 Meta functions and decompositions say of some operators (`one_hot` and `max_pool1d` of a transposed
-tensor, `copysign` with a number) that they give another one. A recorder notes the strides of what
-leaves a graph, and of what that is a view of, as they were made; where a traced result has others,
-the graph copies it.
+tensor, `copysign` with a number) that they give another one. A recorder notes the strides and the
+dtype of what leaves a graph, and of what that is a view of, as they were made; where a traced
+result has other strides, the graph copies it; where it has another dtype, nothing is compiled.
 """
 
 import operator
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ...runtime.errors import LoweringError
 from ..graph_modules import graph_module
 
-NOTED = "strides"  # of a node: those of its result, a tuple of integers, where they are known
+NOTED = "layout"  # of a node: strides, a tuple of integers, and dtype of its result, if known
 
 # What strides decide of: their answer, or whether they give a view.
 ASKING = frozenset(
@@ -41,17 +42,19 @@ def keep_result_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule
     for node in copies.values():
         if NOTED in node.meta:
             with graph.inserting_after(node):
-                laid_out = graph.call_function(as_recorded, (node, node.meta[NOTED]))
+                laid_out = graph.call_function(as_recorded, (node, *node.meta[NOTED]))
             laid_out.meta.update(node.meta)
             node.replace_all_uses_with(laid_out, partial(operator.is_not, laid_out))
     return graph_module(gm, graph)
 
 
-def as_recorded(result: Any, strides: tuple[int, ...]) -> Any:
+def as_recorded(result: Any, strides: tuple[int, ...], dtype: torch.dtype) -> Any:
     """The result itself, or a copy in these strides; where sizes are symbols, in their order. Runs
-    while the graph is traced."""
+    while the graph is traced. Raises LoweringError for another dtype."""
     if not isinstance(result, torch.Tensor) or result.dim() != len(strides):
         return result
+    if result.dtype is not dtype:
+        raise LoweringError(f"an operator gives {dtype}, where its fake form says {result.dtype}")
     if result._has_symbolic_sizes_strides:
         return _in_order(result, strides)
     axes = zip(result.shape, result.stride(), strides, strict=True)

@@ -1,5 +1,5 @@
 """Custom operators that no graph can hold: fake tensors cannot tell their results (sizes depend on
-data, or there is no fake form), or gradients pass through their kernels."""
+data, or there is no fake form, or a wrong one), or gradients pass through their kernels."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_map_only
 
+from ...runtime import report
+from .. import catalogue
 from .nested import tensors_in
 from .values import Meta
 
@@ -24,17 +26,29 @@ REFUSALS = (
 _OWN = frozenset({"aten", "prims", "prim", "dynfix"})
 _WITHOUT_GRADIENTS = frozenset({"_c10d_functional", "c10d"})
 _DERIVATIVES = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
-_refused: dict[Any, bool] = {}  # by operator, as its first call answered
+_refused: dict[Any, bool] = {}  # by operator, as its first call answered, or a wrong fake form did
+
+
+def packet_of(func: Any) -> Any:
+    """The custom operator that is called; None for another function."""
+    packet = getattr(func, "overloadpacket", func)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return None
+    return None if _parts(packet)[0] in _OWN else packet
+
+
+def _parts(packet: Any) -> tuple[str, str]:
+    """Namespace and name."""
+    space, name = packet._qualified_op_name.split("::")
+    return space, name
 
 
 def why_apart(func: Any, args: Any, kwargs: Any) -> str:
     """Why the call runs between graphs; empty if it need not."""
-    packet = getattr(func, "overloadpacket", func)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    packet = packet_of(func)
+    if packet is None:
         return ""
-    space, name = packet._qualified_op_name.split("::")
-    if space in _OWN:
-        return ""
+    space, name = _parts(packet)
     if packet not in _refused:
         _refused[packet] = _is_refused(func, args, kwargs)
     if _refused[packet]:
@@ -47,14 +61,50 @@ def why_apart(func: Any, args: Any, kwargs: Any) -> str:
 
 def _is_refused(func: Any, args: Any, kwargs: Any) -> bool:
     try:
-        with torch._C.DisableTorchFunction(), FakeTensorMode(), torch.no_grad():
-            like = tree_map_only(torch.Tensor, lambda each: Meta.of(each).fake(), (args, kwargs))
-            func(*like[0], **like[1])
+        _faked(func, args, kwargs)
     except REFUSALS:
         return True
     except Exception as error:  # others will come again from the operator itself
         return "no fake impl" in str(error)
     return False
+
+
+def _faked(func: Any, args: Any, kwargs: Any) -> Any:
+    with torch._C.DisableTorchFunction(), FakeTensorMode(), torch.no_grad():
+        like = tree_map_only(torch.Tensor, lambda each: Meta.of(each).fake(), (args, kwargs))
+        return func(*like[0], **like[1])
+
+
+def settle(recorder: Any, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    """Have the graph lay out what a custom operator gave as it lies, whatever its fake form says.
+    Where that gives another shape, dtype or device, the recording ends, and at the next one the
+    operator runs between graphs."""
+    packet = packet_of(func)
+    if packet is None or _refused.get(packet):
+        return
+    for tensor in tensors_in(result):
+        recorder.segment.note_strides(recorder.tracker.get(tensor).value)
+    try:
+        given, said = (_looks(each) for each in (result, _faked(func, args, kwargs)))
+    except Exception as error:  # compiling tells
+        report.log.debug("the fake form of %s: %r", packet, error)
+        return
+    if given != said:
+        _refused[packet] = True
+        name = _parts(packet)[1]
+        why = f"{name} gives {_text(given)}, where its fake form says {_text(said)}"
+        recorder.stop(catalogue.UNSUPPORTED, why)
+
+
+_Looks = list[tuple[tuple[int, ...], torch.dtype, torch.device]]
+
+
+def _looks(result: Any) -> _Looks:
+    return [(tuple(each.shape), each.dtype, each.device) for each in tensors_in(result)]
+
+
+def _text(looks: _Looks) -> str:
+    return ", ".join(f"{shape} of {dtype} on {device}" for shape, dtype, device in looks) or "none"
 
 
 def _is_differentiated(args: Any, kwargs: Any) -> bool:

@@ -145,7 +145,7 @@ class SegmentBuilder:
         made = value.base or value.beside or value
         made = made.base or made
         if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
-            made.node.meta[NOTED] = made.meta.stride
+            made.node.meta[NOTED] = made.meta.stride, made.meta.dtype
 
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""

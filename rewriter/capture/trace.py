@@ -248,6 +248,7 @@ class Recorder(ReadRecorder):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:
             self._record(name, call, (args, kwargs), result)
+            custom_operators.settle(self, func, args, kwargs, result)
             substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
             if any(not torch.equal(*pair) for pair in statistics):
                 for tensor, _ in statistics:

@@ -251,9 +251,9 @@ class Tracker:
             whole = self._tracked.get(base)
             value.base = None if whole is None else whole.value
             value.is_view, value.is_writable = True, is_writable(tensor)
-        else:
-            others = self.sharing(tensor)
-            value.fresh = not others
+        others = self.sharing(tensor)
+        value.fresh = not others  # what an operator made a view of counts for nothing
+        if base is None:
             typed = [other for other in others if other.dtype != tensor.dtype]
             value.beside = self._tracked[typed[0]].value if typed else None
         self.add(tensor, value)

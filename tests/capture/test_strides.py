@@ -117,6 +117,18 @@ def test_results_lie_as_eagers_where_a_meta_function_says_otherwise(fn, grad, dy
             torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_lie_as_eagers_that_are_views_of_what_an_operator_made(dynamic):
+    def multiplied(x, y):
+        return torch.einsum("bij,bjk->bik", x.neg_(), y)
+
+    compiled = dynfix.compile(multiplied, dynamic=dynamic)
+    for length in (7, 7, 9):
+        x, y = torch.randn(3, 1, length), torch.randn(3, length, 5)
+        found, expected = (each(x.clone().mT, y) for each in (compiled, multiplied))
+        torch.testing.assert_close(found, expected, check_stride=True)
+
+
 @pytest.mark.parametrize("strides", [(16, 1), (8, 2), (2, 8)])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_result_with_gaps_keeps_them(strides, dynamic):

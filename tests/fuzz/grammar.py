@@ -2,7 +2,8 @@
 
 A template starts with the kinds of {x}, {y} and {z}: f a float, i an integer, b a bool, c a complex
 number, n float or integer, r anything real, a anything. {d} is a dimension, {k} a small number,
-{s} a scalar, {t} a type, {v} the name of the result, where the line binds it.
+{s} a scalar, {t} a type, {v} the name of the result, where the line binds it. A ~ behind the kinds:
+what is made is rounded by the order of a sum, or by a library.
 """
 
 from .more_grammar import LAYER, LIBRARY, MIXED, OTHER_WRITE, PICK, UNDER
@@ -125,14 +126,14 @@ a torch.as_strided({x}, ({x}.size(0),), (1,)) ; a torch.broadcast_to({x}, (2, *{
 # Statements. What stands at the left is written.
 WRITE = """
 n {x}.mul_({k}) ; n {x}.add_({k}) ; f {x}.mul_({s}) ; nn {x}.add_({y}) ; nn {x}.copy_({y}) ; n {x}.zero_() ; n {x}.fill_({k})
-f {x}.clamp_(-1, 1) ; f {x}.exp_() ; f {x}.tanh_() ; f {x}.relu_() ; n {x}[1:] = {k} ; n {x}[0] += {k} ; nn {x}[0] = {y}
+f {x}.clamp_(-1, 1) ; f~ {x}.exp_() ; f~ {x}.tanh_() ; f {x}.relu_() ; n {x}[1:] = {k} ; n {x}[0] += {k} ; nn {x}[0] = {y}
 nn {x}[..., :1] = {y} ; br {y}[{x}] = {k} ; br {y}.masked_fill_({x}, {k}) ; nl {x}.index_fill_(0, {y}.flatten() % {x}.size(0), {k})
-nl {x}.index_add_(0, {y}.flatten() % {x}.size(0), {x}.new_ones({y}.numel(), *{x}.shape[1:])) ; nn {x}.sub_({y}, alpha=2)
+nl~ {x}.index_add_(0, {y}.flatten() % {x}.size(0), {x}.new_ones({y}.numel(), *{x}.shape[1:])) ; nn {x}.sub_({y}, alpha=2)
 nl {x}[{y}.flatten() % {x}.size(0)] = {k} ; nn {x}.addcmul_({y}, {y}) ; n {x}.t().mul_({k}) ; n {x}[..., ::2].add_({k}) ; n {x}.neg_()
 nn torch.add({x}, {y}.clone(), out={x}) ; n torch.add({x}, {x}, out={x}) ; n {x}.diagonal().fill_({k}) ; n {x}.view(-1)[1:].add_({k}) ; nl {x}.scatter_(0, {y} % {x}.size(0), {k})
-n {x}[1:].copy_({x}[:-1].clone()) ; ff {x}.lerp_({y}, 0.5) ; n {x}.tril_() ; n {x}.clamp_(min={k}) ; i {x}.bitwise_xor_({k}) ; n {x}[:, 0] = {x}[0, :1] ; nn {x}[1:] += {y}[:1]
-nl {x}.scatter_add_(0, {y} % {x}.size(0), {x}.clone()) ; nl {x}[:, {y}.flatten() % {x}.size(1)] = {k} ; nn {x}.masked_fill_({y} > {k}, 0) ; b {x}.logical_not_() ; bb {x} &= {y}
-n {x}.unsqueeze_(0) ; n {x}.t_() ; n {x}.transpose_(0, -1) ; n {x}.squeeze_() ; f {x}.cumsum_(0)
+n {x}[1:].copy_({x}[:-1].clone()) ; ff~ {x}.lerp_({y}, 0.5) ; n {x}.tril_() ; n {x}.clamp_(min={k}) ; i {x}.bitwise_xor_({k}) ; n {x}[:, 0] = {x}[0, :1] ; nn {x}[1:] += {y}[:1]
+nl~ {x}.scatter_add_(0, {y} % {x}.size(0), {x}.clone()) ; nl {x}[:, {y}.flatten() % {x}.size(1)] = {k} ; nn {x}.masked_fill_({y} > {k}, 0) ; b {x}.logical_not_() ; bb {x} &= {y}
+n {x}.unsqueeze_(0) ; n {x}.t_() ; n {x}.transpose_(0, -1) ; n {x}.squeeze_() ; f~ {x}.cumsum_(0)
 nl {x}.index_copy_(0, {y}.flatten()[:1] % {x}.size(0), {x}[:1] * 2) ; c {x}.mul_(2) ; c {x}.real.add_(1)
 """
 

@@ -49,8 +49,8 @@ class Graph:
 
 
 class Maker:
-    """`make(code, *shape)`: a tensor of random values. double: floats in float64; noise: relative
-    change of floats."""
+    """`make(code, *shape)`: a tensor of random values. double: floats in float64; noise: how many
+    units in the last place floats are changed by; shorter types stay as they are."""
 
     def __init__(self, seed, turn, double=False, noise=0.0):
         self.generator = torch.Generator().manual_seed(seed * 8 + turn)
@@ -68,8 +68,9 @@ class Maker:
             value = torch.complex(value, torch.randn(shape, generator=self.generator).double())
         value = value.to(dtype)
         if self.noise:
-            value = value * (1 + self.noise * torch.randn(shape, generator=self.other))
-            value = value.to(dtype)
+            unit = torch.finfo(torch.float64 if code == "d" else torch.float32).eps
+            change = torch.randn(shape, generator=self.other, dtype=torch.float64)
+            value = (value * (1 + self.noise * unit * change)).to(dtype)
         wide = torch.complex128 if code == "c" else torch.float64
         return value.to(wide) if self.double else value
 
@@ -147,6 +148,7 @@ class _Grower:
         family = rng.choices(names, [FAMILIES[name][0] for name in names])[0]
         _, keeps, needs, templates = FAMILIES[family]
         kinds, text = rng.choice(templates)
+        kinds, rounded, _ = kinds.partition("~")
         picked = []
         for kind in kinds:
             fitting = [
@@ -163,7 +165,7 @@ class _Grower:
         holes["s"] = rng.choice(["0.5", "1.5", "2.0", "-0.75", "0.3"])
         made = f"v{len(self.lines)}"
         line = text.format(**dict(zip("xyz", picked, strict=False)), v=made, **holes)
-        exact = keeps and all(self.exact[name] for name in picked)
+        exact = keeps and not rounded and all(self.exact[name] for name in picked)
         if family.endswith("write"):
             return line, picked[1] if kinds[0] == "b" and "{y}" in text[:4] else picked[0], exact
         return line if "{v}" in text else f"{made} = {line}", made, exact
@@ -206,11 +208,12 @@ class _Grower:
         if not all(self.sound(space[name]) for space in trial):
             return False
         self.lines.append(line)
+        writes = name in spaces[0]
         own = [n for n in trial[0] if re.fullmatch(r"[av]\d+", n)]
         for space, fresh in zip(spaces, trial, strict=True):
             space.clear()
             space.update({n: fresh[n] for n in own})
-        shared = {name, *self.aliases(spaces[0], name)} if not line.startswith("v") else {name}
+        shared = {name, *self.aliases(spaces[0], name)} if writes else {name}
         for other in shared:
             self.exact[other] = exact and self.exact.get(other, True)
         return False

@@ -4,8 +4,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from .campaign import Tally, batches, check, graphs_of
-from .graphs import grown
+from .graphs import Graph, _Grower, grown
+from .judge import differences
 from .modules import difference, net
 
 
@@ -33,3 +36,41 @@ def test_modules_that_are_trained(first):
     found = {seed: difference(net(seed)) for seed in range(first, first + 3)}
     assert not any(found.values()), found
     assert "" in found.values()
+
+
+def off_by_some_places(gm, example_inputs):
+    """A backend whose results have an error of 64 units in the last place in the largest
+    element."""
+
+    def call(*args):
+        (result,) = gm(*args)
+        made = result.detach().clone().view(-1)
+        made[made.abs().argmax()] *= 1 + 64 * torch.finfo(made.dtype).eps
+        return (made.view(result.shape),)
+
+    return call
+
+
+LINES = (
+    *("a0 * 2", "a0.sum()", "a0 @ a0.mT", "torch.softmax(a0, -1)", "torch.exp(a0)"),
+    *("torch.std(a0)", "torch.var(a0, -1)", "torch.std(a0.long().to(a0.dtype))"),
+)
+
+
+@pytest.mark.parametrize("code", "fd")
+@pytest.mark.parametrize("line", LINES)
+def test_errors_are_seen_that_are_no_rounding(line, code):
+    inputs = (("a0", f"make('{code}', 33, 17)"),)
+    graph = Graph(3, inputs, (f"v0 = {line}",), ("v0",), ((7, 5),) * 4)
+    assert differences([graph], False) == ([], "whole")
+    assert differences([graph], False, off_by_some_places)[0]
+
+
+def test_what_a_write_rounds_is_rounded_in_every_view():
+    grower = _Grower(5, False)
+    grower.inputs, grower.exact = [("a0", "make('f', 7, 5)")], {"a0": True}
+    spaces = [grower.graph(()).make_inputs(turn) for turn in range(4)]
+    for line in ("v0 = a0[1:]", "v1 = a0 * 2"):
+        grower.try_line((line, line[:2], True), spaces)
+    grower.try_line(("v0.tanh_()", "v0", False), spaces)
+    assert grower.exact == {"a0": False, "v0": False, "v1": True}

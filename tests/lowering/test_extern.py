@@ -169,6 +169,8 @@ def test_expect():
     assert turned.stride() == (3, 1)
     assert torch.equal(turned, t.t())
     assert torch.equal(expect(t, (3, 4), (4, 1), torch.float64), t.double())
+    with pytest.raises(RuntimeError, match=r"float32, torch.float64 was expected"):
+        expect(t, (3, 4), (4, 1), torch.float64, False)
     with pytest.raises(RuntimeError, match=r"shape \(3, 4\), \(4, 3\) was expected"):
         expect(t, (4, 3), (3, 1), kind)
     with pytest.raises(RuntimeError, match="None"):

@@ -473,7 +473,13 @@ def test_a_leaf_that_is_only_written_has_no_gradient():
         x.detach().mul_(2)
         return x * y
 
-    for function in (fn, used):
+    def beside_a_constant(x, y):
+        x.detach().fill_(1)
+        return (
+            y.clamp(-3, 3) + torch.linalg.inv(x.detach() @ x.detach().mT + 3 * torch.eye(3)).sum()
+        )
+
+    for function in (fn, used, beside_a_constant):
         call = dynfix.compile(function)
         for _ in range(3):
             x, y = torch.randn(3, 1, requires_grad=True), torch.randn(3, 5, requires_grad=True)
