@@ -131,6 +131,7 @@ _INTERNAL = {
     "with_drivers": "rewriter.outline.step_driver",
     "OptimizedModule": "rewriter.running.optimized_module",
     "step_function": "rewriter.running.step_function",
+    "compile_begun": "rewriter.api",
     "compiled_step": "rewriter.running.step_function",
     "load_ipython_extension": "rewriter.running.magics",
 }

@@ -17,7 +17,13 @@ from .config import config, make_options
 from .explain import ExplainOutput, explain
 from .forms import lookup
 from .forms.calls import known_calls
-from .module_class import compiled_module, eager_original, module_entry
+from .module_class import (
+    begun_call_entry,
+    compiled_module,
+    eager_original,
+    module_call_entry,
+    module_entry,
+)
 from .tracebacks import without_own_frames
 
 __all__ = [
@@ -82,10 +88,7 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     model = _eager(model)
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
-        entry = frontend.CompiledFunction(module_entry(type(original)), options)
-        if lookup.is_distributed(original):
-            entry.open()
-        return compiled_module(original, entry, again)
+        return compiled_module(original, _entry_of(original, options), again)
     if inspect.isclass(model):
         return _compile_class(model, options)
     if not callable(model):
@@ -93,6 +96,21 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
             f"compile() takes a function, a module or a class, not {type(model).__name__}"
         )
     return _compile_callable(model, options)
+
+
+def _entry_of(
+    module: torch.nn.Module, options: Options, of: Callable[..., Any] = module_call_entry
+) -> frontend.CompiledFunction:
+    entry = frontend.CompiledFunction(module_entry(type(module), of), options)
+    if lookup.is_distributed(module):
+        entry.open()
+    return entry
+
+
+def compile_begun(module: torch.nn.Module, **arguments: Any) -> frontend.CompiledFunction:
+    """What serves calls of `module` that `nn.Module.__call__` has begun, with arguments of
+    `compile`: it takes the module and what that was given."""
+    return _entry_of(module, make_options(**arguments), begun_call_entry)
 
 
 def _eager(model: Any) -> Any:

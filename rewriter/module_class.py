@@ -27,12 +27,16 @@ def module_call_entry(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> 
     return module(*args, **kwargs)
 
 
-def module_entry(cls: type) -> Callable[..., Any]:
-    """`module_call_entry` under the name of the module's class, which messages show; the code is
-    the same object."""
-    entry = types.FunctionType(
-        module_call_entry.__code__, module_call_entry.__globals__, cls.__name__
-    )
+def begun_call_entry(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """The same of a call that `nn.Module.__call__` has begun: what the class does before that, in a
+    `__call__` of its own, is not done again."""
+    return module._call_impl(*args, **kwargs)
+
+
+def module_entry(cls: type, of: Callable[..., Any] = module_call_entry) -> Callable[..., Any]:
+    """`module_call_entry` or `begun_call_entry` under the name of the module's class, which
+    messages show; the code is the same object."""
+    entry = types.FunctionType(of.__code__, of.__globals__, cls.__name__)
     entry.__qualname__, entry.__module__ = cls.__qualname__, module_call_entry.__module__
     return entry
 

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 import torch
+from torch.nn.modules import module as torch_module
 
 from ...runtime.guard import ABSENT, Attr, ClassAttr, InstDict, Is, Item, Missing, Obj, Path
 
@@ -236,6 +237,16 @@ def is_stable(obj: Any) -> bool:
         "re",
         "copy",
         "inspect",
+    )
+
+
+def is_module_call(function: Any) -> bool:
+    """Whether it is nn.Module's own `__call__` or `_call_impl`, unbound, as torch has them: scripts
+    put others in their places."""
+    return (
+        isinstance(function, types.FunctionType)
+        and function.__globals__ is vars(torch_module)
+        and function.__name__ in ("_call_impl", "_wrapped_call_impl")
     )
 
 

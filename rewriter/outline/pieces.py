@@ -17,7 +17,7 @@ from ..capture.places import Reached
 from ..forms.calls import open_calls
 from ..forms.operators import Forms
 from ..live_source import NotRewritable, Source
-from ..module_class import module_call_entry
+from ..module_class import begun_call_entry, module_call_entry
 from .loop_texts import Loop
 from .partition import PREFIX, Part, Plan, plan
 from .stretched_loops import StretchedLoop
@@ -103,8 +103,9 @@ def opened(
         driver: Any = emit.rewrite(whole, Forms)
     except NotRewritable:
         return None
-    if fn.__code__ is module_call_entry.__code__:  # what its driver would do
-        driver = functools.partial(open_calls.module, family)
+    for_modules = _OF_MODULES.get(fn.__code__)
+    if for_modules is not None:  # what its driver would do
+        driver = functools.partial(for_modules, family)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         before = current.open_family(family)
@@ -117,6 +118,10 @@ def opened(
 
 
 _NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines
+_OF_MODULES: dict[types.CodeType, Callable[..., Any]] = {
+    module_call_entry.__code__: open_calls.module,
+    begun_call_entry.__code__: open_calls.begun,
+}
 
 
 def _driver(

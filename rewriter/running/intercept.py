@@ -240,7 +240,7 @@ class ModuleCalls:
             known.excluded = True
             return None
         try:
-            entry = self._session.compile(module)._dynfix_entry
+            entry = self._session.compile_calls(module)
         except Exception as error:
             known.excluded = True
             name, why = type(module).__qualname__, f"{type(error).__name__}: {error}"

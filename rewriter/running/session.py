@@ -67,11 +67,18 @@ class Session:
             del changes["mode"]  # a mode is a choice of options: the command line's stand
         self._keep_out(model)
         compiled = compile(model, **{**self.arguments, **changes})
-        if self.keep and hasattr(compiled, "_dynfix_entry"):
-            self.captured.append((_name(model), compiled._dynfix_entry))
-            if self._collector is not None:
-                self._collector.watch(*self.captured[-1])
+        if hasattr(compiled, "_dynfix_entry"):
+            self._keep(_name(model), compiled._dynfix_entry)
         return compiled
+
+    def compile_calls(self, module: Any) -> Any:
+        """What serves the module's calls that `nn.Module.__call__` has begun."""
+        compile_begun: Any = public("compile_begun")
+        self._watch_graphs()
+        self._keep_out(module)
+        entry = compile_begun(module, **self.arguments)
+        self._keep(_name(module), entry)
+        return entry
 
     def compile_step(self, fn: Any, place: str) -> Any:
         """The function of a training step that stands at `place`, compiled."""
@@ -82,11 +89,14 @@ class Session:
             arguments["fullgraph"] = False  # its modules can still be whole graphs
         entry = compiled_step(fn, **arguments)
         entry.background = self.background
-        if self.keep:
-            self.captured.append((f"training step ({place})", entry))
-            if self._collector is not None:
-                self._collector.watch(*self.captured[-1])
+        self._keep(f"training step ({place})", entry)
         return entry
+
+    def _keep(self, name: str, entry: Any) -> None:
+        if self.keep:
+            self.captured.append((name, entry))
+            if self._collector is not None:
+                self._collector.watch(name, entry)
 
     def _watch_graphs(self) -> None:
         """Before the first compilation, on whichever thread: what `--verify` and `--report` have to

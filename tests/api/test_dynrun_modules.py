@@ -34,6 +34,8 @@ class Recorded(Session):
         self.entries.append((model, Entry(model)))
         return self.entries[-1][1]
 
+    compile_calls = compile
+
 
 @pytest.fixture
 def session(monkeypatch):
@@ -151,6 +153,51 @@ def test_options_of_the_command_line_stand_before_a_mode_of_the_script():
     compiled = session.compile(lambda x: x + 1, mode="max-autotune")
     options = compiled._dynfix_entry.options
     assert options.recompile_limit == 3 and not options.max_autotune
+
+
+class Twice(nn.Module):
+    """Its own call changes what `nn.Module.__call__` is given."""
+
+    def __init__(self, breaks):
+        super().__init__()
+        self.breaks, self.calls = breaks, 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return super().__call__(x * 2)
+
+    def forward(self, x):
+        return x + (id(self) > 0 if self.breaks else 1)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("around", [False, True])
+def test_what_a_class_does_in_its_own_call_is_done_once(breaks, around):
+    net = Twice(breaks)
+    called = nn.Sequential(net) if around else net
+    session = Session(keep=True, backend="eager")
+    with intercept.Hooks(session, 0):
+        for _ in range(6):
+            assert torch.equal(called(X), X * 2 + 1)
+    ((_, entry),) = session.captured
+    assert net.calls == 6 and entry.recordings
+
+
+@pytest.mark.parametrize("name", ["__call__", "_call_impl"])
+def test_calls_of_modules_are_counted_by_who_rebinds_their_method(name, monkeypatch):
+    net, counted, original = nn.Sequential(nn.ReLU()), [], getattr(nn.Module, name)
+
+    def counting(module, *args):
+        counted.append(type(module).__name__)
+        return original(module, *args)
+
+    with intercept.Hooks(Session(backend="eager"), 0):
+        for _ in range(3):
+            net(X)
+        monkeypatch.setattr(nn.Module, name, counting)
+        for _ in range(3):
+            net(X)
+    assert counted == ["Sequential", "ReLU"] * 3
 
 
 def check_untouched(session, call, times=3):

@@ -35,6 +35,27 @@ def test_base_method_replaced():
     same(make, (X,), (X,), base, (X,), entry, (X,))
 
 
+@pytest.mark.parametrize("name", ["__call__", "_call_impl"])
+def test_call_of_all_modules_replaced(name, monkeypatch):
+    original = getattr(torch.nn.Module, name)
+
+    def doubled(module, *args):
+        return original(module, *args) * 2
+
+    def replaced(net):
+        monkeypatch.setattr(torch.nn.Module, name, doubled)
+
+    def back(net):
+        monkeypatch.undo()
+
+    def make():
+        return torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())
+
+    same(make, (X,), (X,), replaced, (X,), (X,), back, (X,))
+    monkeypatch.setattr(torch.nn.Module, name, doubled)
+    same(make, (X,), (X,))
+
+
 def test_special_methods_replaced_on_class():
     def make():
         class Box:

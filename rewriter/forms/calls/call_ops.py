@@ -31,6 +31,7 @@ from .. import (
 )
 from ..lookup import (
     PLAIN_TYPES,
+    is_module_call,
     is_stable,
     is_torch_internal,
     keeps_eager,
@@ -469,7 +470,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (_is_effect, _effect),
     (log_calls.takes, log_calls.call),
     (lambda f: _is_hashable_in(f, builtin_calls.HANDLERS), builtin_calls.call),
-    (modules.is_entry, modules.call_entry),
+    (is_module_call, modules.call_entry),
     (lambda f: f is torch.is_tensor, _is_tensor),
     (lambda f: _is_hashable_in(f, ASKS_OVERRIDES), _overrides),
     (_is_ours, _torch),

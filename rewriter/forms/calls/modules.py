@@ -2,7 +2,6 @@
 hook tables."""
 
 import dataclasses
-import types
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -11,40 +10,29 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from ....runtime.errors import GraphBreakError
-from ....runtime.guard import ClassAttr, InstDict, Item, Length, Obj
+from ....runtime.guard import ClassAttr, InstDict, Is, Item, Length, Obj
 from ... import catalogue
 from ...capture.trace import Recorder
 from .. import attribute_ops
-from ..lookup import guard_classes, is_distributed
+from ..lookup import guard_classes, is_distributed, is_module_call
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
-_ENTRIES = {
-    torch.nn.Module.__call__,
-    torch.nn.Module._call_impl,
-    torch.nn.Module._wrapped_call_impl,
-}
-
-
-def is_entry(function: Any) -> bool:
-    """nn.Module's own call methods, unbound."""
-    return isinstance(function, types.FunctionType) and function in _ENTRIES
+_ENTRIES = ("__call__", "_call_impl")  # the first asks for the second
 
 
 def call_entry(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _protocol(rec, args[0], args[1:], kwargs)
+    module = args[0]
+    if _is_left_alone(rec, module):
+        return function(*args, **kwargs)
+    return _protocol(rec, module, args[1:], kwargs)
 
 
 def call_module(
     rec: Recorder, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`module(*args)`; a class with its own `__call__` runs that, rewritten."""
-    rec.known.touch(module)
-    if isinstance(module, torch.jit.ScriptModule):
-        rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__}")
-        return module(*args, **kwargs)
-    if is_distributed(module):
-        rec.stop(catalogue.PARALLEL_UNIT, f"a {type(module).__name__}")
+    if _is_left_alone(rec, module):
         return module(*args, **kwargs)
     # a GraphModule's own call only words errors
     own = None if isinstance(module, torch.fx.GraphModule) else _own_call(type(module))
@@ -53,20 +41,42 @@ def call_module(
         rec.known.guard(path, ClassAttr("__call__", own))
     else:
         guard_classes(rec, type(module), "__call__")
+        _guard_entries(rec)
     if own is not None:
         return rec.call(own, (module, *args), kwargs)
     return _protocol(rec, module, args, kwargs)
 
 
+def _is_left_alone(rec: Recorder, module: Any) -> bool:
+    """Whether the module's call ends the recording."""
+    rec.known.touch(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        rec.stop(catalogue.OPAQUE_CALL, f"a {type(module).__name__}")
+        return True
+    if is_distributed(module):
+        rec.stop(catalogue.PARALLEL_UNIT, f"a {type(module).__name__}")
+        return True
+    return False
+
+
 def _own_call(cls: type) -> Any:
-    for base in cls.__mro__:
-        if base is torch.nn.Module:
-            return None
-        if "__call__" in base.__dict__ and not hasattr(
-            base.__dict__["__call__"], "__dynfix_entry__"
-        ):
-            return base.__dict__["__call__"]
+    """What stands, in the class or in nn.Module itself, in the place of nn.Module's call."""
+    for name in _ENTRIES:
+        found = next(base.__dict__[name] for base in cls.__mro__ if _defines(base, name))
+        if not is_module_call(found):
+            return found
     return None
+
+
+def _defines(base: type, name: str) -> bool:
+    return name in base.__dict__ and not hasattr(base.__dict__[name], "__dynfix_entry__")
+
+
+def _guard_entries(rec: Recorder) -> None:
+    """nn.Module's call methods, which counters of calls and the like rebind."""
+    path = Obj(torch.nn.Module, "torch.nn.Module")
+    for name in _ENTRIES:
+        rec.known.guard(Item(InstDict(path), name), Is(torch.nn.Module.__dict__[name]))
 
 
 def _protocol(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,7 +91,7 @@ def _called(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str,
         return rec.call(attribute_ops.load(rec, module, "forward"), args, kwargs)
     if any(module.__dict__[name] or _of_all(name) for name in _BACKWARD):
         rec.stop(catalogue.UNSUPPORTED, f"{type(module).__name__} has backward hooks")
-        return torch.nn.Module.__call__(module, *args, **kwargs)
+        return module._call_impl(*args, **kwargs)
     return _with_hooks(rec, module, args, kwargs)
 
 

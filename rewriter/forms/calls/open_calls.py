@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 from ....lowering.graphs.control_flow import chosen_in_truth
 from ...live_source import NotRewritable
 from ...module_class import CompiledModule
-from ..lookup import is_internal, is_of_wrapper, module_name
+from ..lookup import is_internal, is_module_call, is_of_wrapper, module_name
 from . import known_calls
 
 Args = tuple[Any, ...]
@@ -132,14 +132,25 @@ def module(family: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
     return _module(family, called, args, kwargs)
 
 
+def begun(family: Any, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """A module's call that `nn.Module.__call__` has begun: hooks as they are, `forward`
+    compiled."""
+    if not _calls_forward(type(module), "_call_impl") or _has_backward_hooks(module):
+        return module._call_impl(*args, **kwargs)
+    return _hooks_and_forward(family, module, args, kwargs)
+
+
 def _module(family: Any, module: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The call protocol of nn.Module: hooks as they are, `forward` compiled."""
     if (
         isinstance(module, _AS_THEY_ARE)
-        or not _calls_forward(type(module))
+        or not _calls_forward(type(module), "__call__", "_call_impl")
         or _has_backward_hooks(module)
     ):
         return module(*args, **kwargs)
+    return _hooks_and_forward(family, module, args, kwargs)
+
+
+def _hooks_and_forward(family: Any, module: Any, args: Args, kwargs: Kwargs) -> Any:
     if not (module._forward_pre_hooks or module._forward_hooks):
         return call(family, module.forward, args, kwargs)
     called, result = set[int](), None
@@ -183,9 +194,11 @@ def _after_error(module: Any, key: int, args: Args, kwargs: Kwargs, result: Any)
         )
 
 
-def _calls_forward(cls: type) -> bool:
+def _calls_forward(cls: Any, *entries: str) -> bool:
     """Whether calling does what nn.Module does; a GraphModule's own call only words errors."""
-    return cls.__call__ is torch.nn.Module.__call__ or issubclass(cls, torch.fx.GraphModule)
+    return issubclass(cls, torch.fx.GraphModule) or all(
+        is_module_call(getattr(cls, name)) for name in entries
+    )
 
 
 def _before(
