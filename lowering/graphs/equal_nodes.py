@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..decompositions.pool_offsets import PLACES, keep_offsets
 from ..decompositions.random_numbers import UNIFORM
+from . import seeded_calls
 
 _EACH_ITS_OWN = (*rand_ops, torch.ops.aten.empty)
 
@@ -37,12 +38,14 @@ if _default_op_list is not None:
 def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
     """torch's partition by minimum cut, after our pass over equal nodes instead of its own."""
     keep_offsets(joint)
-    if not config.cse:
-        return min_cut_rematerialization_partition(joint, inputs, **settings)
-    joint.graph.eliminate_dead_code()
-    joint.graph = without_duplicates(joint.graph)
+    if config.cse:
+        joint.graph.eliminate_dead_code()
+        joint.graph = without_duplicates(joint.graph)
+    seeded_calls.hide(joint)
     with config.patch(cse=False):
-        return min_cut_rematerialization_partition(joint, inputs, **settings)
+        parts = min_cut_rematerialization_partition(joint, inputs, **settings)
+    seeded_calls.show(parts)
+    return parts
 
 
 def without_duplicates(graph: Graph) -> Graph:

@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from ...runtime.report import log
 from ..graph_modules import graph_module
 from .operator_trace import (
+    FORWARD,
     Decompositions,
     Tracer,
     Unusual,
@@ -21,7 +22,7 @@ from .operator_trace import (
     tracing,
 )
 
-FORWARD, BACKWARD, ONLY_FORWARD = "is_forward", "is_backward", "must_be_in_forward"
+BACKWARD, ONLY_FORWARD = "is_backward", "must_be_in_forward"
 
 
 def joint_graph(

@@ -33,7 +33,9 @@ _MODULES = frozenset(
         *(f"{__package__}.{part}" for part in ("folded_norms", "fused_steps", "writes")),
     )
 )
+FORWARD = "is_forward"
 _KEPT_META = ("stack_trace", "origin")
+_KEPT_OF_FORWARD = (*_KEPT_META, "recompute", "ac_graph_id")  # what a checkpoint asks for
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 _NAMESPACES = (
     "aten",
@@ -251,7 +253,8 @@ class Tracer(DispatchMode):
 
     def _describe(self, node: Node, value: Any) -> None:
         node.meta["val"] = value
-        node.meta.update(_kept_meta(self.source))
+        kept = _KEPT_OF_FORWARD if self.tag == FORWARD else _KEPT_META
+        node.meta.update({key: self.source.meta[key] for key in kept if key in self.source.meta})
         if self._decomposing is not None:
             node.meta["original_aten"] = self._decomposing
         if self.tag:
@@ -351,10 +354,6 @@ class _Input:
 
 def _is_changed(one: _Input) -> bool:
     return one.value.requires_grad != one.requires_grad or not one.value.is_leaf
-
-
-def _kept_meta(node: Any) -> dict[str, Any]:
-    return {key: value for key, value in node.meta.items() if key in _KEPT_META}
 
 
 def _pairs(targets: Sequence[torch.Tensor], made: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
