@@ -122,6 +122,12 @@ class CompiledFunction:
         """In eager; in parts, if the function could be cut where it breaks."""
         return (self._opened or self.eager)(*args, **kwargs)
 
+    @property
+    def all_recordings(self) -> list[Any]:
+        """Its own, and those of what it calls since it runs in parts."""
+        parts = getattr(self._opened, "members", ())
+        return [made for each in (self, *parts) for made in each.recordings]
+
     def is_eager(self) -> bool:
         """Whether eager serves every call, and no recording is to come."""
         entries = self._dispatcher.entries
@@ -130,13 +136,10 @@ class CompiledFunction:
 
     def reset(self) -> None:
         """Forget every recording."""
-        self._dispatcher.clear()
-        self.recordings.clear()
-        self._stays_eager, self._failures = False, 0
-        self._opened = None
-        self._variants.clear()
-        self.moving.clear()
-        self._rerecordings.clear()
+        self._stays_eager, self._failures, self._opened = False, 0, None
+        known: Any = self._dispatcher, self.recordings, self._variants, self.moving
+        for each in (*known, self._rerecordings):
+            each.clear()
 
     def _record(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None = None
@@ -392,9 +395,10 @@ class CompiledFunction:
         except Exception as error:
             self._internal(error, "cutting the function")
         if self._opened is not None and self.background is not None and self._family is None:
-            whole = Whole(self._opened, self.eager, self.background, family.members, self.name)
-            self.switchovers.append(whole)
-            self._opened = whole
+            self._opened = Whole(
+                self._opened, self.eager, self.background, family.members, self.name
+            )
+            self.switchovers.append(self._opened)
 
     def _compile(self, recording: Recording, args: Any, kwargs: Any) -> None:
         self.recordings.append(recording)
@@ -469,14 +473,10 @@ class CompiledFunction:
         for other in self._captured():
             if other is not recording and recording.reads_same(other):
                 symbols.check_against(other.segments, recording.segments)
+        options, segments = stances.state.now.options(self.options), recording.segments
         programs = tuple(
-            compile_segment(
-                segment,
-                stances.state.now.options(self.options),
-                symbols.examples(number, segment),
-                recording.segments,
-            )
-            for number, segment in enumerate(recording.segments)
+            compile_segment(segment, options, symbols.examples(number, segment), segments)
+            for number, segment in enumerate(segments)
         )
         symbols.close()
         self.moving.fix(recording.guard_set.inputs, symbols.settled_dims())

@@ -114,6 +114,7 @@ def opened(
         finally:
             current.open_family(before)
 
+    run.members = family.members  # type: ignore[attr-defined]
     return run
 
 

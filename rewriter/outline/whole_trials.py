@@ -50,7 +50,7 @@ class Whole(Switchover):
         name: str = "",
     ) -> None:
         super().__init__(types.SimpleNamespace(guard_set=_AnyCall()), eager, judge, name)
-        self._in_parts, self._members, self._may_record = in_parts, members, judge.may_record
+        self._in_parts, self.members, self._may_record = in_parts, members, judge.may_record
         self._seen: tuple[int, int] = (0, 0)
         self._calls = self._same = 0
 
@@ -75,7 +75,7 @@ class Whole(Switchover):
         """Whether a call in parts may change something about them; notes what has changed."""
         tried = list(self._switchovers())
         decided = sum(each.state in (State.COMPILED, State.EAGER) for each in tried)
-        recorded = sum(len(getattr(member, "recordings", ())) for member in self._members)
+        recorded = sum(len(getattr(member, "recordings", ())) for member in self.members)
         self._same = self._same + 1 if self._seen == (recorded, decided) else 0
         self._seen = recorded, decided
         if not self._may_record() and not any(each.state is State.TRIAL for each in tried):
@@ -84,7 +84,7 @@ class Whole(Switchover):
         return True
 
     def _switchovers(self) -> Iterator[Switchover]:
-        for member in self._members:
+        for member in self.members:
             yield from getattr(member, "switchovers", ())
 
 

@@ -54,7 +54,7 @@ def page_data(
     script: Sequence[str], captured: Sequence[tuple[str, Any]], collector: Any
 ) -> dict[str, Any]:
     """What the page shows, as plain data."""
-    entries = [(name, entry) for name, entry in captured if entry.recordings]
+    entries = [(name, entry) for name, entry in captured if entry.all_recordings]
     kernels = [] if collector is None else collector.kernel_list()
     return {
         "command": " ".join(script),
@@ -76,7 +76,7 @@ def _torch() -> str:
 
 
 def _function(name: str, entry: Any) -> dict[str, Any]:
-    recordings = entry.recordings
+    recordings = entry.all_recordings
     return {
         "name": name,
         "recorded": len(recordings),
@@ -118,7 +118,7 @@ def _files(
             lines[int(found["line"])].append(added)
 
     for _, entry in entries:
-        for recording in entry.recordings:
+        for recording in entry.all_recordings:
             for site in recording.sites:
                 what = f"{site.reason.code} {site.reason.message}. {site.reason.help}"
                 note(f"{site.file}:{site.line}", "break", what)

@@ -50,7 +50,7 @@ def say_line(message: str) -> None:
 def report(captured: list[tuple[str, Any]], left: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Of every function: recordings, graphs, breaks with their places. `left`: modules that are
     compiled in a training step alone."""
-    called = [(name, entry) for name, entry in captured if entry.recordings]
+    called = [(name, entry) for name, entry in captured if entry.all_recordings]
     lines = [f"dynrun: {len(called)} captured"]
     for name, entry in called:
         lines += _recorded(name, entry)
@@ -63,8 +63,8 @@ def report(captured: list[tuple[str, Any]], left: Mapping[str, Any] = MappingPro
 
 def _recorded(name: str, entry: Any) -> Iterator[str]:
     sites = _sites(entry)
-    graphs = sum(len(recording.segments) for recording in entry.recordings)
-    yield f"  {name}: {len(entry.recordings)} recorded, {graphs} graphs, {len(sites)} breaks"
+    graphs = sum(len(recording.segments) for recording in entry.all_recordings)
+    yield f"  {name}: {len(entry.all_recordings)} recorded, {graphs} graphs, {len(sites)} breaks"
     met: dict[Any, list[Any]] = {}  # a place in a loop breaks at each turn
     for site in sites:
         met.setdefault((site.file, site.line, site.reason.code), []).append(site)
@@ -72,7 +72,7 @@ def _recorded(name: str, entry: Any) -> Iterator[str]:
         first, *more = str(alike[0]).splitlines()
         times = f" ({len(alike)} times)" if len(alike) > 1 else ""
         yield "\n    ".join([f"    {first}{times}", *more])
-    for change in dict.fromkeys(c for r in entry.recordings for c in r.rewritten):
+    for change in dict.fromkeys(c for r in entry.all_recordings for c in r.rewritten):
         yield f"    {change.file}:{change.line}: {change.code} rewritten"
         yield from (f"      - {line}" for line in change.before.splitlines())
         yield from (f"      + {line}" for line in change.after.splitlines())
@@ -82,12 +82,12 @@ def _recorded(name: str, entry: Any) -> Iterator[str]:
 
 def summary(captured: list[tuple[str, Any]], background: Any) -> str:
     """The last words on a terminal, with rich's markup."""
-    entries = [(name, entry) for name, entry in captured if entry.recordings]
-    graphs = sum(len(r.segments) for _, e in entries for r in e.recordings)
+    entries = [(name, entry) for name, entry in captured if entry.all_recordings]
+    graphs = sum(len(r.segments) for _, e in entries for r in e.all_recordings)
     sites = list(
         {(s.file, s.line, s.reason.code): s for _, e in entries for s in _sites(e)}.values()
     )
-    seconds = sum(sum(r.compile_times.values()) for _, e in entries for r in e.recordings)
+    seconds = sum(sum(r.compile_times.values()) for _, e in entries for r in e.all_recordings)
     again = [(name, _users(why)) for name, entry in entries for why in entry.recompiles]
     lines = [
         f"[bold]dynrun[/bold]: {counted(len(entries), 'function')},"
@@ -144,7 +144,7 @@ def _users(why: str) -> str:
 
 
 def _sites(entry: Any) -> list[Any]:
-    return [site for recording in entry.recordings for site in recording.sites]
+    return [site for recording in entry.all_recordings for site in recording.sites]
 
 
 def _ms(seconds: float) -> str:

@@ -117,6 +117,33 @@ def overlapped():
     assert [number // 4 for number in order] == sorted((n // 4 for n in order), reverse=True)
 
 
+def units():
+    # what a sharded unit computes is one graph, its hooks run around it
+    graphs = []
+
+    def counting(module, inputs):
+        graphs.append([node for node in module.graph.nodes if node.op == "call_function"])
+        return module.forward
+
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(10)]
+    model = nn.Sequential(*blocks)
+    for block in blocks:
+        fully_shard(block)
+    fully_shard(model)
+    compiled = dynfix.compile(model, backend=counting)
+    for turn in range(3):
+        torch.manual_seed(turn + rank)
+        x = torch.randn(8, 16)
+        grads = []
+        for called in (model, compiled):
+            called(x).square().mean().backward()
+            grads.append([p.grad.full_tensor() for p in model.parameters()])
+            model.zero_grad()
+        torch.testing.assert_close(*grads)
+    assert [len(graph) for graph in graphs] == [3] * len(blocks), graphs
+
+
 BACKEND = sys.argv[1]
 for body in (reduced, later, gathered, ranked):
     checked(body)
@@ -125,6 +152,7 @@ for wrapped in ("ddp", "fsdp"):
     for one, other in zip(trained(wrapped, False), trained(wrapped, True)):
         torch.testing.assert_close(one, other)
 overlapped()
+units()
 dist.barrier()
 print(f"rank {rank} is done", flush=True)
 os._exit(0)  # gloo's threads may abort a process that takes them down
