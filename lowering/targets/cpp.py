@@ -49,7 +49,14 @@ from .cpp_positions import with_positions
 from .cpp_rows import LINE, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
-from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles, with_short_rows
+from .cpp_tiles import (
+    Body,
+    RowTilePrinter,
+    TilePrinter,
+    find_row_tiles,
+    find_tiles,
+    with_short_rows,
+)
 
 PART = 256  # points of an axis that are done at a time, in cache
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
@@ -388,17 +395,9 @@ class GroupPrinter:
             else:
                 self.lines.open(loop(axis))
         nests.divide(self.group.nests, set(axes) - {tiles.across, tiles.along})
-        printer.ends()
-        printer.declare()
-        index = nests.expressions().index
-        printer.turn_in(index)
         self._take_from_tiles(printer.element, tiles.loads, tiles.stores)
-        printer.loop(tiles.across)
-        nests.simd_of(self.group.nests)
-        printer.loop(tiles.along)
-        self._point()
-        self.lines.close(2)
-        printer.turn_out(index)
+        index, group = nests.expressions().index, self.group.nests
+        printer.print(Body(index, lambda: nests.simd_of(group), self._point))
         self.lines.close(len(axes))
 
     def _rows(self) -> None:
