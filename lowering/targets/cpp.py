@@ -45,11 +45,18 @@ from .cpp_masked import has_masked_end
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
 from .cpp_parts import PartPrinter
-from .cpp_positions import with_positions
+from .cpp_positions import tabulated, with_positions
 from .cpp_rows import LINE, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
-from .cpp_tiles import RowTilePrinter, TilePrinter, find_row_tiles, find_tiles, with_short_rows
+from .cpp_tiles import (
+    Body,
+    RowTilePrinter,
+    TilePrinter,
+    find_row_tiles,
+    find_tiles,
+    with_short_rows,
+)
 
 PART = 256  # points of an axis that are done at a time, in cache
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
@@ -73,6 +80,8 @@ def print_kernel(group: Group, may_meet: Container[Buffer] = ()) -> Kernel:
     """may_meet: buffers that may lie where others of the kernel do."""
     whole = with_positions(without_divisions(group))
     simple = with_short_rows(whole) or without_short_axes(whole)
+    if len(simple.space) < len(whole.space):  # vectors run along another axis
+        simple = without_divisions(simple)
     return GroupPrinter(simple, group_variables(group), may_meet).print()
 
 
@@ -295,7 +304,9 @@ class GroupPrinter:
             self._blocks(TilePrinter(self.lines, tiles), axes)
             return
         across = runs_across(self.group)
-        self.nests.hide_steps(self.group.nests, axes[-2] if across else axes[-1])
+        vectors = axes[-2] if across else axes[-1]
+        self.nests.hide_steps(self.group.nests, vectors)
+        self._tabulate(vectors)
         if across:
             self._across(axes)
             return
@@ -316,6 +327,15 @@ class GroupPrinter:
         self.lines.open(loop(axes[-1]))
         self._point()
         self.lines.close(len(axes))
+
+    def _tabulate(self, axis: Axis) -> None:
+        names = dict[tuple[int, ...], str]()
+        for index, (places, rest) in tabulated(self.group, axis).items():
+            name = names.setdefault(tuple(places), f"places{len(names)}")
+            self.nests.tables[index] = f"{name}[{axis.text}]", rest
+        for values, name in names.items():
+            text = ", ".join(map(str, values))
+            self.lines.add(f"static const int32_t {name}[{len(values)}] = {{{text}}};")
 
     def _calls_library(self) -> bool:
         ops = (v for nest in self.group.nests for v in store_values(nest) if isinstance(v, Op))
@@ -388,17 +408,9 @@ class GroupPrinter:
             else:
                 self.lines.open(loop(axis))
         nests.divide(self.group.nests, set(axes) - {tiles.across, tiles.along})
-        printer.ends()
-        printer.declare()
-        index = nests.expressions().index
-        printer.turn_in(index)
         self._take_from_tiles(printer.element, tiles.loads, tiles.stores)
-        printer.loop(tiles.across)
-        nests.simd_of(self.group.nests)
-        printer.loop(tiles.along)
-        self._point()
-        self.lines.close(2)
-        printer.turn_out(index)
+        index, group = nests.expressions().index, self.group.nests
+        printer.print(Body(index, lambda: nests.simd_of(group), self._point))
         self.lines.close(len(axes))
 
     def _rows(self) -> None:

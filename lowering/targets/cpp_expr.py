@@ -126,7 +126,8 @@ def _invariant(body: list[str], variable: str, runs: bool) -> tuple[list[str], l
 
 class ExpressionPrinter:
     """Prints values as single assignments into `lines`, each once; `names` are the values that
-    stand in variables, `divisions` the parts of indices that do, `steps` the factors."""
+    stand in variables, `divisions` the parts of indices that do, `steps` the factors; `tables`
+    the indices of which a part is read from memory, with that element and the rest."""
 
     def __init__(
         self,
@@ -135,20 +136,25 @@ class ExpressionPrinter:
         names: dict[Value, str] | None = None,
         divisions: Mapping[Atom, str] | None = None,
         steps: Mapping[tuple[Atom, Size], str] | None = None,
+        tables: Mapping[Index, tuple[str, Index]] | None = None,
     ) -> None:
         self.lines = lines
         self.local = local
         self.names = dict(names or {})
         self.divisions = divisions or {}
         self.steps = steps or {}
+        self.tables = tables or {}
+        self.places: dict[str, str] = {}  # variables of what was read of `tables`
         self.checked: set[tuple[Atom, str | None]] = set()
         self.short_nans: dict[Value, bool] = {}
         self.rounds = False  # whether all that is stored is rounded to 16 bits
 
     def nested(self) -> "ExpressionPrinter":
         """A printer for an inner scope: what it names is forgotten with it."""
-        inner = ExpressionPrinter(self.lines, self.local, self.names, self.divisions, self.steps)
-        inner.checked = set(self.checked)
+        inner = ExpressionPrinter(
+            self.lines, self.local, self.names, self.divisions, self.steps, self.tables
+        )
+        inner.checked, inner.places = set(self.checked), dict(self.places)
         inner.short_nans, inner.rounds = self.short_nans, self.rounds
         return inner
 
@@ -177,12 +183,17 @@ class ExpressionPrinter:
             always = self(Load(value.buffer, value.index))
             return f"({self(value.mask)} ? {always} : ({TYPES[value.dtype]})0)"
         mask = self(value.mask) if value.mask is not None else None
-        element = f"{value.buffer.name}[{self.index(value.index, mask)}]"
+        element = self._element(value, mask)
         if value.dtype == torch.bool:
             element = (
                 f"({element} != 0)"  # memory holds bytes: GCC does not vectorise loads of bool
             )
         return element if mask is None else f"({mask} ? {element} : ({TYPES[value.dtype]})0)"
+
+    def _element(self, load: Load, mask: str | None) -> str:
+        if load.index not in self.tables or load.mask is not None or load.dtype.itemsize > 2:
+            return f"{load.buffer.name}[{self.index(load.index, mask)}]"
+        return f"op_picked({load.buffer.name} + {', '.join(self._parts(load.index, None))})"
 
     def print_Op(self, value: Op) -> str:
         if (argument := one_plus_erf(value)) is not None:
@@ -232,8 +243,19 @@ class ExpressionPrinter:
     def index(self, index: Index, mask: str | None = None) -> str:
         """The text of an index; positions from memory are checked wherever the bool variable `mask`
         is true."""
-        self._check(index, mask)
-        return self._sum(index)
+        return " + ".join(self._parts(index, mask))
+
+    def _parts(self, index: Index, mask: str | None) -> tuple[str, ...]:
+        """The index, or what stays of it and the variable of what is read from a table."""
+        if index not in self.tables:
+            self._check(index, mask)
+            return (self._sum(index),)
+        element, rest = self.tables[index]
+        self._check(rest, mask)
+        if element not in self.places:
+            self.places[element] = f"place{len(self.places)}"
+            self.lines.add(f"const int32_t {self.places[element]} = {element};")
+        return self._sum(rest), self.places[element]
 
     def _sum(self, index: Index) -> str:
         parts = [self._term(atom, factor) for atom, factor in index.terms]

@@ -19,7 +19,7 @@ from ..ir import (
 )
 from ..legality import HALVES
 from ..poly import Size, is_known
-from ..sizes import Atom, Axis
+from ..sizes import Atom, Axis, Index
 from ..stages.axes import all_indices
 from ..stages.divisions import sparse_steps
 from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost, slow_divisions
@@ -53,6 +53,7 @@ class NestPrinter:
         self._accumulators = 0
         self.divisions: dict[Atom, str] = {}
         self.steps: dict[tuple[Atom, Size], str] = {}
+        self.tables: dict[Index, tuple[str, Index]] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
         self.tiled = False  # whether these hold as many rows as a tile has points
         self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead
@@ -62,7 +63,8 @@ class NestPrinter:
         return buffer.name + self.lane
 
     def expressions(self) -> ExpressionPrinter:
-        return ExpressionPrinter(self.lines, self.local, self.elements, self.divisions, self.steps)
+        parts = self.divisions, self.steps, self.tables
+        return ExpressionPrinter(self.lines, self.local, self.elements, *parts)
 
     def divide(self, nests: Sequence[Nest], axes: Container[Axis]) -> None:
         """Slow divisions of these axes alone, done once: a vector loop inside could not do them."""

@@ -5,10 +5,11 @@ A position that is a linear function of its axis becomes one; any other is certa
 and is not checked. The last axis is cut where its positions take another step or a condition on
 it changes (the sides of a padding, the parts of a join); where its positions have a period d
 (`i // 2`) a loop takes d elements a turn. In each piece every position is linear and no condition
-is left. Where the last axis has none, the one before it is cut at its conditions.
+is left. Where the last axis has none, the one before it is cut at its conditions. Positions that
+follow no such rule are read from a table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,10 +32,11 @@ from ..ir import (
     accesses,
     atoms,
     indices_of,
+    nest_loads,
     store_values,
 )
 from ..lowerings.value_builders import const
-from ..poly import is_known
+from ..poly import Size, hint, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from ..stages.axes import all_indices, rebuild
 from .cpp_tiles import find_tiles
@@ -45,6 +47,7 @@ LEAST_TURNS = 8  # of a loop that is worth vectorising
 MOST_ENDS = 8  # elements, or a part of `1 / MOST_ENDS` of them, in pieces shorter than that
 MOST_PIECES = 9
 MOST_VALUES = 1000  # of all pieces
+LONGEST_TABLE = 1 << 12  # positions that stand in a kernel
 
 _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
@@ -236,6 +239,42 @@ def settled(nest: Nest) -> Nest:
     made = Nest(nest.space, nest.inner, stores, nest.origins)
     meet = any(sizes.coefficient(s.index, axis) == 0 for s in stores for axis in nest.axes)
     return nest if nest.scatters and not made.scatters and meet else made
+
+
+def tabulated(group: Group, axis: Axis) -> dict[Index, tuple[list[int], Index]]:
+    """Indices of loads whose positions along the axis follow no rule, where one of the group's is
+    computed for each element: what the axis adds to them at each of its values, and the rest."""
+    found = dict[Index, tuple[list[int], Index]]()
+    indices = [load.index for nest in group.nests for load in nest_loads(nest)]
+    if not is_known(axis.size) or not 1 < axis.size <= LONGEST_TABLE:
+        return found
+    own = {index: [t for t in index.terms if _axes_below(t[0]) == {axis}] for index in indices}
+    if not any(isinstance(atom, Indirect) for terms in own.values() for atom, _ in terms):
+        return found
+    with _disable_current_modes():
+        for index, terms in own.items():
+            rest = [(atom, factor) for atom, factor in index.terms if (atom, factor) not in terms]
+            alone = not any(axis in _axes_below(atom) for atom, _ in rest)
+            if alone and any(not isinstance(atom, Axis) for atom, _ in terms):
+                places = _places(terms, axis)
+                if places is not None:
+                    found[index] = places, _sum_of(rest, index.offset)
+    return found
+
+
+def _places(terms: Sequence[tuple[Atom, Size]], axis: Axis) -> list[int] | None:
+    if any(isinstance(atom, Indirect) and not atom.certain for atom, _ in terms):
+        return None
+    try:
+        places: list[int] = Positions(axis, hint(axis.size)).index(_sum_of(terms)).tolist()
+    except _Unknown:
+        return None
+    return places if max(map(abs, places)) < 2**31 else None
+
+
+def _sum_of(terms: Iterable[tuple[Atom, Size]], offset: Size = 0) -> Index:
+    parts = (sizes.atom_index(atom, factor) for atom, factor in terms)
+    return sizes.add(sizes.const(offset), *parts)
 
 
 class _Piece(NamedTuple):

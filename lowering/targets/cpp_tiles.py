@@ -6,10 +6,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import NamedTuple
+
+import torch
 
 from .. import sizes
-from ..ir import Buffer, Group, Indirect, Load, Nest, Store, accesses, atoms, nest_loads
+from ..ir import Group, Indirect, Load, Nest, Store, accesses, atoms, nest_loads
 from ..poly import Size, at_least, hint, is_known
 from ..sizes import Axis, FloorDiv, Index, Mod
 from ..stages.across import LEAST_ROWS
@@ -20,41 +22,60 @@ from ..stages.short_axes import FEWEST_ROWS, INTERLEAVED, last_inside
 from .cpp_expr import Lines
 from .cpp_nest import TILE
 from .cpp_ops import element_type
+from .cpp_rows import LINE
 
 SHORTEST = 8  # elements of an axis below which a block is not worth it
-ACROSS = 64  # elements of a block along the axis that is turned
-ALONG = 128  # and along the last axis, of 4-byte elements
-MOST = 1 << 16  # bytes of the arrays of one kernel
+# elements of a block along the axis that is turned, and along the last one; the same where the
+# last axis has no more than the latter
+ACROSS, ALONG = 64, 256
+ACROSS_SHORT, SHORT = 128, 64
 VECTOR = 16  # elements
+CONVERTED = 64  # elements along the last axis of what `cpp_halves` converts, call by call
+MOST = 1 << 16  # bytes of the arrays of one kernel
 # elements up to which rows are turned: where some are turned back, and where all that is made are
 # folds, of what takes long or does not
 STORED_ROW, COSTLY_ROW, CHEAP_ROW = 2 * VECTOR, 4 * VECTOR, 24
 COSTLY = 16  # instructions
 SHORTEST_ROW = 5
 SHARED = 1 << 14  # elements from which there should be blocks of rows for several threads
+Turned = Mapping[Load, Size] | Mapping[Store, Size]  # and the steps between their rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-    """Blocks over axis `across` and the last axis `along`. loads, stores: with the steps between
-    elements that neighbour along the last axis."""
+    """Blocks over axis `across` and the last axis `along`, made of tiles of `VECTOR` and `columns`
+    elements along them, which stay in registers where little is computed of them. loads, stores:
+    with the steps between elements that neighbour along the last axis."""
 
     across: Axis
     along: Axis
+    columns: int
     loads: dict[Load, Size]
     stores: dict[Store, Size]
 
     @property
-    def buffers(self) -> list[Buffer]:
-        return [*(load.buffer for load in self.loads), *(s.buffer for s in self.stores)]
+    def turned(self) -> tuple[Load | Store, ...]:
+        return *self.loads, *self.stores
 
     @property
-    def width(self) -> int:
-        """Elements of a block along the last axis: fewer where several arrays share the cache."""
-        widest: int = max(buffer.dtype.itemsize for buffer in self.buffers)
-        fitting = ALONG * 4 // (max(widest, 4) * (len(self.loads) + len(self.stores)))
-        size = hint(self.along.size)
-        return min(max(fitting, 32), -(-size // 16) * 16)
+    def is_short(self) -> bool:
+        return hint(self.along.size) <= SHORT
+
+    @property
+    def block(self) -> dict[Axis, int]:
+        """Elements of a block, by its loops, the outer one first: whole lines of memory are read
+        where what is written lies together in any case, else long rows are written."""
+        if self.is_short:
+            return {self.along: SHORT, self.across: ACROSS_SHORT}
+        return {self.across: ACROSS, self.along: ALONG}
+
+    @property
+    def tile(self) -> dict[Axis, int]:
+        return {self.across: VECTOR, self.along: self.columns}
+
+    def is_whole(self, axis: Axis) -> bool:
+        """Whether tiles cover the axis without a rest."""
+        return is_known(axis.size) and axis.size % self.tile[axis] == 0
 
 
 def find_tiles(group: Group) -> Tiles | None:
@@ -83,13 +104,16 @@ def find_tiles(group: Group) -> Tiles | None:
         and x.buffer not in loaded
         and across in _crossed(x.index, axes, along)
     }
-    tiles = Tiles(across, along, loads, stores)
-    return tiles if (loads or stores) and _bytes(tiles) <= MOST else None
+    tiles = Tiles(across, along, _columns(group, (*loads, *stores)), loads, stores)
+    bytes_ = sum(VECTOR * tiles.columns * x.buffer.dtype.itemsize for x in tiles.turned)
+    return tiles if tiles.turned and bytes_ <= MOST else None
 
 
-def _bytes(tiles: Tiles) -> int:
-    each = ACROSS * tiles.width
-    return sum(each * buffer.dtype.itemsize for buffer in tiles.buffers)
+def _columns(group: Group, turned: Sequence[Load | Store]) -> int:
+    """Elements of a tile along the last axis: whole lines of what is turned."""
+    if any(x.buffer.dtype == torch.float16 for nest in group.nests for x in accesses(nest)):
+        return CONVERTED
+    return max([VECTOR, *(LINE // x.buffer.dtype.itemsize for x in turned)])
 
 
 def _accesses(group: Group) -> Iterator[Load | Store]:
@@ -118,63 +142,113 @@ def _crossed(index: Index, axes: tuple[Axis, ...], along: Axis) -> list[Axis]:
     ]
 
 
+class Body(NamedTuple):
+    """What the loops of a tile are around. place: prints an index; simd: the pragma of the
+    vector loop; point: one element."""
+
+    place: Callable[[Index], str]
+    simd: Callable[[], None]
+    point: Callable[[], None]
+
+
 class TilePrinter:
-    """The loops over blocks, around what `body` prints for one element."""
+    """The loops over the tiles of a block."""
 
     def __init__(self, lines: Lines, tiles: Tiles) -> None:
         self.lines, self.tiles = lines, tiles
-        accesses = (*tiles.loads, *tiles.stores)
-        self.arrays = {x: f"tile{number}" for number, x in enumerate(accesses)}
+        self.arrays = {x: f"tile{number}" for number, x in enumerate(tiles.turned)}
 
     def element(self, access: Load | Store) -> str:
         """The access as an element of its array."""
         across, along = self.tiles.across.text, self.tiles.along.text
-        place = f"({across} - from_{across}) * {self.tiles.width} + {along} - from_{along}"
-        return f"{self.arrays[access]}[{place}]"
+        return f"{self.arrays[access]}[k_{across} * {self.tiles.columns} + k_{along}]"
 
     def open(self, axis: Axis) -> None:
-        step = self.tiles.width if axis is self.tiles.along else ACROSS
-        name = f"from_{axis.text}"
-        self.lines.open(f"for (int64_t {name} = 0; {name} < {axis.size}; {name} += {step})")
+        start, step = f"from_{axis.text}", self.tiles.block[axis]
+        self.lines.open(f"for (int64_t {start} = 0; {start} < {axis.size}; {start} += {step})")
 
-    def ends(self) -> None:
-        for axis, step in ((self.tiles.across, ACROSS), (self.tiles.along, self.tiles.width)):
-            start = f"from_{axis.text}"
-            end = f"{start} + {step} < {axis.size} ? {start} + {step} : {axis.size}"
-            self.lines.add(f"const int64_t to_{axis.text} = {end};")
+    def print(self, body: Body) -> None:
+        """All tiles of a block: whole ones and, where such can be, those at an end."""
+        tile = self.tiles.tile
+        for axis, size in self.tiles.block.items():
+            end, most = f"from_{axis.text} + {size}", axis.size
+            self.lines.add(f"const int64_t to_{axis.text} = {end} < {most} ? {end} : {most};")
+        for axis in self.tiles.block:
+            at, name = f"at_{axis.text}", axis.text
+            step = f"{at} += {tile[axis]}"
+            self.lines.open(f"for (int64_t {at} = from_{name}; {at} < to_{name}; {step})")
+        partial = [axis for axis in tile if not self.tiles.is_whole(axis)]
+        if partial:
+            fits = (f"at_{axis.text} + {tile[axis]} <= to_{axis.text}" for axis in partial)
+            self.lines.open(f"if ({' && '.join(fits)})")
+        self._tile(body, {axis: f"{size}" for axis, size in tile.items()})
+        if partial:
+            self.lines.close()
+            self.lines.open("else")
+            for axis, size in tile.items():
+                rest, name = f"to_{axis.text} - at_{axis.text}", f"count_{axis.text}"
+                self.lines.add(f"const int64_t {name} = {rest} < {size} ? {rest} : {size};")
+            self._tile(body, {axis: f"count_{axis.text}" for axis in tile}, whole=False)
+            self.lines.close()
+        self.lines.close(2)
 
-    def loop(self, axis: Axis) -> None:
-        name = axis.text
-        self.lines.open(f"for (int64_t {name} = from_{name}; {name} < to_{name}; ++{name})")
+    def _tile(self, body: Body, counts: Mapping[Axis, str], whole: bool = True) -> None:
+        for x, array in self.arrays.items():
+            size = f"{VECTOR * self.tiles.columns}] __attribute__((aligned(64)));"
+            self.lines.add(f"{element_type(x.buffer)} {array}[{size}")
+        turn = self._turn_whole if whole else self._turn_part
+        turn(self.tiles.loads, body.place)
+        for axis in (self.tiles.across, self.tiles.along):
+            if axis is self.tiles.along:
+                body.simd()
+            k = f"k_{axis.text}"
+            self.lines.open(f"for (int64_t {k} = 0; {k} < {counts[axis]}; ++{k})")
+            self.lines.add(f"const int64_t {axis.text} = at_{axis.text} + {k};")
+        body.point()
+        self.lines.close(2)
+        turn(self.tiles.stores, body.place)
 
-    def declare(self) -> None:
-        for access, array in self.arrays.items():
-            size = ACROSS * self.tiles.width
-            aligned = "__attribute__((aligned(64)))"
-            buffer = access.buffer  # type: ignore[attr-defined]
-            self.lines.add(f"{element_type(buffer)} {array}[{size}] {aligned};")
-
-    def turn_in(self, index: Callable[[Index], str]) -> None:
-        self._at_start(self.tiles.loads, index)
-
-    def turn_out(self, index: Callable[[Index], str]) -> None:
-        self._at_start(self.tiles.stores, index)
-
-    def _at_start(self, turned: Mapping[Any, Size], index: Callable[[Index], str]) -> None:
-        if not turned:
-            return
-        across, along = self.tiles.across.text, self.tiles.along.text
-        self.lines.open("")
-        self.lines.add(f"const int64_t {across} = from_{across}, {along} = from_{along};")
-        rows, columns = f"to_{along} - {along}", f"to_{across} - {across}"
-        for x, step in turned.items():
-            kind, array = element_type(x.buffer), (self.arrays[x], str(self.tiles.width))
-            memory = (f"{x.buffer.name} + {index(x.index)}", str(step))
-            ends = (*array, *memory, rows, columns)
+    def _turn_whole(self, turned: Turned, place: Callable[[Index], str]) -> None:
+        """Of a short axis, have what lies below on its way or, at its end, what lies beside it."""
+        along, columns = self.tiles.along.text, self.tiles.columns
+        for x, step, memory in self._starts(turned, place):
+            kind, array = element_type(x.buffer), f"{self.arrays[x]}, {columns}"
             if isinstance(x, Store):
-                ends = (*memory, *array, columns, rows)
-            self.lines.add(f"op_transpose<{kind}>({', '.join(ends)});")
-        self.lines.close()
+                self.lines.add(
+                    f"op_transpose_tile<{kind}, {VECTOR}, {columns}>({memory}, {array});"
+                )
+                continue
+            ahead = (
+                f", at_{along} + {columns} < to_{along} ? {columns} * {step}"
+                f" : {self.tiles.block[self.tiles.across]} - at_{along} * {step}"
+            )
+            short = self.tiles.is_short
+            call = f"op_transpose_tile<{kind}, {columns}, {VECTOR}{', true' * short}>"
+            self.lines.add(f"{call}({array}, {memory}{ahead * short});")
+        if turned:
+            self.lines.close()
+
+    def _turn_part(self, turned: Turned, place: Callable[[Index], str]) -> None:
+        rows, columns = f"count_{self.tiles.along.text}", f"count_{self.tiles.across.text}"
+        for x, _, memory in self._starts(turned, place):
+            array = f"{self.arrays[x]}, {self.tiles.columns}"
+            ends = f"{array}, {memory}, {rows}, {columns}"
+            if isinstance(x, Store):
+                ends = f"{memory}, {array}, {columns}, {rows}"
+            self.lines.add(f"op_transpose<{element_type(x.buffer)}>({ends});")
+        if turned:
+            self.lines.close()
+
+    def _starts(
+        self, turned: Turned, place: Callable[[Index], str]
+    ) -> Iterator[tuple[Load | Store, Size, str]]:
+        """Each access, the step between its rows, and both in memory, at a tile's first element."""
+        if turned:
+            names = [axis.text for axis in (self.tiles.across, self.tiles.along)]
+            self.lines.open("")
+            self.lines.add(f"const int64_t {', '.join(f'{n} = at_{n}' for n in names)};")
+        for x, step in turned.items():
+            yield x, step, f"{x.buffer.name} + {place(x.index)}, {step}"
 
 
 # short rows

@@ -305,6 +305,19 @@ template <typename T> INLINE T op_shr(T a, T b) {
 INLINE bool is_outside(int64_t i, int64_t n) { return (uint64_t)i >= (uint64_t)n; }
 INLINE int64_t inside(int64_t i, int64_t n) { return is_outside(i, n) ? 0 : i; }
 
+// from[place] of a small type, of which processors have no gathers: out of the 4 bytes of memory around it, which are in the same page.
+template <typename T> INLINE T op_picked(const T *from, int32_t place) {
+#if defined(__AVX2__)
+  typedef uint32_t __attribute__((may_alias)) Word;
+  const uint64_t address = (uint64_t)from, size = sizeof(T);
+  const Word *words = (const Word *)(address & ~(uint64_t)3);
+  const int32_t bytes = (int32_t)(place * size + (address & 3));
+  return (T)(words[bytes >> 2] >> ((bytes & 3) * 8));
+#else
+  return from[place];
+#endif
+}
+
 // A random number in [0, 1): Philox-4x32-10, four numbers of each counter.
 INLINE float op_uniform(int64_t seed, int64_t stream, int64_t place) {
   uint32_t c[4] = {(uint32_t)(place >> 2), (uint32_t)(place >> 34), (uint32_t)stream, 0};

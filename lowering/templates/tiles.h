@@ -47,12 +47,13 @@ template <typename T, int n> struct Block {
     }
   }
   // ahead: elements to the block that follows, whose rows are far from each other in memory.
+  template <bool far = true>
   INLINE void transpose(T *to, int64_t to_step, const T *from, int64_t from_step, int64_t ahead) {
     V a[n], b[n];
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i) {
       __builtin_memcpy(&a[i], from + i * from_step, sizeof(V));
-      __builtin_prefetch(from + i * from_step + ahead);
+      if (far) __builtin_prefetch(from + i * from_step + ahead);
     }
     zip(b, a);
     if (n > 2) zip(a, b);
@@ -93,6 +94,20 @@ INLINE void op_transpose_by(T *__restrict__ to, int64_t to_step, const T *__rest
   op_transpose_ends(to, to_step, from, from_step, rows, columns, whole_rows, 0);
 }
 #endif
+
+// Of a number of rows and columns that are multiples of every block's.
+template <typename T, int rows, int columns, bool far = false>
+INLINE void op_transpose_tile(T *__restrict__ to, int64_t to_step, const T *__restrict__ from, int64_t from_step,
+                              int64_t ahead = 0) {
+#ifdef HAS_SHUFFLE
+  const int n = VECTOR_BYTES / sizeof(T) < 16 ? VECTOR_BYTES / sizeof(T) : 16;
+  for (int r = 0; r < rows; r += n)
+    for (int c = 0; c < columns; c += n)
+      Block<T, n>::template transpose<far>(to + c * to_step + r, to_step, from + r * from_step + c, from_step, ahead);
+#else
+  op_transpose_ends(to, to_step, from, from_step, rows, columns, 0, 0);
+#endif
+}
 
 // Not inline: it is much code, and called for many elements.
 template <typename T>

@@ -4,13 +4,14 @@ import ctypes
 import itertools
 from pathlib import Path
 
+import dynfix
 import pytest
 import torch
 from dynfix.lowering.targets import cpp, cpp_build
 from dynfix.runtime import build
 from torch.nn import functional as F
 
-from .harness import check, check_gradients
+from .harness import check, check_gradients, compiled
 
 
 @pytest.fixture
@@ -54,7 +55,40 @@ def test_several_operands_lie_across(sources):
         make((50, 40), torch.float32),
     )
     check(lambda a, b, c: a + b.transpose(1, 2) * c.t(), a, b, c)
-    assert kernels(sources).count("op_transpose") == 2
+    assert kernels(sources).count("op_transpose<") == 2
+    assert kernels(sources).count("op_transpose_tile<") == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("shape", [(48, 400), (400, 48), (256, 320), (1, 300, 17), (3, 65, 260)])
+def test_tiles_that_fit_and_that_do_not(dtype, shape):
+    """Short last axes, whole tiles alone, rests on both sides; what lies across is read, written
+    or both, and read again from memory that the call writes."""
+
+    def both(x, y):
+        z = x.transpose(-1, -2) + y
+        return z, z.transpose(-1, -2).contiguous() * 2
+
+    check(both, make(shape, dtype), make((*shape[:-2], shape[-1], shape[-2]), dtype))
+
+    def in_place(x, y):
+        y.add_(x.transpose(-1, -2))
+        return y * 2
+
+    x, y = make(shape, dtype), make((*shape[:-2], shape[-1], shape[-2]), dtype)
+    call, other = compiled(in_place, x, y.clone()), y.clone()
+    for _ in range(3):
+        torch.testing.assert_close(call(x, y), in_place(x, other))
+        torch.testing.assert_close(y, other)
+
+
+def test_tiles_of_sizes_that_change():
+    call = dynfix.compile(lambda x, y: (x.t() + y, (x * 2).t().contiguous()), dynamic=True)
+    for shape in ((20, 30), (64, 300), (300, 48), (16, 16), (9, 257), (1, 40), (0, 3)):
+        x, y = torch.randn(shape), torch.randn(shape[::-1])
+        for found, expected in zip(call(x, y), (x.t() + y, (x * 2).t().contiguous()), strict=True):
+            torch.testing.assert_close(found, expected)
+            assert found.stride() == expected.stride()
 
 
 def test_results_that_lie_across(sources):

@@ -1,6 +1,8 @@
 """Nearest neighbours, at eager's positions."""
 
+import ctypes
 import math
+import mmap
 import warnings
 from functools import partial
 
@@ -235,3 +237,73 @@ def test_a_gradient_that_is_the_same_everywhere():
         return torch.nn.functional.interpolate(x[None, None], scale_factor=2, mode="bilinear").sum()
 
     check_gradients(f, torch.randn(3, 5))
+
+
+TABLES = {
+    "near": lambda x: interpolate(x, scale_factor=2).sigmoid(),
+    "uneven": lambda x: interpolate(x, size=(17, 21)).relu(),
+    "exact": lambda x: interpolate(x, size=(23, 50), mode="nearest-exact") + x.new_ones(()),
+    "linear": lambda x: interpolate(x, size=(19, 41), mode="bilinear").relu(),
+    "bicubic": lambda x: interpolate(x, size=(21, 40), mode="bicubic") * 2,
+    "square": lambda x: interpolate(x / 3, size=(33, 33), mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("channels", [2, 3, 5, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_positions_from_tables(name, channels, dtype):
+    """In either order of memory, at places of memory that lie between words, and behind which
+    nothing is mapped."""
+    x = torch.randn(2, channels, 13, 20).to(dtype)
+    close = {} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    for given in (x, x.to(memory_format=torch.channels_last)):
+        check(TABLES[name], given, **close)
+        whole = mapped_to_the_end(given.numel() + 1, dtype)
+        for moved in (whole[1:], whole[:-1]):
+            there = torch.as_strided(moved, given.shape, given.stride(), moved.storage_offset())
+            there.copy_(given)
+            check(TABLES[name], there, **close)
+
+
+def mapped_to_the_end(count, dtype):
+    """A tensor whose last element is the last of a page, with nothing readable behind it."""
+    page = mmap.PAGESIZE
+    size = -(-count * dtype.itemsize // page) * page
+    memory = mmap.mmap(-1, size + page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(start + size), ctypes.c_size_t(page), 0) == 0
+    whole = torch.frombuffer(memory, dtype=dtype, count=size // dtype.itemsize)
+    return whole[-count:]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.bool])
+def test_small_whole_numbers_from_tables(dtype):
+    x = torch.randint(0, 2 if dtype == torch.bool else 200, (2, 3, 13, 20)).to(dtype)
+    rows, columns = torch.arange(31) * 13 // 31, torch.arange(47) * 20 // 47
+    for given in (x, x.to(memory_format=torch.channels_last)):
+        if dtype == torch.uint8:
+            check(lambda x: interpolate(x, size=(31, 47)).float() / 255, given)
+        check(lambda x: x[:, :, rows][..., columns].float() * 2, given)
+
+
+def test_tables_are_read():
+    """And for sizes that change there are none."""
+    found = []
+    printed = cpp.print_kernel
+
+    def kept(*args):
+        made = printed(*args)
+        found.append(made.source)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpp, "print_kernel", kept)
+        x = torch.randn(2, 3, 16, 24).to(memory_format=torch.channels_last).bfloat16()
+        check(lambda x: interpolate(x, size=(20, 31)).relu(), x)
+        assert any("places0[" in text and "op_picked(" in text for text in found)
+        call = dynfix.compile(lambda x: interpolate(x, scale_factor=1.3).relu(), dynamic=True)
+        for width in (24, 30, 17):
+            x = torch.randn(2, 3, 16, width)
+            torch.testing.assert_close(call(x), interpolate(x, scale_factor=1.3).relu())
