@@ -417,9 +417,11 @@ def _usual(
         report.warn_once("backward", f"a backward runs in eager: {error}", str(error))
         return _through_eager(ctx, call, kept)
     except RuntimeError as error:
-        if call is None or len(given) < count or call.unfit() or _WRITTEN not in str(error):
+        if call is None or len(given) < count or _WRITTEN not in str(error):
             raise
-        return _through_eager(ctx, call, kept, _place_of(str(error)))  # a kept result was written
+        if call.unfit_for(kept, cls):
+            raise
+        return _through_eager(ctx, call, kept, _place_of(str(error)))  # what was kept was written
     if not cls.dynfix_built:
         cls.dynfix_built = True
     return found

@@ -65,7 +65,7 @@ class _Rounded(TorchDispatchMode):
         schema = function._schema
         if any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
             return result
-        given = [t for t in tree_leaves((args, kwargs)) if _is_float(t)]
+        given = [t for t in tree_leaves((args, kwargs)) if _is_tensor(t)]
         if not any(self._computed(t, given).any() for t in tree_leaves(result) if _is_float(t)):
             return result
         torch.set_rng_state(state)
@@ -75,8 +75,8 @@ class _Rounded(TorchDispatchMode):
 
     def _computed(self, result, given):
         """Its elements that are no operand's, but for the sign."""
-        sizes = [t.detach().abs().double().flatten() for t in given]
-        return ~torch.isin(result.detach().abs().double(), torch.cat(sizes)) if sizes else _NONE
+        sizes = [_wide(t).abs().flatten() for t in given]
+        return ~torch.isin(_wide(result).abs(), torch.cat(sizes)) if sizes else _NONE
 
     def _moved(self, given, whole=True):
         """whole: whether whole numbers stay."""

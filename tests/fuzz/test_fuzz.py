@@ -8,7 +8,7 @@ import torch
 
 from .campaign import Tally, batches, check, graphs_of
 from .graphs import Graph, _Grower, grown
-from .judge import differences
+from .judge import ROUNDINGS, _Judge, differences
 from .modules import difference, net
 
 
@@ -64,6 +64,15 @@ def test_errors_are_seen_that_are_no_rounding(line, code):
     graph = Graph(3, inputs, (f"v0 = {line}",), ("v0",), ((7, 5),) * 4)
     assert differences([graph], False) == ([], "whole")
     assert differences([graph], False, off_by_some_places)[0]
+
+
+def test_what_is_made_of_whole_numbers_and_truths_is_rounded():
+    inputs = (("a0", "make('i', 33, 17)"), ("a1", "make('b', 33, 17)"))
+    graph = Graph(3, inputs, ("v0 = torch.exp(-a0.abs()).where(a1, 0.0)",), ("v0",), ((7, 5),) * 4)
+    judge = _Judge(graph, 0)
+    plain = judge.run().results[0][0]
+    assert len(judge.noisy("results", 0, plain)) == 2 + ROUNDINGS
+    assert not torch.equal(judge.noisy("results", 0, plain)[-1], plain)
 
 
 def test_what_a_write_rounds_is_rounded_in_every_view():

@@ -105,6 +105,21 @@ def test_a_relu_written_before_the_backward_is_an_error_as_in_eager():
             out.sum().backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_input_written_before_the_backward_of_what_is_not_made_of_it(dtype):
+    def fn(x, y, bound):
+        return torch.cumprod(x, 0), torch.maximum(bound, y)
+
+    call = dynfix.compile(fn)
+    for each in (fn, call, call, call):
+        x, y = (torch.randn(33, 1, dtype=dtype, requires_grad=True) for _ in range(2))
+        bound = torch.randn(1, dtype=dtype)
+        first, _ = each(x, y, bound)
+        bound.mul_(2)
+        found = torch.autograd.grad(first.sum(), x)
+        torch.testing.assert_close(found, torch.autograd.grad(fn(x, y, bound)[0].sum(), x))
+
+
 EXTREMA = {
     "rows": lambda x: x.tanh().amax(-1),
     "logarithms": lambda x: x.log().amin(-1),
