@@ -3,11 +3,12 @@
 A handler runs wherever the program is, and may raise: a time limit, say. What it raises must reach
 the user, but compiling goes on after any `Exception`, in this package and in torch. So it is
 carried through as something that nobody catches. Code of the user's that runs meanwhile may catch
-it as it is.
+it as it is. What it computes is no part of what is recorded or traced. This module loads no torch.
 """
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +22,9 @@ class Interrupted(BaseException):
         self.error = error
 
 
-_carries = False  # whether the main thread is in a block that handlers shall reach the user from
+_works = False  # whether the main thread is in a block that handlers shall reach the user from
+_keys: Any = None  # by which torch dispatched where it entered the outermost one
+_carries = False  # whether what handlers raise is carried through it
 
 
 class _Carrier:
@@ -32,7 +35,8 @@ class _Carrier:
 
     def __call__(self, number: int, frame: Any) -> None:
         try:
-            self.handler(number, frame)
+            with _unseen(_keys) if _works and _keys else contextlib.nullcontext():
+                self.handler(number, frame)
         except Exception as error:
             if not _carries:
                 raise
@@ -40,24 +44,60 @@ class _Carrier:
 
 
 @contextlib.contextmanager
+def _unseen(keys: Any) -> Iterator[None]:
+    """No mode of this package, and none that torch traces by, sees what tensors do in the block;
+    operators are dispatched by `keys`, not by those of a trace."""
+    torch: Any = sys.modules["torch"]
+    pop, push = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+    found = [pop() for _ in range(torch._C._len_torch_function_stack())][::-1]
+    own = __name__.partition(".")[0] + "."
+    users = [mode for mode in found if not type(mode).__module__.startswith(own)]
+    for mode in users:
+        push(mode)
+    try:
+        with (
+            torch.utils._python_dispatch._disable_current_modes(),
+            torch._C._ForceDispatchKeyGuard(*keys),
+        ):
+            yield
+    finally:
+        for _ in users:
+            pop()
+        for mode in found:
+            push(mode)
+
+
+@contextlib.contextmanager
 def reach_the_user() -> Iterator[None]:
     """What handlers raise in the block leaves it, whatever is caught inside. Nested blocks leave
     that to the outermost one; handlers run in the main thread alone."""
-    global _carries
+    global _works, _keys, _carries
     if _carries or threading.current_thread() is not threading.main_thread():
         yield
         return
     carriers: dict[int, tuple[_Carrier, Any]] = {}
+    worked = _works
     try:
         try:
-            _carries = True
+            if not _works:
+                _keys = _dispatch_keys()
+            _works = _carries = True
             _put(carriers)
             yield
         finally:
-            _carries = False
+            _works, _carries = worked, False
             _take_back(carriers)
     except Interrupted as interrupted:
         raise interrupted.error from None
+
+
+def _dispatch_keys() -> Any:
+    """Those that torch includes and leaves out now; None without torch."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
+    of = torch._C
+    return of._dispatch_tls_local_include_set(), of._dispatch_tls_local_exclude_set()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ import threading
 import dynfix
 import pytest
 import torch
+from dynfix.lowering.graphs import operator_trace
+from dynfix.rewriter.forms.operators import Forms
 from dynfix.runtime.signals import is_of_a_handler, reach_the_user
 
 
@@ -186,3 +188,70 @@ def test_a_call_of_several_graphs_is_not_tried_again():
     with pytest.raises(TooSlow):
         f(torch.ones(3))
     assert not left and f(torch.ones(3)).tolist() == [12.0] * 3
+
+
+def computing(seen):
+    """Something of the library's that computes at every turn, as a handler that saves does."""
+    kept = torch.zeros(2, requires_grad=True)
+
+    def handler(number, frame):
+        with torch.no_grad():
+            kept.add_(1)
+        seen.append(kept.detach().clone())
+
+    return handler
+
+
+def test_what_a_handler_computes_is_not_recorded(monkeypatch):
+    seen, binary = [], Forms.binary
+    signal.signal(signal.SIGUSR1, computing(seen))
+
+    def interrupted(*given):
+        interrupt()
+        return binary(*given)
+
+    monkeypatch.setattr(Forms, "binary", interrupted)
+    double = dynfix.compile(lambda x: x * 2, backend="eager")
+    for _ in range(3):
+        assert torch.equal(double(torch.ones(2)), torch.full((2,), 2.0))
+    assert [each.tolist() for each in seen] == [[1.0, 1.0]]
+    (recording,) = double._dynfix_entry.recordings
+    assert len(recording.segments) == 1 and not recording.sites
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_what_a_handler_computes_is_not_traced(learns, monkeypatch):
+    seen, x = [], torch.ones(3, requires_grad=learns)
+    signal.signal(signal.SIGUSR1, computing(seen))
+    traced = operator_trace.Tracer.__torch_dispatch__
+
+    def interrupted(self, *given):
+        interrupt()
+        return traced(self, *given)
+
+    monkeypatch.setattr(operator_trace.Tracer, "__torch_dispatch__", interrupted)
+    compiled = dynfix.compile(lambda x: x.sin() * 2)
+    for _ in range(3):
+        assert torch.allclose(compiled(x), x.sin() * 2)
+    assert seen and [each[0].item() for each in seen] == [*range(1, len(seen) + 1)]
+
+
+def test_what_a_handler_computes_is_real_while_fake_tensors_are():
+    seen = []
+    signal.signal(signal.SIGUSR1, computing(seen))
+    with reach_the_user():
+        torch._C._set_meta_in_tls_dispatch_include(True)  # as around an operator's fake result
+        try:
+            interrupt()
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(False)
+    assert seen[0].tolist() == [1.0, 1.0]
+
+
+def test_modes_of_the_users_stay_on_for_a_handler():
+    made = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: made.append(torch.empty(1)))
+    with torch.device("meta"), reach_the_user():
+        interrupt()
+        after = torch.empty(1)
+    assert made[0].is_meta and after.is_meta
