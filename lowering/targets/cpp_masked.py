@@ -25,7 +25,7 @@ _TRUTH = re.compile(r"(\s*)const bool (\w+) = (.*);")
 _JOIN, _NEGATED = re.compile(r"\(\w+ [&|] \w+\)"), re.compile(r"\(!\w+\)")
 _COMPARED = re.compile(r"\([^?]* (==|!=|<=|>=|<|>) [^?]*\)")
 _ASKED = re.compile(r"\(\w+ \? ")
-_STORABLE = ("float", "bf16", "fp16")
+_STORABLE = ("float", "bf16", "fp16", "int8_t")
 _WHOLE_DIVISION = re.compile(r"%|/ \d+u|(int32|int64)_t \w+ = .*/|\] != 0\)")
 VECTOR = 16  # elements
 SHORTEST_MASKED, LONGEST_MASKED = 9, 111  # turns of a loop

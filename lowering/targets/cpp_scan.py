@@ -13,7 +13,7 @@ from .cpp_nest import TILE, NestPrinter, has_indirect, loop
 from .cpp_ops import TYPES, conversion
 from .cpp_rows import BLOCK
 
-ROWS = 4  # done in turn, element by element: a step of one waits for the step before
+ROWS = 4  # done in turn, element by element, where a step of one waits for the step before
 COLUMNS = 64  # of a block that is turned
 LONGEST = 128  # elements of rows that are turned as they lie in memory
 STEPS = {"sum": "{0} += {1};", "prod": "{0} *= {1};"}
@@ -46,6 +46,11 @@ def scan(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
     if _is_turned(nest, last, along):
         _turned(nest, nests, lines, last, along)
         lines.close(len(rows) - 1)
+        return
+    if not _waits(nest.stores[0]):
+        lines.open(loop(last))
+        _rows(nest, nests, lines, along, 1)
+        lines.close(len(rows))
         return
     lines.open(f"for (int64_t base = 0; base < {last.size}; base += {ROWS})")
     if not is_known(last.size) or last.size >= ROWS:
@@ -149,9 +154,13 @@ def _turned(nest: Nest, nests: NestPrinter, lines: Lines, across: Axis, along: A
     lines.close(3)
 
 
+def _waits(store: Store) -> bool:
+    """Whether a step takes longer than to read and write an element."""
+    return store.buffer.dtype.is_floating_point or RUNNING[store.combine] != "sum"  # type: ignore[index]
+
+
 def _is_turned(nest: Nest, across: Axis, along: Axis) -> bool:
-    """Whether there are many rows that are short, or computed before they are turned. Sums of whole
-    numbers wait for nothing."""
+    """Whether there are many rows that are short, or computed before they are turned."""
     store = nest.stores[0]
     many = hint(across.size) >= FEWEST_ROWS and store.buffer.dtype.is_floating_point
     pays = hint(along.size) <= LONGEST or not isinstance(store.value, Load)

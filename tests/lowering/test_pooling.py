@@ -282,3 +282,22 @@ def test_means_of_wide_windows_are_made_axis_by_axis(more, memory, monkeypatch):
     assert max(loads) < 24
     x[0, 1, 2, 3], x[0, 0, 9], x[-1, -1, 0, 0] = torch.nan, -torch.inf, torch.inf
     check(lambda x: F.avg_pool2d(x, **more), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [19, 30, 56, 65, 67, 220])
+@pytest.mark.parametrize("given", [(3, 2, 1), (3, 1, 1), (2, 2)], ids=str)
+def test_positions_of_maxima_in_rows_of_every_length(given, width, dtype):
+    """Equal elements, of which the first is taken, NaN and rows of -inf."""
+    x = torch.randint(-3, 4, (2, 3, 9, width)).to(dtype)
+    x[0, 1, 4] = -torch.inf
+    x[1, 2, 3, 5] = x[1, 0, 0, width - 1] = torch.nan
+    call = dynfix.compile(lambda x: F.max_pool2d(x, *given))
+    for _ in range(3):
+        ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+        found, expected = call(ours), F.max_pool2d(theirs, *given)
+        assert torch.equal(found.nan_to_num(9), expected.nan_to_num(9))
+        for y in (found, expected):
+            y.backward(torch.ones_like(y))
+        assert torch.equal(ours.grad, theirs.grad)
+        x = x.flip(0)

@@ -24,6 +24,15 @@ def test_types(dtype):
         check(lambda x: torch.cumprod(x, -1), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.int16])
+def test_whole_numbers_along_rows(dtype):
+    """Which wrap around where eager's do, and become int64 in any case."""
+    for shape in ((6, 50), (3, 5, 300), (1030,), (2, 0), (4, 1)):
+        x = torch.randint(-(2**62), 2**62, shape).to(dtype)
+        check(lambda x: (x.cumsum(-1), x.cumsum(0), (x > 3).cumsum(-1)), x)
+        check(lambda x: x.cumsum(-1, dtype=torch.int32), x)
+
+
 def test_layout_of_a_transposed_operand():
     check(lambda x: torch.cumsum(x, 1), torch.randn(30, 6).t())
 
