@@ -74,4 +74,6 @@ def _view(tensor: torch.Tensor, whole: torch.Tensor | None) -> torch.Tensor:
         return tensor._view_func(tensor._base)  # type: ignore[attr-defined, no-any-return]
     if whole.dtype != tensor.dtype:
         return tensor
-    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    made = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    made = made.conj() if tensor.is_conj() != made.is_conj() else made
+    return torch._neg_view(made) if tensor.is_neg() != made.is_neg() else made

@@ -80,7 +80,7 @@ def settle(recorder: Any, func: Any, args: Any, kwargs: Any, result: Any) -> Non
     Where that gives another shape, dtype or device, the recording ends, and at the next one the
     operator runs between graphs."""
     packet = packet_of(func)
-    if packet is None or _refused.get(packet):
+    if packet is None or _refused.get(packet) or not recorder.active:
         return
     for tensor in tensors_in(result):
         recorder.segment.note_strides(recorder.tracker.get(tensor).value)

@@ -58,6 +58,25 @@ def test_inputs_whose_memory_holds_negatives(function, make, dynamic):
             torch.testing.assert_close(given[1], given[0])
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("view", [torch.conj, torch._neg_view, lambda x: torch._neg_view(x.conj())])
+def test_views_beside_what_they_are_views_of_and_a_view_of_an_input(view, dynamic):
+    def function(x, y):
+        made = x * 2
+        return view(made), y * 2, x[None], made, view(made)[1:]
+
+    call = dynfix.compile(function, dynamic=dynamic)
+    for rows in (3, 3, 5, 5):
+        x, y = torch.randn(rows, 4, dtype=torch.complex64), torch.randn(3, requires_grad=True)
+        results = call(x, y), function(x, y)
+        for found, expected in zip(*results, strict=True):
+            torch.testing.assert_close(found, expected)
+            assert (found.is_conj(), found.is_neg()) == (expected.is_conj(), expected.is_neg())
+        for result in results:
+            result[3].mul_(2)
+        torch.testing.assert_close(*results)
+
+
 def test_inputs_of_zeros_without_memory():
     call = dynfix.compile(lambda x, y: (x * y + 1, x.sum()))
     for _ in range(3):
