@@ -1,7 +1,11 @@
 """Forward hooks of modules that the call itself registers, and takes away again."""
 
+import functools
+import math
+
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import Case, X, Y, one_graph, recordings, same
 
 FOUR = [(X,), (Y,), (X,), (Y,)]
@@ -98,3 +102,31 @@ def test_an_error_before_it_is_removed():
         return f
 
     same(make, *FOUR, (X[None],), (X,), (Y,))
+
+
+class Through:
+    def __init__(self, function, *before):
+        self.function, self.before = function, before
+
+    def __call__(self, *args):
+        return self.function(*self.before, *args)
+
+
+@pytest.mark.parametrize("of", [torch.nn.Linear.forward, F.relu, math.sqrt])
+@pytest.mark.parametrize("kind", [functools.partial, Through])
+def test_what_goes_by_the_name_of_a_librarys_function_is_the_users(of, kind):
+    """As accelerate has forward hooks: a partial that says it is the forward of the layer."""
+
+    def make():
+        net = torch.nn.Sequential(torch.nn.Tanh())
+        seen = []
+        net.watch = lambda: list(seen)
+
+        def forward(module, x):
+            seen.append(len(seen))
+            return type(module).forward(module, x) * 2
+
+        net[0].forward = functools.update_wrapper(kind(forward, net[0]), of)
+        return net
+
+    one_graph(same(make, *FOUR))

@@ -213,9 +213,10 @@ def is_pure_module(function: Any) -> bool:
         return True
     if type(function) in (operator.attrgetter, operator.itemgetter):
         return True
-    return getattr(function, "__module__", None) in _PURE_MODULES and not isinstance(
-        function, types.FunctionType | type
+    in_python = isinstance(function, types.FunctionType | type) or isinstance(
+        type(function).__call__, types.FunctionType
     )
+    return not in_python and getattr(function, "__module__", None) in _PURE_MODULES
 
 
 # -- what users say of their own functions
