@@ -258,7 +258,7 @@ def is_distributed(module: torch.nn.Module) -> bool:
 
 def is_of_wrapper(defined: type | types.FunctionType) -> bool:
     """Whether a class or a function is part of torch's data parallelism."""
-    return defined.__module__.startswith(("torch.nn.parallel.", "torch.distributed."))
+    return str(defined.__module__).startswith(("torch.nn.parallel.", "torch.distributed."))
 
 
 _BOUND = (types.BuiltinMethodType, types.MethodType, types.MethodWrapperType)

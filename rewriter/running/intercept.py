@@ -308,7 +308,8 @@ class ModuleCalls:
 def _is_wrapper(cls: type) -> bool:
     """Whether calls only surround those of another module, which is the outermost one then.
     `fully_shard` changes a module's class, but its `forward` stays the user's."""
-    return cls.__module__.startswith(WRAPPERS) and cls.forward.__module__.startswith(WRAPPERS)  # type: ignore[attr-defined]
+    forward = getattr(cls, "forward", None)
+    return all(str(getattr(x, "__module__", "")).startswith(WRAPPERS) for x in (cls, forward))
 
 
 def _somebody_elses(torch: Any) -> Callable[[], bool]:

@@ -11,6 +11,7 @@ from dynfix.rewriter.forms.calls import known_calls
 from dynfix.rewriter.running import intercept, summary
 from dynfix.rewriter.running.session import Session
 from torch import nn
+from torch.nn import functional as F
 
 
 class Entry:
@@ -226,6 +227,15 @@ def test_what_a_wrapper_holds_is_the_outermost(session):
     assert [model for model, _ in session.entries] == [net]
 
 
+def test_a_sharded_module_is_compiled_itself(session):
+    # as `fully_shard` changes the class of a module: its hooks are torch's, its forward is not
+    sharded = type("FSDPLinear", (nn.Linear,), {"__module__": "torch.distributed.fsdp"})
+    net = sharded(3, 3)
+    for _ in range(3):
+        assert torch.equal(net(X), F.linear(X, net.weight, net.bias))
+    assert [model for model, _ in session.entries] == [net]
+
+
 def test_recomputation_saves_what_the_first_run_saved(session):
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     x = X.clone().requires_grad_()
@@ -351,7 +361,7 @@ def test_the_summary_names_places_and_ways_out():
         segments=[1, 2], sites=(site("DYN101"), site("DYN001")), compile_times={"capture": 1.5}
     )
     entry = types.SimpleNamespace(
-        recordings=[recording], recompiles=["x is 2", WHY], switchovers=[]
+        all_recordings=[recording], recompiles=["x is 2", WHY], switchovers=[]
     )
     text = summary.summary([("Net", entry)], None)
     first, *rest = text.splitlines()
