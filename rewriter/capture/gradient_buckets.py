@@ -2,8 +2,9 @@
 
 DistributedDataParallel reduces the gradients of a bucket as soon as all of them are there, beside
 what is left of the backward. One graph gives all of its gradients at its end; so below such a
-wrapper a graph ends behind the module with which its parameters fill a bucket, or an eighth of
-all where buckets are smaller: each graph costs the host some time.
+wrapper a graph ends behind the block of modules with which its parameters fill a bucket, or an
+eighth of all where buckets are smaller: each graph costs the host some time. Behind a module that
+has none inside it ends where two are full.
 """
 
 import math

@@ -128,10 +128,12 @@ class ReadRecorder(StoppableMode):
                 self.origin(),
             )
 
-    def module_done(self) -> None:
-        """The next operator begins a new segment, if gradients of this one fill a bucket."""
+    def module_done(self, module: torch.nn.Module) -> None:
+        """The next operator begins a new segment, if gradients of this one fill a bucket; behind a
+        module within a block, two: less is handed over at the end of a block."""
         if self.bucket is not None and not self.open_contexts and not self.bodies:
-            self.bucket_full = gradient_buckets.held(self.segment) >= self.bucket
+            buckets = 1 if any(True for _ in module.children()) else 2
+            self.bucket_full = gradient_buckets.held(self.segment) >= buckets * self.bucket
 
     def part(self) -> None:
         """Cut where a bucket is full."""

@@ -81,7 +81,7 @@ def _guard_entries(rec: Recorder) -> None:
 
 def _protocol(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = _called(rec, module, args, kwargs)
-    rec.module_done()
+    rec.module_done(module)
     return result
 
 
