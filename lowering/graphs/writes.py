@@ -129,7 +129,7 @@ def _named(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     more = made.dim() - x.dim()
     if [*map(str, made.shape)] != ["1"] * more + [*map(str, x.shape)]:
         return made
-    named = _aten.alias.default(x)
+    named: torch.Tensor = _aten.alias.default(x)
     for _ in range(more):
         named = named.unsqueeze(0)
     return named
