@@ -6,7 +6,7 @@ choice between the value and the old content, it has a form of a known size.
 
 Writes through views that stretch nothing: what was written to `x.expand(...)` comes to `x` as a sum
 of differences, which rounds, overflows and is nothing that bools know. Such a view is another name
-of `x`.
+of `x`, or `x` with more axes of one element.
 """
 
 import operator
@@ -126,5 +126,10 @@ def expanded_together(*tensors: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _named(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    same = [*map(str, x.shape)] == [*map(str, made.shape)]
-    return _aten.alias.default(x) if same else made
+    more = made.dim() - x.dim()
+    if [*map(str, made.shape)] != ["1"] * more + [*map(str, x.shape)]:
+        return made
+    named: torch.Tensor = _aten.alias.default(x)
+    for _ in range(more):
+        named = named.unsqueeze(0)
+    return named

@@ -10,9 +10,10 @@ from torch.fx import Graph
 
 from ...lowering.autograd.result_views import Made
 from ...lowering.graph_modules import graph_module
-from ...lowering.graphs.result_strides import NOTED, asks_for_strides
+from ...lowering.graphs.result_strides import NOTED, asks_for_strides, overlaps
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
-from .values import Meta, Number, Value
+from .opsets import overlaps_itself
+from .values import Meta, Number, Tracked, Value
 
 READ = "read"  # in the meta of a copy that is made because Python asks what it holds
 
@@ -175,6 +176,24 @@ class SegmentBuilder:
             self._made(),
             tuple(i for i in writes if not self._imports[i][0].counted),
         )
+
+    def writes_overlap(self, tensor: torch.Tensor, tracked: Tracked | None) -> bool:
+        """Whether elements share memory of the written tensor, of its base, or of a view on the way
+        (one row of what `expand` stretched): functionalisation writes each by itself, and adds up
+        or orders what comes to one place."""
+        if any(map(overlaps_itself, (tensor, tensor._base))):
+            return True
+        here = tracked is not None and tracked.value.home == self.index
+        node = tracked.value.node if tracked is not None and here else None
+        while isinstance(node, torch.fx.Node):
+            made = self.made.get(node)
+            if made is not None and not made.is_view:
+                return False
+            meta = None if made is None else made.meta
+            if isinstance(meta, Meta) and overlaps(meta.size, meta.stride):
+                return True
+            node = node.args[0] if node.args else None
+        return False
 
     def _made(self) -> tuple[Made, ...]:
         """How the results were made, tensors of their own before views."""

@@ -44,7 +44,7 @@ from .numbers import (
 from .provenance import Unguardable
 from .reads import HISTORY, SHAPE, ReadRecorder
 from .stops import Stopped
-from .values import Meta, Value, is_plain, storage_of
+from .values import Meta, Value, is_plain, storage_of, takes_history
 
 
 class Recorder(ReadRecorder):
@@ -374,7 +374,7 @@ class Recorder(ReadRecorder):
     def _written(self, tensor: torch.Tensor) -> None:
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
-        if any(map(opsets.overlaps_itself, (tensor, tensor._base))):
+        if self.segment.writes_overlap(tensor, self.tracker.get(tensor)):
             self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
@@ -407,7 +407,7 @@ class Recorder(ReadRecorder):
             self.segment.written.add(tracked.value)
             if tracked.value in self.reshaped:
                 self._reshaped_is_written(tracked.value)
-            if tensor.requires_grad and other.requires_grad and torch.is_grad_enabled():
+            if tensor.requires_grad and takes_history(other, tensor) and torch.is_grad_enabled():
                 self.segment.historied.add(tracked.value)
                 if tracked.value.home != self.segment.index:
                     self.histories.setdefault(self.segment.index, self.decision(HISTORY))

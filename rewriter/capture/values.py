@@ -110,6 +110,17 @@ def has_history(tensor: torch.Tensor) -> bool:
     return history_of(tensor) not in ("", _REFUSED)
 
 
+def takes_history(tensor: torch.Tensor, written: torch.Tensor) -> bool:
+    """Whether a differentiated write of `written` leaves `tensor`, which has the same memory, as no
+    program leaves an input: with a history, or without the one that `written` alone has, where
+    autograd does not know what they share (`x.view(x.dtype)` is no view)."""
+    return tensor.requires_grad or _whole(tensor) is not _whole(written)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
+
+
 _REFUSED = "none that may be used"
 
 

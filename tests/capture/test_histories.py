@@ -406,3 +406,22 @@ def test_views_that_leave_a_call_are_written_with_gradients(view, gradients, bes
         return seen
 
     both(make, "native")
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)])
+def test_a_differentiated_write_through_what_autograd_takes_for_no_view(part):
+    def fn(x, weight):
+        y = x.view(x.dtype)
+        y[part].add_(weight)
+        return y
+
+    call = dynfix.compile(fn)
+    for _ in range(4):
+        x, weight = torch.randn(3, 4), torch.randn(4, requires_grad=True)
+        made = [(each, given, each(given, weight)) for each in (call, fn) for given in [x.clone()]]
+        (_, x1, found), (_, x2, expected) = made
+        assert (found.requires_grad, found.is_leaf) == (expected.requires_grad, expected.is_leaf)
+        assert x1.requires_grad == x2.requires_grad
+        torch.testing.assert_close((found, x1), (expected, x2))
+        ours, theirs = (torch.autograd.grad(each.sum(), weight) for each in (found, expected))
+        torch.testing.assert_close(ours, theirs)

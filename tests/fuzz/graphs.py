@@ -207,8 +207,10 @@ class _Grower:
             trial.append(fresh)
         if not all(self.sound(space[name]) for space in trial):
             return False
-        self.lines.append(line)
         writes = name in spaces[0]
+        if writes and not exact and self.is_read_as_bits(spaces[0], name):
+            return False
+        self.lines.append(line)
         own = [n for n in trial[0] if re.fullmatch(r"[av]\d+", n)]
         for space, fresh in zip(spaces, trial, strict=True):
             space.clear()
@@ -221,6 +223,11 @@ class _Grower:
     def aliases(self, space, name):
         pointer = space[name].untyped_storage().data_ptr()
         return [n for n, t in space.items() if t.untyped_storage().data_ptr() == pointer]
+
+    def is_read_as_bits(self, space, name):
+        """Whether its memory is that of whole numbers, too."""
+        kinds = {space[other].dtype for other in self.aliases(space, name)}
+        return len(kinds) > 1 and not all(k.is_floating_point or k.is_complex for k in kinds)
 
     def replayed(self, turn):
         """The names after the lines so far, run afresh."""

@@ -83,3 +83,6 @@ def test_what_a_write_rounds_is_rounded_in_every_view():
         grower.try_line((line, line[:2], True), spaces)
     grower.try_line(("v0.tanh_()", "v0", False), spaces)
     assert grower.exact == {"a0": False, "v0": False, "v1": True}
+    grower.try_line(("v3 = v1.view(torch.int8)", "v3", True), spaces)
+    grower.try_line(("v1.tanh_()", "v1", False), spaces)  # of which v3 would ask the bits
+    assert grower.exact["v3"] and len(grower.lines) == 4

@@ -46,3 +46,44 @@ def test_gradients_of_stretched_results():
         x, seed = torch.randn(4, 5, requires_grad=True), torch.randn(3, 4, 5)
         (found,), (expected,) = (torch.autograd.grad(f(x), x, seed) for f in (call, fn))
         torch.testing.assert_close(found, expected)
+
+
+def _row_of_several(y):
+    y.expand(3, *y.shape)[1].fill_(2)
+
+
+def _part_of_several(y):
+    torch.broadcast_to(y[:1], (5, 7))[2:3].mul_(2)
+
+
+def _column_of_one(y):
+    y[:, :1].expand(5, 7)[:, 3].add_(2)
+
+
+def _more_axes(y):
+    y.expand(1, 1, *y.shape)[0, 0, 1:].fill_(2)
+
+
+def _window(y):
+    y.unfold(0, 2, 1)[1].fill_(2)
+
+
+@pytest.mark.parametrize("made_here", [False, True])
+@pytest.mark.parametrize(
+    "write", [_row_of_several, _part_of_several, _column_of_one, _more_axes, _window]
+)
+def test_writes_through_views_that_hold_an_element_several_times(write, made_here):
+    """What was written comes as it is, whatever stood there."""
+
+    def function(x):
+        y = x * 1 if made_here else x
+        write(y)
+        return y * 2
+
+    call = dynfix.compile(function)
+    for seed in range(4):
+        x = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed))
+        x[0, 0], x[1, 1], x[0, 3], x[2, 0] = float("inf"), 1e10, 1e-10, float("nan")
+        other = x.clone()
+        torch.testing.assert_close(call(x), function(other), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(x, other, rtol=0, atol=0, equal_nan=True)
