@@ -68,13 +68,15 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
 def _turns(a: Any, b: Any, name: str, mirrored: str) -> list[tuple[Any, str, Any]]:
     """Whose method is asked, in Python's order: that of the right operand first where its class
     derives from the left one's and has another; not at all where the left one, a tensor or a
-    number, takes any number."""
+    number, takes any number, or a tensor what torch asks by itself."""
     turns = [(a, name, b), (b, mirrored, a)]
     left, right = type(scalars.plain(a)), type(scalars.plain(b))
     if left is right:
         return turns[:1]
     if issubclass(right, left) and on_class(right, mirrored) is not on_class(left, mirrored):
         return turns[::-1]
+    if isinstance(a, torch.Tensor) and hasattr(right, "__torch_function__"):
+        return turns[:1]
     numbers = (int, float, complex)
     return turns[:1] if _simple(a) and isinstance(b, numbers) and not isinstance(a, str) else turns
 

@@ -60,5 +60,7 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
                 return
         if isinstance(obj, list | tuple | set | frozenset) and len(seen) < MOST:
             rest.extend(obj)
+        elif isinstance(obj, slice):
+            rest.extend((obj.start, obj.stop, obj.step))
         elif isinstance(obj, dict) and len(seen) < MOST:
             rest.extend((*dict.keys(obj), *dict.values(obj)))

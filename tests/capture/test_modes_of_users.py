@@ -1,6 +1,9 @@
 """Modes of the user's, which see each call of torch's or each operator, around a call and in it."""
 
+import operator
+
 import dynfix
+import pytest
 import torch
 from helpers import Case, X, Y, same
 from torch.overrides import TorchFunctionMode
@@ -104,3 +107,24 @@ def test_dispatch_mode_of_the_user():
     for _ in range(3):
         inside(X)
     assert len(seen) == 3 and len(set(seen)) == 1
+
+
+class Answering:
+    """No tensor, but torch asks it before its own reflected operators are."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return f"asked for {function.__name__}"
+
+    def __radd__(self, other):
+        return "reflected"
+
+    __rmul__ = __rsub__ = __rmatmul__ = __radd__
+
+
+@pytest.mark.parametrize("op", [operator.add, operator.mul, operator.sub, operator.matmul])
+def test_an_object_that_torch_asks_is_asked_by_torch(op):
+    other = Answering()
+    compiled = dynfix.compile(lambda x: (x * 2, op(x, other)), backend="eager")
+    for x in (torch.ones(3), torch.zeros(3)):
+        doubled, answer = compiled(x)
+        assert torch.equal(doubled, x * 2) and answer == op(x, other)

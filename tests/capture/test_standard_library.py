@@ -1,8 +1,12 @@
 """The standard library in captured code: what changes containers from outside reads no more of
 them than it needs, so that a call serves the next ones."""
 
+import bisect
 import collections
 import heapq
+import itertools
+import operator
+import statistics
 import types
 
 import pytest
@@ -145,3 +149,92 @@ def test_inference_mode_that_is_off():
             return shown, x.sin()
 
     one_graph(same(lambda: f, *((tensor(1, n, 3, grad=True),) for n in range(3))))
+
+
+class Bound:
+    """What C code is given, and asks by methods in Python that read it."""
+
+    def __init__(self):
+        self.n, self.asked = 1, []
+
+    def __iter__(self):
+        self.asked.append("iter")
+        return iter(range(self.n))
+
+    def __index__(self):
+        return self.n
+
+    def below(self, value):
+        self.asked.append(value)
+        return value < self.n
+
+    def times(self, value, *more):
+        return value * self.n
+
+
+class Alike:
+    """Equal to each other where `bound` says so."""
+
+    def __init__(self, bound):
+        self.bound = bound
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        return self.bound.n > 2
+
+
+class Filling(dict):
+    bound = None
+
+    def __missing__(self, key):
+        return self.bound.n
+
+
+def filling(bound):
+    made = Filling()
+    made.bound = bound
+    return made
+
+
+ASKING = {
+    "accumulate": lambda s: list(itertools.accumulate([1, 2, 3], lambda a, b: a + s.times(b))),
+    "bisect": lambda s: bisect.bisect([1, 2, 3, 4, 5], 4, key=s.times),
+    "chain": lambda s: list(itertools.chain(s, [3])),
+    "chain of each": lambda s: list(itertools.chain.from_iterable([s, [3], s])),
+    "combinations": lambda s: list(itertools.combinations(s, 2)),
+    "compress": lambda s: list(itertools.compress([1, 2, 3], s)),
+    "cycle": lambda s: list(itertools.islice(itertools.cycle(s), 5)),
+    "deque": lambda s: list(collections.deque(s, maxlen=2)),
+    "dropwhile": lambda s: list(itertools.dropwhile(s.below, [0, 1, 2, 3])),
+    "filterfalse": lambda s: list(itertools.filterfalse(s.below, [0, 1, 2, 3])),
+    "frozenset": lambda s: len(frozenset([Alike(s), Alike(s)])),
+    "groupby": lambda s: [
+        (key, list(group)) for key, group in itertools.groupby([0, 1, 2, 3], s.below)
+    ],
+    "islice": lambda s: list(itertools.islice(s, 9)),
+    "itemgetter": lambda s: operator.itemgetter("x")(filling(s)),
+    "mean": lambda s: statistics.mean(s),
+    "pairwise": lambda s: list(itertools.pairwise(s)),
+    "product": lambda s: list(itertools.product(s, s)),
+    "set": lambda s: len({*[Alike(s)], *[Alike(s)]}) + len(set([Alike(s), Alike(s)])),  # noqa: C405
+    "slice": lambda s: [1, 2, 3, 4, 5][:s],
+    "starmap": lambda s: list(itertools.starmap(s.times, [(1,), (2, 3)])),
+    "takewhile": lambda s: list(itertools.takewhile(s.below, [0, 1, 2, 3])),
+    "tee": lambda s: [list(each) for each in itertools.tee(s)],
+    "zip_longest": lambda s: list(itertools.zip_longest(s, [1])),
+}
+
+
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+def test_what_c_code_asks_of_the_users_objects_is_seen(ask):
+    def now(n):
+        return lambda s: setattr(s, "n", n)
+
+    def make():
+        bound = Bound()
+        bound.fn, bound.watch = lambda x: (x * 2, ask(bound)), lambda: list(bound.asked)
+        return bound
+
+    same(make, (X,), (Y,), now(3), (X,), (Y,), now(4), (X,), now(1), (Y,))

@@ -29,6 +29,7 @@ from .. import (
     frame_reads,
     items,
     iteration,
+    iterator_tools,
     texts,
 )
 from ..lookup import guard_bases, guard_classes, is_stable, on_class, python_method
@@ -219,29 +220,6 @@ def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
     if sentinel:
         return rec.call(until, (obj, *sentinel), {})
     return iter(iteration.over(rec, obj))
-
-
-def _over_all(function: Any, over: Any = iteration.over) -> Callable[..., Any]:
-    """Builtins that iterate over all their positional arguments."""
-
-    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        with iteration.used_once(rec, *args):
-            return function(*(over(rec, arg) for arg in args), **settle_in(kwargs))
-
-    return run
-
-
-def _first_over(function: Any) -> Callable[..., Any]:
-    """Builtins that iterate over their first argument."""
-
-    def run(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        return function(
-            *(iteration.over(rec, arg) for arg in args[:1]),
-            *settle_in(args[1:]),
-            **settle_in(kwargs),
-        )
-
-    return run
 
 
 def _reversed(rec: Recorder, value: Any) -> Any:
@@ -454,12 +432,12 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.abs: lambda rec, value: binaries.unary_call(rec, abs, "__abs__", value),
     builtins.iter: _iter,
     builtins.next: iteration.advance,
-    builtins.list: _over_all(list, iteration.over_whole),
-    builtins.tuple: _over_all(tuple, iteration.over_whole),
-    builtins.set: _over_all(set),
-    builtins.frozenset: _over_all(frozenset),
-    builtins.zip: _over_all(zip),
-    builtins.enumerate: _first_over(enumerate),
+    builtins.list: iterator_tools.over_all(list, iteration.over_whole),
+    builtins.tuple: iterator_tools.over_all(tuple, iteration.over_whole),
+    builtins.set: iterator_tools.set_of(set),
+    builtins.frozenset: iterator_tools.set_of(frozenset),
+    builtins.zip: iterator_tools.over_all(zip),
+    builtins.enumerate: iterator_tools.over_first(enumerate),
     builtins.sum: _sum,
     builtins.reversed: _reversed,
     builtins.dict: _dict,
@@ -488,4 +466,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     sys.exc_info: _exc_info,
     collections._count_elements: _count_elements,  # type: ignore[attr-defined]
     sys.getrecursionlimit: _of_process(recursion_limit),
+    **iterator_tools.HANDLERS,
 }

@@ -298,7 +298,7 @@ _DUNDERS = tuple(
     for name in (
         "eq ne lt le gt ge hash index int float complex bool len iter next contains getitem str"
         " repr format bytes add radd sub rsub mul rmul truediv rtruediv floordiv mod pow"
-        " rpow divmod neg abs round trunc floor ceil and or xor invert"
+        " missing rpow divmod neg abs round trunc floor ceil and or xor invert"
     ).split()
 )
 

@@ -4,7 +4,6 @@ end a recording.
 What is not listed is opaque. A result of an opaque call is never kept as a constant.
 """
 
-import bisect
 import builtins
 import copy
 import dataclasses
@@ -72,19 +71,8 @@ PURE: set[Any] = {
     memoryview,
     bytearray,
     super,
-    itertools.chain,
-    itertools.chain.from_iterable,
-    itertools.product,
     itertools.repeat,
-    itertools.zip_longest,
-    itertools.islice,
-    itertools.accumulate,
-    itertools.combinations,
-    itertools.permutations,
     itertools.count,
-    itertools.cycle,
-    itertools.starmap,
-    itertools.pairwise,
     dataclasses.is_dataclass,
     dataclasses.fields,
     inspect.isclass,
@@ -96,8 +84,6 @@ PURE: set[Any] = {
     typing.get_origin,
     typing.get_args,
     copy.copy,
-    itertools.tee,
-    itertools.compress,
     os.fspath,
     os.path.join,
     os.path.basename,
@@ -111,8 +97,6 @@ PURE: set[Any] = {
     dict.items,
     dict.keys,
     dict.values,
-    bisect.bisect_left,
-    bisect.bisect_right,
     id,
 }
 

@@ -14,7 +14,7 @@ from ... import catalogue
 from ...capture.nested import settle_in
 from ...capture.numbers import scalars
 from ...capture.trace import Recorder
-from .. import attribute_ops, c_calls, items
+from .. import attribute_ops, c_calls, items, iteration
 from ..lookup import guard_classes, is_stable, on_class
 
 Args = tuple[Any, ...]
@@ -61,6 +61,7 @@ def _by_c(rec: Recorder, cls: Any, init: Any, args: Args, kwargs: Kwargs) -> Any
     if generated or issubclass(cls, _KEEPING):
         return cls(*args, **kwargs)
     if issubclass(cls, _FILLED):
+        args = (*(iteration.over(rec, each) for each in args[:1]), *args[1:])
         settled = {name: _settled_number(value) for name, value in kwargs.items()}
         return rec.by_c(cls, tuple(map(_settled_number, args)), settled)
     return rec.by_c(cls, settle_in(args), settle_in(kwargs))
