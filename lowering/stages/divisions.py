@@ -37,9 +37,9 @@ def _divided(group: Group) -> tuple[Axis, Size] | None:
 
 
 def _least(group: Group, axis: Axis) -> int:
-    """Points of an axis that is worth a loop: fewer beside elements that vectors cannot gather."""
-    narrow = (x for nest in group.nests for x in nest.loads if x.dtype.itemsize < 4)
-    gathered = any(coefficient(x.index, axis) == 0 and axis in axes_of(x) for x in narrow)
+    """Points of an axis that is worth a loop: fewer beside elements that vectors gather."""
+    loads = (x for nest in group.nests for x in nest.loads)
+    gathered = any(coefficient(x.index, axis) == 0 and axis in axes_of(x) for x in loads)
     return LEAST_GATHERED if gathered else LEAST_VECTOR
 
 

@@ -253,15 +253,16 @@ def _pays(nest: Nest) -> bool:
 
 def is_picked_in_rows(nest: Nest) -> bool:
     """Whether elements lie side by side along the last axis, and rows of them are picked at
-    positions that are computed: vectors along the axis before would be gathered."""
+    positions that are computed, or left out: vectors along the axis before would be gathered."""
     last = nest.axes[-1]
     indices = [*(x.index for x in nest.loads), *(x.index for x in nest.stores)]
     aside = all(sizes.coefficient(index, last) in (0, 1) for index in indices)
     picked = [value for index in indices for value in indirect_values(index)]
     divided = [a for index in indices for a in atoms(index) if isinstance(a, FloorDiv | Mod)]
-    alike = all(last not in axes_of(value) for value in picked)
+    masks = [load.mask for load in nest.loads if load.mask is not None]
+    alike = all(last not in axes_of(value) for value in [*picked, *masks])
     alike = alike and all(last not in atoms(atom.base) for atom in divided)
-    return bool(picked or divided) and alike and aside and hint(last.size) >= _ROW
+    return bool(picked or divided or masks) and alike and aside and hint(last.size) >= _ROW
 
 
 def _mixes_masks(nest: Nest) -> bool:

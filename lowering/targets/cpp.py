@@ -40,7 +40,7 @@ from ..stages.batches import global_buffers, length_of, like
 from ..stages.divisions import without_divisions
 from ..stages.inline import cost
 from ..stages.short_axes import runs_across, without_short_axes
-from .cpp_expr import Lines, slow_divisions
+from .cpp_expr import Lines, Picked, slow_divisions
 from .cpp_masked import has_masked_end
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop
 from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
@@ -59,6 +59,7 @@ from .cpp_tiles import (
 )
 
 PART = 256  # points of an axis that are done at a time, in cache
+SHORT_RUN = 64  # turns of a vector loop beside which it takes long to compute where it starts
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
 # integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
 # unused on many processors
@@ -306,7 +307,8 @@ class GroupPrinter:
         across = runs_across(self.group)
         vectors = axes[-2] if across else axes[-1]
         self.nests.hide_steps(self.group.nests, vectors)
-        self._tabulate(vectors)
+        short = not across and hint(vectors.size) <= SHORT_RUN
+        self._tabulate(*axes[-2:] if short else (vectors,))
         if across:
             self._across(axes)
             return
@@ -328,11 +330,13 @@ class GroupPrinter:
         self._point()
         self.lines.close(len(axes))
 
-    def _tabulate(self, axis: Axis) -> None:
+    def _tabulate(self, *axes: Axis) -> None:
         names = dict[tuple[int, ...], str]()
-        for index, (places, rest) in tabulated(self.group, axis).items():
-            name = names.setdefault(tuple(places), f"places{len(names)}")
-            self.nests.tables[index] = f"{name}[{axis.text}]", rest
+        for axis in axes:
+            for index, (places, rest) in tabulated(self.group, axis).items():
+                name = names.setdefault(tuple(places), f"places{len(names)}")
+                place = f"{name}[{axis.text}]"
+                self.nests.tables[index] = Picked(place, rest, axis is axes[-1])
         for values, name in names.items():
             text = ", ".join(map(str, values))
             self.lines.add(f"static const int32_t {name}[{len(values)}] = {{{text}}};")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -124,10 +125,19 @@ def _invariant(body: list[str], variable: str, runs: bool) -> tuple[list[str], l
     return before, rest
 
 
+class Picked(NamedTuple):
+    """An index: an element of a table, and the rest. apart: the former is another for each element
+    of a vector."""
+
+    place: str
+    rest: Index
+    apart: bool
+
+
 class ExpressionPrinter:
     """Prints values as single assignments into `lines`, each once; `names` are the values that
     stand in variables, `divisions` the parts of indices that do, `steps` the factors; `tables`
-    the indices of which a part is read from memory, with that element and the rest."""
+    the indices of which a part is read from memory."""
 
     def __init__(
         self,
@@ -136,7 +146,7 @@ class ExpressionPrinter:
         names: dict[Value, str] | None = None,
         divisions: Mapping[Atom, str] | None = None,
         steps: Mapping[tuple[Atom, Size], str] | None = None,
-        tables: Mapping[Index, tuple[str, Index]] | None = None,
+        tables: Mapping[Index, Picked] | None = None,
     ) -> None:
         self.lines = lines
         self.local = local
@@ -191,7 +201,8 @@ class ExpressionPrinter:
         return element if mask is None else f"({mask} ? {element} : ({TYPES[value.dtype]})0)"
 
     def _element(self, load: Load, mask: str | None) -> str:
-        if load.index not in self.tables or load.mask is not None or load.dtype.itemsize > 2:
+        picked = self.tables.get(load.index)
+        if picked is None or not picked.apart or load.mask is not None or load.dtype.itemsize > 2:
             return f"{load.buffer.name}[{self.index(load.index, mask)}]"
         return f"op_picked({load.buffer.name} + {', '.join(self._parts(load.index, None))})"
 
@@ -247,15 +258,15 @@ class ExpressionPrinter:
 
     def _parts(self, index: Index, mask: str | None) -> tuple[str, ...]:
         """The index, or what stays of it and the variable of what is read from a table."""
-        if index not in self.tables:
+        picked = self.tables.get(index)
+        if picked is None:
             self._check(index, mask)
             return (self._sum(index),)
-        element, rest = self.tables[index]
-        self._check(rest, mask)
-        if element not in self.places:
-            self.places[element] = f"place{len(self.places)}"
-            self.lines.add(f"const int32_t {self.places[element]} = {element};")
-        return self._sum(rest), self.places[element]
+        self._check(picked.rest, mask)
+        if picked.place not in self.places:
+            self.places[picked.place] = f"place{len(self.places)}"
+            self.lines.add(f"const int32_t {self.places[picked.place]} = {picked.place};")
+        return self._sum(picked.rest), self.places[picked.place]
 
     def _sum(self, index: Index) -> str:
         parts = [self._term(atom, factor) for atom, factor in index.terms]

@@ -28,7 +28,8 @@ _ASKED = re.compile(r"\(\w+ \? ")
 _STORABLE = ("float", "bf16", "fp16", "int8_t")
 _WHOLE_DIVISION = re.compile(r"%|/ \d+u|(int32|int64)_t \w+ = .*/|\] != 0\)")
 VECTOR = 16  # elements
-SHORTEST_MASKED, LONGEST_MASKED = 9, 111  # turns of a loop
+SHORTEST_MASKED, LONGEST_MASKED = 8, 111  # turns of a loop; of 8 floats there are whole vectors
+_HALF = re.compile(r"_[bf][pf]16")
 
 
 def in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
@@ -39,6 +40,7 @@ def in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     if (
         loop is None
         or not has_masked_end(turns)
+        or (turns == SHORTEST_MASKED and not any(map(_HALF.search, body)))
         or pragma != "#pragma omp simd"
         or not _maskable(body, loop[1])
     ):

@@ -22,7 +22,7 @@ from ..poly import Size, is_known
 from ..sizes import Atom, Axis, Index
 from ..stages.axes import all_indices
 from ..stages.divisions import sparse_steps
-from .cpp_expr import ExpressionPrinter, Lines, axes_of, outermost, slow_divisions
+from .cpp_expr import ExpressionPrinter, Lines, Picked, axes_of, outermost, slow_divisions
 from .cpp_rows import (
     BLOCK,
     SIMD_KINDS,
@@ -53,7 +53,7 @@ class NestPrinter:
         self._accumulators = 0
         self.divisions: dict[Atom, str] = {}
         self.steps: dict[tuple[Atom, Size], str] = {}
-        self.tables: dict[Index, tuple[str, Index]] = {}
+        self.tables: dict[Index, Picked] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
         self.tiled = False  # whether these hold as many rows as a tile has points
         self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead

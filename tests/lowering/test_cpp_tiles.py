@@ -266,6 +266,32 @@ def test_blocks_of_every_shape(dtype, tmp_path):
         assert (made[:, rows:] == 7).all()
 
 
+@pytest.mark.parametrize("kind", ["float", "double", "bf16", "int8_t"])
+@pytest.mark.parametrize("target", ["native", "x86-64", "x86-64-v3"])
+def test_whole_tiles(kind, target):
+    if target != "native" and "avx2" not in build.isa():
+        pytest.skip("a flag of x86")
+    dtype = {"float": torch.float32, "double": torch.float64, "bf16": torch.int16}
+    templates = Path(cpp.__file__).parent.parent / "templates"
+    text = "".join((templates / f"{name}.h").read_text() for name in ("prelude", "tiles"))
+    for rows, columns in itertools.product((16, 32, 64), repeat=2):
+        text += (
+            f'\nextern "C" void turn_{rows}_{columns}({kind} *to, const {kind} *from) {{'
+            f" op_transpose_tile<{kind}, {rows}, {columns}, true>"
+            f"(to, {rows + 3}, from, {columns + 5}, 8); }}\n"
+        )
+    library = ctypes.CDLL(
+        str(build.build_shared(text, flags=(f"-march={target}",), name="whole_tiles"))
+    )
+    for rows, columns in itertools.product((16, 32, 64), repeat=2):
+        given = torch.randint(100, (rows, columns + 5)).to(dtype.get(kind, torch.int8))
+        made = torch.full((columns, rows + 3), 7, dtype=given.dtype)
+        pointers = (ctypes.c_void_p(x.data_ptr()) for x in (made, given))
+        getattr(library, f"turn_{rows}_{columns}")(*pointers)
+        assert torch.equal(made[:, :rows], given[:, :columns].t())
+        assert (made[:, rows:] == 7).all()
+
+
 def test_a_value_in_a_register_is_one_for_each_element_of_a_short_row():
     """The gradient keeps what two results need in a local buffer, and its rows are turned."""
 

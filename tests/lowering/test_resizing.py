@@ -307,3 +307,18 @@ def test_tables_are_read():
         for width in (24, 30, 17):
             x = torch.randn(2, 3, 16, width)
             torch.testing.assert_close(call(x), interpolate(x, scale_factor=1.3).relu())
+
+
+@pytest.mark.parametrize("channels", [7, 8, 9, 12, 24])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_pixels_of_few_channels(channels, dtype):
+    """Whose places are read from a table, rows of pixels that are left out, and NaN under them."""
+    pad = torch.nn.functional.pad
+    x = torch.randn(2, channels, 14, 19).to(dtype).to(memory_format=torch.channels_last)
+    x[0, 1, 3, 4], x[1, 0, 0, 0] = torch.nan, torch.inf
+    close = {} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    check(lambda x: interpolate(x, scale_factor=2, mode="bilinear").sigmoid(), x, **close)
+    check(lambda x: interpolate(x, size=(17, 33)).relu(), x, **close)
+    check(lambda x: pad(x, (1, 2, 3, 0)).sigmoid(), x, **close)
+    check(lambda x: pad(x, (3, 3, 3, 3), mode="reflect").relu(), x, **close)
+    check(lambda x: pad(x, (1, 2, 3, 0), value=2.0)[:, 1:] * 3, x, **close)
