@@ -374,7 +374,7 @@ class Recorder(ReadRecorder):
     def _written(self, tensor: torch.Tensor) -> None:
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
-        if self.segment.writes_overlap(tensor, self.tracker.get(tensor)):
+        if self.segment.writes_are_lost(tensor, self.tracker.get(tensor)):
             self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
