@@ -76,7 +76,14 @@ def _a_part_that_is_no_view(y):
     y.unsafe_chunk(2, 1)[0][1:].mul_(2)
 
 
-WRITES = (_row_of_several, _part_of_several, _column_of_one, _more_axes, _window)
+def _named_behind_what_it_is_a_view_of(y):
+    torch.add(y, 1, out=y.expand(2, 5, 7)[1])
+
+
+WRITES = (
+    *(_row_of_several, _part_of_several, _column_of_one, _more_axes, _window),
+    _named_behind_what_it_is_a_view_of,
+)
 
 
 @pytest.mark.parametrize("made_here", [False, True])
