@@ -69,7 +69,7 @@ def _has_gaps(tensor: Any) -> bool:
             return False
         if size > 1 and step > reach:
             return True
-        reach = max(reach, step * size)
+        reach = max(reach, step * size if size > 1 else 1)
     return False
 
 

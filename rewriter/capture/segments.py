@@ -3,6 +3,7 @@ value."""
 
 import dataclasses
 import functools
+import operator
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.fx import Graph
 
 from ...lowering.autograd.result_views import Made
 from ...lowering.graph_modules import graph_module
-from ...lowering.graphs.result_strides import NOTED, asks_for_strides, overlaps
+from ...lowering.graphs.result_strides import NOTED, asks_for_strides, name_of, overlaps
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .opsets import overlaps_itself
 from .values import Meta, Number, Tracked, Value
@@ -177,22 +178,26 @@ class SegmentBuilder:
             tuple(i for i in writes if not self._imports[i][0].counted),
         )
 
-    def writes_overlap(self, tensor: torch.Tensor, tracked: Tracked | None) -> bool:
-        """Whether elements share memory of the written tensor, of its base, or of a view on the way
-        (one row of what `expand` stretched): functionalisation writes each by itself, and adds up
-        or orders what comes to one place."""
+    def writes_are_lost(self, tensor: torch.Tensor, tracked: Tracked | None) -> bool:
+        """Whether functionalisation has another result of the write. Elements share memory of the
+        tensor, of its base, or of a view on the way (one row of what `expand` stretched): it writes
+        each by itself, and adds up or orders what comes to one place. Behind `unfold` it has zeros
+        for what no window covers, and of `unsafe_chunk` it makes no views."""
         if any(map(overlaps_itself, (tensor, tensor._base))):
             return True
         here = tracked is not None and tracked.value.home == self.index
         node = tracked.value.node if tracked is not None and here else None
         while isinstance(node, torch.fx.Node):
-            made = self.made.get(node)
+            made, source = self.made.get(node), node.args[0] if node.args else None
             if made is not None and not made.is_view:
-                return False
+                part = node.target is operator.getitem and isinstance(source, torch.fx.Node)
+                return part and name_of(source).startswith("unsafe_")  # type: ignore[arg-type]
             meta = None if made is None else made.meta
             if isinstance(meta, Meta) and overlaps(meta.size, meta.stride):
                 return True
-            node = node.args[0] if node.args else None
+            if name_of(node).partition(".")[0] == "unfold":
+                return True
+            node = source
         return False
 
     def _made(self) -> tuple[Made, ...]:

@@ -147,8 +147,7 @@ class Recorder(ReadRecorder):
         return self.operate(func, name, *self.settled(args, kwargs))
 
     def _is_given(self, tensor: torch.Tensor) -> bool:
-        value = self.value(tensor)
-        return self.reshaped.get(value, value).home == CALL_INPUT
+        return self.reshaped.get(value := self.value(tensor), value).home == CALL_INPUT
 
     def _size(self, name: str, tensor: torch.Tensor) -> Any:
         """The value of a tensor that stands for a size, read on the host; itself, where the graph
@@ -342,7 +341,8 @@ class Recorder(ReadRecorder):
         if self.rewritings is not None:
             for tensor in tensors_in(result):
                 self.rewritings.choices.note(tensor, node.meta["origin"])
-        written = [tensor for tensor in tensors_in(given) if self.tracker.restamp(tensor)]
+        named = (given[1].get("out"), given)  # of several in one memory, the one that is written
+        written = [tensor for tensor in tensors_in(named) if self.tracker.restamp(tensor)]
         # a dropout that is off gives back what it was given
         off = opsets.drops_nothing(name, node_args, node_kwargs)
         kept = not written and any(result is t for t in tensors_in(given))
@@ -374,7 +374,7 @@ class Recorder(ReadRecorder):
     def _written(self, tensor: torch.Tensor) -> None:
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
-        if self.segment.writes_overlap(tensor, self.tracker.get(tensor)):
+        if self.segment.writes_are_lost(tensor, self.tracker.get(tensor)):
             self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
         sharing = self.tracker.sharing(tensor)
         homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]

@@ -265,6 +265,17 @@ def test_memory_with_gaps_that_the_call_makes_is_written():
     check(fn, [(torch.randn(4),) for _ in range(CALLS)])
 
 
+@pytest.mark.parametrize("shape", [(5, 8), (5, 7, 1, 2), (5, 1, 8)])
+def test_a_copy_with_gaps_is_written(shape):
+    def fn(x):
+        return torch.slice_scatter(x, torch.zeros_like(x[:1]), 0, 0, 1).add_(3)
+
+    compiled = dynfix.compile(fn)
+    for _ in range(CALLS):
+        x = torch.randn(shape)[..., ::2]
+        torch.testing.assert_close(compiled(x), fn(x), check_stride=True)
+
+
 def test_places_of_a_mask_lie_side_by_side():
     compiled = dynfix.compile(torch.where)
     mask = torch.eye(3) > 0

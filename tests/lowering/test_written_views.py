@@ -68,12 +68,28 @@ def _window(y):
     y.unfold(0, 2, 1)[1].fill_(2)
 
 
-@pytest.mark.parametrize("made_here", [False, True])
-@pytest.mark.parametrize(
-    "write", [_row_of_several, _part_of_several, _column_of_one, _more_axes, _window]
+def _windows_with_gaps(y):
+    y.unfold(1, 2, 3).add_(2)
+
+
+def _a_part_that_is_no_view(y):
+    y.unsafe_chunk(2, 1)[0][1:].mul_(2)
+
+
+def _named_behind_what_it_is_a_view_of(y):
+    torch.add(y, 1, out=y.expand(2, 5, 7)[1])
+
+
+WRITES = (
+    *(_row_of_several, _part_of_several, _column_of_one, _more_axes, _window),
+    _named_behind_what_it_is_a_view_of,
 )
-def test_writes_through_views_that_hold_an_element_several_times(write, made_here):
-    """What was written comes as it is, whatever stood there."""
+
+
+@pytest.mark.parametrize("made_here", [False, True])
+@pytest.mark.parametrize("write", [*WRITES, _windows_with_gaps, _a_part_that_is_no_view])
+def test_writes_of_which_functionalisation_makes_something_else(write, made_here):
+    """What was written comes as it is, whatever stood there; the rest stays."""
 
     def function(x):
         y = x * 1 if made_here else x
