@@ -192,8 +192,13 @@ class Filling(dict):
         return self.bound.n
 
 
-def filling(bound):
-    made = Filling()
+class Asked(Filling):
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 2
+
+
+def filling(bound, kind=Filling):
+    made = kind()
     made.bound = bound
     return made
 
@@ -215,6 +220,7 @@ ASKING = {
     ],
     "islice": lambda s: list(itertools.islice(s, 9)),
     "itemgetter": lambda s: operator.itemgetter("x")(filling(s)),
+    "missing": lambda s: filling(s, Asked)["x"],
     "mean": lambda s: statistics.mean(s),
     "pairwise": lambda s: list(itertools.pairwise(s)),
     "product": lambda s: list(itertools.product(s, s)),
