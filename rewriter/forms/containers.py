@@ -72,6 +72,8 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
         kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
     if name in _ITEMS and type(owner) in (dict, list) and len(args) == _ITEMS[name] and not kwargs:
         return (items.store if name == "__setitem__" else items.delete)(rec, owner, *args)
+    if name == "__getitem__" and len(args) == 1 and _misses(owner, settle_in(args[0])):
+        return items.mapped(rec, owner, settle_in(args[0]))
     if rec.known.touch(owner) is None:
         return _internal(rec, function, args, kwargs)
     if isinstance(owner, HASHING) and name in _BY_KEY and args:
@@ -91,6 +93,15 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
         return _write(rec, function, owner, name, args, kwargs)
     items.guard_content(rec, owner)
     return rec.by_c(function, settle_in(args), settle_in(kwargs))
+
+
+def _misses(owner: Any, key: Any) -> bool:
+    """Whether the lookup is to call the owner's `__missing__`, in Python."""
+    return (
+        isinstance(owner, dict)
+        and c_calls.runs_python(type(owner), "__missing__")
+        and not items.has(owner, key)
+    )
 
 
 def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...]) -> Any:

@@ -32,7 +32,7 @@ SCRIPT = """
 BROKEN = """if "dynfix" in sys.modules:
         from dynfix.rewriter.running import session
         def broken(*args, **changes): raise OSError("planted")
-        session.Session.compile = session.Session.compile_step = broken
+        session.Session.compile_calls = session.Session.compile_step = broken
 """
 FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))"
 

@@ -6,6 +6,7 @@ import collections
 import heapq
 import itertools
 import operator
+import re
 import statistics
 import types
 
@@ -192,8 +193,13 @@ class Filling(dict):
         return self.bound.n
 
 
-def filling(bound):
-    made = Filling()
+class Asked(Filling):
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 2
+
+
+def filling(bound, kind=Filling):
+    made = kind()
     made.bound = bound
     return made
 
@@ -215,9 +221,11 @@ ASKING = {
     ],
     "islice": lambda s: list(itertools.islice(s, 9)),
     "itemgetter": lambda s: operator.itemgetter("x")(filling(s)),
+    "missing": lambda s: filling(s, Asked)["x"],
     "mean": lambda s: statistics.mean(s),
     "pairwise": lambda s: list(itertools.pairwise(s)),
     "product": lambda s: list(itertools.product(s, s)),
+    "replaced": lambda s: re.sub("a", lambda match: str(s.times(2)), "aba"),
     "set": lambda s: len({*[Alike(s)], *[Alike(s)]}) + len(set([Alike(s), Alike(s)])),  # noqa: C405
     "slice": lambda s: [1, 2, 3, 4, 5][:s],
     "starmap": lambda s: list(itertools.starmap(s.times, [(1,), (2, 3)])),
@@ -237,4 +245,4 @@ def test_what_c_code_asks_of_the_users_objects_is_seen(ask):
         bound.fn, bound.watch = lambda x: (x * 2, ask(bound)), lambda: list(bound.asked)
         return bound
 
-    same(make, (X,), (Y,), now(3), (X,), (Y,), now(4), (X,), now(1), (Y,))
+    same(make, (X,), (Y,), now(3), (X,), (Y,), now(4), (X,), now(5), (X,), now(1), (Y,))

@@ -65,6 +65,7 @@ from . import (
     tensor_hooks,
     transforms,
 )
+from .callbacks import Args, Kwargs
 from .known_calls import (
     ASKS_OVERRIDES,
     COMPILING,
@@ -82,9 +83,6 @@ from .known_calls import (
 from .stand_ins import STAND_INS
 
 _OWN = __name__.partition(".")[0]
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -296,9 +294,9 @@ _COMPUTING = frozenset({"builtins", "math", "cmath", "operator", "_operator"})
 _DUNDERS = tuple(
     f"__{name}__"
     for name in (
-        "eq ne lt le gt ge hash index int float complex bool len iter next contains getitem str"
-        " repr format bytes add radd sub rsub mul rmul truediv rtruediv floordiv mod pow"
-        " missing rpow divmod neg abs round trunc floor ceil and or xor invert"
+        "eq ne lt le gt ge hash index int float complex bool len iter next contains getitem missing"
+        " str repr format bytes add radd sub rsub mul rmul truediv rtruediv floordiv mod pow"
+        " rpow divmod neg abs round trunc floor ceil and or xor invert"
     ).split()
 )
 
@@ -316,6 +314,7 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if is_format(function, args, kwargs):
         return traced_text_format(rec, function, args, kwargs)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
+    args, kwargs = callbacks.settling(rec, function, args, kwargs)
     computing = getattr(function, "__module__", None) in _COMPUTING
     if computing or isinstance(owner, str) or _is_pure_python(function):
         c_calls.check(rec, _DUNDERS, *args, *kwargs.values())

@@ -11,6 +11,7 @@ import torch
 
 from ....runtime.guard import InstDict, Item
 from ... import catalogue
+from ...capture.nested import settle_in
 from ...capture.trace import Recorder
 from .. import items
 from ..lookup import is_torch_internal, module_name
@@ -31,6 +32,22 @@ def rewritten(
         return args, kwargs
     named = {name: _rewritten(rec, value) for name, value in kwargs.items()}
     return tuple(_rewritten(rec, value) for value in args), named
+
+
+def settling(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments of a function that may be `re.sub`, which reads what a callback gives and asks
+    nobody."""
+    if getattr(function, "__name__", "") not in ("sub", "subn"):
+        return args, kwargs
+    named = {name: _settling(rec, value) for name, value in kwargs.items()}
+    return tuple(_settling(rec, value) for value in args), named
+
+
+def _settling(rec: Recorder, value: Any) -> Any:
+    if not isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+        return value
+    callback = rec.rewriter.callback(rec, value)
+    return lambda match: settle_in(callback(match))
 
 
 def _is_users(value: Any) -> bool:
