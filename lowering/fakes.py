@@ -58,6 +58,11 @@ _TYPES: dict[Any, Any] = {
 
 # torch before 2.13 keeps axes of length one that are counted from the end.
 _NORM = torch.ops.aten.linalg_vector_norm.default
+# Their kernels read sizes that are symbols as numbers, which ends the process.
+_SQUEEZES = {
+    torch.ops.aten.squeeze_.dim: torch.ops.aten.squeeze.dim,
+    torch.ops.aten.squeeze_.dims: torch.ops.aten.squeeze.dims,
+}
 # Its rule does not say in which order MKL leaves the axes.
 _SPECTRUM = torch.ops.aten._fft_r2c.default
 
@@ -89,6 +94,10 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise DynamicOutputShapeException(func)
         if func in _AS_HALF and _is_bfloat16_on_host(args[0]):
             return self._as_half(func, args, kwargs)
+        if func in _SQUEEZES and args[0]._has_symbolic_sizes_strides:
+            with self:
+                flat = _SQUEEZES[func](*args, **(kwargs or {}))
+                return args[0].as_strided_(flat.shape, flat.stride(), flat.storage_offset())
         if func is _NORM:
             args = _counted_from_the_start(*args)
         made: Any = self.dispatch(func, types, args, kwargs or {})
