@@ -143,7 +143,8 @@ def expect(
     """An extern call's result in the layout and dtype that its readers were compiled for: copied if
     the operator chose another one than its meta function.
 
-    Raises UnexpectedResult if it is no tensor of that shape, or of that dtype where that must be.
+    Raises UnexpectedResult if it is no tensor of that shape, nor of that dtype where that must be,
+    or its elements do not share memory that should.
     """
     if tensor is None:
         raise UnexpectedResult(f"an operator gave None, a tensor of shape {shape} was expected")
@@ -155,6 +156,8 @@ def expect(
         raise UnexpectedResult(f"an operator gave {tensor.dtype}, {dtype} was expected")
     if tensor.dtype is dtype and _steps_as(tensor, strides):
         return tensor
+    if any(step == 0 and size != 1 for size, step in zip(shape, strides, strict=True)):
+        raise UnexpectedResult(f"an operator gave strides {tensor.stride()}, not {strides}")
     return torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 

@@ -112,7 +112,7 @@ def is_differentiable(graph):
         quietly(
             torch.autograd.grad, roots, leaves, list(map(torch.ones_like, roots)), allow_unused=True
         )
-    except RuntimeError:
+    except (RuntimeError, IndexError):  # as torch has it
         return False
     return True
 

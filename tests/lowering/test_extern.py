@@ -175,6 +175,8 @@ def test_expect():
         expect(t, (4, 3), (3, 1), kind)
     with pytest.raises(RuntimeError, match="None"):
         expect(None, (4, 3), (3, 1), kind)
+    with pytest.raises(RuntimeError, match=r"strides \(4, 1\), not \(0, 1\)"):
+        expect(t, (3, 4), (0, 1), kind)
 
 
 def source(fn, *args):

@@ -103,3 +103,28 @@ def test_writes_of_which_functionalisation_makes_something_else(write, made_here
         other = x.clone()
         torch.testing.assert_close(call(x), function(other), rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(x, other, rtol=0, atol=0, equal_nan=True)
+
+
+def _one_axis(x):
+    y = x[..., ::2]
+    y.squeeze_(0)
+    x.tril_()
+    return y + 1
+
+
+def _axes_of_one(x):
+    y = x.clone()[None, :, None]
+    y.squeeze_((0, 2))
+    y.tril_()
+    return y
+
+
+@pytest.mark.parametrize("function", [_one_axis, _axes_of_one])
+def test_axes_that_are_dropped_in_place_of_sizes_that_change(function):
+    call = dynfix.compile(function)
+    for n in (5, 6, 7, 1):
+        x = torch.randn(n, 2 * n)[:, :n]
+        given, other = x.clone(), x.clone()
+        got, want = call(given), function(other)
+        assert got.stride() == want.stride()
+        torch.testing.assert_close((got, given), (want, other))
