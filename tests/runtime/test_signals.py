@@ -220,7 +220,8 @@ def test_what_a_handler_computes_is_not_recorded(monkeypatch):
 
 
 @pytest.mark.parametrize("learns", [False, True])
-def test_what_a_handler_computes_is_not_traced(learns, monkeypatch):
+def test_what_a_handler_computes_is_not_traced(learns, monkeypatch, tmp_path):
+    monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))  # no program of an earlier run
     seen, x = [], torch.ones(3, requires_grad=learns)
     signal.signal(signal.SIGUSR1, computing(seen))
     traced = operator_trace.Tracer.__torch_dispatch__
