@@ -67,7 +67,7 @@ def keep_compared(joint: GraphModule) -> None:
         if target in _COMPARING:
             for each in map(viewed, node.all_input_nodes):
                 if not exact[each]:
-                    each.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+                    each.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # below a checkpoint, too
 
 
 def keep_complex(joint: GraphModule, results: Sequence[Any]) -> None:
