@@ -79,6 +79,7 @@ def _padding(node: Node) -> tuple[Any, ...] | None:
     if made is None or whole is None or not all(isinstance(n, int) for n in (dim, start)):
         return None
     shape, before = value.shape, made.meta["val"].shape
+    dim %= len(shape)
     after = shape[dim] - before[dim] - start
     known = all(isinstance(size, int) for size in (*shape, *before))
     rest = [size for k, size in enumerate(before) if k != dim]
