@@ -447,6 +447,7 @@ def decompositions(
     chosen[aten.block_diag.default] = _in_common_type(chosen[aten.block_diag.default])
     chosen[aten.hardshrink.default] = losses.in_type_of_input(chosen[aten.hardshrink.default])
     chosen[_SOFTSHRINK] = losses.softshrink
+    chosen[aten.hardsigmoid_backward.default] = losses.hardsigmoid_backward
     chosen[aten.threshold_backward.default] = losses.threshold_backward
     chosen[aten.logit_backward.default] = losses.logit_backward
     chosen[aten.soft_margin_loss_backward.default] = losses.soft_margin_backward

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 _HALVES = torch.float16, torch.bfloat16
 _MEAN = 1  # as `reduction` has it
+_SIXTH = 0.16666667163372040  # rounded to float32
 
 
 def _rounded(number: float, dtype: torch.dtype) -> float:
@@ -68,6 +69,11 @@ def softshrink(x: torch.Tensor, bound: float = 0.5) -> torch.Tensor:
     if bound < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {bound}.")
     return torch.where((x >= -bound) & (x <= bound), 0, x - torch.sign(x) * bound)
+
+
+def hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Eager's kernel has a sixth in float32, whatever the type is."""
+    return torch.where((x > -3.0) & (x < 3.0), grad * _SIXTH, 0.0)
 
 
 def threshold_backward(grad: torch.Tensor, x: torch.Tensor, bound: float) -> torch.Tensor:

@@ -366,13 +366,17 @@ def _copy(ctx: Context, node: Any, x: Operand, *args: Any, **kwargs: Any) -> Ref
     return ctx.pointwise(node, lambda at: cast(x.load(at), value.dtype))
 
 
+def _shows_strides(node: Any) -> bool:
+    """Whether the result leaves the graph, or a view is made of it."""
+    return any(user.op == "output" or getattr(user.target, "is_view", False) for user in node.users)
+
+
 @lowers(aten.copy.default)
 def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool = False) -> Ref:
     if ctx.device_of(x) != ctx.device_of(source):
         raise Unsupported("copy between devices")
     value = ctx.value_of(node)
-    leaves_graph = any(user.op == "output" for user in node.users)
-    target = ctx.gapped_result(value) if leaves_graph else ctx.compact_result(value)
+    target = ctx.gapped_result(value) if _shows_strides(node) else ctx.compact_result(value)
     return ctx.fill(target, lambda at: cast(source.load(at), x.dtype))
 
 

@@ -217,11 +217,10 @@ class _Writes:
         return any(reads(item) & (stored | self.again) for item in fresh)
 
     def _is_repeatable(self, update: _Update) -> bool:
-        """Whether the makers give the same when they run again on what they wrote, and nobody needs
-        the old content from where they stand on."""
-        first = min(self.items.index(maker) for maker in update.makers)
-        later = [item for item in self.items[first:] if item not in update.makers]
-        if any(update.target in reads(item) for item in later):
+        """Whether the makers give the same when they run again on what they wrote, and nobody else
+        reads the old content, of which nothing would be left for the call in eager."""
+        others = [item for item in self.items if item not in update.makers]
+        if any(update.target in reads(item) for item in others):
             return False
         if any(maker in self.tail for maker in update.makers):
             return False

@@ -13,13 +13,20 @@ def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+_Layout = tuple[torch.Size, tuple[int, ...], int]
+
+
+def _layout(tensor: torch.Tensor) -> _Layout:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
 class Undo:
     """Written inputs and the random generators, as they were."""
 
     def __init__(self, random: bool, devices: tuple[torch.device, ...]) -> None:
         self._generators: dict[int, Callable[[], None] | None] = {}
         self._histories: list[tuple[torch.Tensor, int]] = []
-        self._copies: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self._copies: list[tuple[torch.Tensor, torch.Tensor, _Layout, int]] = []
         self._cpu = torch.random.get_rng_state() if random else None
         self._cuda = (
             [(d, torch.cuda.get_rng_state(d)) for d in devices if d.type == "cuda"]
@@ -35,7 +42,7 @@ class Undo:
     def keep(self, tensor: torch.Tensor, historied: bool) -> None:
         """The tensor is about to be written, as part of its gradient history or not."""
         version = version_of(tensor)
-        self._copies.append((tensor, tensor.detach().clone(), version))
+        self._copies.append((tensor, tensor.detach().clone(), _layout(tensor), version))
         if historied:
             self._histories.append((tensor, version))
 
@@ -46,7 +53,9 @@ class Undo:
     def back(self) -> None:
         with torch.no_grad():
             # a tensor kept twice was written before the second time
-            for tensor, copy, version in reversed(self._copies):
+            for tensor, copy, layout, version in reversed(self._copies):
+                if _layout(tensor) != layout:  # `transpose_` and its like
+                    tensor.as_strided_(*layout)
                 if version_of(tensor) != version or not torch.equal(tensor, copy):
                     tensor.detach().copy_(copy)
         if self._cpu is not None:

@@ -246,3 +246,27 @@ def test_a_view_as_another_type_of_what_gets_another_shape_behind_a_break():
     for _ in range(4):
         found, expected = call(x, limits), program(x, limits)
         assert found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+def between_two_graphs(x, choice):
+    x.add_(1)
+    x.t_()
+    made = x * 2
+    return made + 1 if choice.sum() > 0 else (made - 1).exp()
+
+
+def what_the_call_makes(x, choice):
+    pairs = torch.combinations(x.flatten())
+    pairs.transpose_(0, -1)
+    return x * 2, torch.nonzero(choice > 0)
+
+
+@pytest.mark.parametrize("program", [between_two_graphs, what_the_call_makes])
+def test_a_call_that_another_recording_serves(program):
+    compiled = dynfix.compile(program, dynamic=False)
+    for turn in range(8):
+        torch.manual_seed(turn)
+        choice = torch.randn(3)
+        mine, theirs = M.clone(), M.clone()
+        found, expected = compiled(mine, choice), program(theirs, choice)
+        torch.testing.assert_close((found, mine), (expected, theirs), check_stride=True)

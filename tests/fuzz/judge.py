@@ -47,6 +47,7 @@ def source(graphs):
     return "\n".join(parts) + f"\ndef call({', '.join(names)}):\n    return [{', '.join(calls)}]\n"
 
 
+_NORMS = "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit".split()
 _TO_WHOLE_NUMBERS = "floor ceil round trunc frac fmod remainder Tensor_mode Scalar_mode".split()
 
 
@@ -71,12 +72,25 @@ class _Rounded(TorchDispatchMode):
         torch.set_rng_state(state)
         whole = any(part in function.__name__ for part in _TO_WHOLE_NUMBERS)
         args, kwargs = tree_map(functools.partial(self._moved, whole=whole), (args, kwargs))
-        return tree_map(self._moved, function(*args, **kwargs))
+        made = tree_map(self._moved, function(*args, **kwargs))
+        packet = function.__name__.partition(".")[0]
+        return (self._shifted(*made[:3]), *made[1:]) if packet in _NORMS else made
 
     def _computed(self, result, given):
         """Its elements that are no operand's, but for the sign."""
         sizes = [_wide(t).abs().flatten() for t in given]
         return ~torch.isin(_wide(result).abs(), torch.cat(sizes)) if sizes else _NONE
+
+    def _shifted(self, normal, mean, scale):
+        """Of `x * scale - mean * scale`, as kernels have it, what the terms' rounding leaves, or
+        nothing."""
+        if not normal.numel() or not mean.numel():
+            return normal
+        most = float((mean * scale).abs().max()) * torch.finfo(mean.dtype).eps
+        shift = most * torch.randn(normal.shape, generator=self.generator)
+        exact = torch.rand(normal.shape, generator=self.generator) > 0.5
+        left = (normal + shift).to(normal.dtype)
+        return torch.where(exact & (normal.abs() <= most), torch.zeros_like(left), left)
 
     def _moved(self, given, whole=True):
         """whole: whether whole numbers stay."""

@@ -132,3 +132,15 @@ def test_spectra_lie_in_memory_as_the_library_leaves_them(dynamic):
         found, expected = call(x), f(x)
         torch.testing.assert_close(found, expected)
         assert [each.stride() for each in found] == [each.stride() for each in expected]
+
+
+def test_gradients_of_parts_along_axes_from_the_end():
+    def f(x):
+        turned = (x * (1 + 2j)).transpose(-1, -2)
+        return turned.narrow(-1, 0, 1).abs(), turned.narrow(-2, 1, 1).abs()
+
+    call = dynfix.compile(f, dynamic=True)
+    for shape in ((3, 2), (3, 2), (5, 4), (7, 2), (4, 4)):
+        x = torch.randn(shape, requires_grad=True)
+        ours, theirs = (torch.autograd.grad(sum(map(torch.sum, g(x))), x)[0] for g in (call, f))
+        torch.testing.assert_close(ours, theirs)

@@ -276,6 +276,21 @@ def test_a_copy_with_gaps_is_written(shape):
         torch.testing.assert_close(compiled(x), fn(x), check_stride=True)
 
 
+def test_views_of_a_written_input_that_has_gaps():
+    def fn(x):
+        x.cumsum_(0)
+        repeated = x.expand(3, *x.shape)
+        return repeated, torch.linalg.det(repeated @ repeated.mT + 1), x.t() * 2
+
+    call = dynfix.compile(fn, options={"strict": True})
+    for _ in range(CALLS):
+        x = torch.randn(3, 66)[..., ::2]
+        other = torch.empty_strided(x.shape, x.stride()).copy_(x)
+        for found, expected in zip(call(x), fn(other), strict=True):
+            torch.testing.assert_close(found, expected, check_stride=True)
+        assert torch.equal(x, other)
+
+
 def test_places_of_a_mask_lie_side_by_side():
     compiled = dynfix.compile(torch.where)
     mask = torch.eye(3) > 0

@@ -220,6 +220,18 @@ def test_writes_that_are_not_repeatable_come_last(items):
     assert not any(map(_raises, items[last + 1 :]))
 
 
+def reads_sets_and_multiplies(a, weight):
+    old = a.exp()
+    a[0].zero_()
+    return old, torch.mm(a, weight)
+
+
+def test_what_is_read_before_it_is_written_comes_last(items):
+    compiled(reads_sets_and_multiplies, randn(4, 3), randn(3, 3))
+    (last,) = [n for n, item in enumerate(items) if "arg0" in _names(item)]
+    assert not any(map(_raises, items[last + 1 :]))
+
+
 def _names(item):
     return {b.name for b in _stored([item])}
 

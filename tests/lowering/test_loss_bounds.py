@@ -42,6 +42,10 @@ def test_gradients_of_logit_at_zero():
     _check(torch.logit, torch.tensor([0.0, -0.0, 1.0]).repeat(9))
 
 
+def test_gradients_of_hardsigmoid_in_float64():
+    _check(F.hardsigmoid, torch.randn(33, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("beta", (0.0, 0.3, 1.0))
 @pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
 def test_smooth_l1_keeps_nan(beta, reduction):
