@@ -301,8 +301,10 @@ def _vector_norm(
     if not simple or not 0 < len(dims) < x.dim():
         return NotImplemented
     wide = x.to(get_computation_dtype(x.dtype))
-    made = (wide * wide if ord == 2 else wide.abs()).sum(dims, keepdim)
-    return (made.sqrt() if ord == 2 else made).to(x.dtype)
+    lone = all(isinstance(x.shape[dim], int) and x.shape[dim] == 1 for dim in dims)
+    squared = ord == 2 and not lone  # of one element there is no square that may overflow
+    made = (wide * wide if squared else wide.abs()).sum(dims, keepdim)
+    return (made.sqrt() if squared else made).to(x.dtype)
 
 
 def _cross(a: torch.Tensor, b: torch.Tensor, *, dim: int = -1) -> Any:
@@ -449,6 +451,10 @@ def decompositions(
     chosen[_SOFTSHRINK] = losses.softshrink
     chosen[aten.hardsigmoid_backward.default] = losses.hardsigmoid_backward
     chosen[aten.threshold_backward.default] = losses.threshold_backward
+    for packet in (aten.xlogy, aten.special_xlog1py, aten.logaddexp, aten.logaddexp2):
+        for binary in {getattr(packet, name) for name in packet.overloads()} & chosen.keys():  # type: ignore[no-untyped-call]
+            chosen[binary] = losses.in_common_type(chosen[binary])
+    chosen[aten.logit.default] = losses.logit
     chosen[aten.logit_backward.default] = losses.logit_backward
     chosen[aten.soft_margin_loss_backward.default] = losses.soft_margin_backward
     chosen[aten.smooth_l1_loss_backward.default] = losses.smooth_l1_backward

@@ -5,7 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import get_computation_dtype
+from torch._prims_common import (
+    ELEMENTWISE_TYPE_PROMOTION_KIND,
+    elementwise_dtypes,
+    get_computation_dtype,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 
 _HALVES = torch.float16, torch.bfloat16
@@ -16,6 +20,25 @@ _SIXTH = 0.16666667163372040  # rounded to float32
 def _rounded(number: float, dtype: torch.dtype) -> float:
     with _disable_current_modes():
         return torch.tensor(number, dtype=dtype).item()
+
+
+def in_common_type(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition of a binary operator, with both operands in the half type that they
+    have in common, as eager has numbers and tensors without axes."""
+
+    def made(a: Any, b: Any) -> Any:
+        _, dtype = elementwise_dtypes(
+            a, b, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+        )
+        if dtype not in _HALVES:
+            return decomposed(a, b)
+        return decomposed(*(_in_type(each, dtype) for each in (a, b)))
+
+    return made
+
+
+def _in_type(operand: Any, dtype: torch.dtype) -> Any:
+    return operand.to(dtype) if isinstance(operand, torch.Tensor) else _rounded(operand, dtype)
 
 
 def margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
@@ -65,10 +88,16 @@ def in_type_of_input(shrink: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def softshrink(x: torch.Tensor, bound: float = 0.5) -> torch.Tensor:
-    """Torch's own has products by zero, of which the gradient is no zero where it is infinite."""
+    """Torch's own has products by zero, of which the gradient is no zero where it is infinite. On
+    the CPU, halves are compared in a wider type with the bound as it is given, but for the
+    gradient, which has it rounded."""
     if bound < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {bound}.")
-    return torch.where((x >= -bound) & (x <= bound), 0, x - torch.sign(x) * bound)
+    wide = x.float() if x.dtype in _HALVES and x.device.type == "cpu" else x
+    made = torch.where((wide >= -bound) & (wide <= bound), 0, wide - torch.sign(wide) * bound)
+    if wide is not x and _rounded(bound, x.dtype) > bound:
+        made = torch.where(x.abs() == _rounded(bound, x.dtype), made.detach(), made)
+    return made.to(x.dtype)
 
 
 def hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -84,14 +113,32 @@ def threshold_backward(grad: torch.Tensor, x: torch.Tensor, bound: float) -> tor
     return torch.where(wide <= bound, 0, grad)
 
 
+def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """Torch's own does not round the bounds, the upper one of which may be 1."""
+    kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    wide = x.to(get_computation_dtype(kind))
+    if eps is not None:
+        low, high = _logit_bounds(x, eps)
+        wide = torch.where(wide < low, low, torch.where(wide > high, high, wide))
+    return torch.log(wide / (1.0 - wide)).to(kind)
+
+
 def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
-    """The bounds are rounded to the type of `x`, what is between them computed in a wider one; -0.0
-    counts as 0.0."""
-    low = 0.0 if eps is None else eps
-    within = (x >= low) & (x <= 1.0 - low)
-    wide = (x.float() if x.dtype in _HALVES else x).abs()
+    """What is between the bounds is computed in a wider type; -0.0 counts as 0.0."""
+    wide = x.float() if x.dtype in _HALVES else x
+    low, high = _logit_bounds(x, eps or 0.0)
+    within = (wide >= low) & (wide <= high)
+    wide = wide.abs()
     made = (grad / (wide * (1.0 - wide))).to(x.dtype)
     return torch.where(within, made, float("nan") if eps is None else 0.0)
+
+
+def _logit_bounds(x: torch.Tensor, eps: float) -> tuple[float, float]:
+    """In half types if the CPU computes in them; GPUs do in a wider one."""
+    if x.dtype not in _HALVES or x.device.type != "cpu":
+        return eps, 1.0 - eps
+    low = _rounded(eps, x.dtype)
+    return low, _rounded(1.0 - low, x.dtype)
 
 
 def soft_margin_backward(

@@ -59,11 +59,25 @@ def as_recorded(result: Any, strides: tuple[int, ...], dtype: torch.dtype) -> An
         return _in_order(result, strides)
     axes = zip(result.shape, result.stride(), strides, strict=True)
     if all(size == 1 or is_ == noted for size, is_, noted in axes):
-        return result
+        return _with_lone_strides(result, strides)
     if result.numel() == 0 or overlaps(result.shape, strides):
         return result
     made = result.new_empty_strided(result.shape, strides)
     return made.copy_(result)
+
+
+def _with_lone_strides(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The result with these strides along axes of one element, by which later operators tell
+    whether channels are last, where views can give them."""
+    for axis, wanted in enumerate(strides):
+        if result.shape[axis] != 1 or result.stride(axis) == wanted:
+            continue
+        others = result.squeeze(axis)
+        spans = [n * step for n, step in zip(others.shape, others.stride(), strict=True)]
+        places = [place for place, span in enumerate([*spans, 1]) if span == wanted]
+        if places:
+            result = others.unsqueeze(places[0]).movedim(places[0], axis)
+    return result
 
 
 def _in_order(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -225,7 +225,7 @@ for _name, _kind in (
     ("copysign", KIND.INT_TO_FLOAT),
     ("hypot", KIND.DEFAULT),
 ):
-    binary(_name, "default Tensor Scalar", _kind, named(_name))
+    binary(_name, "default Tensor Scalar", _kind, named(_name), stepped=True)
 
 
 def _nonzero(divisor: Value) -> Value:
@@ -276,7 +276,8 @@ def _div_mode(ctx: Context, node: Any, a: Operand, b: Operand, *, rounding_mode:
     if rounding_mode is None:
         return _div(ctx, node, a, b)
     name = {"floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
-    return elementwise(ctx, node, (a, b), lambda x, y: op(name, x, _nonzero(y)))
+    rounded = _rounding_on_host(ctx, node, (a, b))
+    return elementwise(ctx, node, (a, b), lambda x, y: op(name, rounded(x), _nonzero(y)))
 
 
 @lowers(aten.pow.Tensor_Scalar)

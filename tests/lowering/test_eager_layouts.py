@@ -370,3 +370,14 @@ def test_masks_without_axes():
         given = [(torch.full((2, 2), float(turn)), torch.tensor(turn % 2 == 0)) for _ in "ab"]
         torch.testing.assert_close(call(*given[0]), fn(*given[1]))
         torch.testing.assert_close(*(x for x, _ in given))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_one_channel_that_lies_last_stays_there(mode):
+    """Of one channel any stride is right; by it convolutions tell the order that they keep."""
+
+    def resized(x):
+        return F.interpolate(x, scale_factor=2, mode=mode) + 1
+
+    for rows in (1, 2):
+        check(resized, [(torch.randn(rows, 5, 6, 1).permute(0, 3, 1, 2),) for _ in range(CALLS)])

@@ -91,3 +91,78 @@ def test_a_target_of_a_wider_type_leaves_the_type_of_the_loss(reduction):
 
 def test_blocks_with_a_number_of_a_wider_type():
     _check(lambda x: torch.block_diag(x, torch.tensor(2.0, dtype=torch.float64)), torch.randn(3, 3))
+
+
+def _all_halves(dtype):
+    return torch.arange(1 << 16).to(torch.uint16).view(dtype)
+
+
+def _few_apart(mine, theirs, dtype):
+    """Whether they differ by what a half type rounds once or twice, wherever there are numbers."""
+    few = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(mine, theirs, rtol=few, atol=few * few, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("bound", (0.2, 1 / 3, 1.0009))
+def test_a_bound_that_is_no_half_shrinks_as_it_is_given(dtype, bound):
+    numbers = _all_halves(dtype)
+    compiled = dynfix.compile(F.softshrink, fullgraph=True)
+    for shift in range(3):
+        found = []
+        for call in (compiled, F.softshrink):
+            x = numbers.roll(shift).nan_to_num(1.0).requires_grad_()  # of NaN eager's parts differ
+            made = call(x, bound)
+            found.append((made, *torch.autograd.grad(made, x, torch.full_like(x, 1.5))))
+        torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("eps", (0.0001, 0.0009, 0.3337))
+def test_bounds_of_logits_round_as_eagers(dtype, eps):
+    """The upper one may round to 1, of which the logit is infinite."""
+    x = _all_halves(dtype)
+    compiled = dynfix.compile(torch.logit, fullgraph=True)
+    for _ in range(3):
+        mine, theirs = compiled(x, eps), torch.logit(x, eps)
+        assert torch.equal(mine.isinf(), theirs.isinf())
+        torch.testing.assert_close(mine, theirs, rtol=0.1, atol=0.02, equal_nan=True)
+    whole = torch.arange(2)
+    torch.testing.assert_close(
+        dynfix.compile(torch.logit)(whole, 0.1), torch.logit(whole, 0.1), rtol=1e-5, atol=0
+    )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("number", (0.3337, 1.0009, -2.0007))
+def test_numbers_beside_halves_round_first(dtype, number):
+    """Those that have no axes, too; the logarithm of what rounds to 1 is nothing."""
+    x, one = _all_halves(dtype), torch.tensor(number)
+    x = x[x.isfinite() & (x.abs() > 1e-4) & (x.abs() < 1e4)]
+    calls = (
+        lambda x, n: torch.hypot(x, n),
+        lambda x, n: torch.atan2(x, n) + torch.atan2(n, x),
+        lambda x, n: torch.logaddexp(x, n),
+        lambda x, n: torch.logaddexp2(n, x),
+        lambda x, n: torch.xlogy(x, n),
+        lambda x, _: torch.xlogy(x, number),
+        lambda x, n: torch.special.xlog1py(x, n * n),
+    )
+    for call in calls:
+        compiled = dynfix.compile(call, fullgraph=True)
+        for _ in range(3):
+            mine, theirs = compiled(x, one), call(x, one)
+            assert mine.dtype is theirs.dtype
+            _few_apart(mine, theirs, dtype)
+    same = torch.full((33,), number, dtype=dtype)
+    whole = dynfix.compile(lambda x, n: torch.div(n, x, rounding_mode="trunc"), fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(whole(same, one), torch.ones_like(same))
+
+
+@pytest.mark.parametrize("dtype", (*HALVES, torch.float32))
+def test_norms_of_one_element_square_nothing(dtype):
+    x = torch.tensor([1e-30, 3e38, -2.0, 0.0]).to(dtype).unsqueeze(1)
+    x = x[x.isfinite()].unsqueeze(1)
+    _check(lambda x: torch.linalg.vector_norm(x, dim=1), x)
+    _check(lambda x: torch.linalg.vector_norm(x, dim=(0, 1), keepdim=True)[0], x[:1])
