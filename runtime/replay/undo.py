@@ -13,7 +13,7 @@ def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-_Layout = tuple[torch.Size, tuple[int, ...], int]
+_Layout = tuple[torch.Size, tuple[int, ...], int | torch.SymInt]
 
 
 def _layout(tensor: torch.Tensor) -> _Layout:
