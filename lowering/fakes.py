@@ -67,6 +67,10 @@ _SQUEEZES = {
 _SPECTRUM = torch.ops.aten._fft_r2c.default
 
 
+# torch before 2.13 has the sums of its rows in float32, whatever is attended to.
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode whose every operator does not first go through Dynamo's `disable`, which costs more
     than most operators and keeps the frames that an exception leaves."""
@@ -106,6 +110,10 @@ class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if func in _TYPES:
             with self:
                 return made.to(_TYPES[func](*args))
+        if func is _ATTENTION and args[0].dtype is torch.float64:
+            with self:
+                attended, sums = made
+                return attended, sums.to(torch.float64)
         operands = _operands(func, args)
         if operands and type(made) is FakeTensor and made.dim() > 1:
             return self._in_order_of(operands, made)

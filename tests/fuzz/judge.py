@@ -74,23 +74,25 @@ class _Rounded(TorchDispatchMode):
         args, kwargs = tree_map(functools.partial(self._moved, whole=whole), (args, kwargs))
         made = tree_map(self._moved, function(*args, **kwargs))
         packet = function.__name__.partition(".")[0]
-        return (self._shifted(*made[:3]), *made[1:]) if packet in _NORMS else made
+        if packet == "gelu":  # `x / 2 + erf(...) * x / 2`
+            return self._shifted(made, args[0])
+        return (self._shifted(made[0], made[1] * made[2]), *made[1:]) if packet in _NORMS else made
 
     def _computed(self, result, given):
         """Its elements that are no operand's, but for the sign."""
         sizes = [_wide(t).abs().flatten() for t in given]
         return ~torch.isin(_wide(result).abs(), torch.cat(sizes)) if sizes else _NONE
 
-    def _shifted(self, normal, mean, scale):
-        """Of `x * scale - mean * scale`, as kernels have it, what the terms' rounding leaves, or
-        nothing."""
-        if not normal.numel() or not mean.numel():
-            return normal
-        most = float((mean * scale).abs().max()) * torch.finfo(mean.dtype).eps
-        shift = most * torch.randn(normal.shape, generator=self.generator)
-        exact = torch.rand(normal.shape, generator=self.generator) > 0.5
-        left = (normal + shift).to(normal.dtype)
-        return torch.where(exact & (normal.abs() <= most), torch.zeros_like(left), left)
+    def _shifted(self, result, term):
+        """The result of terms as large as this one, of which rounding leaves some, or nothing."""
+        if not result.numel() or not term.numel():
+            return result
+        size = term.abs() if term.shape == result.shape else term.abs().max()
+        size = size * torch.finfo(term.dtype).eps
+        shift = size * torch.randn(result.shape, generator=self.generator)
+        exact = torch.rand(result.shape, generator=self.generator) > 0.5
+        left = (result + shift).to(result.dtype)
+        return torch.where(exact & (result.abs() <= size), torch.zeros_like(left), left)
 
     def _moved(self, given, whole=True):
         """whole: whether whole numbers stay."""

@@ -70,3 +70,12 @@ def test_a_mask_that_is_written_keeps_its_place():
         torch.testing.assert_close(
             compiled(Q * scale, K, V), fn(Q * scale, K, V), rtol=1e-4, atol=1e-5
         )
+
+
+def test_gradients_of_attention_in_float64():
+    call = dynfix.compile(attention(MASKS["causal"][0]), options={"strict": True})
+    for turn in range(3):
+        given = [(each.double() + turn).requires_grad_() for each in (Q, K, V)]
+        found, expected = call(*given), attention(MASKS["causal"][0])(*given)
+        ours, theirs = (torch.autograd.grad(r.square().sum(), given) for r in (found, expected))
+        torch.testing.assert_close((found, ours), (expected, theirs))
