@@ -15,22 +15,18 @@ from .values import Meta, Tracker, Value, has_history, storage_of, writes_of
 
 
 class _Spent(torch.autograd.Function):
-    """The identity, with a history that was used."""
+    """The identity, with a history that was used, or whose saved tensors were written. `why`: what
+    a backward says."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, leaf: torch.Tensor, why: str) -> torch.Tensor:
         ctx.mark_dirty(tensor)  # a view could not be written afterwards
+        ctx.why = why
         return tensor
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(
-            "Trying to backward through the graph a second time (or directly access saved tensors"
-            " after they have already been freed). Saved intermediate values of the graph are"
-            " freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you"
-            " need to backward through the graph a second time or if you need to access saved"
-            " tensors after calling backward."
-        )
+        raise RuntimeError(ctx.why)
 
 
 class _Unreachable(torch.autograd.Function):
@@ -77,8 +73,9 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
 def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
     if tensor.is_leaf:
         raise CannotRebuild("a leaf that was made in the call is returned or kept")
-    if _is_spent(tensor):
-        return Apply(_of(_Spent), (_detached(recorder, tensor, value),))
+    why = _why_spent(tensor)
+    if why:
+        return Apply(_of(_Spent, why), (_detached(recorder, tensor, value),))
     inputs = [each for each, _ in recorder.tracker.live_inputs()]
     given = {id(each) for each in inputs} | {id(each.grad_fn) for each in inputs if each.grad_fn}
     nodes = nodes_behind([tensor])
@@ -121,12 +118,12 @@ def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return leaf if same else leaf.detach().requires_grad_(requires_grad)
 
 
-def _of(function: Any) -> Any:
+def _of(function: Any, *more: Any) -> Any:
     def with_history(tensor: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
             given, leaf = tensor.detach(), torch.empty(0, device="cpu", requires_grad=True)
             with torch.autograd._unsafe_preserve_version_counter(given):  # nothing is written
-                return function.apply(given, leaf)  # type: ignore[no-any-return]
+                return function.apply(given, leaf, *more)  # type: ignore[no-any-return]
 
     return with_history
 
@@ -144,7 +141,7 @@ def need_nothing_of(tensor: torch.Tensor, tracker: Tracker) -> bool:
     histories = [each for each in tracker.live() if has_history(each)]
     seen = [(weakref.ref(each), writes_of(each)) for each in histories]
     if tracker.needed is None or not _are_same(tracker.needed[0], seen):
-        tracker.needed = seen, *_needed([each for each in histories if not _is_spent(each)])
+        tracker.needed = seen, *_needed([each for each in histories if not _why_spent(each)])
     _, leaves, memory = tracker.needed
     return id(tensor) not in leaves and storage_of(tensor) not in memory
 
@@ -171,12 +168,12 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(found)
 
 
-def _is_spent(tensor: torch.Tensor) -> bool:
-    """Whether a backward through the tensor would raise, since what it needs was freed."""
+def _why_spent(tensor: torch.Tensor) -> str:
+    """What a backward through the tensor would raise, since what it needs was freed or written."""
     try:
         for node in nodes_behind([tensor]):
             for _ in _saved(node):
                 pass
-    except RuntimeError:
-        return True
-    return False
+    except RuntimeError as error:
+        return str(error)
+    return ""

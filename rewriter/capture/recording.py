@@ -185,7 +185,7 @@ def _last_checks(recorder: Recorder) -> None:
     elif not all(_is_leaf_here(recorder, value) for value in recorder.made_parameters):
         detail = "a Parameter made in the call is used behind a graph break"
         recorder.stop(catalogue.UNSUPPORTED, detail)
-    elif any(_content(cell) is not was for cell, was in recorder.hooked_cells):
+    elif any(_content(cell) is not was for hook in recorder.hooks for cell, was in hook.cells):
         recorder.stop(catalogue.UNSUPPORTED, "what a hook reads is bound again")
     elif recorder.reshaped and _may_differentiate(recorder):
         # the input counts the change after the graph has kept it
@@ -297,6 +297,9 @@ def _assemble(
     written_to = _written_history(recorder, segments)
     if written_to is not None:
         recorder.stop_if_cut(catalogue.UNSUPPORTED, HISTORY, written_to)
+    hook = next((each for each in recorder.hooks if _leaves(recorder, each)), None)
+    if hook is not None:
+        recorder.stop(catalogue.UNSUPPORTED, hook.site.site.detail, hook.site)
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
     symbols = (
         Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
@@ -318,6 +321,14 @@ def _assemble(
         numbers,
         tuple(recorder.fed),
     )
+
+
+def _leaves(recorder: Recorder, hook: Any) -> bool:
+    """Whether the hooked tensor is a result: hooks that it gets later, and `retain_grad()`, would
+    see a gradient before the hook does."""
+    value = hook.value
+    here = value.node is hook.node and value in recorder.segments[value.home].outputs
+    return here and recorder.options.backend != "eager"
 
 
 def _written_history(recorder: Recorder, segments: tuple[Segment, ...]) -> Decision | None:

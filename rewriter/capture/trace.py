@@ -63,8 +63,7 @@ class Recorder(ReadRecorder):
         self.versions: dict[Value, Any] = {}  # of inputs that Python asked for
         self.class_scopes: set[str] = set()  # how names of classes begin that the call makes
         self.made_parameters: list[Value] = []
-        self.hooked_cells: list[tuple[types.CellType, Any]] = []  # of hooks, as they were
-        self.handles: list[Any] = []  # of hooks that the graph registers
+        self.hooks: list[Any] = []  # that the graph registers
         self.name_holders: dict[int, Any] = {}
         self.reshaped: dict[Value, Value] = {}  # inputs in another shape, and as they were given
         self.raised: list[Any] = []  # effects: versions of inputs of which views got another

@@ -4,6 +4,8 @@ import pytest
 import torch
 from helpers import Case, one_graph, recordings, same, tensor
 
+import dynfix
+
 GRADS = [(tensor(*values, grad=True),) for values in ((1, 2, 3), (3, -2, 1), (0, 1, -1), (2, 2, 2))]
 CLOSE = (1e-5, 1e-6)
 FACTOR = 3.0
@@ -27,7 +29,7 @@ def _masked(x):
     y.register_hook(lambda g: g * mask)
     y.mul_(3)
     y.register_hook(lambda g: g + 1)
-    return y, y.sin()
+    return y * 2, y.sin()
 
 
 def _of_a_view(x):
@@ -81,6 +83,36 @@ def test_what_a_hook_reads_is_guarded(backend):
         tolerance=CLOSE,
     )
     assert len(recordings(fn)) == 3
+
+
+def _of_a_result(x):
+    y = x * 2
+    y.register_hook(lambda g: g * 3)
+    return y, y.sin()
+
+
+def _of_a_result_that_is_written(x):
+    y = x * 2
+    y.register_hook(lambda g: g * 3)
+    y.mul_(2)
+    return y, y.sin()
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("fn", [_of_a_result, _of_a_result_that_is_written])
+def test_hooks_of_a_result_come_before_later_ones(fn, backend):
+    def gradients(compiled, x):
+        y, other = compiled(x)
+        y.retain_grad()
+        y.register_hook(lambda g: g + 1)
+        (y.sum() + other.sum()).backward()
+        return y.grad, x.grad
+
+    compiled = dynfix.compile(fn, backend=backend)
+    for (x,) in GRADS:
+        given = [x.detach().clone().requires_grad_() for _ in range(2)]
+        for found, wanted in zip(gradients(compiled, given[0]), gradients(fn, given[1]), strict=True):
+            torch.testing.assert_close(found, wanted)
 
 
 def _appending(x, seen):

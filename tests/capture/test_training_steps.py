@@ -212,6 +212,23 @@ def test_a_loss_whose_history_was_used(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loss_whose_saved_tensor_was_written(backend):
+    def fn():
+        x = torch.ones(3, requires_grad=True)
+        loss = (x * x).sum()
+        with torch.no_grad():
+            x *= 2
+        return loss
+
+    compiled = dynfix.compile(fn, backend=backend)
+    for _ in range(4):
+        loss = compiled()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_backward_twice(backend):
     def make():
         p = nn.Parameter(torch.randn(3))

@@ -13,8 +13,9 @@ from torch.utils.hooks import RemovableHandle
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
 from ...capture.numbers import scalars
-from ...capture.stops import Stopped
+from ...capture.stops import Decision, Stopped
 from ...capture.trace import Recorder
+from ...capture.values import Value
 from ...live_source import NotRewritable
 from .. import attribute_ops
 from ..lookup import owner_of
@@ -26,6 +27,21 @@ _DECIDING = (
 )
 
 
+_LEAVES = "register_hook: the tensor leaves the graph, where other hooks may come behind it"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """A hook that the graph registers. `cells`: what it reads, as it was; `node`: the registration,
+    which is the value of `value` until that is written; `site`: of it."""
+
+    handle: RemovableHandle
+    cells: list[tuple[types.CellType, Any]]
+    value: Value
+    node: torch.fx.Node
+    site: Decision
+
+
 def takes(function: Any) -> bool:
     owner = owner_of(function)
     return isinstance(owner, torch.Tensor) and function.__name__ == "register_hook"
@@ -34,13 +50,14 @@ def takes(function: Any) -> bool:
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The hook stands on the tensor of the recorded call, too."""
     try:
-        target, held = _registration(rec, function.__self__, *args, **kwargs)
+        target, reads = _registration(rec, function.__self__, *args, **kwargs)
+        held = [cell.cell_contents for cell in reads.held.values()]
         with rec.paused(), torch._C.DisableTorchFunction():
             value = rec.value(function.__self__)
             nodes = tuple(map(rec.node, (function.__self__, *held)))
             handle = function(*args, **kwargs)
-        rec.handles.append(handle)
         value.node = rec.segment.call("call_function", target, nodes, {}, rec.origin_text())
+        rec.hooks.append(Hook(handle, reads.cells, value, value.node, rec.decision(_LEAVES)))
         return handle
     except (quiet_code.Loud, NotRewritable) as why:
         rec.stop(catalogue.UNSUPPORTED, f"register_hook: {why}")
@@ -55,16 +72,15 @@ def takes_handle(function: Any) -> bool:
 
 def use_handle(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The graph registers its hooks for good."""
-    if any(function.__self__ is each for each in rec.handles):
+    if any(function.__self__ is each.handle for each in rec.hooks):
         rec.stop(catalogue.UNSUPPORTED, "a hook that the call registered is removed")
     return rec.call(function.__func__, (function.__self__, *args), kwargs)
 
 
 def _registration(
     rec: Recorder, tensor: torch.Tensor, hook: Any
-) -> tuple["Registered", list[torch.Tensor]]:
-    """What registers the hook on the tensor of a later call, and the tensors that the hook closes
-    over. Raises Loud, NotRewritable, Stopped."""
+) -> tuple["Registered", "_HookReads"]:
+    """What registers the hook on the tensor of a later call. Raises Loud, NotRewritable, Stopped."""
     with rec.paused(), torch._C.DisableTorchFunction():
         here = rec.value(tensor).home == rec.segment.index and not rec.bodies
         made = tensor.requires_grad and not tensor.is_leaf
@@ -77,9 +93,7 @@ def _registration(
     reads = _HookReads(rec, fn, made_here)
     reads.of_hook()
     reads.guard(rec)
-    rec.hooked_cells += reads.cells
-    held = [cell.cell_contents for cell in reads.held.values()]
-    return Registered.of(fn, tuple(reads.held)), held
+    return Registered.of(fn, tuple(reads.held)), reads
 
 
 class _HookReads(quiet_code.Reads):
