@@ -70,11 +70,11 @@ class Symbols:
         while any(self._solve(source) for source in sources):
             pass
         for source in sources:
-            if (
-                source.expr not in self._known
-                and not source.expr.is_Number
-                and not self._expressible(source.expr)
-            ):
+            if source.expr in self._known or self._expressible(source.expr):
+                continue
+            if _is_one(source.expr, source.value.node.shape_env):
+                self._known[source.expr] = 1
+            else:
                 self._define(source, source.expr, source.value.node.hint, source.text)
 
     def size(self, value: Any) -> Size:
