@@ -7,7 +7,6 @@ recording; the call goes on.
 import dataclasses
 import functools
 import operator
-import types
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,10 +1,9 @@
 """Hooks on the gradients of what a call makes: those that only compute are part of the graph."""
 
+import dynfix
 import pytest
 import torch
 from helpers import Case, one_graph, recordings, same, tensor
-
-import dynfix
 
 GRADS = [(tensor(*values, grad=True),) for values in ((1, 2, 3), (3, -2, 1), (0, 1, -1), (2, 2, 2))]
 CLOSE = (1e-5, 1e-6)
@@ -111,7 +110,9 @@ def test_hooks_of_a_result_come_before_later_ones(fn, backend):
     compiled = dynfix.compile(fn, backend=backend)
     for (x,) in GRADS:
         given = [x.detach().clone().requires_grad_() for _ in range(2)]
-        for found, wanted in zip(gradients(compiled, given[0]), gradients(fn, given[1]), strict=True):
+        for found, wanted in zip(
+            gradients(compiled, given[0]), gradients(fn, given[1]), strict=True
+        ):
             torch.testing.assert_close(found, wanted)
 
 
