@@ -92,6 +92,8 @@ def _masked_put(
     if len(ids) != 1 or mask is None or values.numel != 1 or 0 in x.shape:
         raise Unsupported("a mask as an index")
     shape = mask.shape
+    if shape != x.shape[: len(shape)]:
+        raise Unsupported("a mask of sizes that may be others")
 
     def body(at: tuple[Index, ...]) -> Value:
         old, new = x.load(at), cast(values.load((sizes.ZERO,) * len(values.shape)), x.dtype)

@@ -242,3 +242,36 @@ def test_a_tensor_on_the_memory_of_an_array_from_outside():
         shared, made = compiled(array, X[0] + step)
         assert shared.data_ptr() == array.ctypes.data + 4
         assert torch.equal(made, (X[0] + step) * torch.arange(4))
+
+
+def chosen_by_a_constant(x, m):
+    return x[torch.tensor([True] * 3 + [False] * 3)] * 2
+
+
+def chosen_behind_an_axis(x, m):
+    return x[None, :, torch.tensor([True, False, True]), ...] + 1
+
+
+def written_where_true(x, m):
+    x = x.clone()
+    x[m] = 0
+    return x
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [chosen_by_a_constant, chosen_behind_an_axis, written_where_true])
+def test_a_mask_of_another_size_is_an_error(fn, dynamic):
+    """Rows and mask, columns, and what differs between rows and mask."""
+    compiled = dynfix.compile(fn, dynamic=dynamic)
+    shapes = [(6, 3, 0), (6, 3, 0), (7, 3, 0), (8, 4, -1), (7, 3, 1), (9, 3, -3), (6, 3, 0)]
+    for rows, columns, more in shapes:
+        x = torch.arange(float(rows * columns)).view(rows, columns)
+        mask = torch.arange(rows + more) % 2 == 0
+        assert outcome(compiled, x, mask) == outcome(fn, x, mask)
+
+
+def outcome(fn, *args):
+    try:
+        return fn(*args).tolist()
+    except IndexError as error:
+        return str(error)

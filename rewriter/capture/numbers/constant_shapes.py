@@ -1,14 +1,14 @@
 """Operators whose result has a shape that data decides, where that data is constant: the graph gets
 an operator that says the same for a known shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from .. import opsets
 from ..nested import tensors_in
-from . import constant_values, open_shapes
+from . import constant_values, open_shapes, traced_sizes
 
 _PACKED = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
 # All that goes in decides all that comes out.
@@ -58,7 +58,7 @@ def _masked(rec: Any, func: Callable[..., Any], args: Any) -> Any:
     key = args[1] if isinstance(args[1], tuple) else (args[1],)
     masks = [part for part in key if opsets.is_mask(part)]
     whole = any(part.dim() == 0 for part in masks)  # which adds an axis
-    if whole or not constant_values.are(rec, masks, given=True):
+    if whole or not constant_values.are(rec, masks, given=True) or not _fit(rec, args[0], key):
         return None
     places: list[Any] = []
     for part in key:
@@ -67,6 +67,35 @@ def _masked(rec: Any, func: Callable[..., Any], args: Any) -> Any:
             constant_values.bind(rec, index)
         places += chosen
     return (rec.operate(func, "__getitem__", (args[0], tuple(places)), {}),)
+
+
+def _fit(rec: Any, tensor: torch.Tensor, key: tuple[Any, ...]) -> bool:
+    """Whether the masks have the sizes of the axes that they stand for, which later calls have,
+    too: places that they choose say nothing of them."""
+    rec.value(tensor)  # whose sizes may be the first that are symbols
+    sizes = list(masked_sizes(tensor, key))
+    fit = all(tensor.dim() > dim and tensor.shape[dim] == size for dim, size in sizes)
+    if fit and rec.has_symbols():
+        traced_sizes.rely_on(rec, tensor, [dim for dim, _ in sizes])
+    return fit
+
+
+def masked_sizes(tensor: torch.Tensor, key: Any) -> Iterator[tuple[int, Any]]:
+    """The dims of the tensor that masks among the key stand for, and their sizes in these."""
+    parts = key if isinstance(key, tuple | list) else (key,)
+    taken = [_axes(part) for part in parts]
+    dim = 0
+    for part, axes in zip(parts, taken, strict=True):
+        if opsets.is_mask(part):
+            yield from enumerate(part.shape, dim)
+        dim += tensor.dim() - sum(taken) if part is Ellipsis else axes
+
+
+def _axes(part: Any) -> int:
+    """How many axes a part of a key stands for."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    return int(part.dim()) if opsets.is_mask(part) else 1
 
 
 def at_places(rec: Any, args: Any) -> Any:
@@ -83,6 +112,8 @@ def at_places(rec: Any, args: Any) -> Any:
     (at,) = masks
     mask = key[at]
     if any(not isinstance(part, slice) for part in (*key[:at], *key[at + 1 :])):
+        return args
+    if not _fit(rec, tensor, key):
         return args
     axis = at - (tensor.dim() - mask.dim() + 1)  # of the places, from the end
     if rows.dim() < -axis or rows.shape[axis] == 1:

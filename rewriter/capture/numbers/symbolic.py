@@ -5,6 +5,7 @@ backends compile, and, with what compiling asked of the sizes, the condition und
 recording stands for a call. torch's ShapeEnv keeps the expressions and the relations.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from ....runtime.replay.steps import CALL_INPUT, HOST
 from ....runtime.warning_filters import unsaid
 from ..segments import READ, Segment
 from ..values import Meta, Number
+from .constant_shapes import masked_sizes
 from .traced_sizes import LARGEST, Form, SymbolicEnv
 
 ITSELF = -1  # in the place of a dim: the input is a number
@@ -248,7 +250,26 @@ class _Run(torch.fx.Interpreter):  # type: ignore[misc]
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(target, Bodies):
             target = target.through(_Run)
+        if target in _INDEXING:
+            _fit(*args[:2])
         return super().call_function(*rnn.as_operator(target, args, kwargs))
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target in _INDEXING_METHODS:
+            _fit(*args[:2])
+        return super().call_method(target, args, kwargs)
+
+
+_INDEXING = (operator.getitem, operator.setitem, torch.index_put, torch.index_put_)
+_INDEXING_METHODS = ("index_put", "index_put_", "__getitem__", "__setitem__")
+
+
+def _fit(tensor: Any, key: Any = None) -> None:
+    """Masks have the sizes of what they choose from, which fake tensors do not ask for."""
+    if isinstance(tensor, torch.Tensor):
+        for dim, size in masked_sizes(tensor, key):
+            if not _equal(tensor.shape[dim], size):
+                raise Inconsistent("a mask of another size than what it chooses from")
 
 
 def _undecided(inputs: list[Any]) -> bool:

@@ -8,7 +8,7 @@ for.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -216,9 +216,10 @@ def _compared(rec: Any, result: Any, name: str, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def rely_on(rec: Any, tensor: torch.Tensor) -> None:
-    """Every size of the tensor becomes part of what the recording stands for."""
-    for dim in range(tensor.dim()):
+def rely_on(rec: Any, tensor: torch.Tensor, dims: Iterable[int] | None = None) -> None:
+    """Sizes of the tensor, all or those of some dims, become part of what the recording stands
+    for."""
+    for dim in range(tensor.dim()) if dims is None else dims:
         if not _fixed(rec, tensor, dim):
             form = Read(tensor.size(dim), rec.value(tensor), Meta.of(tensor), "size", (dim,))
             node_of(form, rec.segment, rec.origin())

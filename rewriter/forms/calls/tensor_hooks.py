@@ -80,8 +80,7 @@ def use_handle(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict
 def _registration(
     rec: Recorder, tensor: torch.Tensor, hook: Any
 ) -> tuple["Registered", "_HookReads"]:
-    """What registers the hook on the tensor of a later call, and what the hook reads. Raises Loud,
-    NotRewritable, Stopped."""
+    """What registers the hook at later calls. Raises Loud, NotRewritable, Stopped."""
     with rec.paused(), torch._C.DisableTorchFunction():
         here = rec.value(tensor).home == rec.segment.index and not rec.bodies
         made = tensor.requires_grad and not tensor.is_leaf
