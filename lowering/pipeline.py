@@ -41,6 +41,7 @@ from .stages.short_axes import write_out_folds
 from .stages.simplify import simplify
 from .stages.sink import sink
 from .stages.storage import given_buffers, touched, written
+from .stages.wide_choices import widen_choices
 from .stored_graphs import BACKWARD, watchers
 from .targets.cpp_build import CppTarget
 from .targets.extern import LIBRARY, placeable
@@ -65,6 +66,7 @@ STAGES = (
     Stage("short_folds", write_out_folds, fusion=True, ordered=True),
     Stage("inline", partial(inline, ordered=True), fusion=True, ordered=True),
     Stage("inline", inline, fusion=True, ordered=False),
+    Stage("wide_choices", widen_choices, fusion=True, ordered=True),
     Stage("costly_folds", write_out_folds, fusion=True, ordered=True),  # by what they have taken in
     Stage(
         "sink", sink, fusion=True

@@ -7,7 +7,7 @@ from itertools import product
 from .. import sizes
 from ..ir import Buffer, Load, Nest, Op, Rewriter, Store, Value, nest_loads, scatters
 from ..poly import is_known
-from ..sizes import Axis
+from ..sizes import Axis, Index
 
 MOST_STORES = 8  # of one loop
 MOST_VALUES = 120
@@ -87,6 +87,44 @@ class _Known(Rewriter):
 
     def leave(self, value: Value) -> Value:
         return self.known.get(value.buffer, value) if isinstance(value, Load) else value
+
+
+def at_once(nests: Sequence[Nest]) -> tuple[Nest, ...]:
+    """Pointwise nests over the same axes in one loop, where what one stores and another reads at
+    the same point stays in a register: memory that was stored under a mask is long to read back."""
+    made: list[Nest] = []
+    for nest in nests:
+        joined = _after(made[-1], nest) if made else None
+        made[-1 if joined else len(made) :] = [joined or nest]
+    return tuple(made)
+
+
+def _after(one: Nest, two: Nest) -> Nest | None:
+    """Both in one loop; None where the second reads or overwrites what lies at other points."""
+    if one.axes != two.axes or one.inner or two.inner or one.is_reduction or two.is_reduction:
+        return None
+    if scatters(one) or scatters(two) or any(s.combine for s in one.stores + two.stores):
+        return None
+    rewriter = _Stored({(store.buffer, store.index): store.value for store in one.stores})
+    stores = [Store(s.buffer, s.index, rewriter(s.value), s.combine) for s in two.stores]
+    rewritten = Nest(two.space, two.inner, tuple(stores), two.origins)
+    if _depend(one, rewritten) or len(one.stores) + len(stores) > MOST_STORES:
+        return None
+    joined = _joined(one, rewritten)
+    return joined if len(joined.values) <= MOST_VALUES else None
+
+
+class _Stored(Rewriter):
+    """Values in place of the loads of what was stored there."""
+
+    def __init__(self, stored: Mapping[tuple[Buffer, Index], Value]) -> None:
+        super().__init__()
+        self.stored = stored
+
+    def leave(self, value: Value) -> Value:
+        if isinstance(value, Load) and value.mask is None:
+            return self.stored.get((value.buffer, value.index), value)
+        return value
 
 
 def without_locals(nests: Sequence[Nest]) -> tuple[Nest, ...] | None:

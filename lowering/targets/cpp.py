@@ -39,6 +39,7 @@ from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
 from ..stages.divisions import without_divisions
 from ..stages.inline import cost
+from ..stages.passes import at_once
 from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_expr import Lines, Picked, slow_divisions
 from .cpp_masked import has_masked_end
@@ -383,7 +384,8 @@ class GroupPrinter:
         if not short:
             self._open_part(axes[-1])
         self.nests.divide(self.group.nests, axes[:-1])
-        for nest in self.group.nests:
+        halves = any(buffer.dtype == torch.float16 for buffer in self.buffers)
+        for nest in self.group.nests if halves else at_once(self.group.nests):
             if short:
                 self.nests.simd_of((nest,))
                 self.lines.open(loop(axes[-1]))

@@ -201,6 +201,7 @@ class _Settler(Rewriter):
 
     def leave(self, value: Value) -> Value:
         if isinstance(value, Op) and is_condition(value):
+            value = _by_steps(value)
             found = _table(value)
             if found is not None and bool((found[1] == found[1][0]).all()):
                 return Const(bool(found[1][0]), torch.bool)
@@ -210,6 +211,26 @@ class _Settler(Rewriter):
         if isinstance(value, Load) and isinstance(value.mask, Const):
             return Load(value.buffer, value.index) if value.mask.value else const(0, value.dtype)
         return value
+
+
+def _by_steps(value: Op) -> Op:
+    """A comparison of `16 * i + j` and 32, j below 16, as one of `i` and 2: whole rows meet it."""
+    if value.name not in ("lt", "ge"):
+        return value
+    place, limit = value.args
+    if not isinstance(place, IndexValue) or not isinstance(limit, Const):
+        return value
+    distance = sizes.add(place.index, sizes.const(-int(limit.value))).offset
+    factors = [factor for _, factor in place.index.terms]
+    if not is_known(distance) or not all(is_known(factor) for factor in factors):
+        return value
+    for step in sorted({abs(factor) for factor in factors} - {0, 1}, reverse=True):
+        rows = [(atom, factor) for atom, factor in place.index.terms if factor % step == 0]
+        rest = _sum_of(term for term in place.index.terms if term not in rows)
+        if distance % step == 0 and sizes.nonnegative(rest) and sizes.within(rest, step):
+            made = _sum_of(((atom, factor // step) for atom, factor in rows), distance // step)
+            return Op(value.name, (IndexValue(made), Const(0, limit.dtype)), value.dtype)
+    return value
 
 
 def is_condition(value: Op) -> bool:

@@ -11,7 +11,18 @@ from typing import NamedTuple
 import torch
 
 from .. import sizes
-from ..ir import Group, Indirect, Load, Nest, Store, accesses, atoms, nest_loads
+from ..ir import (
+    Group,
+    Indirect,
+    Load,
+    Nest,
+    Op,
+    Store,
+    accesses,
+    atoms,
+    nest_loads,
+    store_values,
+)
 from ..poly import Size, at_least, hint, is_known
 from ..sizes import Axis, FloorDiv, Index, Mod
 from ..stages.across import LEAST_ROWS
@@ -21,7 +32,7 @@ from ..stages.passes import without_locals
 from ..stages.short_axes import FEWEST_ROWS, INTERLEAVED, last_inside
 from .cpp_expr import Lines
 from .cpp_nest import TILE
-from .cpp_ops import element_type
+from .cpp_ops import element_type, library_calls
 from .cpp_rows import LINE
 
 SHORTEST = 8  # elements of an axis below which a block is not worth it
@@ -37,6 +48,8 @@ MOST = 1 << 16  # bytes of the arrays of one kernel
 STORED_ROW, COSTLY_ROW, CHEAP_ROW = 2 * VECTOR, 4 * VECTOR, 24
 COSTLY = 16  # instructions
 SHORTEST_ROW = 5
+LEAST_FILLED = 10  # floats that are worth a vector of `VECTOR`
+MOST_TURNED = 4  # arrays of longer rows than a vector, with conversions
 SHARED = 1 << 14  # elements from which there should be blocks of rows for several threads
 Turned = Mapping[Load, Size] | Mapping[Store, Size]  # and the steps between their rows
 
@@ -314,7 +327,28 @@ def with_short_rows(group: Group) -> Group | None:
     nests = tuple(map(last_inside, nests))
     inside, rows = Group(group.name, nests[0].space, nests), nests[0].axes[-2:-1]
     gathers = any(_hidden(x.index) & {*rows} for nest in nests for x in accesses(nest))
-    return inside if rows and not gathers and find_row_tiles(inside) is not None else None
+    tiles = find_row_tiles(inside) if rows and not gathers else None
+    return inside if tiles is not None and not _fills_vectors(tiles, nests) else None
+
+
+def _fills_vectors(tiles: RowTiles, nests: Sequence[Nest]) -> bool:
+    """Whether vectors along the rows, the last under a mask, take less than to turn the rows: those
+    that hold enough, of functions that exist under a mask."""
+    count, turned = hint(tiles.inside.size), len(tiles.loads) + len(tiles.stores)
+    kinds = {x.buffer.dtype for nest in nests for x in accesses(nest)}
+    calls = (
+        library_calls(value.name, value.args[0].dtype)
+        for nest in nests
+        for value in store_values(nest)
+        if isinstance(value, Op)
+    )
+    if not kinds <= {torch.float32, torch.bfloat16} or count < LEAST_FILLED or any(calls):
+        return False
+    whole, many = count % VECTOR == 0, turned > MOST_TURNED
+    if kinds == {torch.float32}:
+        return many or not whole
+    costly = any(cost(nest) >= COSTLY for nest in nests)
+    return count > VECTOR and (whole or many or not costly)
 
 
 def _suffers_along(nest: Nest) -> bool:
