@@ -77,7 +77,8 @@ def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
     if why:
         return Apply(_of(_Spent, why), (_detached(recorder, tensor, value),))
     inputs = [each for each, _ in recorder.tracker.live_inputs()]
-    given = {id(each) for each in inputs} | {id(each.grad_fn) for each in inputs if each.grad_fn}
+    behind = [each.grad_fn for each in inputs if each.grad_fn]  # kept, so that no other has its id
+    given = {id(each) for each in (*inputs, *behind)}
     nodes = nodes_behind([tensor])
     leaves = (getattr(node, "variable", None) for node in nodes)
     if any(id(each) in given for each in (*leaves, *nodes) if each is not None):

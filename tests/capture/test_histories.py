@@ -425,3 +425,23 @@ def test_a_differentiated_write_through_what_autograd_takes_for_no_view(part):
         torch.testing.assert_close((found, x1), (expected, x2))
         ours, theirs = (torch.autograd.grad(each.sum(), weight) for each in (found, expected))
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_without_gradients_beside_an_input_with_a_history(backend):
+    """The nodes behind the inputs are told from others, however many there were meanwhile."""
+
+    def f(x, *parts):
+        with torch.no_grad():
+            view = x.view_as(x)
+        return view.movedim(0, -1), torch.hstack([view, view]), sum(parts)
+
+    compiled = dynfix.compile(f, backend=backend)
+    for _ in range(4):
+        given = []
+        for call in (compiled, f):
+            x, y = torch.ones(1, 3, requires_grad=True), torch.ones(4, requires_grad=True)
+            made = call(x, *(y[:k] * k for k in (3, 3, 3)))
+            given.append(torch.autograd.grad([m.sum() for m in made], (x, y), allow_unused=True))
+        assert given[0][0] is given[1][0] is None
+        assert torch.equal(given[0][1], given[1][1])
