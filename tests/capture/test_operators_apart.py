@@ -213,16 +213,14 @@ def test_what_has_no_gradient_fails_where_that_is_asked_for(program):
 
 
 def test_an_overload_is_read_for_the_first_time():
-    @torch.library.custom_op("dynfix_tests::first_read", mutates_args=())
-    def first_read(x: torch.Tensor) -> torch.Tensor:
-        return x.sin()
-
-    first_read.register_fake(torch.empty_like)
-
     def program(x):
         return torch.ops.dynfix_tests.first_read.default(x) + 1
 
-    compiled = dynfix.compile(program, fullgraph=True)
-    for value in (1.0, 2.0, 3.0):
-        x = torch.full((3,), value)
-        torch.testing.assert_close(compiled(x), x.sin() + 1)
+    with torch.library._scoped_library("dynfix_tests", "FRAGMENT") as library:
+        library.define("first_read(Tensor x) -> Tensor")
+        library.impl("first_read", lambda x: x.sin(), "CompositeExplicitAutograd")
+        library.impl("first_read", torch.empty_like, "Meta")
+        compiled = dynfix.compile(program, fullgraph=True)
+        for value in (1.0, 2.0, 3.0):
+            x = torch.full((3,), value)
+            torch.testing.assert_close(compiled(x), x.sin() + 1)
