@@ -84,6 +84,11 @@ def origin(node: Node) -> str:
     return lines[-1]
 
 
+def _is_negative(value: Any) -> bool:
+    """Whether these are the negatives of what memory shows."""
+    return isinstance(value, torch.Tensor) and value.is_neg()
+
+
 def _works_on(target: Any) -> bool:
     """Whether the call only begins: a collective reads its argument until it is waited for, and
     waiting gives the tensor that is waited for."""
@@ -208,8 +213,9 @@ class GraphLowering:
         """AOTAutograd's copy of a new value to an input, which comes after everything else."""
         target, source = self.resolve(node.args[:2])
         static = self.symbolic_loops or self._is_static(node)
+        shown = not any(map(_is_negative, self._examples(node)))
         self.writes.append(
-            Write(target, source, self.ctx.origin, static and self._one_device(node))
+            Write(target, source, self.ctx.origin, static and shown and self._one_device(node))
         )
         self.values[node] = source
 
@@ -287,7 +293,7 @@ class GraphLowering:
         """Whether numbers that kernels do not have are taken or given, or negatives that memory
         does not show."""
         tensors = (v for v in leaves(self._examples(node)) if isinstance(v, torch.Tensor))
-        return any(each.dtype not in KERNEL_DTYPES or each.is_neg() for each in tensors)
+        return any(each.dtype not in KERNEL_DTYPES or _is_negative(each) for each in tensors)
 
     def _one_device(self, node: Node) -> bool:
         """Whether all its tensors are on one device, which kernels are made for: those of the meta

@@ -41,6 +41,7 @@ class Decision:
         return self.site.file, self.site.line
 
 
+MOST_OPERATORS = 20_000  # of one graph
 _serials = itertools.count(1)
 
 
@@ -111,6 +112,13 @@ class StoppableMode(TorchFunctionMode):
         return Decision(site, reached_lines(sys._getframe(1)), value)
 
     # -- ends
+
+    def check_length(self, operators: int) -> None:
+        """Raises Stopped where a graph gets too long to be compiled; the function stays as it is.
+        A history as long, each node of which Python knows, overflows the stack when it is freed."""
+        if operators >= MOST_OPERATORS:
+            self.cuttable = False
+            self.stop_here(catalogue.UNSUPPORTED, f"a graph of {operators} operators")
 
     def safely(self, watched: Callable[[], Any], plain: Callable[[], Any]) -> Any:
         """`watched()`; if it fails before any code of the user's ran, `plain()`, what Python itself

@@ -222,6 +222,7 @@ class Recorder(ReadRecorder):
             self.cut(eager=True)
         elif self.open_shapes:
             open_shapes.settle(self, name, args, kwargs)
+        self.check_length(self.segment.ops)
         if name in opsets.FROM_START:
             self._pin_offsets(args[0])
         if opsets.leaves_no_value(name, args, self._is_given):

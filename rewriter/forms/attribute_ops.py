@@ -76,6 +76,8 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
         return getattr(obj, name)
     if type(obj) is threading.local:
         return _of_thread(rec, obj, name)
+    if isinstance(obj, torch._ops.OpOverloadPacket):
+        getattr(obj, name)  # which puts it there when it is first read
     hook = python_method(rec, obj, "__getattribute__")
     if hook is not None:
         return _hooked(rec, obj, name, hook)

@@ -197,6 +197,23 @@ def test_the_reentrant_kind_without_gradients_is_left_to_torch():
             assert not compiled(tensor(1, 2, 3)).requires_grad
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_the_reentrant_kind_of_what_records_no_gradients(backend):
+    block = Block()
+
+    def teacher(x):
+        with torch.no_grad():
+            return block(x)
+
+    compiled = dynfix.compile(lambda x: checkpoint(teacher, x, use_reentrant=True), backend=backend)
+    for _ in range(3):
+        x = tensor(1, 2, 3, grad=True)
+        result = compiled(x)
+        torch.testing.assert_close(result, teacher(x).requires_grad_())
+        with pytest.raises(RuntimeError, match="none of output has requires_grad=True"):
+            (result + x).sum().backward()
+
+
 class Counted(torch.nn.Module):
     """Changes something at each run: the second one, in the backward, finds it changed."""
 

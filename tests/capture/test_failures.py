@@ -13,13 +13,13 @@ import pytest
 import torch
 from dynfix.lowering import joint
 from dynfix.rewriter import emit, frontend
-from dynfix.rewriter.capture import provenance, recording, segments, trace
+from dynfix.rewriter.capture import provenance, recording, segments, stops, trace
 from dynfix.rewriter.forms import attribute_ops, binaries, items, texts
 from dynfix.rewriter.forms.calls import call_ops
 from dynfix.runtime import backends
 from dynfix.runtime.errors import LostResult
 from dynfix.runtime.replay import entry, recipes
-from helpers import Case, Fresh, X, Y, same, tensor
+from helpers import Case, Fresh, X, Y, recordings, same, tensor
 
 
 class Net(torch.nn.Module):
@@ -441,3 +441,15 @@ def test_a_program_that_an_operator_calls_is_not_the_one_that_writes():
     with pytest.raises(ValueError, match="the user's"):
         compiled(torch.full((3,), 99.0), count)
     torch.testing.assert_close(count, torch.full((3,), 4.0))
+
+
+def test_a_graph_that_gets_too_long_is_left_to_eager(monkeypatch):
+    monkeypatch.setattr(stops, "MOST_OPERATORS", 50)
+
+    def turns(x):
+        for _ in range(60):
+            x = x + x.sin()
+        return x
+
+    fn = same(lambda: turns, *[(tensor(1, 2, 3, grad=True),)] * 4)
+    assert not any(recording.segments for recording in recordings(fn))

@@ -210,3 +210,17 @@ def test_what_has_no_gradient_fails_where_that_is_asked_for(program):
     torch.testing.assert_close(found, expected)
     with pytest.raises(RuntimeError, match=r"not implemented|no autograd formula|invalid gradient"):
         torch.autograd.grad(fn(x)[1].sum(), x)
+
+
+def test_an_overload_is_read_for_the_first_time():
+    def program(x):
+        return torch.ops.dynfix_tests.first_read.default(x) + 1
+
+    with torch.library._scoped_library("dynfix_tests", "FRAGMENT") as library:
+        library.define("first_read(Tensor x) -> Tensor")
+        library.impl("first_read", lambda x: x.sin(), "CompositeExplicitAutograd")
+        library.impl("first_read", torch.empty_like, "Meta")
+        compiled = dynfix.compile(program, fullgraph=True)
+        for value in (1.0, 2.0, 3.0):
+            x = torch.full((3,), value)
+            torch.testing.assert_close(compiled(x), x.sin() + 1)

@@ -37,6 +37,22 @@ def test_results_and_gradients_are_those_of_eager(function):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_writes_through_negatives_of_an_input(dynamic):
+    def negated(x, y):
+        torch._neg_view(x).copy_(y)
+        y.copy_(x)
+        torch._neg_view(y)[1:].add_(x[1:] * 2)
+
+    call = dynfix.compile(negated, dynamic=dynamic)
+    for rows in (5, 5, 6, 7):
+        expected = [torch.randn(rows, 3) for _ in range(2)]
+        found = [each.clone() for each in expected]
+        negated(*expected)
+        call(*found)
+        torch.testing.assert_close(found, expected)
+
+
 def written(x):
     x[0].mul_(2)
     return x + 1, x.t()

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from ....runtime.replay.steps import CALL_INPUT
@@ -99,7 +100,19 @@ def _checked(rec: Recorder, inputs: list[Any], result: Any) -> Any:
         given = any(each is other for each in results for other in tensors_in(inputs))
     if given or not own:
         rec.stop(catalogue.UNSUPPORTED, "a reentrant checkpoint() that hands an input through")
+        if not any(each.requires_grad for each in results):
+            return _without_history(inputs, result)
     return result
+
+
+def _without_history(inputs: list[Any], result: Any) -> Any:
+    """The result as the reentrant kind gives it of a function that records no gradients: with a
+    history, whose backward raises."""
+
+    def again(*_: Any) -> Any:
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+    return checkpoint(again, *inputs, use_reentrant=True, preserve_rng_state=False)
 
 
 class _Region:

@@ -3,6 +3,7 @@ What it reads is guarded; what changes anything, or reads what no guard watches,
 
 import ast
 import builtins
+import functools
 import inspect
 import math
 import symtable
@@ -68,10 +69,9 @@ class Reads:
             return
         self._seen.add(fn)
         source = live_source.find(fn)
-        text = live_source.padded(source, source.text)
-        tree, outside = ast.parse(text), _outside_names(text, source.name)
+        body, outside = _parsed(live_source.padded(source, source.text), source.name)
         first = fn.__code__.co_varnames[0] if fn.__code__.co_argcount else None
-        for node in ast.walk(_body(tree, source.name)):
+        for node in ast.walk(body):
             self.check(node, first, fn)
             if not isinstance(getattr(node, "ctx", None), ast.Load):
                 continue
@@ -126,6 +126,12 @@ class Reads:
         if not is_constant(value):
             raise Loud(f"{fn.__qualname__} reads {name}.{attribute}, a {type(value).__name__}")
         self.found.append((Attr(path, attribute), value))
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str, name: str) -> tuple[ast.AST, set[str]]:
+    """The function's statements, and the names that it takes from around it. Raises Loud."""
+    return _body(ast.parse(text), name), _outside_names(text, name)
 
 
 def _body(tree: ast.Module, name: str) -> ast.AST:
