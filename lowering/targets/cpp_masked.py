@@ -130,7 +130,9 @@ def _maskable(body: list[str], axis: str) -> bool:
                 return False
         elif store is None or kinds.get(store[2], "float") not in _STORABLE:
             return False
-        if not vectors.issuperset(_CALL.findall(line)) or _WHOLE_DIVISION.search(line):
+        if not vectors.issuperset(_CALL.findall(_INDEX.sub("[]", line))):
+            return False
+        if _WHOLE_DIVISION.search(_INDEX.sub("[]", line)):  # in indices the same for all turns
             return False
         terms = [term for index in _INDEX.findall(line) for term in index.split(" + ")]
         words = set(_WORD.findall(" ".join(term for term in terms if term != axis)))

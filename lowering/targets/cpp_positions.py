@@ -348,8 +348,10 @@ def _cut_around_rows(group: Group) -> Group:
     tables = [table for table in _tables(group, axis) if table.dtype == torch.bool]
     if not tables or find_tiles(group) is not None:
         return group
-    pieces = list(_runs(tables, 1, axis.size))
-    return _cut(group, axis, pieces if len(pieces) <= MOST_PIECES else None)
+    pieces: list[_Piece] | None = list(_runs(tables, 1, axis.size))
+    if pieces is not None and len(pieces) > MOST_PIECES:
+        pieces = _pieces(tables, axis.size)  # every other row
+    return _cut(group, axis, pieces)
 
 
 def _tables(group: Group, axis: Axis) -> Iterator[torch.Tensor]:

@@ -135,3 +135,36 @@ def test_conditions_within_rows_stay(cut):
     for _ in range(3):
         x = torch.randn(40, 64)
         torch.testing.assert_close(call(x), fn(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_other_row_is_decided(monkeypatch, dtype):
+    """Gradients of what takes every other row and column (patches that are joined)."""
+    made = units(monkeypatch)
+
+    weight = torch.randn(64).to(dtype)
+
+    def fn(x):
+        parts = [x[:, a::2, b::2] for b in (0, 1) for a in (0, 1)]
+        return F.layer_norm(torch.cat(parts, -1), (64,), weight)
+
+    # eager rounds sums of gradients once more
+    few = {"rtol": 3e-2, "atol": 6e-2} if dtype == torch.bfloat16 else {}
+    check_gradients(fn, torch.randn(2, 28, 28, 16).to(dtype), **few)
+    backward = made[-1].items
+    columns = [item for item in backward if hasattr(item, "space") and len(item.space) == 3]
+    assert columns and not any(" ? " in cpp.print_kernel(item).source for item in columns)
+
+
+@pytest.mark.parametrize("columns", [33, 49])
+def test_rows_found_by_a_remainder_end_under_a_mask(monkeypatch, columns):
+    """A mask for each of four windows."""
+    made = units(monkeypatch)
+
+    def fn(x, mask):
+        parts = x.view(4, 4, 3, columns, columns) + mask[None, :, None]
+        return parts.view(16, 3, columns, columns).softmax(-1)
+
+    check(fn, torch.randn(16, 3, columns, columns), torch.randn(4, columns, columns))
+    text = _printed(made)
+    assert "%" in text and text.count(f"i3 < WHOLE_VECTORS({columns}); ++i3") == 3
