@@ -15,6 +15,7 @@ import torch
 from ...lowering.graphs.transformed import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
+from ...runtime.replay import undifferentiable
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from .. import catalogue
@@ -220,6 +221,7 @@ class Recorder(ReadRecorder):
             opened = not shaped
         if shaped:
             self.cut(eager=True)
+            func = undifferentiable.watched(func, args, kwargs)
         elif self.open_shapes:
             open_shapes.settle(self, name, args, kwargs)
         self.check_length(self.segment.ops)
@@ -236,11 +238,7 @@ class Recorder(ReadRecorder):
         call = self._prepared(func, name, args, kwargs, given or {})
         args, kwargs = plain_in(args), plain_in(kwargs)
         statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
-        outs = [
-            (each, each.shape)
-            for each in tensors_in(kwargs.get("out"))
-            if each.numel() or each._base is not None or self._is_from_outside(each)
-        ]
+        outs = [(each, each.shape) for each in tensors_in(kwargs.get("out")) if self._counts(each)]
         result = self.performed(func, name, args, kwargs)
         if any(each.shape != was for each, was in outs):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
@@ -259,6 +257,10 @@ class Recorder(ReadRecorder):
             # a fault of the recorder's own must not take the operator's result away
             self.fault(error)
         return result
+
+    def _counts(self, out: torch.Tensor) -> bool:
+        """Whether it matters that the tensor gets another shape by what is written to it."""
+        return bool(out.numel()) or out._base is not None or self._is_from_outside(out)
 
     def _refused(self, name: str) -> str:
         """Why the operator runs between graphs, if an earlier recording of it was not compiled."""
@@ -296,9 +298,8 @@ class Recorder(ReadRecorder):
             if value.home != self.segment.index and part:
                 self.stop_here(catalogue.UNSUPPORTED, "as_strided of a part of a storage")
             if value.home == CALL_INPUT:
-                self.outcomes.append(
-                    (0, Apply(torch.Tensor.storage_offset, (Input(value.index),)), 0)
-                )
+                offset = Apply(torch.Tensor.storage_offset, (Input(value.index),))
+                self.outcomes.append((0, offset, 0))
 
     def opaque(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run a function as it is and record it as one node; its body is not looked into."""

@@ -224,3 +224,32 @@ def test_an_overload_is_read_for_the_first_time():
         for value in (1.0, 2.0, 3.0):
             x = torch.full((3,), value)
             torch.testing.assert_close(compiled(x), x.sin() + 1)
+
+
+WITHOUT_DERIVATIVE = {
+    "unique": lambda x: torch.unique(x).max(),
+    "unique of rows": lambda x: x[None].unique(dim=0, return_inverse=True)[0].sum(),
+    "unique_consecutive": lambda x: torch.unique_consecutive(x).add_(1).sum(),
+    "zeta": lambda x: torch.special.zeta(x.abs() + 2, x.abs() + 1).sum(),
+    "igamma": lambda x: torch.igamma(x.abs() + 1, x.abs() + 1).sum(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_DERIVATIVE)
+def test_what_has_no_derivative_refuses_gradients_that_arrive_alone(name):
+    def f(x):
+        count = WITHOUT_DERIVATIVE[name](x.sigmoid())
+        return x * 2, count * 1.5
+
+    compiled = dynfix.compile(f)
+    for turn in range(4):
+        torch.manual_seed(turn)
+        x = torch.randn(6, requires_grad=True)
+        for call in (compiled, f):
+            doubled, count = call(x)
+            assert count.requires_grad
+            (found,) = torch.autograd.grad(doubled.sum(), x, retain_graph=True)
+            assert torch.equal(found, torch.full((6,), 2.0))
+            with pytest.raises(NotImplementedError, match="is not implemented"):
+                count.backward()
+        torch.testing.assert_close(compiled(x), f(x))
