@@ -327,8 +327,8 @@ def _leaves(recorder: Recorder, hook: Any) -> bool:
     """Whether the hooked tensor is a result: hooks that it gets later, and `retain_grad()`, would
     see a gradient before the hook does."""
     value = hook.value
-    here = value.node is hook.node and value in recorder.segments[value.home].outputs
-    return here and recorder.options.backend != "eager"
+    given = value in recorder.segments[value.home].outputs or recorder.remade.get(value)
+    return bool(given) and value.node is hook.node and recorder.options.backend != "eager"
 
 
 def _written_history(recorder: Recorder, segments: tuple[Segment, ...]) -> Decision | None:

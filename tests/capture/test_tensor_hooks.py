@@ -116,6 +116,21 @@ def test_hooks_of_a_result_come_before_later_ones(fn, backend):
             torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_hooks_of_what_begins_at_a_leaf_that_the_call_makes(backend):
+    def program():
+        y = torch.ones((), requires_grad=True).clone()
+        y.register_hook(lambda g: g * 3)
+        return y
+
+    compiled = dynfix.compile(program, backend=backend)
+    for _ in range(4):
+        y = compiled()
+        y.retain_grad()
+        y.clone().backward()
+        assert y.grad.item() == 3
+
+
 def _appending(x, seen):
     y = x * 2
     y.register_hook(lambda g: seen.append(g.sum().item()))

@@ -3,11 +3,11 @@ What it reads is guarded; what changes anything, or reads what no guard watches,
 
 import ast
 import builtins
-import functools
 import inspect
 import math
 import symtable
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,8 +68,7 @@ class Reads:
         if fn in self._seen:
             return
         self._seen.add(fn)
-        source = live_source.find(fn)
-        body, outside = _parsed(live_source.padded(source, source.text), source.name)
+        body, outside = _parsed(fn)
         first = fn.__code__.co_varnames[0] if fn.__code__.co_argcount else None
         for node in ast.walk(body):
             self.check(node, first, fn)
@@ -128,10 +127,18 @@ class Reads:
         self.found.append((Attr(path, attribute), value))
 
 
-@functools.lru_cache(maxsize=256)
-def _parsed(text: str, name: str) -> tuple[ast.AST, set[str]]:
-    """The function's statements, and the names that it takes from around it. Raises Loud."""
-    return _body(ast.parse(text), name), _outside_names(text, name)
+_known = weakref.WeakKeyDictionary[types.CodeType, tuple[ast.AST, set[str]]]()
+
+
+def _parsed(fn: types.FunctionType) -> tuple[ast.AST, set[str]]:
+    """The function's statements, and the names that it takes from around it. Raises Loud,
+    NotRewritable."""
+    if fn.__code__ not in _known:
+        source = live_source.find(fn)
+        text = live_source.padded(source, source.text)
+        found = _body(ast.parse(text), source.name), _outside_names(text, source.name)
+        _known[fn.__code__] = found
+    return _known[fn.__code__]
 
 
 def _body(tree: ast.Module, name: str) -> ast.AST:
