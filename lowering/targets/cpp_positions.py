@@ -39,6 +39,7 @@ from ..lowerings.value_builders import const
 from ..poly import Size, hint, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from ..stages.axes import all_indices, rebuild
+from ..stages.passes import without_locals
 from .cpp_tiles import find_tiles
 
 LONGEST = 1 << 14  # positions evaluated
@@ -46,7 +47,8 @@ PERIODS = (1, 2, 3, 4, 8)
 LEAST_TURNS = 8  # of a loop that is worth vectorising
 MOST_ENDS = 8  # elements, or a part of `1 / MOST_ENDS` of them, in pieces shorter than that
 MOST_PIECES = 9
-MOST_VALUES = 1000  # of all pieces
+MOST_ROWS = 32  # each of which is a piece
+MOST_VALUES, MOST_SETTLED = 1000, 8000  # of all pieces, after and before conditions are decided
 LONGEST_TABLE = 1 << 12  # positions that stand in a kernel
 
 _OPS: dict[str, Callable[..., torch.Tensor]] = {
@@ -319,23 +321,29 @@ def _with_positions(group: Group) -> Group:
     if whole or len(group.space) < 2:
         return group
     last = group.nests[0].axes[-1]
-    buffers = (access.buffer for nest in group.nests for access in accesses(nest))
-    if not is_known(last.size) or any(buffer.scope == "local" for buffer in buffers):
+    if not is_known(last.size):
         return group
+    buffers = (access.buffer for nest in group.nests for access in accesses(nest))
+    has_locals = any(buffer.scope == "local" for buffer in buffers)
     tables = list(_tables(group, last))
-    if tables:
+    if tables and not has_locals:
         return _cut(group, last, _pieces(tables, last.size))
-    return _cut_around_rows(group)
+    nests = without_locals(group.nests) if has_locals else group.nests
+    apart = Group(group.name, group.space, nests) if nests else group
+    made = _cut_around_rows(apart) if nests else group
+    return group if made is apart else made
 
 
 def _cut(group: Group, axis: Axis, pieces: list[_Piece] | None) -> Group:
     if pieces is None or (len(pieces) == 1 == pieces[0].period):
         return group
     values = sum(len(nest.values) for nest in group.nests)
-    if values * sum(piece.period for piece in pieces) > MOST_VALUES:
+    if values * sum(piece.period for piece in pieces) > MOST_SETTLED:
         return group
-    nests = [_piece(nest, axis, piece) for nest in group.nests for piece in pieces]
-    return Group(group.name, group.space[: axis.number], tuple(map(settled, nests)))
+    nests = [settled(_piece(nest, axis, piece)) for nest in group.nests for piece in pieces]
+    if sum(len(nest.values) for nest in nests) > MOST_VALUES:
+        return group
+    return Group(group.name, group.space[: axis.number], tuple(nests))
 
 
 def _cut_around_rows(group: Group) -> Group:
@@ -349,8 +357,8 @@ def _cut_around_rows(group: Group) -> Group:
     if not tables or find_tiles(group) is not None:
         return group
     pieces: list[_Piece] | None = list(_runs(tables, 1, axis.size))
-    if pieces is not None and len(pieces) > MOST_PIECES:
-        pieces = _pieces(tables, axis.size)  # every other row
+    if pieces is not None and len(pieces) > MOST_PIECES:  # every other row, or each by itself
+        pieces = _pieces(tables, axis.size) or (pieces if len(pieces) <= MOST_ROWS else None)
     return _cut(group, axis, pieces)
 
 

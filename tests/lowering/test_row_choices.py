@@ -168,3 +168,24 @@ def test_rows_found_by_a_remainder_end_under_a_mask(monkeypatch, columns):
     check(fn, torch.randn(16, 3, columns, columns), torch.randn(4, columns, columns))
     text = _printed(made)
     assert "%" in text and text.count(f"i3 < WHOLE_VECTORS({columns}); ++i3") == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("steps", [16, 40])
+def test_rows_that_have_each_a_gradient_of_its_own(monkeypatch, dtype, steps):
+    """A recurrence that is written out: the gradient of its input is a sum of rows among zeros."""
+    made = units(monkeypatch)
+
+    def fn(a, b):
+        state, found = torch.zeros_like(a[:, 0]), []
+        for step in range(steps):
+            state = a[:, step] * state + b[:, step]
+            found.append(state.sum(-1))
+        return torch.stack(found, 1)
+
+    few = {"rtol": 3e-2, "atol": 6e-2} if dtype == torch.bfloat16 else {}
+    inputs = [torch.rand(3, steps, 16, 4).to(dtype) for _ in "ab"]
+    check_gradients(fn, *inputs, **few)
+    rows = [g for g in made[-1].items if hasattr(g, "nests") and steps in g.space]
+    decided = [" ? " not in cpp.print_kernel(group).source for group in rows]
+    assert rows and (all(decided) or steps == 40 or dtype == torch.float32)
