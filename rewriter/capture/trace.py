@@ -149,8 +149,9 @@ class Recorder(ReadRecorder):
         return self.reshaped.get(value := self.value(tensor), value).home == CALL_INPUT
 
     def _size(self, name: str, tensor: torch.Tensor) -> Any:
-        """The value of a tensor that stands for a size, read on the host; itself, where the graph
-        may hold such a size."""
+        """The value of a tensor that stands for a size, read on the host; itself, if graphs may."""
+        if name == "narrow" and (tensor.dim() or tensor.is_floating_point()):  # torch may refuse it
+            self.stop_here(catalogue.UNSUPPORTED, "narrow() from what may be no number")
         if open_shapes.takes(self, name, tensor):
             self._opens = True
             return tensor

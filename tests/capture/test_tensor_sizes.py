@@ -1,6 +1,7 @@
 """A tensor where an operator takes a size: the size is read on the host and guarded, so that other
 data is another recording and no graph has a shape of old."""
 
+import dynfix
 import pytest
 import torch
 from helpers import same, tensor
@@ -36,3 +37,11 @@ PROGRAMS = {
 def test_size(name, backend):
     tolerance = None if backend == "eager" else (1e-5, 1e-6)
     same(lambda: PROGRAMS[name], *[(X, n) for n in NUMBERS], backend=backend, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("start", [torch.tensor([0]), torch.tensor(0.0), torch.tensor([0, 1])])
+def test_where_a_slice_begins_is_one_whole_number(start):
+    compiled = dynfix.compile(lambda x, start: x.narrow(0, start, 1) * 2)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="integral"):
+            compiled(torch.ones(3, 3), start)
