@@ -219,13 +219,24 @@ def _lead(tensor: Any, places: dict[int, int]) -> Lead:
 
 
 def _nodes(tensor: Any) -> set[Any]:
-    seen, waiting = set[Any](), [getattr(tensor, "grad_fn", None)]
+    waiting = [(getattr(tensor, "grad_fn", None), getattr(tensor, "output_nr", 0))]
+    seen = set[Any]()
     while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return seen
+        node, result = waiting.pop()
+        if node is not None and (node, result) not in seen:
+            seen.add((node, result))
+            waiting += _edges(node, result)
+    return {node for node, _ in seen}
+
+
+def _edges(node: Any, result: int) -> Sequence[tuple[Any, int]]:
+    """Where the gradient of one of the node's results leads: of an operator on lists, which leaves
+    out what has none, to the elements in its place."""
+    edges: Sequence[tuple[Any, int]] = node.next_functions
+    if not node.name().startswith("Foreach"):
+        return edges
+    count = len(node._input_metadata)
+    return edges if len(edges) % count else edges[result::count]
 
 
 def _saves(node: Any) -> bool:

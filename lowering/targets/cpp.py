@@ -249,6 +249,8 @@ class GroupPrinter:
             self._point()
         elif all(not nest.inner and not nest.is_reduction for nest in self.group.nests):
             self._flat()
+        elif part_height(self.group.nests) is not None:  # parts of rows begin as zeros
+            self._rows()
         elif prefers_tile(self.group):
             self._tiles()
         elif (tiles := find_row_tiles(self.group)) is not None:

@@ -157,3 +157,27 @@ def test_small_zeros_lie_as_the_gradient_that_they_stand_for():
             each(x)[0].abs().sum().backward()
             found.append(x.grad)
         assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, y, s: torch._foreach_mul([x, y], 2.0),
+        lambda x, y, s: torch._foreach_add([x * 2, y], [y, x], alpha=3),
+        lambda x, y, s: [x * s, (y * 2).sin()],
+    ],
+)
+def test_one_of_several_results_leads_where_eagers_does(call):
+    compiled = dynfix.compile(lambda *args: tuple(call(*args)))
+    for _ in range(3):
+        args = [torch.randn(5), torch.randn(5), torch.randn(())]
+        for result in (0, 1):
+            found = []
+            for each in (compiled, call):
+                given = [x.clone().requires_grad_() for x in args]
+                made = each(*given)[result]
+                found.append(torch.autograd.grad(made.sum(), given, allow_unused=True))
+            for mine, theirs in zip(*found, strict=True):
+                assert (mine is None) == (theirs is None)
+                if mine is not None:
+                    torch.testing.assert_close(mine, theirs)

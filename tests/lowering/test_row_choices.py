@@ -189,3 +189,14 @@ def test_rows_that_have_each_a_gradient_of_its_own(monkeypatch, dtype, steps):
     rows = [g for g in made[-1].items if hasattr(g, "nests") and steps in g.space]
     decided = [" ? " not in cpp.print_kernel(group).source for group in rows]
     assert rows and (all(decided) or steps == 40 or dtype == torch.float32)
+
+
+def test_sums_of_parts_beside_what_is_finished_in_vectors_begin_as_zeros():
+    """Means over rows whose largest elements are found in the same kernel."""
+
+    def fn(x):
+        shares = x.softmax(-1)
+        return shares.mean(0), shares.argmax(-1)
+
+    check(fn, torch.randn(2048, 8), rtol=1e-5, atol=1e-6)
+    check(lambda x: fn(x * 2)[0], torch.randn(2048, 8), rtol=1e-5, atol=1e-6)
