@@ -105,7 +105,12 @@ def _after(one: Nest, two: Nest) -> Nest | None:
         return None
     if scatters(one) or scatters(two) or any(s.combine for s in one.stores + two.stores):
         return None
-    rewriter = _Stored({(store.buffer, store.index): store.value for store in one.stores})
+    stored = {(store.buffer, store.index): store.value for store in one.stores}
+    if not any(
+        load.mask is None and (load.buffer, load.index) in stored for load in nest_loads(two)
+    ):
+        return None
+    rewriter = _Stored(stored)
     stores = [Store(s.buffer, s.index, rewriter(s.value), s.combine) for s in two.stores]
     rewritten = Nest(two.space, two.inner, tuple(stores), two.origins)
     if _depend(one, rewritten) or len(one.stores) + len(stores) > MOST_STORES:

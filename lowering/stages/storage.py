@@ -337,6 +337,9 @@ def overwritable(item: Item, old: Buffer, new: Buffer, in_turn: bool) -> bool:
     (store,) = stores
     same = all(load.index is store.index and load.mask is None for load in loads)
     last = next((load for load in nest.loads if load.buffer is old), None)
+    later = (other.value for other in nest.stores[nest.stores.index(store) + 1 :])
+    if last in set(walk(*later)):  # and may have been in no register until then
+        return False
     fixed = not holds_positions((store.index,))
     return same and fixed and last is not None and last in set(walk(store.value))
 

@@ -25,7 +25,7 @@ from ..ir import (
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from .cpp_halves import converts, parts
-from .cpp_masked import in_whole_vectors
+from .cpp_masked import IN_NO_VECTORS, in_whole_vectors, takes_turns_under_masks
 from .cpp_ops import TYPES, conversion, literal, operation
 
 _CONSTANT = re.compile(r"const \w+ (\w+) = (.*);")
@@ -66,9 +66,13 @@ class Lines:
         """Take what no turn changes out of the loop that begins at this line, and print it in parts
         if it converts float16."""
         loop = _LOOP.match(self.text[head].lstrip())
-        if not self._innermost or loop is None or not head or " simd" not in self.text[head - 1]:
+        if loop is None or not head or " simd" not in self.text[head - 1]:
             return
         margin = "  " * self.depth
+        if not self._innermost:
+            if takes_turns_under_masks(self.text[head].lstrip(), self.text[head + 1 : -1]):
+                self.text.insert(head + 1, f"{margin}  {IN_NO_VECTORS}")
+            return
         before, rest = _invariant(self.text[head + 1 : -1], loop[1], _runs(self.text[head]))
         pragma, first = (line.lstrip() for line in self.text[head - 1 : head + 1])
         if not any("bad |=" in line for line in rest):  # 64 bits for each element, all the same

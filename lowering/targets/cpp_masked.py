@@ -1,12 +1,17 @@
-"""Short vector loops of odd lengths, whose last vector runs under a mask."""
+"""Vector loops and masks: short loops of odd lengths, whose last vector runs under a mask, and
+those of which GCC makes wrong ones."""
 
 import re
+from collections import Counter
 from functools import partial
 
 from ...runtime.build import probe_flags
 from ..poly import Size, is_known
 
 _COUNTED = re.compile(r"for \(int64_t (\w+) = 0; \1 < (\d+); \+\+\1\) \{")
+IN_NO_VECTORS = 'asm volatile("");'  # a statement of which there is no vector form
+_LOOP = re.compile(r"for \(int64_t (\w+) = ")
+_KEPT = re.compile(r"\b(?!true\b|false\b)\w+ \? \w+\[")
 _TYPED = re.compile(r"const (\w+) (\w+) = .*;")
 _STORED = re.compile(r"(\w+)\[.*\] \+?= ([^;]*);")
 _ELEMENT = re.compile(r"(\w+)\[([^\]]*)\]")
@@ -35,6 +40,8 @@ _HALF = re.compile(r"_[bf][pf]16")
 def in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     """The loop; one of few turns, which are no multiple of a vector's elements, with those that are
     left under a mask, where the processor has such: GCC makes shorter and shorter loops of them."""
+    if takes_turns_under_masks(head, body):
+        return [pragma, head, f"  {IN_NO_VECTORS}", *body, "}"]
     loop = _COUNTED.fullmatch(head)
     turns = int(loop[2]) if loop is not None else 0
     if (
@@ -52,6 +59,19 @@ def in_whole_vectors(pragma: str, head: str, body: list[str]) -> list[str]:
     if wide is None or None in lines:
         return [pragma, head, *body, "}"]
     return [pragma, f"{whole} {{", *(line for line in lines if line is not None), "}"]
+
+
+def takes_turns_under_masks(head: str, body: list[str]) -> bool:
+    """Whether several stores lie side by side in each turn, beside loads under a mask: of groups
+    that are no power of two GCC 12 gives all vectors the mask of the first."""
+    loop = _LOOP.match(head)
+    if loop is None or not any(map(_KEPT.search, body)):
+        return False
+    step = re.compile(rf"\b{loop[1]} \* (\d+)\b")
+    stores = (match for line in body if (match := _STORED.fullmatch(line.strip())))
+    places = ((match[1], step.search(match[0].partition("=")[0])) for match in stores)
+    counts = Counter((name, int(found[1])) for name, found in places if found is not None)
+    return any(count > 1 and (count, step) != (2, 2) for (_, step), count in counts.items())
 
 
 def _with_wide_truths(body: list[str]) -> list[str] | None:

@@ -200,3 +200,40 @@ def test_sums_of_parts_beside_what_is_finished_in_vectors_begin_as_zeros():
 
     check(fn, torch.randn(2048, 8), rtol=1e-5, atol=1e-6)
     check(lambda x: fn(x * 2)[0], torch.randn(2048, 8), rtol=1e-5, atol=1e-6)
+
+
+def products_of_padded_columns(x):
+    padded = F.pad(x, (0, 0, 1, 0), value=1.5)
+    a, b, c = padded.unbind(1)
+    return torch.stack([a * b, b * c, c * a], -1)
+
+
+def padded_columns(x):
+    return F.pad(x, (0, 1, 1, 0), value=1.5)
+
+
+@pytest.mark.parametrize("function", [products_of_padded_columns, padded_columns])
+def test_stores_side_by_side_beside_loads_under_a_mask(function):
+    """GCC 12 takes the mask of the first vector for all of a group."""
+    compiled = dynfix.compile(function, dynamic=False, options={"strict": True})
+    for rows in (63, 63, 63, 17, 17, 130, 130):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_memory_that_a_later_store_of_the_loop_reads_is_not_taken_over(dynamic):
+    def function(x):
+        x.fmod_(0.5)
+        return torch.softmax(torch.rand_like(x) + x, -1)
+
+    compiled = dynfix.compile(function, dynamic=dynamic)
+    for turn, size in enumerate((5, 3, 7, 7)):
+        inputs = torch.randn(2, size).unbind()
+        inputs[1].copy_(inputs[0])
+        made = []
+        for call, x in zip((compiled, function), inputs, strict=True):
+            torch.manual_seed(turn)
+            made.append(call(x))
+        torch.testing.assert_close(*made)
+        assert torch.equal(*inputs)
