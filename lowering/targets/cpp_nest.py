@@ -25,10 +25,12 @@ from ..stages.divisions import sparse_steps
 from .cpp_expr import ExpressionPrinter, Lines, Picked, axes_of, outermost, slow_divisions
 from .cpp_rows import (
     BLOCK,
+    ROW_BLOCK,
     SIMD_KINDS,
     Accumulator,
     Row,
     Rows,
+    cut_of,
     finds_in_row,
     fold,
     folds_row,
@@ -36,7 +38,6 @@ from .cpp_rows import (
     position_type,
 )
 
-ROW_BLOCK = 32  # the same for sums of columns
 TILE = 64
 LANES = 64  # partial sums of a row, in registers
 MOST_LANES = 3  # sums of one loop that are kept so
@@ -435,17 +436,19 @@ class NestPrinter:
 
     def _tile_sweep(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
         axes = nest.axes[len(nest.space) :]
-        first = axes[0]
-        self._open_block(first.size, ROW_BLOCK)
+        cut, block = cut_of(axes)
+        first = axes[cut]
+        for axis in axes[:cut]:
+            self.lines.open(loop(axis))
+        self._open_block(first.size, block)
         parts = [a for a in accumulators if not a.is_position]
         for a in parts:
             self.lines.add(f"{a.type} {a.name}_part[{TILE}];")
             self.lines.add(f"for (int64_t t = 0; t < {TILE}; ++t) {a.name}_part[t] = {a.start};")
         self.lines.open(f"for (int64_t {first.text} = b; {first.text} < e; ++{first.text})")
-        for axis in axes[1:]:
+        for axis in axes[cut + 1 :]:
             self.lines.open(loop(axis))
         place = sizes.linear(axes, sizes.contiguous_strides(nest.inner))
-
         kept = self._kept_in_tile(nest)
 
         # Beside their comparisons, what is computed would become branches.
@@ -474,7 +477,7 @@ class NestPrinter:
         if ahead:
             self.tile_loop(nest, compute)
         self.tile_loop(nest, body)
-        self.lines.close(len(axes))
+        self.lines.close(len(axes) - cut)
         self._filled.update(
             kept[a.reduced.value][0] for a in accumulators if a.reduced.value in kept
         )
@@ -483,7 +486,7 @@ class NestPrinter:
                 f"for (int64_t t = 0; t < {TILE}; ++t)"
                 f" {a.combine(a.name + '[t]', a.name + '_part[t]')}"
             )
-        self.lines.close()
+        self.lines.close(1 + cut)
 
 
 def loop(axis: Axis) -> str:

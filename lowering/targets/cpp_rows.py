@@ -20,6 +20,7 @@ from .cpp_expr import ExpressionPrinter, axes_of
 from .cpp_ops import TYPES, highest, lowest
 
 BLOCK = 512  # elements of an array that one nest alone uses
+ROW_BLOCK = 32  # the same for sums of columns
 LONGEST = 2048  # elements of an array that is kept for later nests
 MOST_KEPT = 8
 COSTLY = 4  # operations
@@ -232,3 +233,13 @@ def _linear(index: Index, space: tuple[Axis, ...]) -> bool:
     return not any(isinstance(atom, Indirect) for atom in below) and all(
         atom in space for atom in below
     )
+
+
+def cut_of(axes: Sequence[Axis]) -> tuple[int, int]:
+    """The axis of which, with those inside of it, some turns at a time are summed up by themselves,
+    and how many: some `ROW_BLOCK` elements."""
+    inside, cut = 1, len(axes) - 1
+    while cut and is_known(axes[cut].size) and inside * axes[cut].size <= ROW_BLOCK:
+        inside *= axes[cut].size
+        cut -= 1
+    return cut, max(1, ROW_BLOCK // inside)

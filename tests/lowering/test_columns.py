@@ -120,3 +120,16 @@ def test_columns_that_a_remainder_of_theirs_reads(rows):
         rtol=1e-4,
         atol=1e-4,
     )
+
+
+def test_sums_over_several_axes_round_as_little_as_eagers():
+    def fn(rows, places):
+        return rows[places].sum((0, 1, 2))
+
+    compiled = dynfix.compile(fn, dynamic=False, options={"strict": True})
+    for turn in range(3):
+        torch.manual_seed(turn)
+        rows, places = torch.rand(7, 17, 3), torch.randint(7, (49, 7, 17))
+        exact = fn(rows.double(), places)
+        errors = [(call(rows, places) - exact).abs().max() for call in (compiled, fn)]
+        assert errors[0] <= 2 * errors[1] + 1e-7 * exact.max()
