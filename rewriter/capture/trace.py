@@ -389,10 +389,8 @@ class Recorder(ReadRecorder):
             tracked = self.tracker.get(other)
             assert tracked is not None
             if tracked.readonly or tracked.value in self.late_reads:
-                self.stop(
-                    catalogue.UNSUPPORTED,
-                    "a tensor is written after its value was read, or through `.data`",
-                )
+                detail = "a tensor is written after its value was read, or through `.data`"
+                self.stop(catalogue.UNSUPPORTED, detail)
             self.keep_reads(tracked.value)
             near = tracked.value.home in (self.segment.index, CALL_INPUT) or other is tensor
             if apart and not near:

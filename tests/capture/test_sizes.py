@@ -360,26 +360,6 @@ def test_broadcast_is_decided_by_sizes():
     same(lambda: body, *(call(rows(a), rows(b)) for a, b in steps))
 
 
-def _half_is_stretched(x, mask):
-    half = x[: x.shape[0] // 2]
-    count = torch.unique(x).numel()  # ends the graph
-    return torch.where(mask > 0, half, 1.5), count
-
-
-def _pool_is_stretched(x, mask):
-    pooled = torch.nn.functional.max_pool2d(x[None, None], 2)
-    count = torch.unique(x).numel()
-    return mask + pooled, count
-
-
-@pytest.mark.parametrize("body", [_half_is_stretched, _pool_is_stretched])
-def test_a_computed_size_that_is_one_is_stretched_in_the_next_graph(body):
-    compiled = dynfix.compile(body, dynamic=True)
-    for count in (3, 3, 3, 2, 3, 2):
-        x, mask = torch.randn(count, 3), torch.randn(count, 3)
-        torch.testing.assert_close(compiled(x, mask), body(x, mask), rtol=0, atol=0)
-
-
 def test_strides_of_a_dynamic_input():
     def body(x):
         return (x * 2).sum(1), x.shape[0]

@@ -238,3 +238,23 @@ def test_shapes_that_the_data_decides_are_not_recorded_one_by_one(backend, recwa
     assert len(recordings(made[-1])) <= 3
     told = [str(w.message) for w in recwarn if "is not one graph" in str(w.message)]
     assert told and all("out[mask] +=" in each or "mask = " in each for each in told)
+
+
+def _half_is_stretched(x, mask):
+    half = x[: x.shape[0] // 2]
+    count = torch.unique(x).numel()  # ends the graph
+    return torch.where(mask > 0, half, 1.5), count
+
+
+def _pool_is_stretched(x, mask):
+    pooled = torch.nn.functional.max_pool2d(x[None, None], 2)
+    count = torch.unique(x).numel()
+    return mask + pooled, count
+
+
+@pytest.mark.parametrize("body", [_half_is_stretched, _pool_is_stretched])
+def test_a_computed_size_that_is_one_is_stretched_in_the_next_graph(body):
+    compiled = dynfix.compile(body, dynamic=True)
+    for count in (3, 3, 3, 2, 3, 2):
+        x, mask = torch.randn(count, 3), torch.randn(count, 3)
+        torch.testing.assert_close(compiled(x, mask), body(x, mask), rtol=0, atol=0)
