@@ -381,3 +381,14 @@ def test_one_channel_that_lies_last_stays_there(mode):
 
     for rows in (1, 2):
         check(resized, [(torch.randn(rows, 5, 6, 1).permute(0, 3, 1, 2),) for _ in range(CALLS)])
+
+
+@pytest.mark.parametrize("shared", [torch.Tensor.detach, lambda x: x.view(x.dtype)])
+def test_what_shares_the_memory_of_a_result_lies_as_it_does(shared):
+    def fn(x):
+        return shared(F.batch_norm(x.movedim(0, -1), None, None, training=True))
+
+    compiled = dynfix.compile(fn, dynamic=False)
+    for _ in range(CALLS):
+        x = torch.randn(3, 17, 33)
+        torch.testing.assert_close(compiled(x), fn(x), check_stride=True)
