@@ -53,11 +53,15 @@ def _ended(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _refuses(node: Any) -> bool:
-    """Whether the node raises for whatever gradient it is given; asked once for each kind."""
+    """Whether the node raises for whatever gradient it is given; asked once for each kind. A
+    user's own code is not run for it."""
+    if isinstance(node, torch.autograd.function.BackwardCFunction):
+        return False
     kind = (type(node), *(each is not None for each, _ in node.next_functions))
     if kind not in _refusing:
         try:
-            node(*_zeros(node))
+            with torch.no_grad():
+                node(*_zeros(node))
             _refusing[kind] = False
         except NotImplementedError:
             _refusing[kind] = True
