@@ -21,6 +21,7 @@ from ..autograd.differentiation import differentiates
 from ..fakes import PacedFakeMode
 from ..graph_modules import graph_module
 from .constant_masks import DRAWS
+from .result_strides import NOTED
 
 _FEWEST = 2  # convolutions
 _CHANNELS = 16  # of which some convolution has as many
@@ -46,9 +47,10 @@ def in_channels_last(
 ) -> GraphModule:
     """The graph with these arguments of its convolutions in channels-last order; itself where
     values or strides of what it returns or writes would not be the same."""
-    changed = graph_module(gm, _rewritten(gm.graph, places))
     try:
-        before, after = _run(gm, examples), _run(changed, examples)
+        before = _run(gm, examples)
+        changed = graph_module(gm, _rewritten(gm.graph, places, before.as_noted()))
+        after = _run(changed, examples)
         count = len(changed.graph.nodes)
         if not _draws_alike(changed, before.drawn_from, after.drawn_from):
             return gm
@@ -96,9 +98,13 @@ def _minds_strides(node: Node) -> bool:
     return name in _STRIDES or not known
 
 
-def _rewritten(graph: Graph, places: Sequence[str]) -> Graph:
+def _rewritten(graph: Graph, places: Sequence[str], as_noted: set[str]) -> Graph:
+    """The graph with these arguments in order. The strides that are noted of the named nodes are
+    not asked for any more: what leaves the graph is put in its order at the end."""
     graph = copy.deepcopy(graph)
     for node in list(graph.nodes):
+        if node.name in as_noted:
+            del node.meta[NOTED]
         if _is_convolution(node):
             with graph.inserting_before(node):
                 for place in places:
@@ -187,10 +193,20 @@ class _Run(Interpreter):
         facts = ((name, *self.versions[name]) for name in self.aliases)
         return {name for name, made, version in facts if made._version != version}
 
+    def as_noted(self) -> set[str]:
+        """The nodes whose results have the strides and the dtype that are noted of them."""
+        noted = ((n.name, self.env[n], n.meta[NOTED]) for n in self.graph.nodes if NOTED in n.meta)
+        return {name for name, made, (strides, dtype) in noted if _lies(made, strides, dtype)}
+
     def memories(self) -> list[Any]:
         """Of each result and each input, whose memory it lies in."""
         given = (self.env[n] for n in self.graph.nodes if n.op == "placeholder")
         return [*map(_memory, self.results), *map(_memory, given)]
+
+
+def _lies(made: Any, strides: Sequence[int], dtype: torch.dtype) -> bool:
+    is_tensor = isinstance(made, torch.Tensor)
+    return is_tensor and made.stride() == tuple(strides) and made.dtype is dtype
 
 
 def _memory(value: Any) -> Any:

@@ -101,6 +101,15 @@ def activations(model, optimizer, x, targets):
     return loss.detach(), features.detach(), features.detach().mean((2, 3))
 
 
+def of_the_middle(model, optimizer, x, targets):
+    first = model.pool(F.relu(model.norm(model.stem(x))))
+    loss = F.cross_entropy(model.head(model.blocks(first).mean((2, 3))), targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach(), first.detach()
+
+
 def of_inputs(model, optimizer, x, targets):
     loss = model.loss(x, targets)
     loss.backward()
@@ -110,7 +119,8 @@ def of_inputs(model, optimizer, x, targets):
 
 
 STEPS = {
-    each.__name__: each for each in (plain, kept, accumulated, clipped, activations, of_inputs)
+    each.__name__: each
+    for each in (plain, kept, accumulated, clipped, activations, of_the_middle, of_inputs)
 }
 
 
