@@ -82,6 +82,10 @@ def _one(number: Number) -> Number:
     return number.reshape(()) if isinstance(number, torch.Tensor) else number
 
 
+def _like(number: Number, tensor: torch.Tensor) -> Number:
+    return number.to(tensor.dtype) if isinstance(number, torch.Tensor) else number
+
+
 def _count(step: torch.Tensor) -> torch.Tensor:
     return step.reshape(()).double()
 
@@ -95,7 +99,7 @@ def _adam(
     state_steps: Tensors,
     *,
     lr: Number,
-    beta1: float,
+    beta1: Number,
     beta2: float,
     weight_decay: float,
     eps: float,
@@ -108,7 +112,8 @@ def _adam(
         k, gradient, count = step.number, step.gradient, _count(state_steps[step.number])
         if decoupled and weight_decay:
             step.value = step.value * (1 - rate * weight_decay)
-        average = torch.lerp(_wide(exp_avgs[k]), gradient, 1 - beta1)
+        average = _wide(exp_avgs[k])
+        average = average.lerp(gradient, _like(1 - beta1, average))
         square = _wide(exp_avg_sqs[k]) * beta2 + gradient * gradient * (1 - beta2)
         largest = square
         if amsgrad:
@@ -130,7 +135,7 @@ def _sgd(
     momentum_buffer_list: Tensors,
     *,
     weight_decay: float,
-    momentum: float,
+    momentum: Number,
     lr: Number,
     dampening: float,
     nesterov: bool,

@@ -142,7 +142,8 @@ class Recorder(ReadRecorder):
         live = [number for number in numbers if scalars.live_in(self, number)]
         if live and all(map(scalar_forms.has_form, live)):
             as_nodes(self, tensors_in(args))
-            return self.operate(func, name, *scalar_forms.operands(self, args, kwargs, places))
+            given = scalar_forms.operands(self, name, args, kwargs, places)
+            return self.operate(func, name, *given)
         return self.operate(func, name, *self.settled(args, kwargs))
 
     def _is_given(self, tensor: torch.Tensor) -> bool:

@@ -97,3 +97,35 @@ def test_a_list_that_may_not_fit_is_eagers():
 
     steps = [(torch.full((2,), n),) for n in (1, 2, 100)]
     same(lambda: program, *steps, backend="native")
+
+
+def with_halves(x, y, number):
+    sums = x * number + y, x - number, number - y, x / number, number / x, x.add(y, alpha=number)
+    kept = x.clone()
+    kept.mul_(number).sub_(y, alpha=number).addcdiv_(y, y.exp(), value=number)
+    wide = x.add(y.float(), alpha=number), torch.addcmul(x, y.double(), y, value=number)
+    lists = torch._foreach_add([x, y], [y, x], alpha=number)
+    ends = torch._foreach_lerp([x, y], [y, x], number)
+    return *sums, kept, *wide, *lists, *ends, *torch._foreach_mul([x, y], number)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_number_that_moves_beside_halves(dtype, backend, gradients, autocast):
+    compiled = dynfix.compile(with_halves, backend=backend, dynamic=False)
+    # at the end of a row, eager rounds products of halves once more
+    close = {"rtol": 0, "atol": 0} if backend == "eager" else {"rtol": 1e-2, "atol": 1e-3}
+    for number in (0.3, 0.7, 1.1, -0.4, 0.0017):
+        torch.manual_seed(0)
+        x, y, seen = torch.randn(2, 40), torch.randn(2, 40), []
+        for function in (with_halves, compiled):
+            given = [each.to(dtype).requires_grad_(gradients) for each in (x, y)]
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                results = function(*given, number)
+            if gradients:
+                sum(r.float().sum() for r in results if r.requires_grad).backward()
+            seen.append((results, [each.grad for each in given]))
+        torch.testing.assert_close(seen[1], seen[0], **close)
+    assert len(recordings(compiled)) == 2

@@ -37,15 +37,23 @@ _CONVERSIONS = {  # by way of which method, to which dtype
     round: ("round", torch.int64),
 }
 _EXTREMES = {max: operator.gt, min: operator.lt}
-_OPERATIONS = frozenset(
-    "add sub mul __radd__ __rsub__ __rmul__ __rpow__ __add__ __sub__ __mul__ gt lt ge le eq ne"
-    " __eq__ __ne__ mul_ add_ sub_".split()
+_SUMS = frozenset(
+    "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ mul_ add_ sub_".split()
 )
+_OPERATIONS = _SUMS | frozenset("__rpow__ gt lt ge le eq ne __eq__ __ne__".split())
 _DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv __rdiv__ __rtruediv__".split())
 _NAMED = {  # the number that scales what is added; `lowering.graphs.tensor_numbers` writes it out
     **dict.fromkeys("add add_ sub sub_ _foreach_add _foreach_add_".split(), "alpha"),
     **dict.fromkeys("addcdiv addcdiv_ addcmul addcmul_".split(), "value"),
+    **dict.fromkeys("_foreach_addcdiv _foreach_addcdiv_".split(), "value"),
+    **dict.fromkeys("_foreach_addcmul _foreach_addcmul_".split(), "value"),
 }
+_FUSED = frozenset("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_".split())
+_RATES = (
+    "lr",
+    "beta1",
+    "momentum",
+)  # what schedules move; `lowering.graphs.fused_steps` takes both
 _NORM = frozenset(
     "weight bias training momentum eps".split()
 )  # as torch.nn.functional hands them on
@@ -55,6 +63,10 @@ _THIRD = frozenset(
 _FILLS = frozenset("fill fill_ clamp_min clamp_min_ clamp_max clamp_max_".split())
 _BOUNDED = frozenset("clamp clamp_ clip clip_".split())
 _OF_LISTS = frozenset("_foreach_mul _foreach_mul_".split())
+_HALVES = (torch.bfloat16, torch.float16)
+_OF_HALVES = (
+    _SUMS | _DIVISIONS | _OF_LISTS | {"_foreach_lerp", "_foreach_lerp_"}
+)  # which take the number unrounded
 
 
 def of_tensor(value: Value) -> Form:
@@ -157,11 +169,16 @@ Places = tuple[int | str, ...]
 def places_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Places:
     """Where an operator takes numbers that may be tensors of no axis in the graph: arguments by
     place or by name."""
+    if name in _FUSED:
+        return tuple(rate for rate in _RATES if type(kwargs.get(rate)) in scalars.TRACED)
     sides = [arg for arg in args[1:] if isinstance(arg, torch.Tensor)]  # of a choice by a mask
     dtype = dtype_of(args if name != "where" else tuple(sides))
     if dtype is torch.int64:
         whole = len(args) == 2 and not kwargs and name in _OPERATIONS and type(args[1]) is not float
         return (1,) if whole and not _is_real(getattr(args[1], "form", None)) else ()
+    if dtype in _HALVES:
+        place = _number_in(name, args, kwargs) if name in _OF_HALVES or name in _NAMED else None
+        return () if place is None else (place,)
     if dtype not in (torch.float32, torch.float64):
         return ()
     if name in _BOUNDED:
@@ -194,11 +211,12 @@ def _number_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int 
     return 1 if len(args) == 2 and name in known else None
 
 
-def operands(rec: Any, args: Any, kwargs: Any, places: Places) -> Any:
+def operands(rec: Any, name: str, args: Any, kwargs: Any, places: Places) -> Any:
     """(arguments, keywords, the nodes that stand for some) of a call with numbers at `places`: it
-    runs with the numbers, the graph gets them as tensors of the operand's dtype."""
-    like = next(t for t in args if isinstance(t, list | tuple | torch.Tensor) and _is_real_like(t))
-    first = like if isinstance(like, torch.Tensor) else like[0]
+    runs with the numbers, the graph gets them as tensors: of the operand's dtype, or in full beside
+    halves and for a fused step, which round late."""
+    first = _operand(args)
+    dtype = torch.float64 if name in _FUSED or first.dtype in _HALVES else first.dtype
     args, kwargs, given, origin = list(args), dict(kwargs), {}, rec.origin_text()
     for place in places:
         into = kwargs if isinstance(place, str) else args
@@ -207,14 +225,21 @@ def operands(rec: Any, args: Any, kwargs: Any, places: Places) -> Any:
         if has_form(number):
             form = node_of(number.form, rec.segment, origin)
             # a number on the host goes with a tensor on any device, another with its own alone
-            to = (first.dtype,) if _is_on(number.form, "cpu") else (first.device, first.dtype)
+            to = (dtype,) if _is_on(number.form, "cpu") else (first.device, dtype)
             given[place] = rec.segment.call("call_method", "to", (form, *to), {}, origin)
         else:
-            how = {"dtype": first.dtype, "device": first.device}
+            how = {"dtype": dtype, "device": first.device}
             given[place] = rec.segment.call(
                 "call_function", torch.scalar_tensor, (into[place],), how, origin
             )
     return *rec.settled(tuple(args), kwargs), given
+
+
+def _operand(args: Any) -> torch.Tensor:
+    """The first tensor of numbers, or of a list of such."""
+    lists = [[arg] if isinstance(arg, torch.Tensor) else arg for arg in args]
+    given = [each for each in lists if isinstance(each, list | tuple) and each]
+    return next((each[0] for each in given if _is_real_like(each)), given[0][0])  # type: ignore[no-any-return]
 
 
 def _is_on(form: Any, device: str) -> bool:
@@ -225,9 +250,9 @@ def _is_on(form: Any, device: str) -> bool:
     return all(_is_on(part, device) for part in form.parts)
 
 
-def _is_real_like(obj: Any) -> bool:
-    dtype = dtype_of((obj,))
-    return dtype in (torch.float32, torch.float64, torch.int64)
+def _is_real_like(tensors: Any) -> bool:
+    dtype = dtype_of((tensors,))
+    return dtype in (torch.float32, torch.float64, torch.int64, *_HALVES)
 
 
 def mentions(form: Any, value: Value) -> bool:
