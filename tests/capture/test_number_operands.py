@@ -127,5 +127,7 @@ def test_a_number_that_moves_beside_halves(dtype, backend, gradients, autocast):
             if gradients:
                 sum(r.float().sum() for r in results if r.requires_grad).backward()
             seen.append((results, [each.grad for each in given]))
-        torch.testing.assert_close(seen[1], seen[0], **close)
+        torch.testing.assert_close(seen[1][0], seen[0][0], **close)
+        summed = {"rtol": 1e-2, "atol": 0.3} if close["rtol"] else close  # of 15 halves
+        torch.testing.assert_close(seen[1][1], seen[0][1], **summed)
     assert len(recordings(compiled)) == 2
