@@ -81,9 +81,19 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """torch's, with a checkpoint before each operator, and as a `DispatchMode`."""
+    """torch's, with a checkpoint before each operator, and as a `DispatchMode`. Under it autocast
+    keeps no casts: one of a parameter of the user's would be served after it, a fake."""
 
     supports_higher_order_operators = True  # by the rules that are registered for torch's mode
+
+    def __enter__(self) -> Any:
+        vars(self).setdefault("keeping", []).append(torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(False)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        torch.set_autocast_cache_enabled(vars(self)["keeping"].pop())
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...runtime.report import log
+from ..fakes import PacedFakeMode
 from ..graph_modules import graph_module
 
 _NAMES = frozenset(
@@ -39,7 +39,7 @@ def keep_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
 def run_on_fakes(run: Interpreter, examples: Sequence[Any]) -> bool:
     """Run the graph on fakes that lie as the examples; False where that fails."""
     try:
-        mode = detect_fake_mode(list(examples)) or FakeTensorMode()
+        mode = detect_fake_mode(list(examples)) or PacedFakeMode()
         with mode, torch.set_grad_enabled(torch.is_grad_enabled()):
             run.run(*map(_like, examples))
     except Exception as error:

@@ -157,3 +157,31 @@ def test_a_step_with_any_optimizer_is_one_graph(optimizer):
 @pytest.mark.parametrize("decide", [other_leaves, kept_in_a_list])
 def test_a_step_whose_decision_stays(decide):
     compare(plain, decide, "adamw", backend="eager")
+
+
+class Sides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.first(x) if x.mean() > 0 else self.second(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_sides_that_are_layers_under_autocast(backend):
+    ours, theirs = Sides(), Sides()
+    compiled = dynfix.compile(ours, backend=backend)
+    for sign in SIGNS:
+        x = torch.rand(3, 4) * sign
+        with torch.autocast("cpu", torch.bfloat16):
+            results = [module(x) for module in (compiled, theirs)]
+        for result in results:
+            assert type(result) is torch.Tensor
+            result.float().square().sum().backward()
+        torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
+        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert (one.grad is None) == (two.grad is None)
+            if one.grad is not None:
+                torch.testing.assert_close(one.grad, two.grad, rtol=1e-2, atol=5e-2)

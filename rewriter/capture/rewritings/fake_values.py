@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
-from ....lowering.fakes import DispatchMode, unlogged
+from ....lowering.fakes import DispatchMode, PacedFakeMode, unlogged
 from ..numbers import scalars
 from ..values import Meta, is_plain
 from . import total_ops
@@ -105,7 +105,7 @@ class FakeValues:
 
     def __init__(self, local: dict[str, Any], around: dict[str, Any], static: bool = True) -> None:
         self.local, self.around, self.static = local, around, static
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._mode = PacedFakeMode(allow_non_fake_inputs=True)
         self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._known: dict[ast.AST, Seen | Unknown] = {}
         self.sides: list[ast.expr] = []

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ....lowering.autograd.differentiation import differentiates
+from ....lowering.fakes import PacedFakeMode
 from ....lowering.graphs.tensor_numbers import write_out_numbers
 from ..recording import Recording
 from ..segments import Segment
@@ -97,7 +97,7 @@ def _outputs(segment: Segment) -> list[torch.fx.Node]:
 
 def _run(segment: Segment) -> _Run:
     run = _Run({}, [], {}, [])
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False):
+    with PacedFakeMode(allow_non_fake_inputs=True), torch.inference_mode(False):
         inputs = [meta.fake() for meta in segment.metas]
         with torch.set_grad_enabled(differentiates(segment.module)):
             _Storages(segment.module, run).run(*inputs)
