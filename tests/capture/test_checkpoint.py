@@ -256,3 +256,33 @@ def test_what_is_compared_for_equality_is_kept(kept):
         got, want = (torch.autograd.grad(f(*given).sum(), given) for f in (compiled, call))
         torch.testing.assert_close(got, want)
     assert kept[0] >= 3 * 81  # both inputs, and the exponentials that the extrema were found in
+
+
+class Sides(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.one, self.two = (torch.nn.Linear(3, 3) for _ in range(3))
+
+    def decide(self, x):
+        y = self.one(x)
+        if y.sum() > 0:
+            y = y / x.abs().sum()
+        return self.one(y) if y.mean() > 0 else self.two(y).exp()
+
+    def forward(self, x):
+        return checkpoint(self.decide, self.first(x), use_reentrant=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_decision_inside(backend):
+    same(
+        Sides,
+        (X,),
+        (GRAD,),
+        (Y,),
+        (tensor(-1, -2, -3, grad=True),),
+        (GRAD,),
+        backend=backend,
+        tolerance=(1e-5, 1e-6),
+    )

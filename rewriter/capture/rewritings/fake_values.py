@@ -125,7 +125,7 @@ class FakeValues:
 
     def select(self, first: torch.Tensor, second: torch.Tensor | int) -> torch.Tensor:
         """What torch.where gives of two values seen here."""
-        with unlogged(), self._mode:
+        with unlogged(), unsaved(), self._mode:
             return torch.where(torch.ones((), dtype=torch.bool), first, second)
 
     def leaves(self, tensor: torch.Tensor) -> frozenset[int]:
@@ -171,7 +171,7 @@ class FakeValues:
     @contextlib.contextmanager
     def _run(self) -> Iterator[Watch]:
         watch = Watch()
-        with unlogged(), self._mode, watch:
+        with unlogged(), unsaved(), self._mode, watch:
             yield watch
 
     def _apply(self, function: Callable[..., Any], *parts: Seen, **named: Seen) -> Seen:
@@ -297,6 +297,16 @@ class FakeValues:
         if name in _NO_METHODS or name.startswith("__") or name.endswith("_"):
             raise (Host if name in ("item", "tolist") else Unknown)(f"`.{name}()`")
         return self._apply(lambda obj, *a, **k: getattr(obj, name)(*a, **k), owner, *parts, **named)
+
+
+@contextlib.contextmanager
+def unsaved() -> Iterator[None]:
+    """Hooks for saved tensors (a checkpoint's) are not told of what is kept for gradients here."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
+        yield
 
 
 def _parts(node: ast.Slice) -> tuple[ast.expr | None, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .fake_values import FakeValues, Unknown, Watch
+from .fake_values import FakeValues, Unknown, Watch, unsaved
 
 LARGEST = 1 << 22  # elements of the ones
 
@@ -23,7 +23,8 @@ class _Ones(FakeValues):
 
     @contextmanager
     def _run(self) -> Iterator[Watch]:
-        yield Watch()
+        with unsaved():
+            yield Watch()
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if not any(tensor is known for known in self.local.values()):
