@@ -95,6 +95,8 @@ def nest_problems(nest: Nest) -> Iterator[str]:
 def _store_problems(nest: Nest, store: Store) -> Iterator[str]:
     if store.value.dtype != store.buffer.dtype:
         yield f"{store.buffer.name} of {store.buffer.dtype} is given {store.value.dtype}"
+    if store.combine == PARTIAL and nest.height is None:
+        yield f"partial sums of no part in {store.buffer.name}"
     if store.combine not in COMBINES:
         yield f"unknown combine {store.combine!r}"
     if store.buffer.scope == "global":

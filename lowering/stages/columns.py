@@ -54,7 +54,7 @@ def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
     layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
         if isinstance(item, Nest) and _is_column_sum(item, cut) and _is_cut(item, cut, shared):
-            height = _height(item.axes[0].size, item.axes[1].size, cut)
+            height = _height(*(axis.size for axis in item.axes), cut)
             parts = _parts(item.axes[1].size, height, counts)
             partial, made = _partial(item, parts, height, layouts, f"part{len(items)}")
             items.extend((partial, _whole(item, made, parts, cut.whole)))
@@ -88,12 +88,19 @@ def _height(columns: Size, rows: Size, cut: Cut) -> int:
     return -(-rows_each // cut.unit) * cut.unit
 
 
+def _has_parts(columns: Size, rows: Size, cut: Cut) -> bool:
+    """Whether there may be more than one: not where a call has fewer rows than one takes."""
+    row = sizes.atom_index(Axis(0, rows))
+    return bool(sizes.floordiv(row, _height(columns, rows, cut)).terms)
+
+
 def _is_cut(nest: Nest, cut: Cut, shared: set[Access]) -> bool:
     """Whether a loop over rows takes the sum along, or it is worth a loop of its own."""
     accesses = set(_columns(nest))
     columns, rows = (hint(axis.size) for axis in nest.axes)
     large = cut.alone is not None and columns * rows >= cut.alone and rows >= MANY_ROWS
-    return bool(shared & accesses) or (large and columns >= LEAST_COLUMNS and bool(accesses))
+    worth = shared & accesses or (large and columns >= LEAST_COLUMNS and accesses)
+    return bool(worth) and _has_parts(*(axis.size for axis in nest.axes), cut)
 
 
 def _rows(nest: Nest) -> Iterator[Access]:

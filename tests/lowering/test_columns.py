@@ -133,3 +133,21 @@ def test_sums_over_several_axes_round_as_little_as_eagers():
         exact = fn(rows.double(), places)
         errors = [(call(rows, places) - exact).abs().max() for call in (compiled, fn)]
         assert errors[0] <= 2 * errors[1] + 1e-7 * exact.max()
+
+
+@pytest.mark.filterwarnings("error::dynfix.DynfixWarning")
+def test_rows_that_are_always_few():
+    def fn(x, weight):
+        return layer_norm(x * 2 if x.shape[1] < 9 else x, weight, None)
+
+    compiled = dynfix.compile(fn, options={"strict": True, "verify_ir": True})
+    for length in (7, 6, 5, 8, 7, 6, 5):
+        given, gradient = torch.randn(3, length, 16), torch.randn(3, length, 16)
+        seen = []
+        for call in (compiled, fn):
+            x, weight = given.clone().requires_grad_(), torch.ones(16, requires_grad=True)
+            result = call(x, weight)
+            result.backward(gradient)
+            seen.append((result, x.grad, weight.grad))
+        torch.testing.assert_close(*seen)
+    assert sum(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries) >= 3
