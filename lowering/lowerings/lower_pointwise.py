@@ -282,13 +282,16 @@ def _div_mode(ctx: Context, node: Any, a: Operand, b: Operand, *, rounding_mode:
 
 @lowers(aten.pow.Tensor_Scalar)
 def _pow_scalar(ctx: Context, node: Any, a: Ref, exponent: Number) -> Ref:
-    rounded = _rounding(ctx, (a, exponent))
-    return elementwise(ctx, node, (a, exponent), lambda x, y: _power(x, exponent, rounded(y)))
+    rounded, value = _rounding(ctx, (a, exponent)), ctx.value_of(node)
+    roots = value.dtype != torch.float16 or value.device.type != "cpu"
+    return elementwise(
+        ctx, node, (a, exponent), lambda x, y: _power(x, exponent, rounded(y), roots)
+    )
 
 
-def _power(x: Value, exponent: Number, y: Value) -> Value:
+def _power(x: Value, exponent: Number, y: Value, roots: bool) -> Value:
     """Eager's own shortcuts (aten/src/ATen/native/cpu/PowKernel.cpp): 0.5, 2, 3, -0.5, -1, -2;
-    integers by multiplication."""
+    integers by multiplication. roots: whether eager takes them, which tells at -inf and -0."""
     if exponent == 2:
         return op("mul", x, x)
     if exponent == 3:
@@ -297,9 +300,9 @@ def _power(x: Value, exponent: Number, y: Value) -> Value:
         return x
     if not x.dtype.is_floating_point:
         raise Unsupported("integer power")
-    if exponent == 0.5:
+    if exponent == 0.5 and roots:
         return op("sqrt", x)
-    if exponent == -0.5:
+    if exponent == -0.5 and roots:
         return op("rsqrt", x)
     if exponent == -1:
         return op("reciprocal", x)

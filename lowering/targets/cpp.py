@@ -65,7 +65,9 @@ PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than t
 # integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
 # unused on many processors
 WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
-FLAGS = ("-fwrapv", "-ffp-contract=off", *WIDE)
+# GCC takes pow(x, 0.5) for sqrt(x), which is another number at -inf and -0.
+_POWERS = ("-fno-builtin-pow", "-fno-builtin-powf")
+FLAGS = ("-fwrapv", "-ffp-contract=off", *_POWERS, *WIDE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -217,3 +217,16 @@ def test_lgamma_of_doubles_is_the_library_s(monkeypatch):
     made = units(monkeypatch)
     check(lambda x: torch.lgamma(x) + 1, torch.randn(70).double(), rtol=0, atol=0)
     assert any(isinstance(item, ExternCall) for unit in made for item in unit.items)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32, torch.float64))
+def test_roots_as_powers_are_eagers_at_minus_infinity_and_minus_zero(dtype):
+    def fn(x):
+        half = torch.full_like(x, 0.5)
+        return x**0.5, x**-0.5, x**half, x**-half
+
+    call, x = dynfix.compile(fn, fullgraph=True), torch.tensor([*RARE, *RARE]).to(dtype)
+    for _ in range(2):
+        for found, expected in zip(call(x), fn(x), strict=True):
+            torch.testing.assert_close(found, expected, equal_nan=True)
+            torch.testing.assert_close(1 / found, 1 / expected, equal_nan=True)
