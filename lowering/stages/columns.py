@@ -54,7 +54,7 @@ def split_columns(unit: Unit, cut: Cut = CORES) -> Unit:
     layouts, items, counts = dict(unit.layouts), list[Item](), dict[Size, Var]()
     for item in unit.items:
         if isinstance(item, Nest) and _is_column_sum(item, cut) and _is_cut(item, cut, shared):
-            height = _height(*(axis.size for axis in item.axes), cut)
+            height = _height(item.axes[0].size, item.axes[1].size, cut)
             parts = _parts(item.axes[1].size, height, counts)
             partial, made = _partial(item, parts, height, layouts, f"part{len(items)}")
             items.extend((partial, _whole(item, made, parts, cut.whole)))
@@ -100,7 +100,7 @@ def _is_cut(nest: Nest, cut: Cut, shared: set[Access]) -> bool:
     columns, rows = (hint(axis.size) for axis in nest.axes)
     large = cut.alone is not None and columns * rows >= cut.alone and rows >= MANY_ROWS
     worth = shared & accesses or (large and columns >= LEAST_COLUMNS and accesses)
-    return bool(worth) and _has_parts(*(axis.size for axis in nest.axes), cut)
+    return bool(worth) and _has_parts(nest.axes[0].size, nest.axes[1].size, cut)
 
 
 def _rows(nest: Nest) -> Iterator[Access]:
