@@ -22,7 +22,7 @@ from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
 from . import missing_gradients, turned_gradients, uncounted_writes
 from .call_modes import autocasts, cuda_state, generators
-from .eager_history import EagerHistory, absent, savers, with_zeros
+from .eager_history import EagerHistory, absent, savers, targets_of, with_zeros
 from .native_nodes import with_node
 from .plain_calls import program_in
 from .result_views import Made, ResultViews
@@ -160,7 +160,7 @@ class Differentiable:
             return
 
         def targets(fed: Sequence[Any], results: Any) -> list[Any]:
-            return _targets(cls.metadata, fed, _outputs(results))
+            return targets_of(cls.metadata, fed, _outputs(results))
 
         cls.dynfix_plain_backward = cls.__dict__["backward"]
         cls.dynfix_built = cls.dynfix_unbuilt = cls.dynfix_several_sizes = False
@@ -452,7 +452,7 @@ def _through_eager(
     """The gradients by a second run in eager. `written`: the result that was written since; where
     eager had kept it, too, autograd raises as it does there."""
     inputs, (fed, results) = call.again()
-    targets = _targets(ctx._forward_cls.metadata, fed, _outputs(results))
+    targets = targets_of(ctx._forward_cls.metadata, fed, _outputs(results))
     if written is not None and written < len(targets):
         torch.autograd.graph.increment_version(targets[written])
     pairs = [
@@ -486,14 +486,3 @@ def _through_eager(
             )
         )
     return tuple(found.get(i) for i in range(len(ctx.needs_input_grad)))
-
-
-def _targets(metadata: Any, fed: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """What AOTAutograd's function gives, in its order: written inputs, results, and the tensors
-    that several results are views of."""
-    bases: dict[int, Any] = {}
-    for info, result in zip(metadata.output_info, results, strict=False):
-        if info.base_idx is not None and "intermediate" in info.output_type.name:
-            bases.setdefault(info.base_idx, getattr(result, "_base", None))
-    written = [fed[index] for index in metadata.mutated_inp_runtime_indices]
-    return [*written, *results, *(bases.get(k) for k in range(metadata.num_intermediate_bases))]

@@ -275,3 +275,18 @@ def with_zeros(
             given[k] = torch.zeros((), dtype=dtype, device=device).expand(shape)
         else:
             given[k] = result_memory.zeros(shape, dtype, device)
+
+
+def targets_of(metadata: Any, fed: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """What AOTAutograd's function gives, in its order: written inputs, results, and the tensors
+    that several results are views of. Behind the results stands what is drawn for nobody."""
+    bases: dict[int, Any] = {}
+    for info, result in zip(metadata.output_info, results, strict=False):
+        if info.base_idx is not None and "intermediate" in info.output_type.name:
+            bases.setdefault(info.base_idx, getattr(result, "_base", None))
+    written = [fed[index] for index in metadata.mutated_inp_runtime_indices]
+    drawn = [None] * (len(metadata.output_info) - len(results))
+    return [
+        *(*written, *results, *drawn),
+        *(bases.get(k) for k in range(metadata.num_intermediate_bases)),
+    ]

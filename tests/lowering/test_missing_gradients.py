@@ -181,3 +181,20 @@ def test_one_of_several_results_leads_where_eagers_does(call):
                 assert (mine is None) == (theirs is None)
                 if mine is not None:
                     torch.testing.assert_close(mine, theirs)
+
+
+def test_views_of_one_tensor_beside_numbers_that_nobody_reads():
+    def fn(x, y):
+        part = x.sin()
+        (y * 2).uniform_()
+        return part.view(-1), part.view(-1), y.abs()
+
+    compiled = dynfix.compile(fn)
+    for turn in range(4):
+        found = []
+        for call in (compiled, fn):
+            torch.manual_seed(turn)
+            x, y = torch.randn(4, requires_grad=True), torch.randn(3, requires_grad=True)
+            one, two, _ = call(x, y)
+            found.append(torch.autograd.grad([one, two], [x], [torch.arange(4.0), one.detach()]))
+        torch.testing.assert_close(*found)
