@@ -62,6 +62,7 @@ class StoppableMode(TorchFunctionMode):
         self._place: tuple[str, int, str] | None = None  # while one operator of the user's runs
         self.sites: list[catalogue.Site] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
+        self.marks: dict[str, Any] = {}  # of nodes inside of a checkpoint
         self.identity_asked = False
         self.of_user: Exception | None = None  # raised for what the user's code gave
         self.cuttable = True
@@ -244,6 +245,8 @@ class StoppableMode(TorchFunctionMode):
         call is recorded again. `optional`: it is one only if a pattern can. `assumed`: whether the
         value can be assumed, so that there is none."""
         kept = "sizes that data decides stand in the graph" if self.open_shapes else ""
+        if self.marks and torch.is_grad_enabled():
+            kept = "the backward of the recorded call runs what a checkpoint holds as it is written"
         if self.rewritings is not None and not kept:
             with self.paused():
                 kept = self.rewritings.meet(sys._getframe(), not self.has_symbols())

@@ -55,7 +55,6 @@ class Recorder(ReadRecorder):
         self.effects: list[Any] = []
         self.gradient_stores: dict[int, Any] = {}  # of them, by the identity of the tensor
         self.dressed: list[Any] = []  # stores to attributes of tensors that the call made
-        self.marks: dict[str, Any] = {}
         self.kernels = attention_kernels()
         self.flags_before: dict[library_flags.Question, Any] | None = None  # once one is set
         self.flags_read: set[library_flags.Question] = set()

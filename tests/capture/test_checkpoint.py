@@ -286,3 +286,18 @@ def test_a_decision_inside(backend):
         backend=backend,
         tolerance=(1e-5, 1e-6),
     )
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_decision_inside_at_many_calls(training):
+    compiled, plain = dynfix.compile(Sides()), Sides()
+    for seed in range(8):
+        torch.manual_seed(seed)
+        x, seen = torch.randn(3 + seed % 3, 3), []
+        for module in (compiled, plain):
+            with torch.set_grad_enabled(training):
+                result = module(x)
+            if training:
+                result.square().sum().backward()
+            seen.append((result, [each.grad for each in module.parameters()]))
+        torch.testing.assert_close(*seen)
