@@ -1,4 +1,5 @@
-"""Random graphs, compiled and in eager. More of them: `python -m tests.fuzz.campaign`."""
+"""Random graphs and training programs, compiled and in eager. More of them: `python -m
+tests.fuzz.campaign`, `python -m tests.fuzz.training`."""
 
 import pytest
 
@@ -10,6 +11,7 @@ from .campaign import Tally, batches, check, graphs_of
 from .graphs import Graph, _Grower, grown
 from .judge import ROUNDINGS, _Judge, differences
 from .modules import difference, net
+from .training import judged
 
 
 @pytest.mark.parametrize("first", [200, 256])
@@ -36,6 +38,13 @@ def test_modules_that_are_trained(first):
     found = {seed: difference(net(seed)) for seed in range(first, first + 3)}
     assert not any(found.values()), found
     assert "" in found.values()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_training_programs(first):
+    found = {seed: judged(seed) for seed in range(first, first + 10)}
+    assert not any(found.values()), found
 
 
 def off_by_some_places(gm, example_inputs):
