@@ -49,11 +49,8 @@ _NAMED = {  # the number that scales what is added; `lowering.graphs.tensor_numb
     **dict.fromkeys("_foreach_addcmul _foreach_addcmul_".split(), "value"),
 }
 _FUSED = frozenset("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_".split())
-_RATES = (
-    "lr",
-    "beta1",
-    "momentum",
-)  # what schedules move; `lowering.graphs.fused_steps` takes both
+# What schedules move; `lowering.graphs.fused_steps` takes numbers and tensors.
+_RATES = ("lr", "beta1", "momentum")
 _NORM = frozenset(
     "weight bias training momentum eps".split()
 )  # as torch.nn.functional hands them on
@@ -64,9 +61,8 @@ _FILLS = frozenset("fill fill_ clamp_min clamp_min_ clamp_max clamp_max_".split(
 _BOUNDED = frozenset("clamp clamp_ clip clip_".split())
 _OF_LISTS = frozenset("_foreach_mul _foreach_mul_".split())
 _HALVES = (torch.bfloat16, torch.float16)
-_OF_HALVES = (
-    _SUMS | _DIVISIONS | _OF_LISTS | {"_foreach_lerp", "_foreach_lerp_"}
-)  # which take the number unrounded
+# Those that take the number unrounded.
+_OF_HALVES = _SUMS | _DIVISIONS | _OF_LISTS | {"_foreach_lerp", "_foreach_lerp_"}
 
 
 def of_tensor(value: Value) -> Form:
