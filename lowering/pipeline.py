@@ -167,7 +167,13 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
         memory = tuple((r.shape, r.strides, r.dtype) for r in handed)
         beside = Beside(graphed, host, parts.given, parts.taken, parts.places, memory)
     places = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and ref.buffer in changed]
-    return GraphedProgram(program, device, frozenset(places), unit.returned, beside)
+    sized = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and _is_sized(ref)]
+    return GraphedProgram(program, device, frozenset(places), unit.returned, sized, beside)
+
+
+def _is_sized(ref: Ref) -> bool:
+    """Whether only a call knows its sizes or strides."""
+    return any(not isinstance(size, int) for size in (*ref.shape, *ref.strides))
 
 
 def _planned(unit: Unit, target: Target, options: Options) -> storage.Storage:

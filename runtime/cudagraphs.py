@@ -16,11 +16,10 @@ follow the device's generator, whose state a replay advances as the kernels woul
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -28,14 +27,14 @@ from typing import Any
 import torch
 
 from . import finished_programs, guard_native
-from .program import FAST, Kernel, Program
+from .gpu.graph_capture import NotCapturable, captured
+from .program import FAST, Program
 from .report import log
 
 _LANES = 3  # for one set of sizes; the last hands out copies
 _SIZES = 8  # sets of sizes that get graphs of their own
 _SMALL = 1 << 20  # bytes up to which a result that callers keep is copied at every call
 _TINY = 1 << 12  # bytes up to which every result is: a loss is kept more often than not
-_FIRST, _GROWTH = 16, 3  # kernels of a graph's first part, and how much larger each next one is
 _CAPTURES = 16  # lanes captured in all for one set of sizes before it stays as it is
 # How often an input has to be found elsewhere before it is copied into the lane: activations that a
 # forward saved move while its own lanes are chosen, and are large.
@@ -48,8 +47,9 @@ class GraphedProgram:
     Calls that cannot be captured (a tensor of the host among the inputs, a stream that captures
     already, an operator that waits for the device) run as they are; the reason is logged once.
     writes: the inputs that the program writes to; returned: how many results, the first ones, go
-    to a caller who may keep them at every call; beside: the program in two, if the host has a part
-    in it (`writes` then counts the inputs that the graph takes).
+    to a caller who may keep them at every call; sized: the inputs whose sizes or strides only a
+    call knows; beside: the program in two, if the host has a part in it (`writes` and `sized` then
+    count the inputs that the graph takes).
     """
 
     _boxed_call = True
@@ -60,10 +60,11 @@ class GraphedProgram:
         device: torch.device,
         writes: frozenset[int],
         returned: int,
+        sized: Sequence[int] = (),
         beside: Beside | None = None,
     ) -> None:
         self.program, self.device, self.writes = program, device, writes
-        self.returned, self.beside = returned, beside
+        self.returned, self.sized, self.beside = returned, tuple(sized), beside
         self.name, self.source = program.name, program.source
         self._lock = threading.Lock()
         self._variants: dict[tuple[Any, ...], _Variant] = {}
@@ -93,7 +94,7 @@ class GraphedProgram:
             args.clear()
             taken += made[len(beside.places) :]
             return beside.put_in(made, variant.replayed(lane, taken, loan))
-        except _NotCapturable as error:
+        except NotCapturable as error:
             self._refused = str(error)
             log.warning("%s runs without a CUDA graph: %s", self.name, error)
             return self.program(args)
@@ -111,7 +112,8 @@ class GraphedProgram:
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         types = tuple(map(type, args))
         numbers = () if _TENSORS.issuperset(types) else _numbers(args)
-        key = (stream, len(types), numbers)
+        sizes = [(args[k].shape, args[k].stride()) for k in self.sized]
+        key = (stream, len(types), numbers, *sizes)
         found = self._variants.get(key)
         if found is None and len(self._variants) < _SIZES:
             tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
@@ -147,10 +149,6 @@ class Beside:
             torch.empty_strided(shape, strides, dtype=dtype, device=device)
             for shape, strides, dtype in self.memory
         ]
-
-
-class _NotCapturable(Exception):
-    """Why a program cannot be captured."""
 
 
 class Loan:
@@ -193,7 +191,7 @@ class _Variant:
         self._misses = [0] * len(args)
 
     def lane(self, args: list[Any]) -> _Lane:
-        """One that nobody needs; raises _NotCapturable."""
+        """One that nobody needs; raises NotCapturable."""
         addresses = _addresses(args)
         lane = self._free_lane(addresses)
         if lane is None:
@@ -226,7 +224,7 @@ class _Variant:
             self.lanes.remove((stale or self.lanes)[0])
         self.captures += 1
         if self.captures > _CAPTURES:
-            raise _NotCapturable("its inputs are elsewhere at every call")
+            raise NotCapturable("its inputs are elsewhere at every call")
         copies = None if len(self.lanes) == _LANES - 1 else self.returned
         handed = [] if self.beside is None else self.beside.unfilled(self.device)
         moving = (k for k, arg in enumerate(args) if self._moves(k, arg))
@@ -268,7 +266,7 @@ class _Lane:
         ]
         self.read = itemgetter(*places, 0, 0)  # two more: a tuple, however few there are
         self.fixed = self.read(_addresses(args)) if args else ()
-        self.parts, results = _captured(program, device, given)
+        self.parts, results = captured(program, device, given)
         self.own: dict[int, torch.Tensor] = {}
         self.same: dict[int, int] = {}  # results that are earlier ones
         self.makers = self._makers(results, [*enumerate(given)], program)
@@ -421,79 +419,6 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )
         if torch._debug_has_internal_overlap(_dense(made)) == 1:
-            raise _NotCapturable("an input's elements share memory")
+            raise NotCapturable("an input's elements share memory")
         _dense(made).copy_(_dense(tensor))
         return made
-
-
-_streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
-
-
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream to capture on: one for each that replays, since the library keeps workspaces for
-    each of its streams, and graphs that replay at once must not share them."""
-    key = device, torch._C._cuda_getCurrentRawStream(device.index)
-    if key not in _streams:
-        _streams[key] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return _streams[key]
-
-
-def _captured(
-    program: Program, device: torch.device, given: Sequence[Any]
-) -> tuple[list[torch.cuda.CUDAGraph], list[Any]]:
-    """The graphs of one run on `given`, to be replayed one after the other, and its results, which
-    nothing has computed yet. Raises _NotCapturable."""
-    cuts = frozenset(_cuts(sum(isinstance(step, Kernel) for step in program.steps)))
-    if cuts:
-        try:
-            return _captured_in_parts(program, device, given, cuts)
-        except _NotCapturable as error:  # what begins in one part and ends in another
-            log.info("%s is not captured in parts: %s", program.name, error)
-    return _captured_in_parts(program, device, given, frozenset())
-
-
-def _captured_in_parts(
-    program: Program, device: torch.device, given: Sequence[Any], cuts: frozenset[int]
-) -> tuple[list[torch.cuda.CUDAGraph], list[Any]]:
-    parts: list[torch.cuda.CUDAGraph] = []
-    launched = itertools.count()
-
-    def begin() -> None:
-        part = torch.cuda.CUDAGraph()
-        # what other threads do meanwhile must not end the capture
-        part.capture_begin(parts[0].pool() if parts else None, "thread_local")
-        parts.append(part)
-
-    def cutting(step: Kernel) -> Callable[..., None]:
-        def launch(*args: Any) -> None:
-            if next(launched) in cuts:
-                parts[-1].capture_end()
-                begin()
-            step.launch(*args)
-
-        return launch
-
-    run, stream = program.with_launches(cutting) if cuts else program, _capture_stream(device)
-    torch.cuda.synchronize(device)
-    try:
-        with torch.cuda.stream(stream):
-            begin()
-            try:
-                results = run(list(given))
-            finally:
-                parts[-1].capture_end()
-    except Exception as error:
-        torch.cuda.synchronize(device)
-        raise _NotCapturable(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
-    return parts, results
-
-
-def _cuts(kernels: int) -> Iterator[int]:
-    """Before which of a run's kernels another part begins. The host launches a graph in a time that
-    grows with its kernels (some 2 us each), and the device waits for it; so the first part is
-    small, and each later one is launched while the one before runs."""
-    size = start = _FIRST
-    while kernels - start >= _FIRST:
-        yield start
-        size *= _GROWTH
-        start += size

@@ -24,7 +24,8 @@ _FILE = re.compile(r"([0-9a-f]{64})(\.\w{1,80}\.so)")
 def to_data(program: Any, origins: Sequence[str]) -> dict[str, Any]:
     """`origins`: those of the recorded graph. Raises Unstorable or Unnamed."""
     if isinstance(program, GraphedProgram) and program.beside is None:
-        graphed = [str(program.device), sorted(program.writes), program.returned]
+        facts = (sorted(program.writes), program.returned, [*program.sized])
+        graphed = [str(program.device), *facts]
         return {**to_data(program.program, origins), "graphed": graphed}
     if not isinstance(program, Program):
         raise Unstorable(f"a {type(program).__name__}")
@@ -67,8 +68,8 @@ def from_data(data: dict[str, Any], origins: Sequence[str]) -> Program | Graphed
     program = Program(identifier(data["name"]), inputs, steps, constants)
     if "graphed" not in data:
         return program
-    device, writes, returned = data["graphed"]
-    return GraphedProgram(program, torch.device(device), frozenset(writes), returned)
+    device, writes, returned, sized = data["graphed"]
+    return GraphedProgram(program, torch.device(device), frozenset(writes), returned, sized)
 
 
 def _with_lines(step: Any, origins: Sequence[str]) -> Step:

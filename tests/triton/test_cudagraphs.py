@@ -196,6 +196,29 @@ def test_memory_stays_flat():
     assert used[-1] <= used[50] + (4 << 20)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_sizes_that_change_where_the_input_lies(training):
+    model = network().train(training)
+    compiled, memory = dynfix.compile(model, mode=MODE), torch.empty(40 * 64, device="cuda")
+    for rows in [2, 3, 5, 9, 4, 5, 3, 40, 17] * 2:
+        x = memory[: rows * 64].view(rows, 64).normal_().detach().requires_grad_(training)
+        for _ in range(3):
+            ours, theirs = compiled(x), model(x)
+            same(ours, theirs)
+            if training:
+                grads = (torch.autograd.grad(y.square().sum(), x)[0] for y in (ours, theirs))
+                same(*grads)
+
+
+def test_strides_that_change_where_the_input_lies():
+    compiled = dynfix.compile(lambda x: (x * 2 + 1).cumsum(0), mode=MODE, dynamic=True)
+    memory = torch.randn(4096, device="cuda")
+    for step in [8, 9, 16, 11, 8, 11, 16, 9] * 2:
+        x = memory.as_strided((7, 5), (step, 1))
+        for _ in range(3):
+            same(compiled(x), (x * 2 + 1).cumsum(0))
+
+
 def test_inputs_that_are_written():
     def fn(cache, at, x):
         cache[:, at] = x
