@@ -17,6 +17,7 @@ CODES = {eval(name): code for code, name in TYPES.items()}
 CODES[torch.complex128] = "c"
 MOST_ELEMENTS = 20000
 TRIES = 12
+DEVICE = "cpu"  # where inputs are
 
 ENDS_ON_EMPTY = "scaled_dot_product_attention"  # torch 2.11's kernel divides by a size
 
@@ -60,6 +61,9 @@ class Maker:
         self.double, self.noise = double, noise
 
     def __call__(self, code, *shape):
+        return self._made(code, shape).to(DEVICE)
+
+    def _made(self, code, shape):
         dtype = eval(TYPES[code])
         if code == "b":
             return torch.rand(shape, generator=self.generator) > 0.5

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .graphs import CALLS, widened
 
+MODE = None  # of `dynfix.compile`
 NOISE = 2.0
 ROUNDINGS = 6  # runs of eager whose operators round otherwise
 _numbers = itertools.count()
@@ -62,14 +63,14 @@ class _Rounded(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(_filled, (args, kwargs or {}))
-        state, result = torch.get_rng_state(), function(*args, **kwargs)
+        states, result = _states(), function(*args, **kwargs)
         schema = function._schema
         if any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
             return result
         given = [t for t in tree_leaves((args, kwargs)) if _is_tensor(t)]
         if not any(self._computed(t, given).any() for t in tree_leaves(result) if _is_float(t)):
             return result
-        torch.set_rng_state(state)
+        _set_states(*states)
         whole = any(part in function.__name__ for part in _TO_WHOLE_NUMBERS)
         args, kwargs = tree_map(functools.partial(self._moved, whole=whole), (args, kwargs))
         made = tree_map(self._moved, function(*args, **kwargs))
@@ -89,8 +90,8 @@ class _Rounded(TorchDispatchMode):
             return result
         size = term.abs() if term.shape == result.shape else term.abs().max()
         size = size * torch.finfo(term.dtype).eps
-        shift = size * torch.randn(result.shape, generator=self.generator)
-        exact = torch.rand(result.shape, generator=self.generator) > 0.5
+        shift = size * torch.randn(result.shape, generator=self.generator).to(size.device)
+        exact = torch.rand(result.shape, generator=self.generator).to(size.device) > 0.5
         left = (result + shift).to(result.dtype)
         return torch.where(exact & (result.abs() <= size), torch.zeros_like(left), left)
 
@@ -98,10 +99,24 @@ class _Rounded(TorchDispatchMode):
         """whole: whether whole numbers stay."""
         if not _is_float(given):
             return given
-        signs = torch.rand(given.shape, generator=self.generator).sub_(0.5).sign_()
+        signs = torch.rand(given.shape, generator=self.generator).sub_(0.5).sign_().to(given.device)
         step = torch.finfo(given.dtype).eps * (2 if given.dtype.itemsize > 2 else 0.5)
         moved = (given * (1 + step * signs.double())).to(given.dtype)
         return torch.where(given == given.round(), given, moved) if whole else moved
+
+
+def _states():
+    """Of the generators."""
+    return (
+        torch.get_rng_state(),
+        torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    )
+
+
+def _set_states(state, others):
+    torch.set_rng_state(state)
+    if others:
+        torch.cuda.set_rng_state_all(others)
 
 
 class _Apart(TorchDispatchMode):
@@ -157,7 +172,7 @@ _NONE = torch.tensor(False)
 def _filled(value):
     """Not a tensor without memory, at which operators end the process below a mode."""
     zero = _is_tensor(value) and value._is_zerotensor()
-    return torch.zeros(value.shape, dtype=value.dtype) if zero else value
+    return torch.zeros(value.shape, dtype=value.dtype, device=value.device) if zero else value
 
 
 def _is_tensor(value):
@@ -194,7 +209,7 @@ class Run:
         if not roots or not flat:
             return [[] for _ in graphs]
         generator = torch.Generator().manual_seed(7)
-        seeds = [torch.randn(t.shape, generator=generator).to(t.dtype) for t in roots]
+        seeds = [torch.randn(t.shape, generator=generator).to(t) for t in roots]
         found = iter(torch.autograd.grad(roots, flat, seeds, allow_unused=True))
         return [[next(found) for _ in part] for part in wanted]
 
@@ -237,7 +252,7 @@ def differences(graphs, dynamic, backend="native"):
     before = set(frontend._live)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compiled = dynfix.compile(module.call, dynamic=dynamic, backend=backend)
+        compiled = dynfix.compile(module.call, dynamic=dynamic, backend=backend, mode=MODE)
         found = []
         for turn in range(CALLS):
             ours, theirs = Run(compiled, graphs, turn), Run(module.call, graphs, turn)

@@ -73,13 +73,13 @@ from torch.nn import functional as F
 def make(code, *shape):
     dtype = {{{types}}}[code]
     if code == "b":
-        return torch.rand(shape) > 0.5
+        return torch.rand(shape).to({device!r}) > 0.5
     if code in "liuws":
-        return torch.randint(0, 9, shape).to(dtype)
-    return torch.randn(shape, dtype=torch.float64).to(dtype)
+        return torch.randint(0, 9, shape).to({device!r}, dtype)
+    return torch.randn(shape, dtype=torch.float64).to({device!r}, dtype)
 
 
-compiled = dynfix.compile(call, dynamic={dynamic})
+compiled = dynfix.compile(call, dynamic={dynamic}, mode={mode!r})
 for turn, (n, m) in enumerate({sizes}):
     made = []
     for function in (compiled, call):
@@ -98,13 +98,15 @@ for turn, (n, m) in enumerate({sizes}):
 '''
 
 
-def script(graph, dynamic, found, types):
+def script(graph, dynamic, found, types, device, mode):
     names = ", ".join(name for name, _ in graph.inputs)
     return SCRIPT.format(
         found=f"seed {graph.seed}: {found}",
         text=graph.text("call"),
         types=", ".join(f'"{code}": {name}' for code, name in types.items()),
         dynamic=dynamic,
+        device=device,
+        mode=mode,
         sizes=graph.sizes,
         inputs="\n".join(f"        {name} = {text}" for name, text in graph.inputs),
         names=names,
