@@ -270,6 +270,7 @@ class _Lane:
         self.own: dict[int, torch.Tensor] = {}
         self.same: dict[int, int] = {}  # results that are earlier ones
         self.makers = self._makers(results, [*enumerate(given)], program)
+        self.rows = {k: _row(made) for k, made in self.own.items()}
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
         del results, given
         self.handles = [storage._cdata for storage in self.storages.values()]
@@ -374,10 +375,22 @@ class _Lane:
 
     def _copies(self, chosen: set[int]) -> dict[int, torch.Tensor]:
         """These results in memory of their own, those of a type by one call."""
-        copies = {k: torch.empty_like(self.own[k]) for k in chosen}
+        copies = {k: torch.empty_like(self.rows[k]) for k in chosen}
         for places, made in _by_type([*copies.items()]):
-            _copy(made, [self.own[k] for k in places])
+            _copy(made, [self.rows[k] for k in places])
+        for k in chosen:
+            if (own := self.own[k]) is not self.rows[k]:
+                copies[k] = copies[k].as_strided(own.shape, own.stride())
         return copies
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    """What is copied for a copy of the tensor: all memory from its first to its last element, where
+    it has gaps or repeats elements, which `empty_like` would leave out."""
+    if not tensor.numel() or torch.empty_like(tensor).stride() == tensor.stride():
+        return tensor
+    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((reach + 1,), (1,))
 
 
 def _by_type(tensors: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[list[int], list[Any]]]:

@@ -73,7 +73,7 @@ def graphs_of(first, count, changing=2):
     for seed in range(first, first + count):
         dynamic = (seed // BLOCK) % changing == changing - 1
         graph = grown(seed, dynamic)
-        if graph is None:
+        if graph is None or (graph.raises and drawn.DEVICE != "cpu"):  # a GPU is lost by an error
             continue
         if graph.gradients and not usable(graph):  # written in place, and needed for a gradient
             graph = without_gradients(graph)

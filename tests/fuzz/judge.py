@@ -356,11 +356,13 @@ class _Judge:
     def values(self, part, place, one, two):
         noisy = self.noisy(part, place, two)
         if not (one.is_floating_point() or one.is_complex()):
-            differ = (one != two) & ~_any(t != two for t in noisy)
+            differ = (one != two) & ~_any((t != two for t in noisy), two)
             if differ.any():
                 yield f"{int(differ.sum())} of {one.numel()} elements differ"
             return
-        if ((one.isnan() != two.isnan()) & ~_any(t.isnan() != two.isnan() for t in noisy)).any():
+        if (
+            (one.isnan() != two.isnan()) & ~_any((t.isnan() != two.isnan() for t in noisy), two)
+        ).any():
             yield "NaN in other places"
             return
         error, allowed = self.error(part, place, one, two, noisy)
@@ -401,9 +403,10 @@ def _asked(tensor, name):
         return type(error)
 
 
-def _any(masks):
+def _any(masks, like):
     """Elements at which one of the masks holds."""
-    return functools.reduce(torch.logical_or, masks, _NONE)
+    none = torch.zeros((), dtype=torch.bool, device=like.device)
+    return functools.reduce(torch.logical_or, masks, none)
 
 
 def _wide(tensor):

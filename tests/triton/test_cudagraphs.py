@@ -219,6 +219,25 @@ def test_strides_that_change_where_the_input_lies():
             same(compiled(x), (x * 2 + 1).cumsum(0))
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.cumsum(1).narrow(-1, 0, 2),
+        lambda x: (x * 2).sum().expand(2, 3),
+        lambda x: (x + 1).view(-1)[:9].unfold(0, 3, 1),
+        lambda x: (x + 1)[:, :0],
+    ],
+)
+def test_copies_of_results_lie_as_they_do(fn):
+    compiled, kept = dynfix.compile(fn, mode=MODE), []
+    for _ in range(6):
+        x = torch.randn(5, 7, device="cuda")
+        kept.append((compiled(x), fn(x)))
+        for ours, theirs in kept:
+            same(ours, theirs)
+            assert ours.stride() == theirs.stride()
+
+
 def test_inputs_that_are_written():
     def fn(cache, at, x):
         cache[:, at] = x
