@@ -28,6 +28,7 @@ import torch
 
 from . import finished_programs, guard_native
 from .gpu.graph_capture import NotCapturable, captured
+from .gpu.result_blocks import blocks_of, outline, start_of, view_of
 from .program import FAST, Program
 from .report import log
 
@@ -270,7 +271,7 @@ class _Lane:
         self.own: dict[int, torch.Tensor] = {}
         self.same: dict[int, int] = {}  # results that are earlier ones
         self.makers = self._makers(results, [*enumerate(given)], program)
-        self.rows = {k: _row(made) for k, made in self.own.items()}
+        self.blocks = blocks_of(self.own)
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
         del results, given
         self.handles = [storage._cdata for storage in self.storages.values()]
@@ -312,9 +313,7 @@ class _Lane:
             if given is made:
                 return itemgetter(k)
             if isinstance(given, torch.Tensor) and given.untyped_storage()._cdata == storage:
-                shape, strides = made.shape, made.stride()
-                moved = int(made.storage_offset()) - int(given.storage_offset())
-                return partial(_view_of, k, shape, strides, moved)
+                return partial(view_of, k, outline(made), start_of(made) - start_of(given))
         self.own[number] = made
         alias = partial(FAST["alias"], made, tuple(made.shape), made.stride(), 0)
         return lambda args: alias()
@@ -375,22 +374,14 @@ class _Lane:
 
     def _copies(self, chosen: set[int]) -> dict[int, torch.Tensor]:
         """These results in memory of their own, those of a type by one call."""
-        copies = {k: torch.empty_like(self.rows[k]) for k in chosen}
-        for places, made in _by_type([*copies.items()]):
-            _copy(made, [self.rows[k] for k in places])
-        for k in chosen:
-            if (own := self.own[k]) is not self.rows[k]:
-                copies[k] = copies[k].as_strided(own.shape, own.stride())
+        blocks = {self.blocks[k].first: self.blocks[k] for k in chosen}
+        made = [(first, torch.empty_like(block.memory)) for first, block in blocks.items()]
+        for places, into in _by_type(made):
+            _copy(into, [blocks[first].memory for first in places])
+        copies: dict[int, torch.Tensor] = {}
+        for first, memory in made:
+            copies.update(blocks[first].results_in(memory))
         return copies
-
-
-def _row(tensor: torch.Tensor) -> torch.Tensor:
-    """What is copied for a copy of the tensor: all memory from its first to its last element, where
-    it has gaps or repeats elements, which `empty_like` would leave out."""
-    if not tensor.numel() or torch.empty_like(tensor).stride() == tensor.stride():
-        return tensor
-    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((reach + 1,), (1,))
 
 
 def _by_type(tensors: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[list[int], list[Any]]]:
@@ -409,13 +400,6 @@ def _copy(into: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
         into[0].copy_(given[0])
     else:
         torch._foreach_copy_(into, given)  # type: ignore[arg-type]
-
-
-def _view_of(
-    k: int, shape: Sequence[int], strides: Sequence[int], moved: int, args: Sequence[Any]
-) -> torch.Tensor:
-    """A view of argument k, `moved` elements after its first."""
-    return torch.as_strided(args[k], shape, strides, args[k].storage_offset() + moved)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ from ..sizes import FloorDiv
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
 from .triton_tile import INT32, WINDOW, Dim, Tile
-from .triton_values import BEYOND, Names, ValuePrinter
+from .triton_values import Names, ValuePrinter
 
 INDENT = "    "
 APART = 8  # turns of a loop from which on the last stands apart
@@ -270,7 +270,7 @@ class KernelPrinter(ValuePrinter):
             return False
         if value not in self.memo and value not in self.loop_memo:
             self.beyond[value] = other
-        return self.beyond.get(value, BEYOND) == other
+        return self.beyond.get(value) == other
 
     def _identity(self, value: Reduced) -> str:
         dtype = value.value.dtype
@@ -417,7 +417,9 @@ class KernelPrinter(ValuePrinter):
         self._write(store, place, value, names)
         self._forget(store.buffer)
         if store.combine is None:
-            self._remember(Load(store.buffer, store.index), value, names)
+            stored = Load(store.buffer, store.index)
+            self.beyond.pop(stored, None)
+            self._remember(stored, value, names)
 
     def _running(self, store: Store, kind: str) -> None:
         """A scan of the row, in the type in which eager's kernels fold."""

@@ -51,7 +51,8 @@ class ValuePrinter:
         self.locals: dict[Buffer, str] = {}
         self.uses: dict[Node, Names] = {}
         self.loaded: set[Buffer] = set()
-        self.beyond: dict[Load, str] = {}  # what loads give for lanes beyond an axis, if not zero
+        # What loads give for lanes beyond an axis; values that were stored give anything there.
+        self.beyond: dict[Load, str] = {}
         self.earlier: set[Buffer] = set()  # buffers that the nests before this one load
         self.later: set[Buffer] = set()  # and the nests after it
         self.count = 0
@@ -278,7 +279,7 @@ class ValuePrinter:
         policy = self._eviction(value, names)
         if not masks:
             return f"tl.load({text}{policy})"
-        other = self.beyond.get(value, BEYOND) if value.dtype.is_floating_point else "0"
+        other = self.beyond.setdefault(value, BEYOND) if value.dtype.is_floating_point else "0"
         return f"tl.load({text}, mask={' & '.join(masks)}, other={other}{policy})"
 
     def _eviction(self, value: Load, names: Names) -> str:

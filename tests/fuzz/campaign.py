@@ -5,7 +5,8 @@
 Graphs are compiled `together`; those that differ, that raise, or that break, alone. A failing one is shrunk, and
 written as a script into FOLDER. A graph whose sizes change takes some four times as long as one of fixed sizes:
 `--changing 4` draws one in four of the former, in place of one in two. With `--device cuda` blocks
-take the GPUs in turn, and every other turn has CUDA graphs.
+take the GPUs in turn, and every other turn has CUDA graphs; `--device interpreter` runs Triton's
+kernels on the CPU (TRITON_INTERPRET=1).
 """
 
 import argparse
@@ -178,6 +179,9 @@ def run(given, first, count):
         drawn.DEVICE = f"cuda:{gpu}"
         torch.cuda.set_device(drawn.DEVICE)
         judge.MODE = (None, "reduce-overhead")[turn % 2]
+    if given.device == "interpreter":
+        judge.OPTIONS = {"target": "triton"}
+    if given.device != "cpu":
         dynfix.config.fallback_random = True
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _expire)
@@ -189,7 +193,7 @@ def run(given, first, count):
             tally.failed += 1
             small = graph if text.startswith("only") else shrunk(graph, dynamic)
             file = Path(given.out, f"seed{graph.seed}.py")
-            file.write_text(script(small, dynamic, text, TYPES, given.device, judge.MODE))
+            file.write_text(script(small, dynamic, text, TYPES, drawn.DEVICE, judge.MODE))
             print(f"seed {graph.seed}: {text} ({len(small.lines)} lines, {file})", flush=True)
         signal.alarm(0)
     tally.seconds = sum(os.times()[:4]) - before
@@ -220,7 +224,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", default="fuzz-found")
     parser.add_argument("--light", action="store_true", help="kernels built with -O1")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "interpreter"))
     parser.add_argument("--block", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     Path(given.out).mkdir(exist_ok=True, parents=True)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .graphs import CALLS, widened
 
-MODE = None  # of `dynfix.compile`
+MODE, OPTIONS = None, None  # of `dynfix.compile`
 NOISE = 2.0
 ROUNDINGS = 6  # runs of eager whose operators round otherwise
 _numbers = itertools.count()
@@ -252,7 +252,8 @@ def differences(graphs, dynamic, backend="native"):
     before = set(frontend._live)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compiled = dynfix.compile(module.call, dynamic=dynamic, backend=backend, mode=MODE)
+        how = {"backend": backend, "mode": MODE, "options": OPTIONS}
+        compiled = dynfix.compile(module.call, dynamic=dynamic, **how)
         found = []
         for turn in range(CALLS):
             ours, theirs = Run(compiled, graphs, turn), Run(module.call, graphs, turn)

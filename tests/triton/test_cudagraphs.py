@@ -238,6 +238,31 @@ def test_copies_of_results_lie_as_they_do(fn):
             assert ours.stride() == theirs.stride()
 
 
+@pytest.mark.parametrize("rows", [5, 3000])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (y := x * 2, y[1:]),
+        lambda x: (y := x.exp(), y.view(torch.int16), y.t()),
+        lambda x: (y := torch.complex(x, x), y.conj(), y.real),
+        lambda x: (x.view(torch.int32)[1:], x + 1, x.t()),
+    ],
+)
+def test_results_that_share_memory(fn, rows):
+    compiled, kept = dynfix.compile(fn, mode=MODE), []
+    for _ in range(7):
+        x = torch.randn(rows, 7, device="cuda")
+        kept.append((x, compiled(x), fn(x)))
+        for given, ours, theirs in kept:
+            for one, two in zip(ours, theirs, strict=True):
+                assert torch.equal(one, two)
+                assert one.stride() == two.stride()
+            ours[0].zero_()
+            theirs[0].zero_()
+            assert all(map(torch.equal, ours, theirs))
+            del given
+
+
 def test_inputs_that_are_written():
     def fn(cache, at, x):
         cache[:, at] = x

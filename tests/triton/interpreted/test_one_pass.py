@@ -39,6 +39,21 @@ def log_softmax(x):
     return torch.log_softmax(x, -1)[:, 200]
 
 
+@pytest.mark.parametrize("length", [17, 500])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (y := torch.sigmoid(x), y.sum(-1)),
+        lambda x: (y := torch.rsqrt(x.abs() + 1).bfloat16(), y.float().sum(-1), y.amax(-1)),
+        lambda x: (y := x.cos(), (y * 2).sum(), torch.var(y, -1), y.amin()),
+        lambda x: F.layer_norm(torch.softmax(x, 0), x.shape),
+    ],
+)
+def test_what_was_stored_is_no_zero_beyond_the_axis(fn, length, short):
+    torch.manual_seed(0)
+    check(fn, torch.randn(3, length))
+
+
 def special(rows, length):
     """Rows of large numbers, with infinities at every place a tile treats apart, and NaN."""
     x = torch.randn(rows, length) * 30 - 200
