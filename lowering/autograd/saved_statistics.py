@@ -6,17 +6,23 @@ import torch
 from torch.fx import GraphModule, Node
 
 _cast = torch.ops.aten._to_copy.default
-_BACKWARD = "aten.native_batch_norm_backward.default"
+_FORWARD, _BACKWARD = "batch_norm", "aten.native_batch_norm_backward.default"
 
 
 def unrounded(joint: GraphModule) -> None:
     """Have the backward read what was rounded for it alone, in place."""
     for node in joint.graph.find_nodes(op="call_function", target=_cast):
         rounded = node.args[0]
-        origin = str(node.meta.get("original_aten"))
-        if origin != _BACKWARD or not isinstance(rounded, Node) or rounded.target is not _cast:
+        if _origin(node) != _BACKWARD or not isinstance(rounded, Node):
+            continue
+        if rounded.target is not _cast or _FORWARD not in _origin(rounded):  # the user's own
             continue
         (exact,) = rounded.all_input_nodes
         if exact.meta["val"].dtype == node.meta["val"].dtype:
             node.replace_all_uses_with(exact)
             joint.graph.erase_node(node)
+
+
+def _origin(node: Node) -> str:
+    """The operator that was decomposed."""
+    return str(node.meta.get("original_aten"))

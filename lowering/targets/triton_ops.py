@@ -104,7 +104,15 @@ _FLOAT = {
     "signbit": "m.signbit({0})",
 }
 
-_FLOAT32 = {**_FLOAT, "erf": "m.erf({0})", "tanh": "m.tanh({0})", "sqrt": "tl.sqrt_rn({0})"}
+_HALF = {**_FLOAT, "erf": "m.erf({0})", "tanh": "m.tanh({0})", "sqrt": "tl.sqrt_rn({0})"}
+
+# `/` of float32 is two units in the last place off: x / x would be no 1.
+_FLOAT32 = {
+    **_HALF,
+    "truncdiv": "m.ext.trunc(tl.div_rn({0}, {1}))",
+    "div": "tl.div_rn({0}, {1})",
+    "reciprocal": "tl.div_rn(1.0, {0})",
+}
 
 # For kernels that store nothing wider than 16 bits.
 SHORTER = {
@@ -112,7 +120,8 @@ SHORTER = {
     "erf": "m.erf_fast({0})",
     "sigmoid": "m.sigmoid_fast({0})",
 }
-_FAST = {**_FLOAT32, **SHORTER}
+_FAST = {**_FLOAT32, **SHORTER, "div": _FLOAT["div"], "reciprocal": _FLOAT["reciprocal"]}
+_TABLES = {torch.float64: _FLOAT, torch.float32: _FLOAT32}
 
 
 def template(name: str, dtype: torch.dtype, fast: bool) -> str:
@@ -120,7 +129,7 @@ def template(name: str, dtype: torch.dtype, fast: bool) -> str:
     for what Triton lacks."""
     table = _BOOL if dtype == torch.bool else _INTEGER
     if dtype.is_floating_point:
-        table = _FLOAT if dtype == torch.float64 else _FAST if fast else _FLOAT32
+        table = _FAST if fast and dtype != torch.float64 else _TABLES.get(dtype, _HALF)
     text = table.get(name) or _ANY.get(name)
     if text is None:
         raise LoweringError(f"the Triton target has no {name} of {dtype}")

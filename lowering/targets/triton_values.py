@@ -189,8 +189,14 @@ class ValuePrinter:
         shorter = self._shorter(value) if self.fast else None
         if shorter is not None:
             return shorter
-        text = template(value.name, value.args[0].dtype, self.fast)
+        fast = self.fast and not self._is_of_rows(value)
+        text = template(value.name, value.args[0].dtype, fast)
         return text.format(*self._operands(value.args, literals="(" not in text))
+
+    def _is_of_rows(self, value: Op) -> bool:
+        """Whether it is computed once for many elements, so that it may cost what it likes."""
+        names = self.used(value)
+        return not names or ("r" in self.rank and "r" not in names)
 
     def _shorter(self, value: Op) -> str | None:
         """Forms of fewer instructions, for results of 16 bits: erf(x * 0.7), and x * (y + 1) as

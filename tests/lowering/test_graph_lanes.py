@@ -60,7 +60,7 @@ def programs(monkeypatch):
     monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
     monkeypatch.setattr(host_part, "on_host", lambda buffer, unit: False)
     monkeypatch.setattr(pipeline, "_graph_device", lambda unit: torch.device("cpu"))
-    monkeypatch.setattr(cudagraphs, "_captured", captured)
+    monkeypatch.setattr(cudagraphs, "captured", captured)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     for module in (pipeline, stored_graphs):  # nothing is taken from earlier runs
         monkeypatch.setattr(module, "watchers", [lambda unit, launches: launches])

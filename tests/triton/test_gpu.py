@@ -320,3 +320,26 @@ def test_a_position_out_of_range_stops_with_the_users_line(far, tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     assert "index out of range" in done.stderr and "bad.py:2" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+def test_quotients_are_exact_where_they_are_rounded(mode):
+    compiled = dynfix.compile(lambda x, y: (torch.div(x, y, rounding_mode=mode), x / y))
+    for dtype in (torch.float32, torch.bfloat16, torch.float32):
+        x = torch.randn(5000, device="cuda").to(dtype)
+        whole, exact = compiled(x, x)
+        assert (whole == 1).all()
+        assert (exact == 1).all()
+
+
+def test_a_batch_norm_by_statistics_of_the_host():
+    def fn(x):
+        mean, variance = torch.zeros(7).to(x), torch.ones(7).to(x)
+        return F.batch_norm(x * 2, mean, variance, x.new_ones(7))
+
+    compiled = dynfix.compile(fn)
+    for _ in range(4):
+        x = torch.randn(5, 7, device="cuda", dtype=torch.bfloat16).requires_grad_()
+        ours, theirs = compiled(x), fn(x)
+        close(ours, theirs, **loose(torch.bfloat16))
+        close(*(torch.autograd.grad(y.sum(), x)[0] for y in (ours, theirs)), rtol=2e-2, atol=1e-2)
