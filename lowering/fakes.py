@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..runtime.pacing import checkpoint
+from ..runtime.replay.autocast_state import AutocastState
 
 # Operators on functions whose rule the mode itself calls.
 _OF_THE_MODE: Any = getattr(higher_order, "registered_hop_fake_fns", {})
@@ -82,18 +83,19 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class PacedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's, with a checkpoint before each operator, and as a `DispatchMode`. Under it autocast
-    keeps no casts: one of a parameter of the user's would be served after it, a fake."""
+    keeps no casts: one of a parameter of the user's would be served after it, a fake. What a run
+    that failed has entered is left with it."""
 
     supports_higher_order_operators = True  # by the rules that are registered for torch's mode
 
     def __enter__(self) -> Any:
-        vars(self).setdefault("keeping", []).append(torch.is_autocast_cache_enabled())
+        vars(self).setdefault("keeping", []).append(AutocastState())
         torch.set_autocast_cache_enabled(False)
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)
-        torch.set_autocast_cache_enabled(vars(self)["keeping"].pop())
+        vars(self)["keeping"].pop().put_back()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -94,8 +94,8 @@ class _Emitter:
 
     def _results(self) -> Iterator[Any]:
         """The outputs. Of those that the caller gets as tensors, each is an object of its own, as
-        `y` and `y.detach()` are."""
-        given = set[str]()
+        `y` and `y.detach()` are, and none is an input, which may be given another shape."""
+        given = {_input_name(ref, number) for number, ref in enumerate(self.unit.inputs)}
         for place, value in enumerate(self.unit.outputs):
             result = convert(value, self.variable)
             if isinstance(value, Ref) and isinstance(result, Name) and place < self.unit.returned:

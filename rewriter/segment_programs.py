@@ -17,6 +17,7 @@ from ..lowering.graphs.tensor_numbers import write_out_numbers
 from ..runtime import backends, report
 from ..runtime.options import Options
 from ..runtime.pacing import imports
+from ..runtime.replay.autocast_state import AutocastState, enters_modes
 from ..runtime.warning_filters import unsaid
 from .capture.segments import Segment
 from .capture.values import Meta, Number
@@ -49,10 +50,10 @@ def _callable(
         return forward_of(segment.module)  # type: ignore[no-any-return]
     by_aot = options.backend in ("native", "aot_eager")
     if segment.takes_lazy_numbers() or (by_aot and segment.writes_history()):
-        return Foreign(forward_of(segment.module))
+        return _as_it_is(segment.module)
     few = segment.ops <= rnn.FEW and any(map(_trains_layers, segments))
     if options.backend == "native" and (few or _trains_layers(segment)):
-        return Foreign(forward_of(segment.module))
+        return _as_it_is(segment.module)
     plain = options.backend == "eager"
     kept = None
     if options.backend == "native" and example_inputs is None and not segment.open:
@@ -60,16 +61,20 @@ def _callable(
     program = None if kept is None else kept.load()
     if program is None:
         module = segment.module if plain else write_out_numbers(segment.module)
+        casts = AutocastState()
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails
                 program = _compiled(module, segment, options, example_inputs, kept)
         except Exception as error:
+            casts.put_back()
             if not segment.open:
                 raise
             why = f"{type(error).__name__}: {error}"
             said = f"a graph whose sizes data decides is not compiled: {why}"
             report.warn_once("open", said, why)
-            return Foreign(segment.module)
+            return _as_it_is(segment.module)
+    if not by_aot:
+        program = _leaving_modes(program, segment.module)
     for observe in observers:
         program = observe(segment, program, options)
     if plain:
@@ -134,6 +139,27 @@ class Foreign:
 
     def __call__(self, *tensors: Any) -> Any:
         return self.program(*tensors)
+
+
+def _as_it_is(module: torch.fx.GraphModule) -> Foreign:
+    return Foreign(_leaving_modes(forward_of(module), module))
+
+
+def _leaving_modes(program: Callable[..., Any], module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The program, which leaves the modes that the graph enters where it fails."""
+    if not enters_modes(module.graph):
+        return program
+
+    def call(*tensors: Any) -> Any:
+        casts, enabled = AutocastState(), torch.is_grad_enabled()
+        try:
+            return program(*tensors)
+        except BaseException:
+            casts.put_back()
+            torch.set_grad_enabled(enabled)
+            raise
+
+    return call
 
 
 def _eager_backend(

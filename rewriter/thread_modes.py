@@ -7,8 +7,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 from ..runtime.guard_state import function_modes
-
-DEVICES = ("cpu", "cuda", "xpu", "mps")  # that autocast knows
+from ..runtime.replay.autocast_state import DEVICES
 
 
 def under_modes_of_caller(job: Callable[[], None]) -> Callable[[], None]:

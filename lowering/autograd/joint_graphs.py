@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from ..graphs.joint_trace import joint_graph
 from .aot_parts import schemas
 from .lean_calls import OWN, UNUSUAL, differentiated
-from .twin_results import detach_twins, forget_dangling
+from .twin_results import detach_twins, forget_views
 
 _UNUSUAL = (*UNUSUAL, "num_outputs_aliased", "num_intermediate_bases")
 
@@ -42,8 +42,8 @@ def _joint_graph(
     """The joint graph, the inputs that it was made of, what these are, and None, for what it knows
     of subclasses."""
     if _asked.graph is not None:
-        detach_twins(fw_metadata)
-        forget_dangling(fw_metadata)
+        detach_twins(fw_metadata, _asked.graph)
+        forget_views(fw_metadata, _asked.graph)
     found = _traced(flat_args, aot_config, fw_metadata)
     if found is None:
         given = flat_fn, flat_args, flat_args_descs, aot_config

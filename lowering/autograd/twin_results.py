@@ -5,7 +5,8 @@ where the twin is itself a view, that gives another part of the memory, or fails
 detached from the twin. What has another dtype cannot be had so.
 
 Views of what `_unsafe_view` gave (`kron`) are made again by their strides: torch's record of that
-operator refers to sizes that are gone.
+operator refers to sizes that are gone. So are those of what got another shape in place (`x.t_()`):
+torch would do that once more to their base, which has it already.
 """
 
 from collections.abc import Iterator
@@ -13,26 +14,45 @@ from dataclasses import replace
 from typing import Any
 
 from torch._C import _functionalization
+from torch.fx import GraphModule, Node
+
+from ...runtime.errors import LoweringError
+from ..graphs.result_strides import name_of
 
 _Detach: Any = getattr(_functionalization, "detach_ViewMeta", None)
 _MODE: Any = getattr(_functionalization, "InverseReturnMode", None)
 _DANGLING = ("_unsafe_view_ViewMeta", "resize__ViewMeta")
+_RESHAPING = frozenset(
+    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ set_".split()
+)
 _TYPED = ("view_dtype_ViewMeta", "view_as_real_ViewMeta", "view_as_complex_ViewMeta")
 
 
-def detach_twins(facts: Any) -> None:
+def detach_twins(facts: Any, graph: GraphModule) -> None:
     """Have AOTAutograd make these results by detaching their twins, where that is what they are."""
-    for info in _twins_of_views(facts):
+    reshapes = any(map(_reshapes, graph.graph.nodes))
+    for info in _twins_of_views(facts, all_twins=reshapes):
         if _Detach is not None and _views(info) and _types(info) == _types(_twin(facts, info)):
             detach = _Detach((False, True, _MODE.ViewOrScatterInverse))
             info.view_meta_sequence.sequence = [detach]
 
 
-def forget_dangling(facts: Any) -> None:
-    """Have AOTAutograd make these results by their sizes and strides."""
+def forget_views(facts: Any, graph: GraphModule) -> None:
+    """Have AOTAutograd make these results by their sizes and strides. Raises LoweringError for what
+    has another dtype than its base."""
+    reshapes = any(map(_reshapes, graph.graph.nodes))
     for place, info in enumerate(facts.output_info):
-        if any(type(one).__name__ in _DANGLING for one in _views(info)):
+        views, dangling = _views(info), False
+        if reshapes and info.output_type.name.startswith("alias_of_intermediate"):
+            if _types(info):
+                raise LoweringError("a view in another dtype of what got another shape in place")
+            dangling = bool(views) and not _is_detached(info)
+        if dangling or any(type(one).__name__ in _DANGLING for one in views):
             facts.output_info[place] = replace(info, view_meta_sequence=None)
+
+
+def _reshapes(node: Node) -> bool:
+    return name_of(node).partition(".")[0] in _RESHAPING
 
 
 def has_wrong_twins(facts: Any) -> bool:
@@ -40,12 +60,12 @@ def has_wrong_twins(facts: Any) -> bool:
     return not all(map(_is_detached, _twins_of_views(facts)))
 
 
-def _twins_of_views(facts: Any) -> Iterator[Any]:
+def _twins_of_views(facts: Any, *, all_twins: bool = False) -> Iterator[Any]:
     for info in facts.output_info:
         if info.output_type.name != "alias_of_intermediate_base_is_user_output":
             continue
         twin = _twin(facts, info)
-        if not info.requires_grad and twin.output_type.name != "non_alias":
+        if not info.requires_grad and (all_twins or twin.output_type.name != "non_alias"):
             yield info
 
 

@@ -26,8 +26,6 @@ from .result_strides import NOTED
 _FEWEST = 2  # convolutions
 _CHANNELS = 16  # of which some convolution has as many
 _STRIDES = frozenset(("as_strided", "stride", "set_", "is_contiguous", "storage_offset", "view_as"))
-_enter_autocast: Any = torch.amp.autocast_mode._enter_autocast
-_exit_autocast: Any = torch.amp.autocast_mode._exit_autocast
 _OURS = f"{__name__.partition('.lowering.')[0]}.lowering."
 # the CPU's library puts weights into an order of its own at every call, whatever theirs is
 PLACES = {"cpu": ("input",), "cuda": ("input", "weight")}
@@ -166,27 +164,17 @@ class _Run(Interpreter):
         self.drawn_from: dict[str, torch.Tensor] = {}
         self.versions: dict[str, tuple[torch.Tensor, int]] = {}
         self.aliases: set[str] = set()
-        self._autocasts: list[Any] = []
 
     def run_node(self, n: Node) -> Any:
         given = n.args[0] if n.args and _draws(n) else None
         if isinstance(given, Node) and isinstance(self.env[given], torch.Tensor):
             self.drawn_from[n.name] = self.env[given]
         made = super().run_node(n)
-        if n.target is _enter_autocast:
-            self._autocasts.append(made)
-        elif n.target is _exit_autocast:
-            self._autocasts.remove(self.env[n.all_input_nodes[0]])
         if isinstance(made, torch.Tensor) and n.op != "output":
             self.versions[n.name] = made, made._version
             if any(_memory(self.env[each]) == _memory(made) for each in n.all_input_nodes):
                 self.aliases.add(n.name)
         return made
-
-    def leave(self) -> None:
-        """Leave the autocasts that a run that failed has entered."""
-        while self._autocasts:
-            _exit_autocast(self._autocasts.pop())
 
     def written(self) -> set[str]:
         """The aliases that were written, or whose origin was, after they were made."""
@@ -226,10 +214,7 @@ def _run(gm: GraphModule, examples: Sequence[Any]) -> _Run:
             for fake, example in zip(fakes, examples, strict=True):
                 fake.requires_grad_(example.requires_grad)
         run = _Run(gm)
-        try:
-            made = run.run(*fakes)
-        finally:
-            run.leave()
+        made = run.run(*fakes)
     run.results = list(made) if isinstance(made, list | tuple) else [made]
     return run
 

@@ -7,7 +7,7 @@ stays where the program put it, so the result does not depend on what was inline
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from math import prod
 
 import torch
@@ -29,7 +29,7 @@ from ..ir import (
 )
 from ..lowerings.value_builders import const, op
 from ..ops import OPS
-from ..poly import Size, hint, is_known
+from ..poly import Size, at_least, hint, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from ..unit import Item, Unit
 from .axes import canonical, points
@@ -298,11 +298,23 @@ class _Masker(Rewriter):
 
 
 def stored_at(store: Store, axes: tuple[Axis, ...], position: Index) -> dict[Atom, Index]:
-    """The axis values at which a dense store writes flat `position`."""
+    """The axis values at which a store that fills its buffer, or leaves gaps in it, writes flat
+    `position`."""
     places: dict[Atom, Index] = {}
     span = store.buffer.size
-    for axis in sorted(axes, key=lambda a: -hint(sizes.coefficient(store.index, a))):
-        stride = sizes.coefficient(store.index, axis)
+    steps = [(sizes.coefficient(store.index, axis), axis) for axis in axes]
+    steps.sort(key=lambda step: -hint(step[0]))
+    for number, (stride, axis) in enumerate(steps):
+        if number and _leaves_gaps(steps[number - 1][0], steps[number:]):
+            position = sizes.mod(position, steps[number - 1][0])
         quotient = sizes.floordiv(position, stride)
         places[axis] = quotient if stride * axis.size == span else sizes.mod(quotient, axis.size)
     return places
+
+
+def _leaves_gaps(outer: Size, steps: Sequence[tuple[Size, Axis]]) -> bool:
+    """Whether all that these axes reach lies within one step of `outer`, which need not be a
+    multiple of theirs."""
+    stride, axis = steps[0]
+    last = sum(step * (each.size - 1) for step, each in steps)
+    return outer != stride * axis.size and at_least(outer, last + 1)

@@ -6,6 +6,7 @@ import contextlib
 import dynfix
 import pytest
 import torch
+from dynfix.lowering.fakes import PacedFakeMode
 from helpers import Case, Fresh, X, Y, call, one_graph, same, tensor
 
 G = tensor(1, 2, 3, grad=True)
@@ -426,3 +427,30 @@ def test_torch_jit_trace_sees_operators(backend, called):
     traced = torch.jit.trace(fn, torch.ones(3))
     for x in (torch.ones(3), torch.arange(4.0)):
         assert torch.equal(traced(x), (x + 1) * x)
+
+
+def _inverse(x):
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        return torch.linalg.inv((x @ x).float())
+
+
+@pytest.mark.parametrize("backend", ["native", "eager", lambda gm, inputs: gm])
+def test_a_graph_that_raises_leaves_its_modes(backend):
+    call = dynfix.compile(_inverse, backend=backend)
+    for _ in range(2):
+        call(torch.eye(3))
+    with pytest.raises(RuntimeError, match="singular"):
+        call(torch.zeros(3, 3))
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_run_on_fakes_that_fails_leaves_autocast():
+    with pytest.raises(ZeroDivisionError), PacedFakeMode():
+        torch.amp.autocast_mode._enter_autocast("cpu", torch.float16, True, True)
+        raise ZeroDivisionError
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+    with torch.autocast("cpu"):  # is the outermost one, which clears the cache
+        assert torch.autocast_increment_nesting() == 2
+        torch.autocast_decrement_nesting()

@@ -100,8 +100,11 @@ class _Rounded(TorchDispatchMode):
         if not _is_float(given):
             return given
         signs = torch.rand(given.shape, generator=self.generator).sub_(0.5).sign_().to(given.device)
-        step = torch.finfo(given.dtype).eps * (2 if given.dtype.itemsize > 2 else 0.5)
-        moved = (given * (1 + step * signs.double())).to(given.dtype)
+        about, wide = torch.finfo(given.dtype), given.double()
+        step = about.eps * (2 if given.dtype.itemsize > 2 else 0.5)
+        # below the smallest normal number last places lie equally far apart
+        size = wide.abs().clamp(about.tiny, about.max)
+        moved = (wide + step * signs * size).to(given.dtype)
         return torch.where(given == given.round(), given, moved) if whole else moved
 
 
@@ -166,6 +169,18 @@ def _variance(given, dim=None, *, correction=None, keepdim=False):
     return squares / max(free, 0), mean.reshape(squares.shape)
 
 
+@contextlib.contextmanager
+def _wide_numbers():
+    """Variances as they are, and what is made of whole numbers in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _InTwoPasses():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 _NONE = torch.tensor(False)
 
 
@@ -192,7 +207,7 @@ class Run:
         self.results = self.gradients = [[] for _ in graphs]
         self.inputs, self.error = given, None
         torch.manual_seed(turn)
-        mode = _InTwoPasses() if double else contextlib.nullcontext()
+        mode = _wide_numbers() if double else contextlib.nullcontext()
         try:
             with mode if rounding is None else _Rounded(rounding):
                 self.results = call(*itertools.chain(*given))

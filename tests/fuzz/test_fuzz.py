@@ -82,6 +82,18 @@ def test_what_is_made_of_whole_numbers_and_truths_is_rounded():
     plain = judge.run().results[0][0]
     assert len(judge.noisy("results", 0, plain)) == 2 + ROUNDINGS
     assert not torch.equal(judge.noisy("results", 0, plain)[-1], plain)
+    assert judge.run(double=True).results[0][0].dtype == torch.float64
+
+
+def test_the_smallest_numbers_are_rounded():
+    """Whether such a number is zero is for eager's last place to decide."""
+    inputs = (("a0", "make('2', 33, 17)"),)
+    lines = ("v0 = torch.full_like(a0, 2 ** -12)", "v1 = torch.logical_not(v0 * v0)")
+    graph = Graph(3, inputs, lines, ("v1",), ((7, 5),) * 4)
+    judge = _Judge(graph, 0)
+    plain = judge.run().results[0][0]
+    assert not plain.any()
+    assert any(made.any() for made in judge.noisy("results", 0, plain))
 
 
 def test_what_a_write_rounds_is_rounded_in_every_view():

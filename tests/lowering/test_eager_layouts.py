@@ -392,3 +392,22 @@ def test_what_shares_the_memory_of_a_result_lies_as_it_does(shared):
     for _ in range(CALLS):
         x = torch.randn(3, 17, 33)
         torch.testing.assert_close(compiled(x), fn(x), check_stride=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("step", [2, 3])
+def test_gradients_behind_writes_to_a_part_with_gaps(step, dynamic):
+    """Its elements lie in steps of which the longer is no multiple of the shorter."""
+
+    def fn(x):
+        part = (x * 2)[..., ::step]
+        part.t().mul_(3)
+        return part
+
+    compiled = dynfix.compile(fn, dynamic=dynamic)
+    for rows, columns in ((3, 7), (3, 7), (5, 8 if dynamic else 7)):
+        x = torch.randn(rows if dynamic else 3, columns, requires_grad=True)
+        found, expected = compiled(x), fn(x)
+        seed = torch.randn(expected.shape)
+        (ours,), (theirs,) = (torch.autograd.grad(y, x, seed) for y in (found, expected))
+        torch.testing.assert_close(ours, theirs)

@@ -168,3 +168,54 @@ def test_an_empty_part_that_gets_another_shape():
     for _ in range(3):
         x, y = torch.randn(1, 7), torch.randn(7, 7)
         torch.testing.assert_close(call(x.clone(), y), fn(x.clone(), y))
+
+
+def kept(found):
+    return found.ravel(), found.detach(), found.unsqueeze_(0)[0]
+
+
+def turned(found):
+    found.unsqueeze_(0).t_()
+    return found.mT.squeeze(0), found.t()
+
+
+@pytest.mark.parametrize("views", [kept, turned])
+def test_views_from_behind_a_break_keep_their_shape(views):
+    """The second graph is given what `unique` made, gives it another shape, and returns views that
+    lie as that lay before."""
+
+    def fn(x):
+        return views(torch.unique(x))
+
+    compiled = dynfix.compile(fn)
+    for turn in range(3):
+        x = torch.arange(5) + turn
+        torch.testing.assert_close(compiled(x), fn(x), check_stride=True)
+    assert any(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+def test_views_of_what_was_turned_in_place(rows):
+    def rows_of(x):
+        y = x * 2
+        y.t_()
+        return y[0], y[1]
+
+    def whole(x):
+        y = x * 2
+        y.unsqueeze_(0)
+        y.transpose_(0, 1)
+        return y, y.mT, y.detach()
+
+    for fn in (rows_of, whole):
+        compiled = dynfix.compile(fn)
+        for _ in range(3):
+            x = torch.randn(rows, 5, requires_grad=True)
+            seeds = [torch.randn(y.shape) for y in fn(x)[:2]]
+            found, expected = compiled(x), fn(x)
+            torch.testing.assert_close(found, expected, check_stride=True)
+            (ours,), (theirs,) = (
+                torch.autograd.grad(made[:2], x, seeds) for made in (found, expected)
+            )
+            torch.testing.assert_close(ours, theirs)
+        assert any(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
