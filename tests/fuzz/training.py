@@ -1,11 +1,12 @@
 """Random training programs through `dynfix.compile`.
 
-    python -m tests.fuzz.training [--first SEED] [--programs 200]
+    python -m tests.fuzz.training [--first SEED] [--programs 200] [--device cuda]
 
 A model of random layers is trained for a few steps, with a random loss, optimizer, schedule, sizes
 that move and what else programs do; whole steps are compiled, or the loss, the model, or the model
 and its optimizer. Losses, parameters, gradients, buffers, the optimizer's state and the generator
-are compared with eager's: what is further from float64 than eager's is a difference.
+are compared with eager's: what is further from float64 than eager's is a difference. On a GPU every
+other program runs with CUDA graphs.
 """
 
 import argparse
@@ -130,9 +131,14 @@ class Program:
     grouped: bool
     compiled: str
     dynamic: bool | None
+    device: str = "cpu"
+
+    @property
+    def mode(self):
+        return "reduce-overhead" if self.device == "cuda" and self.seed % 2 else None
 
     @classmethod
-    def of(cls, seed):
+    def of(cls, seed, device="cpu"):
         rng = random.Random(seed)
         torch.manual_seed(seed)
         image = rng.random() < 0.3
@@ -158,6 +164,7 @@ class Program:
             grouped=rng.random() < 0.5,
             compiled=rng.choice(("step", "step", "model", "loss", "model and optimizer")),
             dynamic=rng.choice((None, None, False, True)),
+            device=device,
         )
         return made, net
 
@@ -169,14 +176,15 @@ class Program:
         if self.image:
             x = torch.randn(rows, 3, 16, 16, generator=made)
             with torch.no_grad():
-                length = copy.deepcopy(net).float().eval()(x).shape[1]
+                length = copy.deepcopy(net).cpu().float().eval()(x).shape[1]
         else:
             x = torch.randint(self.classes, (rows, length), generator=made)
-        return x, torch.randint(self.classes, (rows, length), generator=made)
+        labels = torch.randint(self.classes, (rows, length), generator=made)
+        return x.to(self.device), labels.to(self.device)
 
     def run(self, net, compile_, double=False):
         """Everything that a run of the program makes, compiled by `compile_`."""
-        module = copy.deepcopy(net).double() if double else copy.deepcopy(net)
+        module = copy.deepcopy(net).to(self.device, torch.float64 if double else None)
         learning = [each for each in module.parameters() if each.requires_grad]
         half = len(learning) // 2 if self.grouped else 0
         groups = [{"params": learning[half:]}]
@@ -187,13 +195,14 @@ class Program:
         means = [each.detach().clone() for each in module.parameters()]
 
         def part(kind, function):
-            return compile_(function, dynamic=self.dynamic) if kind in self.compiled else function
+            how = {"dynamic": self.dynamic, "mode": self.mode}
+            return compile_(function, **how) if kind in self.compiled else function
 
         model, update = part("model", module), part("optimizer", optimizer.step)
         loss_of = part("loss", lambda x, labels: self.loss(model(x), labels))
 
         def step(x, labels, call):
-            narrow = torch.autocast("cpu", torch.bfloat16, enabled=self.narrow and not double)
+            narrow = torch.autocast(self.device, torch.bfloat16, enabled=self.narrow and not double)
             with narrow if self.narrow else contextlib.nullcontext():
                 loss = loss_of(x, labels)
             (loss / self.every).backward()
@@ -232,7 +241,7 @@ class Program:
             "states": states,
             "means": means,
             "seen": seen,
-            "draws": torch.rand(3),
+            "draws": [torch.rand(3), torch.rand(3, device=self.device)],
         }
 
 
@@ -258,9 +267,9 @@ def difference(ours, theirs, exact, loose):
     return None
 
 
-def judged(seed):
+def judged(seed, device="cpu"):
     """What differs in the program of a seed, or None."""
-    program, net = Program.of(seed)
+    program, net = Program.of(seed, device)
     seen = []
     for compile_ in (dynfix.compile, lambda function, **how: function):
         try:
@@ -284,7 +293,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     given = parser.parse_args()
+    if given.device == "cuda":
+        dynfix.config.fallback_random = True
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _expire)
     differ = 0
@@ -292,7 +304,7 @@ def main():
         signal.alarm(LIMIT)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = judged(seed)
+            found = judged(seed, given.device)
         signal.alarm(0)
         dynfix.reset()
         if found:

@@ -138,7 +138,7 @@ class Running(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x):
-        counts = torch.arange(1, x.shape[1] + 1).view(1, -1, 1)
+        counts = torch.arange(1, x.shape[1] + 1, device=x.device).view(1, -1, 1)
         return x.cumsum(1) / counts * self.weight
 
 
@@ -159,7 +159,7 @@ class Rotary(nn.Module):
         self.register_buffer("steps", 100.0 ** (-torch.arange(0, width, 2) / width))
 
     def forward(self, x):
-        angles = torch.outer(torch.arange(x.shape[1]), self.steps).repeat(1, 2)
+        angles = torch.outer(torch.arange(x.shape[1], device=x.device), self.steps).repeat(1, 2)
         one, two = x.chunk(2, -1)
         return x * angles.cos() + torch.cat([-two, one], -1) * angles.sin()
 
