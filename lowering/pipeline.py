@@ -25,6 +25,7 @@ from .ir import Batch, Buffer, Group, Nest
 from .lower import lower_graph
 from .poly import Size, Unknown, hint
 from .program_steps import Launch, Target, emit
+from .recurrent_operators import NEVER_REPLAYED
 from .stages import storage
 from .stages.batches import batch
 from .stages.columns import split_columns, split_columns_of_many_rows
@@ -152,7 +153,7 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     if not options.cudagraphs or chooses:
         return program
     parts = apart(unit)
-    device = _graph_device(parts.graphed)
+    device = None if _is_recorded(unit) else _graph_device(parts.graphed)
     if device is None:
         return program
     changed = {buffer for item in unit.items for buffer in written(item)}
@@ -169,6 +170,15 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     places = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and ref.buffer in changed]
     sized = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and _is_sized(ref)]
     return GraphedProgram(program, device, frozenset(places), unit.returned, sized, beside)
+
+
+def _is_recorded(unit: Unit) -> bool:
+    """Whether a call makes or reads a graph of eager's, which a replay of kernels would not."""
+    targets = {item.target for item in unit.items if isinstance(item, ExternCall)}
+    if targets.isdisjoint(NEVER_REPLAYED):
+        return False
+    log.warning("%s runs without a CUDA graph: it trains a recurrent layer", unit.name)
+    return True
 
 
 def _is_sized(ref: Ref) -> bool:

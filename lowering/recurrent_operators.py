@@ -104,6 +104,8 @@ CALLED: dict[Any, Callable[..., Any]] = {
 register(*CALLED.values())
 # Its token owns its arguments: nothing else may take their memory while it lives.
 KEEPING = frozenset((torch.ops.dynfix.rnn_training.default,))
+# Each call is of a token of its own, which a replay of kernels would not make.
+NEVER_REPLAYED = frozenset((_training, _backward))
 
 
 # -- their shapes

@@ -8,6 +8,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import host_part, host_scalars, pipeline, stored_graphs
+from dynfix.lowering.graphs import rnn
 from dynfix.lowering.ir import Buffer
 from dynfix.lowering.unit import ExternCall, Layout, Ref, Unit
 from dynfix.runtime import cudagraphs
@@ -105,6 +106,30 @@ def test_steps_read_what_was_saved_where_it_is(programs):
     assert lane.copied_results == {0} and not lane.lends()
     for lane in lanes(programs, "backward"):
         assert len(lane.copied) <= 2  # the result, of which the caller has a copy, and its gradient
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = nn.GRU(6, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x):
+        x = torch.tanh(self.layer(x * 2)[0])
+        for _ in range(rnn.FEW // 2):
+            x = torch.sin(x) + x
+        return self.head(x)
+
+
+def test_the_graph_of_a_recurrent_layer_is_that_of_its_call(programs):
+    ours, theirs = Recurrent(), Recurrent()
+    call, x = compiled(ours), torch.randn(3, 5, 6)
+    for _ in range(12):
+        x.normal_()
+        for model, net in ((call, ours), (theirs, theirs)):
+            net.zero_grad()
+            model(x).square().sum().backward()
+        same(ours, theirs)
 
 
 def test_forwards_before_their_backwards(programs):
