@@ -226,13 +226,31 @@ def _tensor_repeats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return isinstance(repeats, torch.Tensor)
 
 
-_SCALERS = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_")
+_UNCOUNTED = ("_foreach_", "_fused_", "_amp_")
 
 
-def written_unversioned(name: str, args: Any) -> list[torch.Tensor]:
-    """Arguments that an operator writes though no version counter says so: what a gradient scaler
-    works on."""
-    return tensors_in(args[:2]) if name in _SCALERS else []
+def written_unversioned(name: str, target: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Arguments that an operator writes though no version counter may say so: an optimizer's fused
+    step, what a gradient scaler works on, some operators on lists on a GPU, and a library's own."""
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        operator: Any = None if str(target).startswith("aten.") else target
+    else:
+        counted = not (name.startswith(_UNCOUNTED) and name.endswith("_"))
+        operator = None if counted else getattr(torch.ops.aten, name, None)
+    if operator is None:
+        return []
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        operator = getattr(operator, operator.overloads()[0])
+    arguments = operator._schema.arguments
+    named = dict(zip((each.name for each in arguments), args, strict=False)) | kwargs
+    unscaled = named.get("grad_scale") is None
+    return [
+        tensor
+        for each in arguments
+        if each.alias_info is not None and each.alias_info.is_write
+        if each.name != "grads" or not unscaled
+        for tensor in tensors_in((named.get(each.name),))
+    ]
 
 
 def statistics(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -353,9 +353,8 @@ class Recorder(ReadRecorder):
             for tensor in tensors_in(given):  # on the host, by the order of its elements
                 if tensor.device.type == "cpu" and (tracked := self.tracker.get(tensor)):
                     self.segment.note_strides(tracked.value)
-        for tensor in written:
-            self._written(tensor)
-        for tensor in opsets.written_unversioned(name, given[0]):
+        uncounted = opsets.written_unversioned(name, target, *given)
+        for tensor in (*written, *(t for t in uncounted if all(t is not w for w in written))):
             self._written(tensor)
 
     def decided(self, *site: Any, **how: Any) -> bool:

@@ -346,3 +346,43 @@ def test_lists_of_parameters_are_not_looked_through_at_each_append(monkeypatch):
         return len(looks)
 
     assert counted(20) < 5 * counted(5)
+
+
+def _decides(p):
+    return p.sin() * 2 if float(p.sum()) > 0 else p.cos() * 3
+
+
+def _fused(p, g, m, v, s):
+    how = {"weight_decay": 0.01, "eps": 1e-8, "amsgrad": False, "maximize": False}
+    torch._fused_adamw_([p], [g], [m], [v], [], [s], lr=0.1, beta1=0.9, beta2=0.9, **how)
+    return _decides(p)
+
+
+def _by_library(p, *others):
+    torch.ops.dynfix_written.add_one(p)
+    return _decides(p)
+
+
+@pytest.fixture
+def library():
+    made = torch.library.Library("dynfix_written", "FRAGMENT")
+    made.define("add_one(Tensor(a!) x) -> ()")
+
+    def add_one(x):
+        x.numpy()[...] += 1  # which no version counter knows of
+
+    made.impl("add_one", add_one, "CPU")
+    torch.library.register_fake("dynfix_written::add_one", lambda x: None, lib=made)
+    return made
+
+
+@pytest.mark.parametrize("fn", [_fused, _by_library])
+def test_writes_that_nobody_counts_are_undone_where_a_decision_turns(fn, library):
+    torch.manual_seed(0)
+    compiled = dynfix.compile(fn)
+    for turn in range(8):
+        p, g = (5 + torch.rand(5)) * (1 if turn < 4 else -1), torch.randn(5)
+        ours = [p, g, torch.zeros(5), torch.zeros(5), torch.tensor(1.0)]
+        theirs = [each.clone() for each in ours]
+        torch.testing.assert_close(compiled(*ours), fn(*theirs))
+        torch.testing.assert_close(ours, theirs)
