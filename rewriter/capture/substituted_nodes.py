@@ -12,6 +12,7 @@ from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from . import opsets
 from .effects import Effect
+from .segments import RESHAPES
 from .values import Meta, Value
 
 _STORAGES = "the storages that this package has copied"  # a key among identities in a memo
@@ -79,7 +80,10 @@ def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: An
     value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
     rec.before_change(tensor)
     rec.performed(func, name, args, kwargs)
+    if rec.rewritings is not None:
+        rec.rewritings.choices.wrote(tensor)
     view = rec.segment.call("call_method", name[:-1], (node, *how), kwargs, origin)
+    view.meta[RESHAPES] = True
     base = value if value.base is None else value.base
     made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=base, is_view=True)
     made.is_writable = value.is_writable
