@@ -17,6 +17,7 @@ from .opsets import overlaps_itself
 from .values import Meta, Number, Tracked, Value
 
 READ = "read"  # in the meta of a copy that is made because Python asks what it holds
+RESHAPES = "reshapes"  # in the meta of a view that stands for another shape of the tensor itself
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from . import opsets
 from .effects import Effect
+from .segments import RESHAPES
 from .values import Meta, Value
 
 _STORAGES = "the storages that this package has copied"  # a key among identities in a memo
@@ -59,14 +60,15 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def reshapes(rec: Any, name: str, tensor: torch.Tensor) -> bool:
-    """Whether the call gives an input another shape in place, or what the graph has made and has
-    views of (AOTAutograd would make them of the new shape), and a graph may have a view for it."""
+    """Whether the call gives an input another shape in place, or what the graph has made, and that
+    is a view, or has some (AOTAutograd would make those of the new shape, and give the gradient of
+    what is written through this one the old shape), and a graph may have a view for it."""
     if name not in opsets.RESHAPING or rec.bodies or type(tensor) is not torch.Tensor:
         return False
     value = rec.value(tensor)
-    if value.home == rec.segment.index and value.base is None:
-        return len(list(rec.tracker.sharing(tensor))) > 1
     given = rec.reshaped.get(value, value)
+    if value.home == rec.segment.index and given is value:
+        return value.base is not None or len(list(rec.tracker.sharing(tensor))) > 1
     here = given is value or value.home == rec.segment.index
     plain = not tensor.requires_grad and not opsets.shares_elements(tensor)
     return here and given.home == CALL_INPUT and plain
@@ -78,11 +80,18 @@ def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: An
     value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
     rec.before_change(tensor)
     rec.performed(func, name, args, kwargs)
+    if rec.rewritings is not None:
+        rec.rewritings.choices.wrote(tensor)
     view = rec.segment.call("call_method", name[:-1], (node, *how), kwargs, origin)
-    made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=value, is_view=True)
+    view.meta[RESHAPES] = True
+    base = value if value.base is None else value.base
+    made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=base, is_view=True)
+    made.is_writable = value.is_writable
     if value.home == CALL_INPUT or value in rec.reshaped:
         rec.reshaped[made] = rec.reshaped.get(value, value)
         rec.effects.append(Effect(func, (tensor, *how), kwargs))
+    else:
+        _count_version(rec, tensor)
     tracked = rec.tracker.get(tensor)
     tracked.value = made
     rec.tracker.restamp(tensor)
@@ -95,8 +104,11 @@ def count_reshaped_view(rec: Any, name: str, tensor: Any) -> None:
     the input: it would find a version that is not the one that the graph kept."""
     if name not in opsets.RESHAPING or rec.bodies or rec.options.backend == "eager":
         return
-    if not isinstance(tensor, torch.Tensor):
-        return
+    if isinstance(tensor, torch.Tensor):
+        _count_version(rec, tensor)
+
+
+def _count_version(rec: Any, tensor: torch.Tensor) -> None:
     shared = (each for each in rec.tracker.sharing(tensor) if rec.tracker.is_input(each))
     given = next((each for each in shared if not each.is_inference()), None)
     if given is not None:

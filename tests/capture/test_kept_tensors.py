@@ -78,6 +78,19 @@ def written_as_the_other(x, y, total):
     return chosen
 
 
+def turned_later(x, y, total):
+    made = x + 1
+    chosen = made * 2 if y.sum() > 0 else made
+    row = chosen[0]
+    chosen.t_()
+    return made * 2, row * 2
+
+
+def turned_later_beside_a_write(x, y, total):
+    total.add_(1)
+    return turned_later(x, y, total)
+
+
 def unnoticed(x, y, total):
     total.add_(1)
     made = x + 1
@@ -96,6 +109,8 @@ FELT = (
     kept_outside,
     in_a_dict,
     written_as_the_other,
+    turned_later,
+    turned_later_beside_a_write,
 )
 
 

@@ -219,3 +219,19 @@ def test_views_of_what_was_turned_in_place(rows):
             )
             torch.testing.assert_close(ours, theirs)
         assert any(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+def test_a_write_through_a_view_of_a_view_that_was_turned_in_place(backend):
+    def fn(x):
+        turned = (x * 2).view(3, 3)
+        turned.t_()
+        kept = turned[None].transpose(0, -1)
+        kept[..., ::2].mul_(3)
+        return kept
+
+    compiled = dynfix.compile(fn, backend=backend)
+    for _ in range(3):
+        x, seed = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, 1)
+        (ours,), (theirs,) = (torch.autograd.grad(made(x), x, seed) for made in (compiled, fn))
+        torch.testing.assert_close(ours, theirs)

@@ -16,7 +16,7 @@ from ....lowering.autograd.differentiation import differentiates
 from ....lowering.fakes import PacedFakeMode
 from ....lowering.graphs.tensor_numbers import write_out_numbers
 from ..recording import Recording
-from ..segments import Segment
+from ..segments import RESHAPES, Segment
 
 
 @dataclasses.dataclass
@@ -117,7 +117,9 @@ class _Storages(torch.fx.Interpreter):
         run.order[n] = len(run.order)
         run.keep.append(result)
         run.storages[n] = {_storage(tensor) for tensor in _tensors(result)}
-        run.writes += [(run.order[n], _storage(t)) for t, version in before if t._version > version]
+        reshapes = RESHAPES in n.meta
+        written = (_storage(t) for t, version in before if reshapes or t._version > version)
+        run.writes += [(run.order[n], storage) for storage in written]
         return result
 
 
