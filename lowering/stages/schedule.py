@@ -30,7 +30,7 @@ from ..poly import Size, at_least, hint
 from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
 from .across import clearly_across, goes_along, goes_both_ways, turned_inside
-from .axes import LEAST_ROWS, align, gains_divisions
+from .axes import LEAST_ROWS, align, axes_of, gains_divisions
 from .passes import is_beside, share_passes
 from .short_axes import without_short_axes
 
@@ -175,10 +175,20 @@ def _fused_across(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
         return None
     for turned in turned_inside(lone[0], outer):
         before, after = ([turned], second) if lone is first else (first, [turned])
-        made = None if goes_along(turned) else _fused(before, after, outer)
+        gains = _gains_across(turned, second if lone is first else first)
+        made = _fused(before, after, outer) if gains else None
         if made is not None:
             return made
     return None
+
+
+def _gains_across(turned: Nest, others: list[Nest]) -> bool:
+    """Whether all that the nest reads along the axes inside is read by the others, too: short
+    pieces of rows take longer to come from memory."""
+    known = {buffer for nest in others for buffer in nest.reads | nest.writes}
+    inside = {*turned.axes[len(turned.space) :]}
+    along = {load.buffer for load in turned.loads if inside & axes_of(load)}
+    return along <= known and not goes_along(turned)
 
 
 def _runs_in_vectors(nests: Sequence[Nest]) -> bool:
