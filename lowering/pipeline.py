@@ -15,6 +15,7 @@ from ..runtime.program import Program
 from ..runtime.report import log
 from . import legality
 from .collection import uncollected
+from .decompositions.complex_pairs import pair_complex
 from .graphs.complex_numbers import pad_complex
 from .graphs.constant_folding import fold_constants
 from .graphs.control_flow import compile_bodies, is_choice
@@ -97,7 +98,7 @@ def compile_unit(
     """The program of a functional core-ATen graph; its first `returned` outputs are different
     tensor objects. Raises LoweringError or BuildError."""
     ordered = options.target != "triton" and not _on_gpu(graph)
-    graph = fold_constants(pad_complex(graph), returned)
+    graph = fold_constants(pair_complex(pad_complex(graph)), returned)
     graph = move_host_scalars(join_activations(graph))
     within = dataclasses.replace(options, cudagraphs=False)
     compile_bodies(graph, lambda body: compile_unit(body, f"{name}_body", within))

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
 
+LAZY = "lazy_conjugate"  # a note at an input that may have the bit, whatever its fake is
 # What numbers alone decide, however they are stored.
 _ARITHMETIC = frozenset(
     {
@@ -45,6 +46,7 @@ def _with_bit(given: Node, last: Node, change: Any, lazily: Any) -> None:
         made = graph.call_function(lazily, (changed,))
     plain = value.new_empty_strided(value.shape, value.stride())
     given.meta["val"], changed.meta["val"] = plain, change(plain)
+    given.meta[LAZY] = True
     made.meta["val"] = lazily(changed.meta["val"])
     for user in users:
         user.replace_input_with(given, made)

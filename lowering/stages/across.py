@@ -1,13 +1,14 @@
 """Which way vectors run in a kernel with folds: along the last inner axis, or across its rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from math import prod
 
 from ..ir import Group, Nest, Op, Reduced, Value, indirect_values
 from ..ops import OPS
-from ..poly import hint, is_known
+from ..poly import Size, hint, is_known
 from ..sizes import Axis, Index, coefficient
-from .axes import axes_of
+from .axes import LEAST_VECTOR, axes_of, in_order, undivided_space
 from .inline import LIBRARY
 
 SHORT = 256  # elements of a row beside which what is made of its fold counts
@@ -18,9 +19,31 @@ LEAST_ROWS = 1 << 10  # so that blocks of them can be spread over threads
 def prefers_tile(group: Group) -> bool:
     """Whether neighbouring points of the last space axis are neighbours in memory while those of
     the last inner axis are not."""
-    if any(nest.inner and not nest.is_reduction for nest in group.nests):
+    if any(map(goes_along, group.nests)):
         return False
     return _across([nest for nest in group.nests if nest.is_reduction]) > 0
+
+
+def goes_along(nest: Nest) -> bool:
+    """Whether a pointwise nest has loops inside that do not jump clearly farther than its last axis
+    of space."""
+    if not nest.inner or nest.is_reduction:
+        return False
+    return not nest.space or hint(nest.space[-1]) < LEAST_VECTOR or _score(nest) <= 0.5
+
+
+def turned_inside(nest: Nest, outer: tuple[Size, ...]) -> Iterator[Nest]:
+    """Forms of a pointwise nest with `outer` as its space and its other axes, which stand before
+    its last one, inside: what is made for each channel of an image is made for each pixel."""
+    if nest.inner or nest.is_reduction or nest.scatters or not outer:
+        return
+    nest = undivided_space(nest)
+    count, last = len(nest.space), len(nest.space) - 1
+    for chosen in combinations(range(count), len(outer)):
+        if last in chosen and tuple(nest.space[k] for k in chosen) == outer and len(chosen) < count:
+            yield in_order(
+                nest, [*chosen, *(k for k in range(count) if k not in chosen)], len(outer)
+            )
 
 
 def clearly_across(folds: Sequence[Nest]) -> bool:

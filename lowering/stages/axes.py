@@ -21,6 +21,7 @@ from ..ir import (
 from ..poly import Size, divided, hint, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 
+LEAST_ROWS = 16  # outer points below which rows are too few to spread over threads
 LEAST_VECTOR = 16  # turns below which a vector loop is worth less than a division in a longer one
 
 
@@ -248,6 +249,25 @@ def split_axis(nest: Nest, axis: Axis, divisor: Size) -> Nest:
     shape[axis.number : axis.number + 1] = [outer.size, inner.size]
     count = len(nest.space) + (axis.number < len(nest.space))
     return rebuild(nest, shape[:count], shape[count:], rewrite)
+
+
+def undivided_space(nest: Nest) -> Nest:
+    """A pointwise nest whose axes are split wherever an index divides one exactly."""
+    for axis in nest.axes:
+        divisor = divisor_of((nest,), axis, least=2)
+        if divisor is not None:
+            return undivided_space(split_axis(nest, axis, divisor))
+    return nest
+
+
+def in_order(nest: Nest, numbers: Sequence[int], count: int) -> Nest:
+    """The nest with its axes in this order, the first `count` of them as its space."""
+    axes = [nest.axes[number] for number in numbers]
+    places: dict[Atom, Index] = {
+        axis: sizes.atom_index(Axis(place, axis.size)) for place, axis in enumerate(axes)
+    }
+    shape = [axis.size for axis in axes]
+    return _rewritten(nest, shape[:count], shape[count:], _Mover(places))
 
 
 def undivided(nest: Nest) -> Nest:

@@ -18,8 +18,7 @@ from ..lowerings.value_builders import cast
 from ..poly import Size, Var, hint, is_known, variable
 from ..sizes import Atom, Axis, Index
 from ..unit import Item, Layout, Unit
-from .axes import rebuild
-from .schedule import LEAST_ROWS
+from .axes import LEAST_ROWS, rebuild
 
 WIDEST = 8192  # columns whose parts stay in cache
 

@@ -29,13 +29,13 @@ from ..ir import (
 from ..poly import Size, at_least, hint
 from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
-from .across import clearly_across, goes_both_ways
-from .axes import align, gains_divisions
+from .across import clearly_across, goes_along, goes_both_ways, turned_inside
+from .axes import LEAST_ROWS, align, axes_of, gains_divisions
 from .passes import is_beside, share_passes
+from .short_axes import without_short_axes
 
 WINDOW = 12  # groups looked at, of those that touch what a nest reads
 MOST_BUFFERS = 24  # of one kernel
-LEAST_ROWS = 16  # outer points below which rows are too few to spread over threads
 SMALL = 1 << 14  # elements below which spreading does not matter
 
 
@@ -56,10 +56,12 @@ def schedule_unfused(unit: Unit) -> Unit:
 
 @dataclasses.dataclass
 class _Open:
-    """A group that may still grow, or an extern call."""
+    """A group that may still grow, or an extern call. across: loops inside are for vectors along
+    the last axis of its space."""
 
     nests: list[Nest]
     extern: ExternCall | None = None
+    across: bool = False
 
     @property
     def space(self) -> tuple[Size, ...]:
@@ -141,11 +143,14 @@ class _Scheduler:
 
     def _try(self, place: _Open, newcomer: _Open) -> bool:
         joined = fuse_nests(place.nests, newcomer.nests, either=self.one_way)
+        across = place.across or newcomer.across
+        if joined is None and self.one_way:
+            joined, across = _fused_across(place.nests, newcomer.nests), True
         if joined is None or len(_Open(joined).buffers()) > MOST_BUFFERS:
             return False
-        if self.one_way and _turns(joined):
+        if self.one_way and (_turns(joined) or (across and not _runs_in_vectors(joined))):
             return False
-        place.nests = joined
+        place.nests, place.across = joined, across
         return True
 
 
@@ -159,6 +164,40 @@ def fuse_nests(first: list[Nest], second: list[Nest], either: bool = False) -> l
     if made is None and either and not any(rows) and second[0].space != space:
         made = _fused(first, second, second[0].space)
     return made
+
+
+def _fused_across(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
+    """`fuse_nests` where a pointwise nest takes axes before its last one inside, to join what is
+    folded over these: across rows, or over so few points that it is no loop any more."""
+    outer = min(first[0].space, second[0].space, key=lambda space: hint(prod(space)))
+    lone = first if first[0].space != outer else second
+    if len(lone) > 1 or lone[0].space == outer or any(map(has_positions, (*first, *second))):
+        return None
+    for turned in turned_inside(lone[0], outer):
+        before, after = ([turned], second) if lone is first else (first, [turned])
+        gains = _gains_across(turned, second if lone is first else first)
+        made = _fused(before, after, outer) if gains else None
+        if made is not None:
+            return made
+    return None
+
+
+def _gains_across(turned: Nest, others: list[Nest]) -> bool:
+    """Whether all that the nest reads along the axes inside is read by the others, too: short
+    pieces of rows take longer to come from memory."""
+    known = {buffer for nest in others for buffer in nest.reads | nest.writes}
+    inside = {*turned.axes[len(turned.space) :]}
+    along = {load.buffer for load in turned.loads if inside & axes_of(load)}
+    return along <= known and not goes_along(turned)
+
+
+def _runs_in_vectors(nests: Sequence[Nest]) -> bool:
+    """Whether the loops inside run across rows, or are written out."""
+    folds = [nest for nest in nests if nest.is_reduction]
+    if any(map(goes_along, nests)) or folds:
+        return clearly_across(folds)
+    group = Group("across", nests[0].space, tuple(nests))
+    return without_short_axes(group) is not group
 
 
 def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> list[Nest] | None:
@@ -181,7 +220,7 @@ def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> li
 
 def _turns(nests: Sequence[Nest]) -> bool:
     """Whether folds would run across rows, but for others or loops along these beside them."""
-    along = any(nest.inner and not nest.is_reduction for nest in nests)
+    along = any(map(goes_along, nests))
     folds = [nest for nest in nests if nest.is_reduction]
     return goes_both_ways(folds) or (along and clearly_across(folds))
 

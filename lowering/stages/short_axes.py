@@ -34,6 +34,7 @@ from ..unit import Unit
 from .axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
 from .few_rows import KINDS
 from .inline import cost
+from .passes import without_locals
 
 _ROW = 8  # elements that are worth a vector of their own
 FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
@@ -219,8 +220,10 @@ def without_short_axes(group: Group) -> Group:
         made = tuple(_written_out(nest, _inner_points(nest)) for nest in nests)
     else:
         return group
-    large = sum(len(nest.values) for nest in made) > MOST_OF_GROUP
-    return group if large else Group(group.name, space, made)
+    if sum(len(nest.values) for nest in made) > MOST_OF_GROUP:
+        return group
+    joined = without_locals(made)
+    return Group(group.name, space, joined if joined and len(joined) == 1 else made)
 
 
 def _places_apart(nests: tuple[Nest, ...]) -> tuple[Nest, ...]:

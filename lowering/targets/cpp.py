@@ -44,10 +44,19 @@ from ..stages.short_axes import runs_across, without_short_axes
 from .cpp_expr import Lines, Picked, slow_divisions
 from .cpp_masked import has_masked_end
 from .cpp_nest import TILE, NestPrinter, has_indirect, loop
-from .cpp_ops import BINARY_LIBRARY, FMOD_USERS, HIDDEN_ZERO, TYPES, element_type, library_calls
+from .cpp_ops import (
+    BINARY_LIBRARY,
+    FMOD_USERS,
+    HIDDEN_ZERO,
+    TYPES,
+    division,
+    element_type,
+    extremum_reductions,
+    library_calls,
+)
 from .cpp_parts import PartPrinter
 from .cpp_positions import tabulated, with_positions
-from .cpp_rows import LINE, kept_rows, next_rows
+from .cpp_rows import LINE, kept_across, kept_rows, next_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import (
@@ -168,9 +177,9 @@ def _declarations(groups: Sequence[Group], vector_math: frozenset[str]) -> list[
     }
     if divided:
         lines.append(_template("fmod.h"))
-        lines.extend(_division(dtype) for dtype in sorted(divided, key=str))
+        lines.extend(division(dtype) for dtype in sorted(divided, key=str))
     extrema = {v.value.dtype for v in values if isinstance(v, Reduced) and v.kind in ("max", "min")}
-    lines.extend(_extremum_reductions(TYPES[dtype], dtype) for dtype in sorted(extrema, key=str))
+    lines.extend(extremum_reductions(TYPES[dtype], dtype) for dtype in sorted(extrema, key=str))
     return lines
 
 
@@ -180,23 +189,6 @@ def declare(name: str, vector_math: frozenset[str]) -> str:
     parameters = f"{kind}, {kind}" if stem in (*BINARY_LIBRARY, "fmod") else kind
     vector = '__attribute__((simd("notinbranch"), const, nothrow)) ' if name in vector_math else ""
     return f'extern "C" {vector}{kind} {name}({parameters}) noexcept;'
-
-
-def _division(dtype: torch.dtype) -> str:
-    f = "f" if dtype == torch.float32 else ""
-    return f"FLOAT_DIVISION({TYPES[dtype]}, fmod{f}, __builtin_floor{f}, __builtin_copysign{f})"
-
-
-def _extremum_reductions(name: str, dtype: torch.dtype) -> str:
-    low, high = ("-__builtin_inf()", "__builtin_inf()")
-    if not dtype.is_floating_point:
-        info = torch.iinfo(dtype)
-        low, high = f"({name})({info.min + 1}LL - 1)", f"({name}){info.max}LL"
-    return "\n".join(
-        f"#pragma omp declare reduction(op_{kind} : {name} : omp_out ="
-        f" op_{kind}imum<{name}>(omp_in, omp_out)) initializer(omp_priv = ({name})({start}))"
-        for kind, start in (("max", low), ("min", high))
-    )
 
 
 def work(nest: Nest) -> int:
@@ -254,6 +246,7 @@ class GroupPrinter:
         elif part_height(self.group.nests) is not None:  # parts of rows begin as zeros
             self._rows()
         elif prefers_tile(self.group):
+            self.rows = self.nests.rows = kept_across(self.group.nests, TILE)
             self._tiles()
         elif (tiles := find_row_tiles(self.group)) is not None:
             self._tiles(turned=RowTilePrinter(self.lines, tiles))
@@ -467,9 +460,15 @@ class GroupPrinter:
         self.nests.divide(self.group.nests, axes[:-1])
         size = axes[-1].size
         self.lines.open(f"for (int64_t base = 0; base < {size}; base += {TILE})")
-        self.lines.add(f"const int64_t width = base + {TILE} < {size} ? {TILE} : {size} - base;")
+        whole = is_known(size) and size % TILE == 0
+        left = TILE if whole else f"base + {TILE} < {size} ? {TILE} : {size} - base"
+        self.lines.add(f"const int64_t width = {left};")
+        self.nests.width = str(TILE) if whole else "width"
         self._declare_locals(f"[{TILE}]")
         index = self.nests.expressions().index
+        self.nests.tiled = not row_by_row
+        if self.nests.tiled:
+            self._declare_tiled_rows()
         if turned is not None:
             self._turn_rows(turned, index)
         for nest in self.group.nests:
@@ -480,11 +479,12 @@ class GroupPrinter:
             turned.turn_out(index)
         self.lines.close(len(axes))
 
-    def _turn_rows(self, turned: RowTilePrinter, index: Callable[[Index], str]) -> None:
-        self.nests.tiled = True
+    def _declare_tiled_rows(self) -> None:
         for axes, kept in self.rows.items():
             for value, array in kept.items():
                 self.lines.add(f"{TYPES[value.dtype]} {array}[{axes[-1].size * TILE}];")
+
+    def _turn_rows(self, turned: RowTilePrinter, index: Callable[[Index], str]) -> None:
         turned.declare()
         turned.turn_in(index)
         tiles = turned.tiles

@@ -23,6 +23,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _SOURCES = {"from_fp16": "fp16", "from_bf16": "bf16"}
 _SUM = set("abcdefghijklmnopqrstuvwxyz0123456789_ +")
 _ARRAY = re.compile(r"(r\d+(_one)?_row|row\d+|t\d+(_in)?_s)( \+ low)?")
+_ELEMENT = re.compile(r"(\w+)\[t\]")  # of an array of a tile, which is no other memory
 _CLAUSE = re.compile(r" reduction\([^:]+:(\w+)\)")
 
 
@@ -84,8 +85,10 @@ class _Reader:
         self.named: dict[str, _Line] = {}
         self.touched: dict[str, int] = {}  # the part in which a buffer was last read or changed
         self.changed: dict[str, int] = {}
+        self.written = set[str]()  # buffers that the loop changes
 
     def read(self, body: Sequence[str]) -> list[_Line] | None:
+        self.written = {found[1] for text in body if (found := _CHANGE.fullmatch(text.strip()))}
         lines = [self._line(text.strip()) for text in body]
         return None if None in lines else [line for line in lines if line is not None]
 
@@ -111,7 +114,9 @@ class _Reader:
             line.conversion, line.value = conversion[1], conversion[2]
             line.part += 1
         plain = all(self.named[word].again for word in words & self.named.keys())
-        line.again = line.type == "int64_t" and "[" not in line.value and plain
+        number = line.type == "int64_t" and "[" not in line.value
+        load = line.type == "float" and _ELEMENT.fullmatch(line.value)
+        line.again = plain and (number or bool(load and load[1] not in self.written))
         self.named[line.name] = line
         return line
 

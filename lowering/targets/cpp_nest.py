@@ -56,6 +56,7 @@ class NestPrinter:
         self.steps: dict[tuple[Atom, Size], str] = {}
         self.tables: dict[Index, Picked] = {}
         self._filled: set[str] = set()  # arrays of `rows` that a nest has written
+        self.width = "width"  # of a tile
         self.tiled = False  # whether these hold as many rows as a tile has points
         self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead
         self.targets: dict[Store, str] = {}  # and stores that write one
@@ -377,22 +378,21 @@ class NestPrinter:
         if nest.is_reduction:
             self._reduce_tile(nest, self._row_sweeps if row_by_row else self._tile_sweep)
         elif nest.inner and row_by_row:
-            self.lines.open("for (int64_t t = 0; t < width; ++t)")
+            self.lines.open(f"for (int64_t t = 0; t < {self.width}; ++t)")
             self.lines.add(f"const int64_t {nest.axes[len(nest.space) - 1].text} = base + t;")
             self.at_point(nest)
             self.lines.close()
         else:
-            inner = nest.axes[len(nest.space) :]
-            for axis in inner:
+            for axis in nest.axes[len(nest.space) :]:
                 self.lines.open(loop(axis))
             self.tile_loop(nest, lambda printer: self.stores(nest, printer))
-            self.lines.close(len(inner))
+            self.lines.close(len(nest.inner))
         self.lane = ""
 
     def tile_loop(self, nest: Nest, body: Callable[[ExpressionPrinter], None]) -> None:
         axis = nest.axes[len(nest.space) - 1]
         self.simd(nest)
-        self.lines.open("for (int64_t t = 0; t < width; ++t)")
+        self.lines.open(f"for (int64_t t = 0; t < {self.width}; ++t)")
         self.lines.add(f"const int64_t {axis.text} = base + t;")
         printer, kept = self.expressions(), self._kept_in_tile(nest)
         printer.names.update(
@@ -424,7 +424,7 @@ class NestPrinter:
         self.tile_loop(nest, finish)
 
     def _row_sweeps(self, nest: Nest, accumulators: Sequence[Accumulator]) -> None:
-        self.lines.open("for (int64_t t = 0; t < width; ++t)")
+        self.lines.open(f"for (int64_t t = 0; t < {self.width}; ++t)")
         self.lines.add(f"const int64_t {nest.axes[len(nest.space) - 1].text} = base + t;")
         row = [replace(a, name=f"{a.name}_one") for a in accumulators]
         self._fold(nest, row, self.expressions())

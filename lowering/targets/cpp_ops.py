@@ -173,3 +173,20 @@ def conversion(text: str, source: torch.dtype, target: torch.dtype) -> str:
         between = "int64_t" if target == torch.uint8 else "int32_t"
         return f"({TYPES[target]})({between})({text})"
     return f"({TYPES[target]})({text})"
+
+
+def division(dtype: torch.dtype) -> str:
+    f = "f" if dtype == torch.float32 else ""
+    return f"FLOAT_DIVISION({TYPES[dtype]}, fmod{f}, __builtin_floor{f}, __builtin_copysign{f})"
+
+
+def extremum_reductions(name: str, dtype: torch.dtype) -> str:
+    low, high = ("-__builtin_inf()", "__builtin_inf()")
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        low, high = f"({name})({info.min + 1}LL - 1)", f"({name}){info.max}LL"
+    return "\n".join(
+        f"#pragma omp declare reduction(op_{kind} : {name} : omp_out ="
+        f" op_{kind}imum<{name}>(omp_in, omp_out)) initializer(omp_priv = ({name})({start}))"
+        for kind, start in (("max", low), ("min", high))
+    )

@@ -23,6 +23,7 @@ BLOCK = 512  # elements of an array that one nest alone uses
 ROW_BLOCK = 32  # the same for sums of columns
 LONGEST = 2048  # elements of an array that is kept for later nests
 MOST_KEPT = 8
+MOST_ACROSS = 1 << 18  # bytes of arrays of elements of many rows
 COSTLY = 4  # operations
 SHORTEST = 16  # elements below which a row is folded one by one
 # bytes of a row that is asked for ahead: few are not worth it, many push out the row in use
@@ -201,6 +202,25 @@ def kept_rows(nests: Sequence[Nest]) -> Rows:
             if wanted and value not in known and count < MOST_KEPT:
                 known[value] = f"row{count}"
                 count += 1
+    return kept
+
+
+def kept_across(nests: Sequence[Nest], points: int) -> Rows:
+    """The same for that many rows at once, element beside element."""
+    kept: Rows = {}
+    room = MOST_ACROSS
+    for place, nest in enumerate(nests):
+        if len(nest.inner) != 1 or not is_known(nest.inner[0]):
+            continue
+        others = (other for other in nests[place + 1 :] if other.axes == nest.axes)
+        needed = set(walk(*(store.value for other in others for store in other.stores)))
+        known = kept.setdefault(nest.axes, {})
+        for reduced in _reductions(nest):
+            value = reduced.value
+            size = nest.inner[0] * points * value.dtype.itemsize
+            if value in needed and value not in known and costly(value) and size <= room:
+                known[value] = f"row{sum(map(len, kept.values()))}"
+                room -= size
     return kept
 
 

@@ -88,3 +88,32 @@ def test_channels_stay_vectors_where_pixels_are_picked(monkeypatch):
     check_gradients(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
     assert "* 16 + 15]" not in sources(found)
     assert "+ 15] =" not in sources(found)
+
+
+def channel_norm(x):
+    centered = x - x.mean(1, keepdim=True)
+    return centered * (centered.square().mean(1, keepdim=True) + 1e-5).rsqrt()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("channels", [2, 5, 9, 10, 33])
+@pytest.mark.parametrize(
+    "function", [lambda x: x.softmax(1), channel_norm], ids=["softmax", "norm"]
+)
+def test_what_is_folded_over_channels_is_one_kernel(function, channels, dtype, monkeypatch):
+    found = units(monkeypatch)
+    tolerance = {"rtol": 3e-2, "atol": 1e-3} if dtype.itemsize == 2 else {}
+    for width in (7, 16, 17):
+        found.clear()
+        x = torch.randn(3, channels, 20, width).to(dtype)
+        x[1, 0, 3] = float("nan")
+        x[2, 1, 5:7] = float("-inf")
+        check(function, x, **tolerance)
+        assert len(groups(found)) == 1 or function is channel_norm
+    check_gradients(function, torch.randn(2, channels, 8, 8))
+
+
+def test_exponentials_of_channels_are_computed_once(monkeypatch):
+    found = units(monkeypatch)
+    check(lambda x: x.softmax(1), torch.randn(2, 21, 16, 16))
+    assert sources(found).count("op_exp(") == 1
