@@ -80,6 +80,7 @@ def _is_like_its_source(node: Node, given: set[int]) -> bool:
         and isinstance(made, torch.Tensor)
         and source.layout == made.layout == torch.strided
         and source.stride() == made.stride()
+        and (source.is_conj(), source.is_neg()) == (made.is_conj(), made.is_neg())
         and str(source.storage_offset()) == str(made.storage_offset())
         and not set(_storages([node.args[0]])) & given
     )

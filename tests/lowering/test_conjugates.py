@@ -160,3 +160,15 @@ def test_gradients_of_parts_along_axes_from_the_end():
         x = torch.randn(shape, requires_grad=True)
         ours, theirs = (torch.autograd.grad(sum(map(torch.sum, g(x))), x)[0] for g in (call, f))
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_gradient_that_is_a_lazy_conjugate_is_resolved_before_its_parts_are_read():
+    def f(x):
+        pairs = torch.stack([x * 2, x * 3], -1)
+        return -torch.view_as_complex(pairs).conj()
+
+    call = dynfix.compile(f)
+    for _ in range(3):
+        x = torch.randn(7, 3, requires_grad=True)
+        ours, theirs = (torch.autograd.grad(y, x, torch.ones_like(y))[0] for y in (call(x), f(x)))
+        torch.testing.assert_close(ours, theirs)
