@@ -232,11 +232,11 @@ _UNCOUNTED = ("_foreach_", "_fused_", "_amp_")
 def written_unversioned(name: str, target: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Arguments that an operator writes though no version counter may say so: an optimizer's fused
     step, what a gradient scaler works on, some operators on lists on a GPU, and a library's own."""
+    operator: Any = None
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        operator: Any = None if str(target).startswith("aten.") else target
-    else:
-        counted = not (name.startswith(_UNCOUNTED) and name.endswith("_"))
-        operator = None if counted else getattr(torch.ops.aten, name, None)
+        operator = target
+    elif name.startswith(_UNCOUNTED) and name.endswith("_"):
+        operator = getattr(torch.ops.aten, name, None)
     if operator is None:
         return []
     if isinstance(operator, torch._ops.OpOverloadPacket):

@@ -358,6 +358,13 @@ def _fused(p, g, m, v, s):
     return _decides(p)
 
 
+def _fused_by_its_overload(p, g, m, v, s):
+    how = {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.1, "dampening": 0.0, "nesterov": False}
+    update = torch.ops.aten._fused_sgd_.default
+    update([p], [g], [m], **how, maximize=False, is_first_step=False)
+    return _decides(p)
+
+
 def _by_library(p, *others):
     torch.ops.dynfix_written.add_one(p)
     return _decides(p)
@@ -376,7 +383,7 @@ def library():
     return made
 
 
-@pytest.mark.parametrize("fn", [_fused, _by_library])
+@pytest.mark.parametrize("fn", [_fused, _fused_by_its_overload, _by_library])
 def test_writes_that_nobody_counts_are_undone_where_a_decision_turns(fn, library):
     torch.manual_seed(0)
     compiled = dynfix.compile(fn)
