@@ -282,7 +282,7 @@ class _Lane:
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
         del results, given
         self.handles = [storage._cdata for storage in self.storages.values()]
-        self.counts = list(map(_use_count, self.handles))
+        self.counts = self._uses()
         self.loan: Callable[[], Loan | None] = lambda: None
         lends = returned if copies is not None else self.results
         self.lent = [self.own.get(k) if k >= lends else None for k in range(self.results)]
@@ -330,11 +330,16 @@ class _Lane:
 
     def held(self) -> list[int]:
         """Results that somebody still holds."""
-        counts = list(map(_use_count, self.handles))
+        counts = self._uses()
         if counts == self.counts:
             return []
-        uses = zip(self.storages, counts, self.counts, strict=True)
-        return [k for k, now, alone in uses if now > alone]
+        uses = zip(self.storages, *counts, *self.counts, strict=True)
+        return [k for k, *now, tensors, objects in uses if now != [tensors, objects]]
+
+    def _uses(self) -> tuple[list[int], list[int]]:
+        """For each storage: tensors over it, and references to its only object in Python."""
+        storages = self.storages.values()
+        return list(map(_use_count, self.handles)), list(map(sys.getrefcount, storages))
 
     def lost(self) -> list[int]:
         """Results whose memory a caller gave back, or exchanged for a larger one (`resize_`)."""

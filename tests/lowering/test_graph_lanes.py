@@ -202,6 +202,19 @@ def test_a_result_that_is_written_before_the_backward(programs):
 
 
 @pytest.mark.parametrize("rows", [3, 2000])
+def test_storages_of_results_that_a_caller_keeps(programs, rows):
+    call, kept = compiled(lambda x: (x * 2, x.exp())), []
+    for _ in range(8):
+        x = torch.randn(rows, 6)
+        kept.append((call(x)[0].untyped_storage(), x))
+        for storage, given in kept:
+            made = torch.empty(0).set_(storage, 0, (rows, 6))
+            assert torch.equal(made, given * 2)
+            del made
+    assert lanes(programs, "inference")
+
+
+@pytest.mark.parametrize("rows", [3, 2000])
 def test_results_that_a_caller_resizes(programs, rows):
     """The graph does not write what was given back."""
     call = compiled(lambda x: (x * 2, x.exp(), x + 1))
