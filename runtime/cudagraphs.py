@@ -204,13 +204,18 @@ class _Variant:
         return lane.replay(args, self.copied_results, self.writes, loan)
 
     def _free_lane(self, addresses: list[int]) -> _Lane | None:
-        for lane in self.lanes:
+        for lane in [*self.lanes]:
             if not lane.reads_at(addresses) or lane.lends():
                 continue
             held = lane.held()
-            if not held:
+            if held:
+                self.copied_results.update(k for k in held if lane.size_of(k) <= _SMALL)
+                continue
+            lost = lane.lost()
+            if not lost:
                 return lane
-            self.copied_results.update(k for k in held if lane.size_of(k) <= _SMALL)
+            self.copied_results.update(lost)
+            self.lanes.remove(lane)
         return None
 
     def _note_moves(self, addresses: list[int]) -> None:
@@ -272,10 +277,12 @@ class _Lane:
         self.same: dict[int, int] = {}  # results that are earlier ones
         self.makers = self._makers(results, [*enumerate(given)], program)
         self.blocks = blocks_of(self.own)
+        self.tensors = [*self.own.values()]
+        self.addresses = _addresses(self.tensors)
         self.storages = {k: made.untyped_storage() for k, made in self.own.items()}
         del results, given
         self.handles = [storage._cdata for storage in self.storages.values()]
-        self.counts = list(map(_use_count, self.handles))
+        self.counts = self._uses()
         self.loan: Callable[[], Loan | None] = lambda: None
         lends = returned if copies is not None else self.results
         self.lent = [self.own.get(k) if k >= lends else None for k in range(self.results)]
@@ -323,11 +330,24 @@ class _Lane:
 
     def held(self) -> list[int]:
         """Results that somebody still holds."""
-        counts = list(map(_use_count, self.handles))
+        counts = self._uses()
         if counts == self.counts:
             return []
-        uses = zip(self.storages, counts, self.counts, strict=True)
-        return [k for k, now, alone in uses if now > alone]
+        uses = zip(self.storages, *counts, *self.counts, strict=True)
+        return [k for k, *now, tensors, objects in uses if now != [tensors, objects]]
+
+    def _uses(self) -> tuple[list[int], list[int]]:
+        """For each storage: tensors over it, and references to its only object in Python."""
+        storages = self.storages.values()
+        return list(map(_use_count, self.handles)), list(map(sys.getrefcount, storages))
+
+    def lost(self) -> list[int]:
+        """Results whose memory a caller gave back, or exchanged for a larger one (`resize_`)."""
+        now = _addresses(self.tensors)
+        if now == self.addresses:
+            return []
+        places = zip(self.own, now, self.addresses, strict=True)
+        return [k for k, here, there in places if here != there]
 
     def lends(self) -> bool:
         """Whether what was lent is still needed, or held by somebody who asked autograd for it."""

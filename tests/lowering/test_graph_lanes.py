@@ -201,6 +201,34 @@ def test_a_result_that_is_written_before_the_backward(programs):
             torch.testing.assert_close(x.grad, 1 - torch.tanh(x.detach()) ** 2)
 
 
+@pytest.mark.parametrize("rows", [3, 2000])
+def test_storages_of_results_that_a_caller_keeps(programs, rows):
+    call, kept = compiled(lambda x: (x * 2, x.exp())), []
+    for _ in range(8):
+        x = torch.randn(rows, 6)
+        kept.append((call(x)[0].untyped_storage(), x))
+        for storage, given in kept:
+            made = torch.empty(0).set_(storage, 0, (rows, 6))
+            assert torch.equal(made, given * 2)
+            del made
+    assert lanes(programs, "inference")
+
+
+@pytest.mark.parametrize("rows", [3, 2000])
+def test_results_that_a_caller_resizes(programs, rows):
+    """The graph does not write what was given back."""
+    call = compiled(lambda x: (x * 2, x.exp(), x + 1))
+    for _ in range(8):
+        x = torch.randn(rows, 6)
+        twice, power, more = call(x)
+        assert torch.equal(twice, x * 2) and torch.equal(more, x + 1)
+        torch.testing.assert_close(power, x.exp())
+        twice.resize_(2 * rows, 6)
+        power.untyped_storage().resize_(0)
+    (lane,) = lanes(programs, "inference")
+    assert 2 not in lane.copied_results or rows == 3
+
+
 def of_device(name, kind):
     layout = Layout((4,), (1,), torch.device(kind))
     buffer = Buffer(name, torch.float32, 4)
