@@ -297,6 +297,7 @@ def main():
     given = parser.parse_args()
     if given.device == "cuda":
         dynfix.config.fallback_random = True
+        torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _expire)
     differ = 0
