@@ -6,7 +6,7 @@ Graphs are compiled `together`; those that differ, that raise, or that break, al
 written as a script into FOLDER. A graph whose sizes change takes some four times as long as one of fixed sizes:
 `--changing 4` draws one in four of the former, in place of one in two. With `--device cuda` blocks
 take the GPUs in turn, and every other turn has CUDA graphs; `--device interpreter` runs Triton's
-kernels on the CPU (TRITON_INTERPRET=1).
+kernels on the CPU (TRITON_INTERPRET=1), `--device lanes` CUDA graphs that the CPU stands for.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from dynfix.lowering.targets import cpp, cpp_build
 from dynfix.runtime.errors import GraphBreakError
 
 from . import graphs as drawn
-from . import judge
+from . import judge, lanes
 from .grammar import TYPES
 from .graphs import grown
 from .judge import Run, differences, loaded, quietly, source, usable
@@ -189,6 +189,9 @@ def run(given, first, count):
         judge.MODE = (None, "reduce-overhead")[turn % 2]
     if given.device == "interpreter":
         judge.OPTIONS = {"target": "triton"}
+    if given.device == "lanes":
+        lanes.stand_in()
+        judge.MODE = lanes.MODE
     if given.device != "cpu":
         dynfix.config.fallback_random = True
     torch.set_num_threads(1)
@@ -232,7 +235,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", default="fuzz-found")
     parser.add_argument("--light", action="store_true", help="kernels built with -O1")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "interpreter"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "interpreter", "lanes"))
     parser.add_argument("--block", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     Path(given.out).mkdir(exist_ok=True, parents=True)

@@ -6,7 +6,7 @@ A model of random layers is trained for a few steps, with a random loss, optimiz
 that move and what else programs do; whole steps are compiled, or the loss, the model, or the model
 and its optimizer. Losses, parameters, gradients, buffers, the optimizer's state and the generator
 are compared with eager's: what is further from float64 than eager's is a difference. On a GPU every
-other program runs with CUDA graphs.
+other program runs with CUDA graphs; `--device lanes` has those that the CPU stands for.
 """
 
 import argparse
@@ -26,9 +26,11 @@ from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_flatten_with_path
 from torch.utils.checkpoint import checkpoint
 
+from . import lanes
 from .training_layers import CHANGING, LAYERS, LONGEST, Noting, activation
 
 LIMIT = 240  # seconds
+MODE = None  # of `dynfix.compile`
 STEPS = 7
 OPTIMIZERS = (
     *(("SGD", {"lr": 0.05}), ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True})),
@@ -135,7 +137,7 @@ class Program:
 
     @property
     def mode(self):
-        return "reduce-overhead" if self.device == "cuda" and self.seed % 2 else None
+        return lanes.MODE if self.device == "cuda" and self.seed % 2 else MODE
 
     @classmethod
     def of(cls, seed, device="cpu"):
@@ -293,8 +295,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--programs", type=int, default=200)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "lanes"))
     given = parser.parse_args()
+    if given.device == "lanes":
+        global MODE
+        lanes.stand_in()
+        given.device, MODE = "cpu", lanes.MODE
     if given.device == "cuda":
         dynfix.config.fallback_random = True
         torch.backends.cudnn.allow_tf32 = False

@@ -1,70 +1,23 @@
 """The memory of CUDA graphs, with graphs that a CPU stands for: a replay runs the program again on
 the memory of the capture."""
 
-import contextlib
-import ctypes
-
 import dynfix
 import pytest
 import torch
-from dynfix.lowering import host_part, host_scalars, pipeline, stored_graphs
+from dynfix.lowering import host_part, host_scalars, pipeline
 from dynfix.lowering.graphs import rnn
 from dynfix.lowering.ir import Buffer
 from dynfix.lowering.unit import ExternCall, Layout, Ref, Unit
-from dynfix.runtime import cudagraphs
+from graph_stand_in import install
 from torch import nn
-
-
-def unowned(tensor):
-    """A tensor over the same memory, which does not hold it: as a graph, that knows addresses."""
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    storage = tensor.untyped_storage()
-    memory = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
-    flat = torch.frombuffer(memory, dtype=tensor.dtype)
-    return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-
-class Graph:
-    def __init__(self, program, given, results):
-        self.program, self.given, self.results = program, [*map(unowned, given)], results
-
-    def replay(self):
-        for result, made in zip(self.results, self.program(list(self.given)), strict=True):
-            if isinstance(result, torch.Tensor) and result is not made:
-                result.data.copy_(made)
 
 
 @pytest.fixture
 def programs(monkeypatch):
     """The programs that are made."""
     found = []
-
-    class Watched(cudagraphs.GraphedProgram):
-        def __init__(self, *args):
-            super().__init__(*args)
-            found.append(self)
-
-        def _may_replay(self):
-            return True
-
-    def captured(program, device, given):
-        """Nothing is computed yet: what the program wrote is put back."""
-        tensors = [each for each in given if isinstance(each, torch.Tensor)]
-        before = [each.detach().clone() for each in tensors]
-        with contextlib.suppress(AttributeError):
-            results = program(list(given))
-        for each, content in zip(tensors, before, strict=True):
-            each.data.copy_(content)
-        return [Graph(program, given, results)], results
-
-    monkeypatch.setattr(pipeline, "GraphedProgram", Watched)
-    monkeypatch.setattr(host_part, "on_host", lambda buffer, unit: False)
-    monkeypatch.setattr(pipeline, "_graph_device", lambda unit: torch.device("cpu"))
-    monkeypatch.setattr(cudagraphs, "captured", captured)
+    install(monkeypatch.setattr, found)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
-    for module in (pipeline, stored_graphs):  # nothing is taken from earlier runs
-        monkeypatch.setattr(module, "watchers", [lambda unit, launches: launches])
     return found
 
 
