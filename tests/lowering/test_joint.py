@@ -2,7 +2,6 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint
-from dynfix.lowering.autograd.saved_statistics import unrounded
 from dynfix.lowering.decompositions import decompose
 from dynfix.lowering.joint import compile_graph
 from dynfix.lowering.unit import ExternCall
@@ -61,23 +60,6 @@ def test_rounding_of_half_types_does_not_depend_on_fusion():
 )
 def test_gradients(fn):
     check_gradients(fn, torch.randn(8, 10), torch.randn(8, 10))
-
-
-@pytest.mark.parametrize("by_user", [False, True])
-def test_statistics_that_the_user_rounds_are_read_rounded(by_user):
-    """They may have been on another device."""
-    backward, forward = torch.ops.aten.native_batch_norm_backward, torch.ops.aten.native_batch_norm
-    graph, cast = torch.fx.Graph(), torch.ops.aten._to_copy.default
-    exact = graph.placeholder("exact")
-    rounded = graph.call_function(cast, (exact,), {"dtype": torch.bfloat16})
-    read = graph.call_function(cast, (rounded,), {"dtype": torch.float32})
-    result = graph.call_function(torch.ops.aten.rsqrt.default, (read,))
-    graph.output((result,))
-    exact.meta["val"] = read.meta["val"] = torch.empty(3)
-    read.meta["original_aten"] = backward.default
-    rounded.meta["original_aten"] = None if by_user else forward.default
-    unrounded(torch.fx.GraphModule(torch.nn.Module(), graph))
-    assert result.args[0] is (read if by_user else exact)
 
 
 def test_the_statistics_of_a_batch_norm_are_not_rounded_for_its_backward():

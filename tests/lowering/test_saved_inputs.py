@@ -3,6 +3,7 @@
 import dynfix
 import pytest
 import torch
+from dynfix.lowering.autograd.saved_statistics import unrounded
 from torch import nn
 
 from .harness import check_gradients, compiled, units
@@ -156,3 +157,20 @@ def test_what_is_made_of_complex_numbers_is_kept(monkeypatch):
     assert ("backward", "aten.abs.default") not in calls
     check_gradients(lambda x: torch.view_as_complex(x).angle().sin(), torch.randn(8, 50, 2))
     check_gradients(lambda x: (torch.view_as_complex(x) ** 2).real.exp(), torch.randn(8, 50, 2))
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_statistics_that_the_user_rounds_are_read_rounded(by_user):
+    """They may have been on another device."""
+    backward, forward = torch.ops.aten.native_batch_norm_backward, torch.ops.aten.native_batch_norm
+    graph, cast = torch.fx.Graph(), torch.ops.aten._to_copy.default
+    exact = graph.placeholder("exact")
+    rounded = graph.call_function(cast, (exact,), {"dtype": torch.bfloat16})
+    read = graph.call_function(cast, (rounded,), {"dtype": torch.float32})
+    result = graph.call_function(torch.ops.aten.rsqrt.default, (read,))
+    graph.output((result,))
+    exact.meta["val"] = read.meta["val"] = torch.empty(3)
+    read.meta["original_aten"] = backward.default
+    rounded.meta["original_aten"] = None if by_user else forward.default
+    unrounded(torch.fx.GraphModule(torch.nn.Module(), graph))
+    assert result.args[0] is (read if by_user else exact)
