@@ -148,7 +148,7 @@ class _Scheduler:
             joined, across = _fused_across(place.nests, newcomer.nests), True
         if joined is None or len(_Open(joined).buffers()) > MOST_BUFFERS:
             return False
-        if self.one_way and (_turns(joined) or (across and not _runs_in_vectors(joined))):
+        if self.one_way and (_turns(joined, across) or (across and not _runs_in_vectors(joined))):
             return False
         place.nests, place.across = joined, across
         return True
@@ -218,9 +218,11 @@ def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> li
     return made if all(_row_local(one, two) for one in before for two in after) else None
 
 
-def _turns(nests: Sequence[Nest]) -> bool:
+def _turns(nests: Sequence[Nest], across: bool) -> bool:
     """Whether folds would run across rows, but for others or loops along these beside them."""
-    along = any(map(goes_along, nests))
+    along = any(
+        goes_along(nest) if across else nest.inner and not nest.is_reduction for nest in nests
+    )
     folds = [nest for nest in nests if nest.is_reduction]
     return goes_both_ways(folds) or (along and clearly_across(folds))
 
