@@ -175,11 +175,12 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
 
 def _is_recorded(unit: Unit) -> bool:
     """Whether a call makes or reads a graph of eager's, which a replay of kernels would not."""
-    targets = {item.target for item in unit.items if isinstance(item, ExternCall)}
-    if targets.isdisjoint(NEVER_REPLAYED):
-        return False
-    log.warning("%s runs without a CUDA graph: it trains a recurrent layer", unit.name)
-    return True
+    calls = [item for item in unit.items if isinstance(item, ExternCall)]
+    found = next((call for call in calls if call.target in NEVER_REPLAYED), None)
+    if found is not None:
+        why = "a recurrent layer is trained in it"
+        log.warning("%s runs without a CUDA graph: %s: %s", unit.name, why, found.origin)
+    return found is not None
 
 
 def _is_sized(ref: Ref) -> bool:

@@ -239,18 +239,20 @@ def written_unversioned(name: str, target: Any, args: Any, kwargs: Any) -> list[
         operator = getattr(torch.ops.aten, name, None)
     if operator is None:
         return []
-    if isinstance(operator, torch._ops.OpOverloadPacket):
-        operator = getattr(operator, operator.overloads()[0])
-    arguments = operator._schema.arguments
-    named = dict(zip((each.name for each in arguments), args, strict=False)) | kwargs
-    unscaled = named.get("grad_scale") is None
-    return [
-        tensor
-        for each in arguments
-        if each.alias_info is not None and each.alias_info.is_write
-        if each.name != "grads" or not unscaled
-        for tensor in tensors_in((named.get(each.name),))
-    ]
+    overloads = [operator]
+    if isinstance(operator, torch._ops.OpOverloadPacket):  # whichever it is
+        overloads = [getattr(operator, each) for each in operator.overloads()]
+    unscaled = str(operator).startswith("aten._fused_") and kwargs.get("grad_scale") is None
+    found: dict[int, torch.Tensor] = {}
+    for overload in overloads:
+        arguments = overload._schema.arguments
+        named = dict(zip((each.name for each in arguments), args, strict=False)) | kwargs
+        for each in arguments:
+            written = each.alias_info is not None and each.alias_info.is_write
+            if written and not (unscaled and each.name == "grads"):
+                given = tensors_in((named.get(each.name),))
+                found.update((id(tensor), tensor) for tensor in given)
+    return [*found.values()]
 
 
 def statistics(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -90,6 +90,10 @@ def start_of(tensor: torch.Tensor) -> int:
 def view_of(k: int, like: torch.Tensor, moved: int, args: Sequence[Any]) -> torch.Tensor:
     """A view of argument k that lies as `like` does, `moved` bytes after its first."""
     first = (start_of(args[k]) + moved) // like.itemsize
-    if like.dtype == args[k].dtype and like.is_conj() == args[k].is_conj():
+    if _bits(like) == _bits(args[k]):
         return torch.as_strided(args[k], like.shape, like.stride(), first)
     return _like_in(args[k].untyped_storage(), like, first)
+
+
+def _bits(tensor: torch.Tensor) -> tuple[torch.dtype, bool, bool]:
+    return tensor.dtype, tensor.is_conj(), tensor.is_neg()

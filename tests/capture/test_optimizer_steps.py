@@ -366,24 +366,40 @@ def _fused_by_its_overload(p, g, m, v, s):
 
 
 def _by_library(p, *others):
-    torch.ops.dynfix_written.add_one(p)
+    torch.ops.dynfix_written.add_one([p])
+    return _decides(p)
+
+
+def _into_what_is_there(p, *others):
+    torch.ops.dynfix_written.twice(torch.ones(5), out=p)
     return _decides(p)
 
 
 @pytest.fixture
 def library():
+    """Operators whose writes no version counter knows of."""
     made = torch.library.Library("dynfix_written", "FRAGMENT")
-    made.define("add_one(Tensor(a!) x) -> ()")
+    made.define("add_one(Tensor(a!)[] grads) -> ()")
+    made.define("twice(Tensor x) -> Tensor")
+    made.define("twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
 
-    def add_one(x):
-        x.numpy()[...] += 1  # which no version counter knows of
+    def add_one(grads):
+        for each in grads:
+            each.numpy()[...] += 1
+
+    def into(x, *, out):
+        out.numpy()[...] += x.numpy() * 2
+        return out
 
     made.impl("add_one", add_one, "CPU")
-    torch.library.register_fake("dynfix_written::add_one", lambda x: None, lib=made)
+    made.impl("twice", lambda x: x * 2, "CPU")
+    made.impl("twice.out", into, "CPU")
+    torch.library.register_fake("dynfix_written::add_one", lambda grads: None, lib=made)
+    torch.library.register_fake("dynfix_written::twice", torch.empty_like, lib=made)
     return made
 
 
-@pytest.mark.parametrize("fn", [_fused, _fused_by_its_overload, _by_library])
+@pytest.mark.parametrize("fn", [_fused, _fused_by_its_overload, _by_library, _into_what_is_there])
 def test_writes_that_nobody_counts_are_undone_where_a_decision_turns(fn, library):
     torch.manual_seed(0)
     compiled = dynfix.compile(fn)
