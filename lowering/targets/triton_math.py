@@ -193,10 +193,10 @@ def erf_fast(x, factor: tl.constexpr = 1.0):
     """
     a = tl.abs(x)
     p = -0.0022257193421648122 * factor * factor * factor * factor * factor
-    p = p * a + 0.026299405913754556 * factor * factor * factor * factor
-    p = p * a - 0.1438428565202503 * factor * factor * factor
-    p = p * a - 0.9210306367366907 * factor * factor
-    p = p * a - 1.6275213692544308 * factor
+    p = tl.fma(p, a, 0.026299405913754556 * factor * factor * factor * factor)
+    p = tl.fma(p, a, -0.1438428565202503 * factor * factor * factor)
+    p = tl.fma(p, a, -0.9210306367366907 * factor * factor)
+    p = tl.fma(p, a, -1.6275213692544308 * factor)
     return _with_sign(1.0 - exp2_flush(p * a), x)
 
 
@@ -206,22 +206,22 @@ def erf(x):
     above; see `erf_fast`."""
     a = tl.abs(x)
     p = -4.53607306337604e-05
-    p = p * a + 0.00044552262193031655
-    p = p * a - 0.001489482746551296
-    p = p * a - 0.0007745733727662548
-    p = p * a + 0.028253640491584166
-    p = p * a - 0.1484816001375986
-    p = p * a - 0.9184163957264432
-    p = p * a - 1.627908592932908
+    p = tl.fma(p, a, 0.00044552262193031655)
+    p = tl.fma(p, a, -0.001489482746551296)
+    p = tl.fma(p, a, -0.0007745733727662548)
+    p = tl.fma(p, a, 0.028253640491584166)
+    p = tl.fma(p, a, -0.1484816001375986)
+    p = tl.fma(p, a, -0.9184163957264432)
+    p = tl.fma(p, a, -1.627908592932908)
     y = 1.0 - tl.exp2(p * a)
     y = tl.where(x < 0, -y, y)
     s = x * x
     q = -0.0008548327023450852
-    q = q * s + 0.005223977625442188
-    q = q * s - 0.026866170645131252
-    q = q * s + 0.11283791670955126
-    q = q * s - 0.37612638903183754
-    q = q * s + 1.1283791670955126
+    q = tl.fma(q, s, 0.005223977625442188)
+    q = tl.fma(q, s, -0.026866170645131252)
+    q = tl.fma(q, s, 0.11283791670955126)
+    q = tl.fma(q, s, -0.37612638903183754)
+    q = tl.fma(q, s, 1.1283791670955126)
     return tl.where(a < 0.5, q * x, y)
 
 
@@ -234,11 +234,11 @@ def tanh(x):
     y = tl.where(x < 0, -y, y)
     s = x * x
     q = -5.70498872745e-3
-    q = q * s + 2.06390887954e-2
-    q = q * s - 5.37397155531e-2
-    q = q * s + 1.33314422036e-1
-    q = q * s - 3.33332819422e-1
-    return tl.where(a < 0.625, (q * s + 1.0) * x, y)
+    q = tl.fma(q, s, 2.06390887954e-2)
+    q = tl.fma(q, s, -5.37397155531e-2)
+    q = tl.fma(q, s, 1.33314422036e-1)
+    q = tl.fma(q, s, -3.33332819422e-1)
+    return tl.where(a < 0.625, tl.fma(q, s, 1.0) * x, y)
 
 
 @triton.jit
@@ -430,8 +430,8 @@ def exponentials_steps(top, total, x):
 def squares_step(mean, total, x, turn):
     """Welford's step with the value number `turn` of each lane."""
     d = x - mean
-    mean = mean + d * (1.0 / turn)
-    return mean, total + d * (x - mean)
+    mean = tl.fma(d, 1.0 / turn, mean)
+    return mean, tl.fma(d, x - mean, total)
 
 
 if INTERPRETED:

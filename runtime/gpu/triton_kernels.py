@@ -118,8 +118,9 @@ def target_of(device: torch.device) -> Any:
     return made_by.GPUTarget("cuda", properties.major * 10 + properties.minor, 32)
 
 
-# libdevice keeps denormals, as eager's functions do; integers wrap as in eager.
-OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False}
+# libdevice keeps denormals, as eager's functions do; integers wrap as in eager. A product is
+# rounded before it is added, as eager's is: `y - y` is zero for a product `y`, too.
+OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False, "enable_fp_fusion": False}
 
 
 def build(

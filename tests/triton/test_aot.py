@@ -3,6 +3,7 @@ the assembler says of it."""
 
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,26 @@ def _long(stores):
             Store(store.buffer, row, Reduced(store.value.kind, Load(buffer, at), store.value.dtype))
         )
     return Nest((64,), (20000,), tuple(longer))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_a_product_is_rounded_before_it_is_added(dtype):
+    """As eager's is: a product less its own maximum is never above zero."""
+    i = atom_index(Axis(0, 1024))
+    a, b, c = (Load(Buffer(name, dtype, 1024), i) for name in "abc")
+    value = Op("sub", (Op("mul", (a, b), dtype), c), dtype)
+    nest = Nest((1024,), (), (Store(Buffer("out", dtype, 1024), i, value),))
+    group = print_group(Group("product", (1024,), (nest,)))
+    text = assembly(made(group, group.variants[0][0], "sm_90"))
+    assert re.search("[FDH]MUL", text) and not re.search("[FDH]FMA|HFMA2", text)
+
+
+def assembly(binary) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        command = [CUOBJDUMP.with_name("nvdisasm"), "-c", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_aligned_pointers_are_read_in_vectors():
