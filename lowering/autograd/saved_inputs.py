@@ -1,9 +1,9 @@
-"""What the backward keeps of an input: itself only where eager would keep it, too.
+"""What the backward keeps of inputs and results: themselves only where eager would keep them, too.
 
-A partition may save an input and compute again, in the backward, what eager saved of it. A program
-that writes that input before the backward, as one that counts in a buffer does, would then be
-refused by autograd. Of small inputs, as a normalisation's bias, and of narrow ones, as a mask, a
-copy is kept instead.
+A partition may save an input or a result and compute again, in the backward, what eager saved of
+it. A program that writes that tensor before the backward, as one that counts in a buffer does,
+would then be refused by autograd. Of what is small, as a normalisation's bias, and of what is
+narrow, as a mask, a copy is kept instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,19 +33,20 @@ _EXACT = {
 def keep_results(
     joint: GraphModule, results: Sequence[Any], gradients: list[bool]
 ) -> frozenset[str]:
-    """Forbid the partitioner to compute again what is made of inputs that eager would not save: of
-    those that nothing reads for the gradients alone. `results`: the forward's; `gradients`: which
-    inputs get one. What these are in another dtype, as parameters under autocast, may be computed
-    again: all of them twice would be too much memory. Returns the names of the small inputs of that
-    kind: of them, `with_copies` saves copies."""
-    used = needed(node for node in results if isinstance(node, Node))
+    """Forbid the partitioner to compute again what is made of inputs and results that eager would
+    not save: of those that nothing reads for the gradients alone. `results`: the forward's;
+    `gradients`: which inputs get one. What these are in another dtype, as parameters under
+    autocast, may be computed again: all of them twice would be too much memory. Returns the names
+    of what is small: of it, `with_copies` saves copies."""
+    given = inputs_of(joint)
+    made = [node for node in results if isinstance(node, Node)]
+    own = dict.fromkeys(node for node in map(viewed, made) if node.op == "call_function")
+    used = needed(made)
     late = {node for node in joint.graph.nodes if node.op != "output"} - used
     small = set()
-    for place, has_gradient in zip(inputs_of(joint), gradients, strict=False):
-        views = [place, *_views(place, has_gradient)]
-        users = {user for view in views for user in view.users if user not in views}
-        users = {user for user in users if _computes(user)}
-        if users & late or _is_log_softmax(users):
+    for place, casts in [*zip(given, gradients, strict=False), *((node, False) for node in own)]:
+        users = _readers(place, casts)
+        if users & late or _is_log_softmax(_readers(place, casts or place in own)):
             continue
         if _is_small(place, users) or _is_narrow(place, users):
             small.add(place.name)
@@ -53,6 +54,13 @@ def keep_results(
         for user in users:
             user.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
     return frozenset(small)
+
+
+def _readers(place: Node, casts: bool) -> set[Node]:
+    """What computes with a node's memory; of casts of it in their place, if asked for."""
+    views = [place, *_views(place, casts)]
+    users = {user for view in views for user in view.users if user not in views}
+    return {user for user in users if _computes(user)}
 
 
 def keep_compared(joint: GraphModule) -> None:

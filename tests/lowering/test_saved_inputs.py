@@ -174,3 +174,58 @@ def test_statistics_that_the_user_rounds_are_read_rounded(by_user):
     rounded.meta["original_aten"] = None if by_user else forward.default
     unrounded(torch.fx.GraphModule(torch.nn.Module(), graph))
     assert result.args[0] is (read if by_user else exact)
+
+
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        lambda y: torch.frexp(y).mantissa,
+        lambda y: torch.sin(y + 1),
+        lambda y: F.gelu(y.cumsum(0)[:, :7]),
+        lambda y: torch.sigmoid(y.bfloat16()).float(),
+        lambda y: F.softmax(y - 3, -1),
+    ],
+    ids="frexp sin gelu sigmoid softmax".split(),
+)
+def test_a_result_written_before_the_backward_of_what_is_made_of_it(made_of):
+    """Eager kept something else of it."""
+
+    def fn(x, more):
+        y = torch.cat([x, more], 1)
+        return y, made_of(y)
+
+    call = dynfix.compile(fn, fullgraph=True)
+    for _ in range(3):
+        x, grads = torch.randn(6, 9, requires_grad=True), []
+        given = torch.randn(6, 9)
+        for each in (call, fn):
+            more = given.clone()
+            y, z = each(x, more)
+            y.mul_(2)
+            more.mul_(2)
+            grads += torch.autograd.grad(z.square().sum(), x)
+        torch.testing.assert_close(*grads, atol=1e-2, rtol=1e-2)
+
+
+def test_a_result_that_eager_keeps_is_not_written_before_the_backward():
+    def fn(x):
+        y = x @ torch.ones(9, 9)
+        return y, torch.sin(y)
+
+    y, z = compiled(fn, torch.randn(6, 9, requires_grad=True))(
+        torch.randn(6, 9, requires_grad=True)
+    )
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        z.sum().backward()
+
+
+def test_logits_that_are_returned_are_kept_without_their_logarithms():
+    x, labels = torch.randn(20, 500, requires_grad=True), torch.randint(500, (40,))
+
+    def fn(x, labels):
+        logits = torch.cat([x, x])
+        return logits, F.cross_entropy(logits.float(), labels)
+
+    call = compiled(fn, x, labels)
+    assert kept_bytes(lambda: call(x, labels)[1]) < 1.2 * 40 * 500 * 4
