@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
+from itertools import chain
 
 import torch
 
@@ -89,8 +90,10 @@ def describe(device: torch.device) -> Device:
 
 
 def private_buffers(unit: Unit) -> frozenset[Buffer]:
-    """Buffers that one item alone touches, and that the graph does not return."""
-    users = Counter(buffer for item in unit.items for buffer in touched(item))
+    """Buffers that one item alone touches, of a batch one group alone, since these may run one after
+    the other; and that the graph does not return."""
+    apart = (item.groups if isinstance(item, Batch) else (item,) for item in unit.items)
+    users = Counter(buffer for item in chain.from_iterable(apart) for buffer in touched(item))
     return (
         frozenset(b for b, n in users.items() if n == 1)
         - unit.outputs_buffers()

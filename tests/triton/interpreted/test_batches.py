@@ -75,14 +75,29 @@ def test_rows_of_a_length_that_only_a_call_knows():
             torch.testing.assert_close(one, two)
 
 
-def test_alike_kernels_that_need_each_other_run_in_turn(launches):
+@pytest.mark.parametrize("returned", [3, 1])
+def test_alike_kernels_that_need_each_other_run_in_turn(launches, returned):
     def fn(x):
         first = torch.softmax(x, -1)
         second = torch.softmax(first.t().contiguous().view(40, 40), -1)
-        return first, second, torch.softmax(second.t().contiguous().view(40, 40), -1)
+        return (torch.softmax(second.t().contiguous().view(40, 40), -1), second, first)[:returned]
 
     call = dynfix.compile(fn, fullgraph=True, options=OPTIONS)
     for _ in range(3):
         x = torch.randn(40, 40)
         for one, two in zip(call(x), fn(x), strict=True):
             torch.testing.assert_close(one, two)
+
+
+def test_shifts_of_shifts_that_nobody_else_reads():
+    def shifted(x, angles):
+        one, two = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-two, one], -1) * angles.sin()
+
+    def fn(x, angles):
+        return shifted(shifted(shifted(x, angles), angles), angles)
+
+    call = dynfix.compile(fn, fullgraph=True, options=OPTIONS)
+    for _ in range(3):
+        x, angles = torch.randn(5, 7, 8), torch.randn(7, 8)
+        torch.testing.assert_close(call(x, angles), fn(x, angles))
