@@ -5,6 +5,7 @@ A complex value is known by its parts; where the library or the caller takes it 
 them side by side.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -118,7 +119,7 @@ def pair_complex(gm: GraphModule) -> GraphModule:
 
 
 def _write_out(graph: Graph, chosen: list[Node]) -> None:
-    parts = dict[Node, _Parts]()
+    parts, shared = dict[Node, _Parts](), _returned_twice(graph)
     for node in chosen:
         make, target, first = _Builder(graph, node), node.target, node.args[0]
 
@@ -131,6 +132,8 @@ def _write_out(graph: Graph, chosen: list[Node]) -> None:
                 parts[operand] = _parts_of_operand(make, operand)
             return parts[operand]
 
+        if target is _PAIRS and _memory(node) in shared:
+            continue
         if target is _JOINED:
             parts[node] = make.parts_of(first)  # type: ignore[arg-type]
         elif target is _PAIRS:
@@ -146,6 +149,18 @@ def _write_out(graph: Graph, chosen: list[Node]) -> None:
             whole = make(_JOINED, make.side_by_side(parts[node], _value(node)))
             parts[whole] = parts[node]
             node.replace_all_uses_with(whole)
+
+
+def _returned_twice(graph: Graph) -> set[int]:
+    """Memory of several results: a view of one, as its imaginary part, stays one."""
+    returned = Counter(map(_memory, graph.output_node().all_input_nodes))
+    return {memory for memory, count in returned.items() if count > 1 and memory}
+
+
+def _memory(node: Node) -> int:
+    value = _value(node)
+    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return int(value.untyped_storage()._cdata) if plain else 0
 
 
 def _parts_of_operand(make: _Builder, operand: Node) -> _Parts:

@@ -66,6 +66,11 @@ def as_recorded(result: Any, strides: tuple[int, ...], dtype: torch.dtype) -> An
     return made.copy_(result)
 
 
+def copied_with_gaps(result: torch.Tensor) -> torch.Tensor:
+    """A copy that leaves out of its memory what the result does; `clone` closes gaps."""
+    return result.new_empty_strided(result.shape, result.stride()).copy_(result)
+
+
 def _with_lone_strides(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The result with these strides along axes of one element, by which later operators tell
     whether channels are last, where views can give them."""

@@ -90,7 +90,7 @@ def describe(device: torch.device) -> Device:
 
 
 def private_buffers(unit: Unit) -> frozenset[Buffer]:
-    """Buffers that one item alone touches, of a batch one group alone, since these may run one after
+    """Buffers that one item alone touches, of a batch one group, since these may run one after
     the other; and that the graph does not return."""
     apart = (item.groups if isinstance(item, Batch) else (item,) for item in unit.items)
     users = Counter(buffer for item in chain.from_iterable(apart) for buffer in touched(item))

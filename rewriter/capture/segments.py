@@ -11,7 +11,14 @@ from torch.fx import Graph
 
 from ...lowering.autograd.result_views import Made
 from ...lowering.graph_modules import graph_module
-from ...lowering.graphs.result_strides import NOTED, asks_for_strides, name_of, overlaps
+from ...lowering.graphs.result_strides import (
+    NOTED,
+    asks_for_strides,
+    copied_with_gaps,
+    is_dense,
+    name_of,
+    overlaps,
+)
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .opsets import overlaps_itself
 from .values import Meta, Number, Tracked, Value
@@ -141,6 +148,11 @@ class SegmentBuilder:
     def _given(self, value: Value) -> torch.fx.Node:
         if value not in self.copied:
             return value.node  # type: ignore[no-any-return]
+        meta = value.meta
+        if isinstance(meta, Meta) and not (
+            overlaps(meta.size, meta.stride) or is_dense(meta.size, meta.stride)
+        ):
+            return self.graph.call_function(copied_with_gaps, (value.node,))
         return self.graph.call_method("clone", (value.node,))
 
     def note_strides(self, value: Value) -> None:

@@ -147,6 +147,28 @@ def test_a_result_with_gaps_keeps_them(strides, dynamic):
         assert found.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_with_gaps_that_a_later_graph_writes_keeps_them(grad, dynamic):
+    def fn(x, y):
+        made = torch.select_scatter(x, x.select(1, 0), 1, -1)
+        total = y[y > 1].sum()  # another recording for each count
+        made.mul_(0.5)
+        return made, total
+
+    compiled = dynfix.compile(fn, dynamic=dynamic)
+    for call in range(5):
+        rows = 7 + (call % 2 if dynamic else 0)
+        x = torch.randn(rows, 6)[:, ::2].requires_grad_(grad)
+        y = torch.arange(call, call + 4.0) / 2
+        (found, _), (expected, _) = compiled(x, y), fn(x, y)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride() == (6, 2)
+        if grad:
+            sides = (torch.autograd.grad(each.square().sum(), x)[0] for each in (found, expected))
+            torch.testing.assert_close(*sides)
+
+
 def tensors(result):
     return result if isinstance(result, tuple) else (result,)
 

@@ -22,6 +22,7 @@ from .graphs import CALLS, widened
 MODE, OPTIONS = None, None  # of `dynfix.compile`
 NOISE = 2.0
 ROUNDINGS = 6  # runs of eager whose operators round otherwise
+MORE = 48  # of them, where these do not explain an error
 _numbers = itertools.count()
 _folder = tempfile.TemporaryDirectory(prefix="dynfix-fuzz-", ignore_cleanup_errors=True)
 
@@ -294,20 +295,35 @@ def _compared(ours, theirs, graphs, turn):
     if type(ours.error) is not type(theirs.error):
         yield -1, f"{_shown(ours.error)} instead of {_shown(theirs.error)}"
         return
+    if theirs.error:
+        yield from _written_before_raising(ours, theirs, graphs, turn)
+        return
     for number, graph in enumerate(graphs):
         judge = _Judge(graph, turn)
-        parts = ("results", "gradients", "inputs")
-        for part in parts[2:] if theirs.error else parts:
+        for part in ("results", "gradients", "inputs"):
             yield from (
                 (number, f"{part} {text}")
                 for text in judge.lists(
                     part, getattr(ours, part)[number], getattr(theirs, part)[number]
                 )
             )
-        if theirs.error is None:
-            one, two = (_shared(run.results[number], run.inputs[number]) for run in (ours, theirs))
-            if one != two:
-                yield number, f"aliases {one} instead of {two}"
+        one, two = (_shared(run.results[number], run.inputs[number]) for run in (ours, theirs))
+        if one != two:
+            yield number, f"aliases {one} instead of {two}"
+
+
+def _written_before_raising(ours, theirs, graphs, turn):
+    """Where a call raised: its inputs hold what eager left in them, or what was given, since what
+    may raise runs before the first write."""
+    given = Run(lambda *inputs: [[] for _ in graphs], graphs, turn)
+    for number, graph in enumerate(graphs):
+        judge = _Judge(graph, turn)
+        sides = (run.inputs[number] for run in (ours, theirs, given))
+        for place, (one, two, old) in enumerate(zip(*sides, strict=True)):
+            untouched = torch.allclose(one, old, rtol=0, atol=0, equal_nan=True)
+            found = None if untouched else next(judge.tensors("inputs", place, one, two), None)
+            if found:
+                yield number, f"inputs {place} of a call that raises: {found}"
 
 
 def _shown(error):
@@ -383,12 +399,15 @@ class _Judge:
             return
         error, allowed = self.error(part, place, one, two, noisy)
         if not error <= allowed:
+            noisy = self.noisy(part, place, two, MORE)
+            error, allowed = self.error(part, place, one, two, noisy)
+        if not error <= allowed:
             yield f"error {error:.3g}, allowed {allowed:.3g}"
 
-    def noisy(self, part, place, two):
+    def noisy(self, part, place, two, roundings=ROUNDINGS):
         """Eager's tensor, had its inputs other last bits, or had its operators rounded otherwise."""
         runs = [self.run(noise=noise) for noise in (NOISE, -NOISE)]
-        runs += [self.run(noise=NOISE, rounding=seed) for seed in range(ROUNDINGS)]
+        runs += [self.run(noise=NOISE, rounding=seed) for seed in range(roundings)]
         found = [getattr(run, part)[0][place] for run in runs if run.error is None]
         return [t.detach().resolve_conj() for t in found if t is not None and t.shape == two.shape]
 

@@ -87,3 +87,22 @@ def test_lone_products_of_complex_numbers_are_the_librarys(monkeypatch):
     given = torch.randn(2, 50, 2).unbind()
     check(lambda x, y: x * y, *map(torch.view_as_complex, given))
     assert calls(found) == {aten.mul.Tensor}
+
+
+@pytest.mark.parametrize(
+    "view",
+    [torch.view_as_real, lambda z: z.imag, lambda z: z.real[1:], lambda z: z.conj().imag],
+    ids="pairs imag real conjugate".split(),
+)
+def test_a_part_of_a_result_stays_a_view_of_it(view):
+    def fn(x):
+        product = x * (1 + 2j) * x
+        return view(product), product
+
+    call = dynfix.compile(fn, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(5)
+        (part, whole), expected = call(x), fn(x)
+        part.mul_(2)
+        expected[0].mul_(2)
+        torch.testing.assert_close((part, whole), expected)
