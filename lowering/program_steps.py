@@ -4,12 +4,15 @@ import dataclasses
 from collections.abc import Callable, Container, Iterator
 from typing import Any, Protocol
 
+import torch
+
 from ..runtime.arena import ArenaView
 from ..runtime.program import (
     Alloc,
     Arena,
     Define,
     Expression,
+    Extern,
     Free,
     InArena,
     Kernel,
@@ -20,7 +23,7 @@ from ..runtime.program import (
     View,
 )
 from .ir import Batch, Buffer, Group, group_variables
-from .poly import Var, variable, variables
+from .poly import Var, at_least, variable, variables
 from .stages.storage import Storage, given_buffers, written
 from .symint import Given
 from .targets.extern import (
@@ -32,8 +35,9 @@ from .targets.extern import (
     numbers,
     tensor,
 )
-from .unit import ExternCall, Item, Ref, Symbol, Unit
+from .unit import ExternCall, Item, Ref, Symbol, Unit, extent
 
+aten = torch.ops.aten
 Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
 
 
@@ -87,6 +91,7 @@ class _Emitter:
             if names:
                 self.made.append(Free(names))
         self.made.append(Return(tuple(self._results())))
+        self.made[:0] = self._reaching()
         if self.storage.arena_size != 0:
             size = number(self.storage.arena_size)
             self.made.insert(0, Arena(size, tuple(self.placed.values()), tuple(self.placed)))
@@ -103,6 +108,23 @@ class _Emitter:
                     result = View(result.name, numbers(value.shape), numbers(value.strides), 0)
                 given.add(result.name)
             yield result
+
+    def _reaching(self) -> Iterator[Step]:
+        """Where inputs are written: views that the caller gets of what may lie behind an input in
+        its memory, made once ahead of the writes. The memory may end before."""
+        given = given_buffers(self.unit)
+        if not any(written(item) & given for item in self.unit.items):
+            return
+        for value in dict.fromkeys(each for each in self.unit.outputs if isinstance(each, Ref)):
+            end = value.offset + extent(value.shape, value.strides)
+            if value.buffer in given and not at_least(value.buffer.size, end):
+                view = View(
+                    value.buffer.name,
+                    numbers(value.shape),
+                    numbers(value.strides),
+                    number(value.offset),
+                )
+                yield Extern(aten.alias.default, (view,), {}, None, large=False)
 
     def _definitions(self) -> list[Step]:
         """The size variables that the steps use."""

@@ -170,3 +170,23 @@ def test_pre_hook_that_gives_no_pair():
         return lambda x: net(x)
 
     same(make, (X,), (X,))
+
+
+def test_a_view_beyond_the_memory_of_an_input_raises_once_it_was_written():
+    """Once: eager writes, and then raises."""
+
+    def fn(x, y):
+        y.mul_(0.5)
+        return torch.as_strided(x, (x.size(0),), (1,))
+
+    compiled = dynfix.compile(fn, dynamic=True)
+    for rows, length in ((5, 7), (17, 33), (7, 3), (7, 3), (5, 9)):
+        x = torch.randn(length).expand(rows, length)
+        given = torch.ones(length), torch.ones(length)
+        if rows > length:
+            for each, y in zip((compiled, fn), given, strict=True):
+                with pytest.raises(RuntimeError, match="out of bounds"):
+                    each(x, y)
+        else:
+            assert torch.equal(compiled(x, given[0]), fn(x, given[1]))
+        assert torch.equal(*given)
