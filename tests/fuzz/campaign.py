@@ -244,12 +244,15 @@ def main():
         print(json.dumps(vars(run(given, given.block, min(size, end - given.block)))))
         return
     start, tally = time.perf_counter(), Tally()
-    with ThreadPoolExecutor(given.jobs) as pool:
+    pool = ThreadPoolExecutor(given.jobs)
+    try:
         blocks = [pool.submit(apart, given, first) for first in range(given.first, end, size)]
         for block in as_completed(blocks):
             part, found = block.result()
             tally += part
             print(*found, f"{time.perf_counter() - start:.0f} s: {tally}", sep="\n", flush=True)
+    finally:  # one that was interrupted begins no further block
+        pool.shutdown(cancel_futures=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ A model of random layers is trained for a few steps, with a random loss, optimiz
 that move and what else programs do; whole steps are compiled, or the loss, the model, or the model
 and its optimizer. Losses, parameters, gradients, buffers, the optimizer's state and the generator
 are compared with eager's: what is further from float64 than eager's is a difference. On a GPU every
-other program runs with CUDA graphs; `--device lanes` has those that the CPU stands for.
+other program runs with CUDA graphs; `--device lanes` has those that the CPU stands for, `--device
+interpreter` runs Triton's kernels on the CPU (TRITON_INTERPRET=1).
 """
 
 import argparse
@@ -31,7 +32,7 @@ from .judge import ROUNDINGS
 from .training_layers import CHANGING, LAYERS, LONGEST, Noting, activation
 
 LIMIT = 240  # seconds
-MODE = None  # of `dynfix.compile`
+MODE, OPTIONS = None, None  # of `dynfix.compile`
 STEPS = 7
 OPTIMIZERS = (
     *(("SGD", {"lr": 0.05}), ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True})),
@@ -198,7 +199,7 @@ class Program:
         means = [each.detach().clone() for each in module.parameters()]
 
         def part(kind, function):
-            how = {"dynamic": self.dynamic, "mode": self.mode}
+            how = {"dynamic": self.dynamic, "mode": self.mode, "options": OPTIONS}
             return compile_(function, **how) if kind in self.compiled else function
 
         model, update = part("model", module), part("optimizer", optimizer.step)
@@ -312,10 +313,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--programs", type=int, default=200)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "lanes"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "interpreter", "lanes"))
     given = parser.parse_args()
+    global MODE, OPTIONS
+    if given.device == "interpreter":
+        given.device, OPTIONS = "cpu", {"target": "triton"}
+        dynfix.config.fallback_random = True
     if given.device == "lanes":
-        global MODE
         lanes.stand_in()
         given.device, MODE = "cpu", lanes.MODE
     if given.device == "cuda":
