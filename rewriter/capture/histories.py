@@ -1,6 +1,6 @@
 """The history behind tensors: the nodes of autograd that a backward would run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,12 @@ from ...runtime.replay.steps import CALL_INPUT
 def nodes_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Every node of autograd that is reached from the tensors, in the order in which they are
     met."""
-    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    return nodes_after(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
+
+
+def nodes_after(nodes: Iterable[Any]) -> list[Any]:
+    """The nodes and every other that is reached from them."""
+    waiting = list(nodes)
     seen = dict.fromkeys(waiting)
     while waiting:
         for following, _ in waiting.pop().next_functions:

@@ -2,14 +2,14 @@
 run inside, or one that begins at a leaf made in the call."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ...lowering.autograd.result_views import is_writable
 from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
-from .histories import nodes_behind
+from .histories import nodes_after, nodes_behind
 from .nested import tensors_in
 from .values import Meta, Tracker, Value, has_history, storage_of, writes_of
 
@@ -27,6 +27,23 @@ class _Spent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(ctx.why)
+
+
+class _PartlySpent(torch.autograd.Function):
+    """The identity, beside whose history there is a branch that was used, or whose saved tensors
+    were written, to a leaf that nobody can reach: a backward that goes to all leaves raises."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, leaf: torch.Tensor, why: str) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        ctx.why = why
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if torch._C._will_engine_execute_node(ctx.next_functions[1][0]):  # the leaf's
+            raise RuntimeError(ctx.why)
+        return (*gradients, None, None)
 
 
 class _Unreachable(torch.autograd.Function):
@@ -73,19 +90,40 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
 def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
     if tensor.is_leaf:
         raise CannotRebuild("a leaf that was made in the call is returned or kept")
-    why = _why_spent(tensor)
-    if why:
-        return Apply(_of(_Spent, why), (_detached(recorder, tensor, value),))
     inputs = [each for each, _ in recorder.tracker.live_inputs()]
     behind = [each.grad_fn for each in inputs if each.grad_fn]  # kept, so that no other has its id
     given = {id(each) for each in (*inputs, *behind)}
     nodes = nodes_behind([tensor])
-    leaves = (getattr(node, "variable", None) for node in nodes)
-    if any(id(each) in given for each in (*leaves, *nodes) if each is not None):
+    spent = {node: why for node in nodes if (why := _why_spent(node))}
+    if spent:
+        (why, *_), lost = spent.values(), _leads_to(nodes_after(spent), given)
+        if lost or not _leads_to(nodes, given):
+            return Apply(_of(_Spent, why), (_detached(recorder, tensor, value),))
+        return Apply(_beside(why), (recorder.value_recipe(value),))
+    if _leads_to(nodes, given):
         return None
     if any(node._sequence_nr() < recorder.first_node for node in nodes):
         return None  # an input that was written since
     return Apply(_of(_Unreachable), (_detached(recorder, tensor, value),))
+
+
+def _leads_to(nodes: Iterable[Any], given: set[int]) -> bool:
+    """Whether one of the nodes is that of an input, or adds to the gradient of one."""
+    return any(
+        id(each) in given
+        for node in nodes
+        for each in (node, getattr(node, "variable", None))
+        if each is not None
+    )
+
+
+def _beside(why: str) -> Any:
+    def with_branch(tensor: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
+            leaf = torch.empty(0, device="cpu", requires_grad=True)
+            return _PartlySpent.apply(tensor, leaf, why)  # type: ignore[no-any-return]
+
+    return with_branch
 
 
 def _for_inference(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,7 +180,7 @@ def need_nothing_of(tensor: torch.Tensor, tracker: Tracker) -> bool:
     histories = [each for each in tracker.live() if has_history(each)]
     seen = [(weakref.ref(each), writes_of(each)) for each in histories]
     if tracker.needed is None or not _are_same(tracker.needed[0], seen):
-        tracker.needed = seen, *_needed([each for each in histories if not _why_spent(each)])
+        tracker.needed = seen, *_needed([each for each in histories if not _is_spent(each)])
     _, leaves, memory = tracker.needed
     return id(tensor) not in leaves and storage_of(tensor) not in memory
 
@@ -169,12 +207,15 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(found)
 
 
-def _why_spent(tensor: torch.Tensor) -> str:
-    """What a backward through the tensor would raise, since what it needs was freed or written."""
+def _is_spent(tensor: torch.Tensor) -> bool:
+    return any(map(_why_spent, nodes_behind([tensor])))
+
+
+def _why_spent(node: Any) -> str:
+    """What a backward through the node would raise, since what it needs was freed or written."""
     try:
-        for node in nodes_behind([tensor]):
-            for _ in _saved(node):
-                pass
+        for _ in _saved(node):
+            pass
     except RuntimeError as error:
         return str(error)
     return ""

@@ -227,3 +227,22 @@ def test_a_view_without_gradients_behind_a_break_leads_nowhere(view):
         torch.testing.assert_close(found, expected)
         ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (found, expected))
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_written_branch_to_a_leaf_of_the_call_beside_one_to_an_input():
+    """Eager raises where a backward goes to both, and not where it goes to the input alone."""
+
+    def fn(x, y):
+        largest = torch.max(nn.Parameter(x.detach().clone()) * 2)
+        total = largest + y.sum()
+        largest.add_(2)
+        return total
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x, y = torch.randn(7, 1), torch.randn(7, 3, requires_grad=True)
+        for each in (call, fn):
+            found = each(x, y).mul_(3)
+            assert torch.equal(torch.autograd.grad(found, y)[0], torch.full((7, 3), 3.0))
+            with pytest.raises(RuntimeError, match="modified by an inplace"):
+                each(x, y).backward()
