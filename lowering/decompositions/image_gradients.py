@@ -4,8 +4,10 @@ And linear and bicubic resizing themselves."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import product
 from math import ceil, prod
+from operator import or_
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ aten = torch.ops.aten
 MOST_TAPS = 16  # elements along an axis that one element of the input goes to
 Resize = Callable[..., torch.Tensor]
 Gradient = Callable[[torch.Tensor], torch.Tensor]
+# Whether an element is reached, and by what share, if not by all.
+Weight = tuple[torch.Tensor, torch.Tensor | None]
 
 
 # Of channels-last images between these what is made along one axis is better read across channels.
@@ -57,7 +61,7 @@ def _gathered(
     dim: int,
     first: torch.Tensor,
     taps: int,
-    weight: Callable[[torch.Tensor], torch.Tensor],
+    weight: Callable[[torch.Tensor], Weight],
 ) -> torch.Tensor:
     """For each element of `first`, the sum along `dim` of `taps` elements from there on, times
     their weights; those outside of the axis count for nothing. Strides as those of `grad`."""
@@ -66,10 +70,13 @@ def _gathered(
     total: torch.Tensor | None = None
     for tap in range(taps):
         at = first + tap
-        weights = torch.where((at >= 0) & (at < size), weight(at), 0).to(grad.dtype)
+        reached, weights = weight(at)
+        reached = reached & (at >= 0) & (at < size)
         picked = grad.index_select(dim, at.clamp(0, size - 1))
         picked = picked.contiguous(memory_format=memory) if in_order else picked
-        taken = picked * _shaped(weights, grad, dim)
+        if weights is not None:
+            picked = picked * _shaped(weights.to(grad.dtype), grad, dim)
+        taken = torch.where(_shaped(reached, grad, dim), picked, 0)
         total = taken if total is None else total + taken
     assert total is not None
     return total.contiguous(memory_format=memory)
@@ -85,14 +92,15 @@ def _linear_axis(
     low = (places - 1) * steps if align_corners else (places - 0.5) * steps - 0.5
     first = low.to(torch.float64).floor().to(torch.int64) + 1
 
-    def weight(at: torch.Tensor) -> torch.Tensor:
+    def weight(at: torch.Tensor) -> Weight:
         where = at.to(kind)
         source = scale * where if align_corners else scale * (where + 0.5) - 0.5
         source = source.clamp(min=0.0)
         before = source.to(torch.int64)
         behind = (before + 1).clamp(max=size - 1)
         share = (source - before).clamp(0.0, 1.0)
-        return torch.where(before == places, 1 - share, 0) + torch.where(behind == places, share, 0)
+        one, two = before == places, behind == places
+        return one | two, torch.where(one, 1 - share, 0) + torch.where(two, share, 0)
 
     return _gathered(grad, dim, first, taps, weight)
 
@@ -126,10 +134,12 @@ def _cubic_gradient(
     low = (places - 2) * steps if align_corners else (places - 1.5) * steps - 0.5
     first = low.to(torch.float64).floor().to(torch.int64) + 1
 
-    def weight(at: torch.Tensor) -> torch.Tensor:
+    def weight(at: torch.Tensor) -> Weight:
         where = at.to(kind)
         source = scale * where if align_corners else scale * (where + 0.5) - 0.5
-        return _added(torch.where(i == places, w, 0) for i, w in _cubic_taps(source, size))
+        taps = [(at == places, weight) for at, weight in _cubic_taps(source, size)]
+        reached = reduce(or_, (here for here, _ in taps))
+        return reached, _added(torch.where(here, weight, 0) for here, weight in taps)
 
     return _gathered(grad, dim, first, ceil(4 * steps) + (not _is_whole(steps)), weight)
 
@@ -155,9 +165,9 @@ def _nearest_axis(
     places = torch.arange(size, device=grad.device)
     first = (places * (1 / scale)).to(torch.float64).floor().to(torch.int64) - 1
 
-    def weight(at: torch.Tensor) -> torch.Tensor:
+    def weight(at: torch.Tensor) -> Weight:
         source = ((at.to(torch.float32) + 0.5 * exact) * scale).to(torch.int64)
-        return torch.where(source == places, 1.0, 0.0)
+        return source == places, None
 
     return _gathered(grad, dim, first, ceil(1 / scale) + 2, weight)
 

@@ -1,6 +1,7 @@
 """Losses and activations whose kernels round bounds, or meet NaN, otherwise than torch's own
 decompositions."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch._prims_common import (
     elementwise_dtypes,
     get_computation_dtype,
 )
+from torch._prims_common.wrappers import elementwise_type_promotion_wrapper
 from torch.utils._python_dispatch import _disable_current_modes
 
 _HALVES = torch.float16, torch.bfloat16
@@ -35,6 +37,24 @@ def in_common_type(decomposed: Callable[..., Any]) -> Callable[..., Any]:
         return decomposed(*(_in_type(each, dtype) for each in (a, b)))
 
     return made
+
+
+@elementwise_type_promotion_wrapper(
+    type_promoting_args=("a", "b"),
+    type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
+)
+def log_of_sum_of_powers_of_two(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """`logaddexp2`, whose product and sum eager's kernel on the CPU rounds once, as a fused one (0
+    is -1e-8 there); a product of two float32 numbers is exact in float64."""
+    greater = a >= b
+    most, least = torch.where(greater, a, b), torch.where(greater, b, a)
+    share = torch.log1p(torch.exp2(least - most))
+    factor = 1 / math.log(2)
+    if a.device.type == "cpu" and a.dtype == torch.float32:
+        result = (share.double() * _rounded(factor, a.dtype) + most).float()
+    else:
+        result = share * factor + most
+    return torch.where(a.isinf() & (a == b), a, result)
 
 
 def _in_type(operand: Any, dtype: torch.dtype) -> Any:

@@ -165,8 +165,9 @@ class SegmentBuilder:
     def finish(self, feeds: tuple[Feed, ...]) -> Segment:
         """Close the graph. Call only after every later segment has asked for its imports."""
         for value in list(self.outputs):
-            if value.base is not None and value.base.home == self.index and _is_stretched(value):
-                self.export(value.base)  # a write of the view is one of what it is a view of
+            whole = value.base or (value.beside if value.is_view else None)
+            if whole is not None and whole.home == self.index and _is_stretched(value):
+                self.export(whole)  # a write of the view is one of what it is a view of
         for value in self.outputs:
             self.note_strides(value)
         if self.written:  # through a view, or a copy

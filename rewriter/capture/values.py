@@ -19,8 +19,9 @@ class Value:
     its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
     met, before any later write. `fresh`: an operator made it, and its memory; `base`: the value
     whose memory it has, if that is another one and known; `beside`: one whose memory it has
-    and is no view of (`detach()`, another type); `is_view`, `is_writable`: how autograd takes it;
-    `counted`: its version tells of a write."""
+    and is no view of (`detach()`, another type), or a view of what an operator keeps to itself
+    (`tensordot` reshapes) as this one; `is_view`, `is_writable`: how autograd takes it; `counted`:
+    its version tells of a write."""
 
     home: int
     node: Any
@@ -264,7 +265,7 @@ class Tracker:
             value.is_view, value.is_writable = True, is_writable(tensor)
         others = self.sharing(tensor)
         value.fresh = not others  # what an operator made a view of counts for nothing
-        if base is None and others:
+        if value.base is None and others:
             value.beside = self._tracked[others[0]].value
         self.add(tensor, value)
         return value

@@ -191,6 +191,24 @@ def test_what_is_not_finite_stays_where_eager_has_it(size, align_corners):
         torch.testing.assert_close(call(x), resize(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(3, 3), (4, 7), (9, 5)])
+def test_gradients_that_are_not_finite_reach_no_more_than_in_eager(size, mode):
+    """Eager adds 0 times a gradient, too, where linear and cubic shares end."""
+
+    def resize(x):
+        return interpolate(x, size, mode=mode)
+
+    call = dynfix.compile(resize, dynamic=False)
+    for value in (0.0, math.inf, math.nan, -math.inf):
+        x, seed = torch.randn(2, 3, 4, 6, requires_grad=True), torch.randn(2, 3, *size)
+        seed[0, 0, 1, 2] = seed[1, 2, 2, 0] = value
+        (found,), (expected,) = (torch.autograd.grad(f(x), x, seed) for f in (call, resize))
+        if not mode.startswith("nearest"):
+            expected = torch.where(expected.isnan(), found, expected)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 @pytest.mark.parametrize("channels", [3, 8, 12, 16])
 def test_vectors_run_along_channels_that_lie_side_by_side(channels, monkeypatch):
     """Not along the axis before, at whose places elements would be gathered one by one."""

@@ -48,6 +48,30 @@ def test_gradients_of_stretched_results():
         torch.testing.assert_close(found, expected)
 
 
+def _of_a_reshaped_product(x):
+    return torch.broadcast_to(torch.tensordot(x, x, 1), (2, 5, 5))
+
+
+def _one_of_several(x):
+    return torch.broadcast_tensors(torch.tensordot(x, x, 1), torch.zeros(2, 5, 5))[0]
+
+
+@pytest.mark.parametrize("stretched", [_of_a_reshaped_product, _one_of_several])
+def test_a_stretched_result_that_is_written_behind_a_break_is_differentiated(stretched):
+    """Though what it is a view of never was a tensor of the program's."""
+
+    def fn(x):
+        y = stretched(x)
+        y[1:] = 3
+        return y + x
+
+    call = dynfix.compile(fn)
+    for _ in range(5):
+        x, seed = torch.randn(5, 5, requires_grad=True), torch.randn(2, 5, 5)
+        (found,), (expected,) = (torch.autograd.grad(f(x), x, seed) for f in (call, fn))
+        torch.testing.assert_close(found, expected)
+
+
 def _row_of_several(y):
     y.expand(3, *y.shape)[1].fill_(2)
 
