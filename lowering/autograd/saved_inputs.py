@@ -48,7 +48,7 @@ def keep_results(
         users = _readers(place, casts)
         if users & late or _is_log_softmax(_readers(place, casts or place in own)):
             continue
-        if _is_small(place, users) or _is_narrow(place, users):
+        if (_is_small(place, users) or _is_narrow(place, users)) and _has_no_gaps(place):
             small.add(place.name)
             continue
         for user in users:
@@ -90,11 +90,11 @@ def keep_complex(joint: GraphModule, results: Sequence[Any]) -> None:
 
 def with_copies(forward: GraphModule, returned: int, small: frozenset[str]) -> None:
     """Where the forward, after its `returned` results, saves one of the inputs named, or a view of
-    one, let it save a copy."""
+    one, let it save a copy, if that lies in memory as the backward was told."""
     output = forward.graph.output_node()
     saved: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for place, node in enumerate(saved[returned:], start=returned):
-        if isinstance(node, Node) and viewed(node).name in small:
+        if isinstance(node, Node) and viewed(node).name in small and _has_no_gaps(node):
             saved[place] = _copy(forward, node, output)
     output.args = (tuple(saved),)
 
@@ -104,6 +104,13 @@ def _copy(forward: GraphModule, node: Node, before: Node) -> Node:
         copy = forward.graph.call_function(torch.ops.aten.clone.default, (node,))
     copy.meta = {**node.meta, "val": node.meta["val"].clone()}
     return copy
+
+
+def _has_no_gaps(node: Node) -> bool:
+    """Whether a copy has the strides of what the node gives."""
+    value = node.meta["val"]
+    copy = value.clone()
+    return [str(step) for step in value.stride()] == [str(step) for step in copy.stride()]
 
 
 def viewed(node: Node) -> Node:

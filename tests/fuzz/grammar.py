@@ -129,7 +129,7 @@ n {x}.mul_({k}) ; n {x}.add_({k}) ; f {x}.mul_({s}) ; nn {x}.add_({y}) ; nn {x}.
 f {x}.clamp_(-1, 1) ; f~ {x}.exp_() ; f~ {x}.tanh_() ; f {x}.relu_() ; n {x}[1:] = {k} ; n {x}[0] += {k} ; nn {x}[0] = {y}
 nn {x}[..., :1] = {y} ; br {y}[{x}] = {k} ; br {y}.masked_fill_({x}, {k}) ; nl {x}.index_fill_(0, {y}.flatten() % {x}.size(0), {k})
 nl~ {x}.index_add_(0, {y}.flatten() % {x}.size(0), {x}.new_ones({y}.numel(), *{x}.shape[1:])) ; nn {x}.sub_({y}, alpha=2)
-nl {x}[{y}.flatten() % {x}.size(0)] = {k} ; nn {x}.addcmul_({y}, {y}) ; n {x}.t().mul_({k}) ; n {x}[..., ::2].add_({k}) ; n {x}.neg_()
+nl {x}[{y}.flatten() % {x}.size(0)] = {k} ; nn~ {x}.addcmul_({y}, {y}) ; n {x}.t().mul_({k}) ; n {x}[..., ::2].add_({k}) ; n {x}.neg_()
 nn torch.add({x}, {y}.clone(), out={x}) ; n torch.add({x}, {x}, out={x}) ; n {x}.diagonal().fill_({k}) ; n {x}.view(-1)[1:].add_({k}) ; nl {x}.scatter_(0, {y} % {x}.size(0), {k})
 n {x}[1:].copy_({x}[:-1].clone()) ; ff~ {x}.lerp_({y}, 0.5) ; n {x}.tril_() ; n {x}.clamp_(min={k}) ; i {x}.bitwise_xor_({k}) ; n {x}[:, 0] = {x}[0, :1] ; nn {x}[1:] += {y}[:1]
 nl~ {x}.scatter_add_(0, {y} % {x}.size(0), {x}.clone()) ; nl {x}[:, {y}.flatten() % {x}.size(1)] = {k} ; nn {x}.masked_fill_({y} > {k}, 0) ; b {x}.logical_not_() ; bb {x} &= {y}

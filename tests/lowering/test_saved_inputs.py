@@ -42,6 +42,38 @@ def test_a_bias_that_changes_before_the_backward():
         assert torch.allclose(got, wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape, laid",
+    [
+        ((16, 6), lambda given: given[:, ::2]),
+        ((16, 1), lambda given: given.expand(16, 3)),
+        ((3, 16), lambda given: given.mT),
+        ((16, 7), lambda given: given),
+    ],
+    ids=["gaps", "stretched", "turned", "a part"],
+)
+def test_a_small_or_narrow_input_of_another_layout(shape, laid, dtype, dynamic):
+    """What is kept of it lies in memory as the backward reads it."""
+
+    def distances(x, given):
+        other = given if given.size(1) == 3 else given[:, 1:4]
+        scale = other.float() + 1 if dtype == torch.bool else other[:1]
+        return F.threshold(x, 0.1, 2.0), F.pairwise_distance(x * scale, other[:1].float())
+
+    call = dynfix.compile(distances, dynamic=dynamic)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        given = laid((torch.randn(shape) * 2).to(dtype))
+        x = torch.randn(16, 3, requires_grad=True)
+        seeds = torch.randn(16, 3), torch.randn(16)
+        (found,), (wanted,) = (
+            torch.autograd.grad(f(x, given), x, seeds) for f in (call, distances)
+        )
+        torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16])
 def test_a_narrow_input_is_kept_as_it_was(dtype):
     """Not what it is in a wider type; the copy has its old values."""
