@@ -71,15 +71,15 @@ def copied_with_gaps(result: torch.Tensor) -> torch.Tensor:
     return result.new_empty_strided(result.shape, result.stride()).copy_(result)
 
 
-def _with_lone_strides(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def _with_lone_strides(result: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     """The result with these strides along axes of one element, by which later operators tell
     whether channels are last, where views can give them."""
     for axis, wanted in enumerate(strides):
-        if result.shape[axis] != 1 or result.stride(axis) == wanted:
+        if not _is_lone(result.shape[axis]) or str(result.stride(axis)) == str(wanted):
             continue
         others = result.squeeze(axis)
         spans = [n * step for n, step in zip(others.shape, others.stride(), strict=True)]
-        places = [place for place, span in enumerate([*spans, 1]) if span == wanted]
+        places = [place for place, span in enumerate([*spans, 1]) if str(span) == str(wanted)]
         if places:
             result = others.unsqueeze(places[0]).movedim(places[0], axis)
     return result
@@ -98,8 +98,12 @@ def _in_order(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     placed = [wanted[axis] for axis in range(len(hints))]
     axes = zip(hints, result.stride(), placed, strict=True)
     if all(size == 1 or str(is_) == str(step) for size, is_, step in axes):
-        return result
+        return _with_lone_strides(result, placed)
     return result.new_empty_strided(result.shape, placed).copy_(result)
+
+
+def _is_lone(size: int | torch.SymInt) -> bool:
+    return isinstance(size, int) and size == 1
 
 
 def in_order_of(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:

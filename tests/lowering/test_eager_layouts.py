@@ -372,6 +372,33 @@ def test_masks_without_axes():
         torch.testing.assert_close(*(x for x, _ in given))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_axes_of_one_element_keep_their_strides(dynamic):
+    """By them eager orders the axes of what is made of the result behind a break."""
+
+    def turned(x):
+        y = x * 2
+        return torch.where(x[..., 0].mT > 2, y, 0), y
+
+    def parted(x, mask):
+        y = torch.tril(x, -1)
+        len(mask.tolist())
+        return torch.where(mask[:, None].mT, y, 2)
+
+    calls = [torch.arange(n)[None, None].permute(2, 1, 0) for n in (3, 3, 5, 4)]
+    for function, more in ((turned, False), (parted, True)):
+        compiled = dynfix.compile(function, dynamic=dynamic)
+        for x in calls:
+            given = (x, x[:, 0, 0] > 1) if more else (x,)
+            found, wanted = compiled(*given), function(*given)
+            found, wanted = (
+                each if isinstance(each, tuple) else (each,) for each in (found, wanted)
+            )
+            for one, two in zip(found, wanted, strict=True):
+                assert one.stride() == two.stride()
+                torch.testing.assert_close(one, two)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_one_channel_that_lies_last_stays_there(mode):
     """Of one channel any stride is right; by it convolutions tell the order that they keep."""
