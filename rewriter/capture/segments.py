@@ -4,6 +4,7 @@ value."""
 import dataclasses
 import functools
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -106,6 +107,19 @@ class SegmentBuilder:
     def imported(self, placeholder: torch.fx.Node) -> Value:
         """What the placeholder stands for."""
         return next(value for value, node in self._nodes.items() if node is placeholder)
+
+    def origins(self, values: Iterable[Value]) -> set[Value]:
+        """What comes from elsewhere of these, and what the views among them are views of here."""
+        found = {value for value in values if value.home != self.index}
+        given = {node: value for value, node in self._nodes.items()}
+        for value in values:
+            node = value.node if value.home == self.index else None
+            while isinstance(node, torch.fx.Node) and node not in given:
+                fresh = node in self.made and self.made[node].fresh
+                node = None if fresh else next(iter(node.all_input_nodes), None)
+            if node is not None:
+                found.add(given[node])
+        return found
 
     def imports(self) -> list[tuple[Value, torch.fx.Node]]:
         """The values from elsewhere, and their nodes here."""

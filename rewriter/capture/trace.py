@@ -377,9 +377,9 @@ class Recorder(ReadRecorder):
         if self.segment.writes_are_lost(tensor, self.tracker.get(tensor)):
             self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
         sharing = self.tracker.sharing(tensor)
-        homes = [tracked.value.home for other in sharing if (tracked := self.tracker.get(other))]
+        values = [tracked.value for other in sharing if (tracked := self.tracker.get(other))]
         apart = not self.bodies  # else the node that a body becomes writes what is around it
-        if apart and len(homes) - homes.count(self.segment.index) > 1 and len(self.segments) > 1:
+        if apart and len(self.segments) > 1 and len(self.segment.origins(values)) > 1:
             self.stop_if_cut(
                 catalogue.UNSUPPORTED,
                 "a tensor is written that has an alias on the other side of a graph break",

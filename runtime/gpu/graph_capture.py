@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -76,8 +78,19 @@ def _captured_in_parts(
                 parts[-1].capture_end()
     except Exception as error:
         torch.cuda.synchronize(device)
+        _end_for_generators(stream)
         raise NotCapturable(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
     return parts, results
+
+
+def _end_for_generators(stream: torch.cuda.Stream) -> None:
+    """Tell torch's generator that no graph is captured any more, which it refuses to draw without:
+    the end of a capture that failed does not; that of an empty one does."""
+    with suppress(RuntimeError), torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is empty
+        empty = torch.cuda.CUDAGraph()
+        empty.capture_begin(capture_error_mode="thread_local")
+        empty.capture_end()
 
 
 def _cuts(kernels: int) -> Iterator[int]:

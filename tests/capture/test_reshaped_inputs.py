@@ -270,3 +270,55 @@ def test_a_call_that_another_recording_serves(program):
         mine, theirs = M.clone(), M.clone()
         found, expected = compiled(mine, choice), program(theirs, choice)
         torch.testing.assert_close((found, mine), (expected, theirs), check_stride=True)
+
+
+def _part_of_a_turned_input(x):
+    part = x[0]
+    torch.unique(x)
+    x.t_()
+    part += 1
+    return x * 1
+
+
+def _part_of_an_input_without_lone_axes(x):
+    part = x.unbind(0)[0]
+    torch.unique(x)
+    x.squeeze_()
+    part[[0, -1]] += 1
+    return x * 1
+
+
+def _two_names_of_one_memory(x):
+    made = x * 1
+    flat = made.view(-1)
+    torch.unique(x)
+    turned = flat.view(4, 3)
+    made.t_()
+    made.add_(1)
+    return turned
+
+
+def _part_of_what_nobody_holds(x):
+    made = x * 1
+    flat = made.view(-1)
+    torch.unique(x)
+    part = flat.chunk(3)[1]
+    del flat
+    made.add_(1)
+    return part
+
+
+CUT = (
+    *(_part_of_a_turned_input, _part_of_an_input_without_lone_axes),
+    *(_two_names_of_one_memory, _part_of_what_nobody_holds),
+)
+
+
+@pytest.mark.parametrize("program", CUT)
+def test_a_write_behind_a_break_reaches_all_that_share_the_memory(program):
+    """One of them came over the break itself, another one is made of what came over it."""
+    compiled = dynfix.compile(program)
+    for seed in range(4):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
+        y = x.clone()
+        assert torch.equal(compiled(x), program(y)) and torch.equal(x, y)

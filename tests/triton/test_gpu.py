@@ -9,6 +9,7 @@ import pytest
 import torch
 from dynfix.lowering.joint import compile_graph
 from dynfix.lowering.targets.triton import global_buffers, print_group
+from dynfix.runtime.gpu.graph_capture import NotCapturable, captured
 from dynfix.runtime.gpu.launch_triton import load_groups
 from dynfix.runtime.gpu.triton_kernels import TritonGroup
 from dynfix.runtime.options import Options
@@ -141,6 +142,22 @@ def test_current_stream_is_used():
             found = call(y, b)
         stream.synchronize()
         close(found, gelu_chain(y, b), rtol=1e-4, atol=1e-4)
+
+
+def test_a_capture_that_fails_leaves_random_numbers_to_others():
+    class Asks:
+        steps, name = (), "asks"
+
+        def __call__(self, args):
+            return [args[0].sum().item()]
+
+    with pytest.raises(NotCapturable):
+        captured(Asks(), torch.device("cuda", 0), [torch.ones(3, device="cuda")])
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        drawn.append(torch.randn(5, device="cuda"))
+    assert torch.equal(*drawn)
 
 
 def test_inputs_that_are_not_contiguous_or_not_aligned():
