@@ -6,7 +6,7 @@ import inspect
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ...runtime.errors import LoweringError
 from ...runtime.pacing import in_background
 from ..graph_modules import without_text
 from ..graphs import effect_tokens
-from .aot_calls import watched
+from .aot_calls import Wrapped, watched
 from .aot_parts import schemas
 from .gradient_paths import GradientPaths
 from .joint_graphs import traced_here
@@ -179,13 +179,20 @@ def joint_call(
     for each in wrapped:
         keep_saved(each)
         check_replayed(gm, each.metadata, example_inputs)
-    cut_off = paths.inputs_without(gm, example_inputs)
+    cut_off = paths.inputs_without(gm, example_inputs) - _given_back(wrapped)
     facts = dataclasses.replace(
         facts, cut_off=tuple(sorted(cut_off)), idle=tuple(sorted(paths.idle(example_inputs)))
     )
     if kept is not None:
         kept.finished(compiled, wrapped, facts)
     return facts.called(lean(wrapped, compiled, gm))
+
+
+def _given_back(wrapped: Sequence[Wrapped]) -> set[int]:
+    """Indices of inputs that are results, or of which AOTAutograd makes one again."""
+    kinds = schemas.OutputType.alias_of_input, schemas.OutputType.is_input
+    made = (info for each in wrapped for info in each.metadata.output_info)
+    return {info.base_idx for info in made if info.output_type in kinds}
 
 
 _OVERLAPPING = ("unfold", "as_strided")
