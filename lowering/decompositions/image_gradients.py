@@ -64,7 +64,8 @@ def _gathered(
     weight: Callable[[torch.Tensor], Weight],
 ) -> torch.Tensor:
     """For each element of `first`, the sum along `dim` of `taps` elements from there on, times
-    their weights; those outside of the axis count for nothing. Strides as those of `grad`."""
+    their weights; those that do not reach it, or outside of the axis, count for nothing, NaN
+    either. Strides as those of `grad`."""
     size, memory = grad.shape[dim], suggest_memory_format(grad)
     in_order = not FEW_CHANNELS < grad.shape[1] < MANY_CHANNELS
     total: torch.Tensor | None = None
