@@ -451,6 +451,8 @@ def decompositions(
     chosen[_SOFTSHRINK] = losses.softshrink
     chosen[aten.hardsigmoid_backward.default] = losses.hardsigmoid_backward
     chosen[aten.threshold_backward.default] = losses.threshold_backward
+    for gradient in (aten.nll_loss_backward.default, aten.nll_loss2d_backward.default):
+        chosen[gradient] = losses.of_weighted_classes(chosen[gradient])
     chosen[aten.logaddexp2.default] = losses.log_of_sum_of_powers_of_two
     for packet in (aten.xlogy, aten.special_xlog1py, aten.logaddexp, aten.logaddexp2):
         for binary in {getattr(packet, name) for name in packet.overloads()} & chosen.keys():  # type: ignore[no-untyped-call]

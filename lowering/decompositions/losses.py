@@ -61,6 +61,28 @@ def _in_type(operand: Any, dtype: torch.dtype) -> Any:
     return operand.to(dtype) if isinstance(operand, torch.Tensor) else _rounded(operand, dtype)
 
 
+def of_weighted_classes(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition of a gradient of `nll_loss`, with weights of classes that are no
+    targets left out of it, as eager's kernel has it: they may be infinite."""
+
+    def made(
+        grad: Any, x: Any, target: Any, weight: Any, reduction: int, ignored: int, total: Any
+    ) -> Any:
+        found = decomposed(grad, x, target, None, reduction, ignored, total)
+        if weight is None:
+            return found
+        axis = min(x.dim(), 2) - 1
+        if target.dim() >= x.dim():  # a vector's, in a vector
+            target = target[0]
+        shape = [-1 if d == axis else 1 for d in range(x.dim())]
+        classes = torch.arange(x.shape[axis], device=x.device).reshape(shape)
+        target = target.unsqueeze(axis)
+        counts = (target == classes) & (target != ignored)
+        return torch.where(counts, found * weight.reshape(shape), 0)
+
+    return made
+
+
 def margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
     """`multilabel_margin_loss_forward`: (the loss, which elements are targets). torch's own
     decomposition counts the labels behind the first -1, too, and has a row of losses for a
@@ -75,8 +97,9 @@ def margin_losses(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
     counts = places < end
     chosen = rows.gather(-1, torch.where(counts, labels, 0))
     is_target = (places == torch.where(counts, labels, -1).unsqueeze(-1)).any(1)
-    margins = (1.0 - chosen.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0) / count
-    margins = torch.where(is_target.unsqueeze(1) | ~counts.unsqueeze(-1), 0, margins)
+    margins = 1.0 - chosen.unsqueeze(-1) + rows.unsqueeze(1)
+    count_for = ~is_target.unsqueeze(1) & counts.unsqueeze(-1) & (margins > 0)  # NaN does not
+    margins = torch.where(count_for, margins / count, 0)
     losses = margins.sum((1, 2))
     if reduction:
         losses = losses.mean() if reduction == 1 else losses.sum()

@@ -166,3 +166,36 @@ def test_norms_of_one_element_square_nothing(dtype):
     x = x[x.isfinite()].unsqueeze(1)
     _check(lambda x: torch.linalg.vector_norm(x, dim=1), x)
     _check(lambda x: torch.linalg.vector_norm(x, dim=(0, 1), keepdim=True)[0], x[:1])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(6, 3), (2, 3, 4, 5), (3,)])
+def test_classes_that_are_no_targets_may_have_infinite_weights(shape, reduction):
+    """As those have that are found by counting."""
+    weight = torch.tensor([1.0, float("inf"), 2.0])
+
+    def loss(x, target):
+        given = F.cross_entropy(x, target, weight, reduction=reduction, ignore_index=0)
+        return given + F.nll_loss(x, target, weight, reduction=reduction)
+
+    call = dynfix.compile(loss)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(shape, requires_grad=True)
+        target = 2 * torch.randint(0, 2, x.select(min(x.dim(), 2) - 1, 0).shape)
+        target.view(-1)[0] = 2
+        made = [each(x, target) for each in (call, loss)]
+        torch.testing.assert_close(*made)
+        gradients = [torch.autograd.grad(each.sum(), x)[0] for each in made]
+        assert gradients[1].isfinite().all()
+        torch.testing.assert_close(*gradients)
+
+
+def test_margins_that_are_no_numbers_count_for_nothing():
+    call = dynfix.compile(F.multilabel_margin_loss)
+    for _ in range(3):
+        x, target = torch.randn(4, 5, requires_grad=True), torch.tensor([[1, 3, -1, 0, 0]] * 4)
+        with torch.no_grad():
+            x[0, 0] = float("nan")
+        (found, wanted) = (each(x, target) for each in (call, F.multilabel_margin_loss))
+        torch.testing.assert_close(found, wanted)
