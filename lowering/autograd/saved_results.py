@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from .saved_inputs import viewed
-
 _aten = torch.ops.aten
 
 
@@ -41,7 +39,9 @@ def _tested(node: Any) -> Node | None:
     """The ReLU's result that the node asks for its zeros."""
     if not isinstance(node, Node) or node.target is not _aten.le.Scalar or node.args[1] != 0:
         return None
-    source = viewed(node.args[0])  # type: ignore[arg-type]
+    source: Any = node.args[0]
+    while source.target in (_aten.detach.default, _aten.alias.default):
+        source = source.args[0]
     return source if source.target is _aten.relu.default else None
 
 

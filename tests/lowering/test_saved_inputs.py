@@ -128,6 +128,23 @@ def test_a_relu_that_is_returned_is_kept_itself(more):
     assert torch.bool not in [t.dtype for t in kept]
 
 
+@pytest.mark.parametrize("part", [lambda y: y.t(), lambda y: y[:, 1:], lambda y: y.flatten()])
+def test_the_zeros_of_a_part_of_a_relu_that_is_returned(part):
+    def fn(x, weight):
+        out = torch.relu(x)
+        given = part(weight)
+        return out, torch.where(part(out) <= 0, given, 2 * given)
+
+    x, weight = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        made = [each(x, weight) for each in (call, fn)]
+        seeds = [torch.randn_like(each) for each in made[0]]
+        found, wanted = (torch.autograd.grad(each, (x, weight), seeds) for each in made)
+        for one, two in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, two)
+
+
 def test_a_relu_written_before_the_backward_is_an_error_as_in_eager():
     x = torch.randn(40, 30, requires_grad=True)
     call = dynfix.compile(lambda x: torch.relu(x + 1))
