@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._functorch import config, partitioners
-from torch._functorch.compile_utils import get_aten_target, rand_ops
+from torch._functorch.compile_utils import get_aten_target
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_flatten
@@ -18,7 +18,7 @@ from ..decompositions.pool_offsets import PLACES, keep_offsets
 from ..decompositions.random_numbers import UNIFORM
 from . import seeded_calls
 
-_EACH_ITS_OWN = (*rand_ops, torch.ops.aten.empty)
+_OURS_AND_TORCHS = frozenset(("aten", "prims", "dynfix"))
 
 _default_op_list: Any = getattr(partitioners, "get_default_op_list", None)
 
@@ -89,13 +89,24 @@ def _is_like_its_source(node: Node, given: set[int]) -> bool:
 def _key(node: Node, copies: dict[Node, Node]) -> Any:
     """Equal for nodes that compute the same thing; None for one that stays by itself. Types are
     part of it, since 1 == 1.0."""
-    if node.op != "call_function" or get_aten_target(node) in _EACH_ITS_OWN:
+    if node.op != "call_function" or _is_its_own(node):
         return None
     leaves, spec = tree_flatten((node.args, node.kwargs))
     leaves = [copies[leaf] if isinstance(leaf, Node) else leaf for leaf in leaves]
     if not all(_is_comparable(leaf) for leaf in leaves):
         return None
     return node.target, str(spec), tuple((type(leaf), repr(leaf), leaf) for leaf in leaves)
+
+
+def _is_its_own(node: Node) -> bool:
+    """Whether another call may give something else: it draws random numbers, gives memory as it
+    lies there, or runs what a user wrote."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        draws = torch.Tag.nondeterministic_seeded in target.tags
+        users = target.namespace not in _OURS_AND_TORCHS
+        return draws or users or get_aten_target(node) is torch.ops.aten.empty
+    return isinstance(target, torch._ops.HigherOrderOperator)
 
 
 def _is_comparable(leaf: Any) -> bool:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import dynfix
+import pytest
 import torch
 from dynfix.lowering.graphs.equal_nodes import without_duplicates
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -48,6 +49,53 @@ def test_outputs_stay_apart_and_so_do_random_numbers_and_writes():
         return (before + y.sin() + x.sin() + y.sin(),)
 
     assert targets(writes, 3, 3).count(aten.sin.default) == 3
+
+
+DRAWS = (
+    torch.randn_like,
+    torch.rand_like,
+    lambda x: torch.randint_like(x, 100),
+    lambda x: torch.empty_like(x).exponential_(),
+    lambda x: torch._sample_dirichlet(x.detach().abs() + 1),
+    lambda x: torch.poisson(x.detach().abs() * 5),
+)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_random_numbers_that_are_drawn_twice_of_one_tensor(draw):
+    def fn(x):
+        return draw(x) * x.sum(), draw(x) * x.sum()
+
+    call = dynfix.compile(fn)
+    for seed in range(3):
+        made = []
+        for each in (call, fn):
+            torch.manual_seed(seed)
+            x = torch.randn(6, 8, requires_grad=True)
+            made.append((*each(x), torch.rand(2)))
+        for one, two in zip(*made, strict=True):
+            torch.testing.assert_close(one, two)
+        assert not torch.equal(*made[0][:2])
+
+
+def test_a_users_operator_is_called_as_often_as_it_stands_there():
+    seen = []
+
+    @torch.library.custom_op("dynfix_tests::noted", mutates_args=())
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(seen))
+        return x + len(seen)
+
+    noted.register_fake(torch.empty_like)
+
+    def fn(x):
+        return (noted(x.detach()) * x + noted(x.detach()) * x).sum()
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        seen.clear()
+        x = torch.ones(4, requires_grad=True)
+        assert call(x).item() == 4 * (2 + 3) and seen == [0, 1]
 
 
 def test_a_training_graph_loads_nothing_of_inductors_lowering():
