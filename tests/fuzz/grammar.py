@@ -112,7 +112,7 @@ f torch.tan({x} / 4) ; f torch.logit(torch.sigmoid({x})) ; f torch.special.i0e({
 ff torch.cross({x}[..., :3], {y}[..., :3].flip(-1), dim=-1) ; ff torch.tensordot({x}, {y}, 1) ; f torch.linalg.det({x} @ {x}.mT + 1) ; f torch.fft.rfft({x}).abs()
 f F.avg_pool2d({x}[None], 2) ; f F.adaptive_avg_pool1d({x}, 3) ; f F.interpolate({x}[None], 5, mode="linear") ; f torch.cov({x}) ; f torch.quantile({x}, 0.3)
 ff F.binary_cross_entropy_with_logits({x}, {y}.sigmoid()) ; ff F.gaussian_nll_loss({x}, {y}, {y}.exp()) ; f torch.xlogy({x}, {x}.abs() + 1)
-f F.interpolate({x}, scale_factor=2.0) ; f F.dropout({x}, 0.5) ; f torch.rand_like({x}) + {x} ; f torch.kron({x}.flatten()[:9], {x})
+f F.interpolate({x}, scale_factor=2.0) ; f F.dropout({x}, 0.5) ; f torch.rand_like({x}) + {x} ; f torch.randn_like({x}) - 2 * torch.randn_like({x}) ; n torch.randint_like({x}, 9) - 2 * torch.randint_like({x}, 9) ; f torch.kron({x}.flatten()[:9], {x})
 """
 VIEW = """
 a {x}.t() ; a {x}.transpose({d}, -1) ; a {x}[1:] ; a {x}[..., ::2] ; a {x}[None] ; a {x}[-1] ; a {x}.select({d}, 0)

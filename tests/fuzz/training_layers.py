@@ -178,8 +178,21 @@ class Noting(nn.Module):
         return made + x
 
 
+class Latent(nn.Module):
+    """Draws twice from one distribution."""
+
+    def __init__(self, rng, width):
+        super().__init__()
+        self.layer = nn.Linear(width, 2 * width)
+
+    def forward(self, x):
+        mean, spread = self.layer(x).chunk(2, -1)
+        one, two = (mean + 0.1 * spread * torch.randn_like(spread) for _ in range(2))
+        return x + (one + two.tanh()) / 2
+
+
 LAYERS = (
     *(Residual, Residual, Gated, Attention, Attention, Average, Experts, Dropped, Branch, Bounded),
-    *(Recurrent, Running, Convolved, Rotary, Noting),
+    *(Recurrent, Running, Convolved, Rotary, Noting, Latent),
 )
 CHANGING = (Residual, Average, Convolved, Recurrent, Noting)  # not below a checkpoint
