@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from ..graph_modules import graph_module
 from .result_strides import ASKING, asks_for_strides, name_of
 from .strides_in_place import run_on_fakes
+from .writes import write as under_mask
 
 # Their results have the strides of what is given, gaps among it.
 _CLONES = frozenset(
@@ -31,7 +32,8 @@ _LEFT = frozenset(
 _OPERATOR_NAMES = frozenset(
     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 )
-_OPERATORS = frozenset(getattr(operator, name) for name in _OPERATOR_NAMES) | {operator.setitem}
+_OPERATORS = frozenset(getattr(operator, name) for name in _OPERATOR_NAMES)
+_OPERATORS |= {operator.setitem, under_mask}
 
 
 def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
@@ -55,7 +57,11 @@ def _is_write(node: Node) -> bool:
         if name.startswith("__"):
             return name == "__setitem__" or name.strip("_") in _OPERATOR_NAMES
         return name.endswith("_") and name not in _LEFT
-    return node.op == "call_function" and node.target in _OPERATORS
+    if node.op != "call_function" or not node.args:
+        return False
+    name = name_of(node).partition(".")[0]
+    in_place = name.endswith("_") and not name.endswith("__") and name not in _LEFT
+    return in_place or node.target in _OPERATORS or node.kwargs.get("inplace") is True
 
 
 def _has_gaps(tensor: Any) -> bool:

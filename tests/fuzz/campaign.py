@@ -170,7 +170,8 @@ def check(graphs, dynamic, tally=None):
     apart = check(graphs[:half], dynamic, tally) + check(graphs[half:], dynamic, tally)
     if found and not apart:
         number, turn, text = found[0]
-        apart = [(graphs[max(number, 0)], f"only among others, call {turn}: {text}")]
+        mates = [graph.seed for graph in graphs]
+        apart = [(graphs[max(number, 0)], f"only among {mates}, call {turn}: {text}")]
     return apart
 
 
@@ -202,7 +203,7 @@ def run(given, first, count):
         signal.alarm(LIMIT)
         for graph, text in check(graphs, dynamic, tally):
             tally.failed += 1
-            small = graph if text.startswith("only") else shrunk(graph, dynamic)
+            small = graph if text.startswith("only among") else shrunk(graph, dynamic)
             file = Path(given.out, f"seed{graph.seed}.py")
             file.write_text(script(small, dynamic, text, TYPES, drawn.DEVICE, judge.MODE))
             print(f"seed {graph.seed}: {text} ({len(small.lines)} lines, {file})", flush=True)

@@ -276,6 +276,35 @@ def test_a_copy_with_gaps_is_written(shape):
         torch.testing.assert_close(compiled(x), fn(x), check_stride=True)
 
 
+def written_under_a_mask(x):
+    x[x > 2] = 0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        written_under_a_mask,
+        torch.relu_,
+        lambda x: F.relu(x, inplace=True),
+        lambda x: torch.ops.aten.masked_fill_.Scalar(x, x > 1, 3),
+        lambda x: torch.index_put_(x, (x > 1,), x.new_tensor(7.0)),
+    ],
+    ids=["mask", "relu_", "inplace", "masked_fill_", "index_put_"],
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_views_of_a_written_copy_that_has_gaps(write, grad):
+    def fn(x, other):
+        copy = torch.slice_scatter(x, torch.zeros_like(x[:1]), 0, 0, 1)
+        part = copy.view(-1)
+        write(copy)
+        return part, other * 2
+
+    compiled = dynfix.compile(fn, options={"strict": True})
+    for _ in range(CALLS):
+        x, other = torch.randn(6)[::2], torch.randn(3, requires_grad=grad)
+        torch.testing.assert_close(compiled(x, other), fn(x, other), check_stride=True)
+
+
 def test_views_of_a_written_input_that_has_gaps():
     def fn(x):
         x.cumsum_(0)
