@@ -14,10 +14,20 @@ import torch
 from dynfix.rewriter import frontend
 from dynfix.runtime import report
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from .graphs import CALLS, widened
+from .otherwise import (
+    Apart,
+    Rounded,
+    is_tensor,
+    most,
+    overlapping,
+    set_states,
+    states,
+    wide,
+    wide_numbers,
+)
 
 MODE, OPTIONS = None, None  # of `dynfix.compile`
 NOISE = 2.0
@@ -49,188 +59,28 @@ def source(graphs):
     return "\n".join(parts) + f"\ndef call({', '.join(names)}):\n    return [{', '.join(calls)}]\n"
 
 
-_NORMS = "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit".split()
-_TO_WHOLE_NUMBERS = "floor ceil round trunc frac fmod remainder Tensor_mode Scalar_mode".split()
-
-
-class _Rounded(TorchDispatchMode):
-    """Moves what an operator of ATen takes and computes by some units in the last place, at random:
-    a backward and a forward error. What only picks from its operands is exact, as are results that
-    are whole numbers."""
-
-    def __init__(self, seed):
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        args, kwargs = tree_map(_filled, (args, kwargs or {}))
-        states, result = _states(), function(*args, **kwargs)
-        schema = function._schema
-        if any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
-            return result
-        given = [t for t in tree_leaves((args, kwargs)) if _is_tensor(t)]
-        made = [t for t in tree_leaves(result) if _is_tensor(t)]
-        if any(t.is_meta for t in (*given, *made)):  # a decomposition that asks for shapes
-            return result
-        if not any(self._computed(t, given).any() for t in made if _is_inexact(t)):
-            return result
-        _set_states(*states)
-        whole = any(part in function.__name__ for part in _TO_WHOLE_NUMBERS)
-        args, kwargs = tree_map(functools.partial(self._moved, whole=whole), (args, kwargs))
-        made = tree_map(self._moved, function(*args, **kwargs))
-        packet = function.__name__.partition(".")[0]
-        if packet == "gelu":  # `x / 2 + erf(...) * x / 2`
-            return self._shifted(made, args[0])
-        if packet in ("sum", "mean") and _is_float(args[0]) and made.numel():
-            number = args[0].numel() / made.numel()
-            size = _most(args[0]) * number ** (0.5 if packet == "sum" else -0.5)
-            size = min(size, torch.finfo(made.dtype).max)
-            return self._shifted(made, made.new_tensor(size))
-        return (self._shifted(made[0], made[1] * made[2]), *made[1:]) if packet in _NORMS else made
-
-    def _computed(self, result, given):
-        """Its elements that are no operand's, but for the sign."""
-        sizes = [_wide(t).abs().flatten() for t in given]
-        return ~torch.isin(_wide(result).abs(), torch.cat(sizes)) if sizes else _NONE
-
-    def _shifted(self, result, term):
-        """The result of terms as large as this one, of which rounding leaves some, or nothing."""
-        if not result.numel() or not term.numel():
-            return result
-        size = term.abs() if term.shape == result.shape else term.abs().max()
-        size = size * torch.finfo(term.dtype).eps
-        shift = size * torch.randn(result.shape, generator=self.generator).to(size.device)
-        exact = torch.rand(result.shape, generator=self.generator).to(size.device) > 0.5
-        left = (result + shift).to(result.dtype)
-        return torch.where(exact & (result.abs() <= size), torch.zeros_like(left), left)
-
-    def _moved(self, given, whole=True):
-        """whole: whether whole numbers stay."""
-        if _is_tensor(given) and given.is_complex():
-            return torch.view_as_complex(
-                self._moved(torch.view_as_real(given.resolve_conj()), whole)
-            )
-        if not _is_float(given):
-            return given
-        signs = torch.rand(given.shape, generator=self.generator).sub_(0.5).sign_().to(given.device)
-        about, wide = torch.finfo(given.dtype), given.double()
-        step = about.eps * (2 if given.dtype.itemsize > 2 else 0.5)
-        # below the smallest normal number last places lie equally far apart
-        size = wide.abs().clamp(about.tiny, about.max)
-        moved = (wide + step * signs * size).to(given.dtype)
-        return torch.where(given == given.round(), given, moved) if whole else moved
-
-
-def _states():
-    """Of the generators."""
-    return (
-        torch.get_rng_state(),
-        torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    )
-
-
-def _set_states(state, others):
-    torch.set_rng_state(state)
-    if others:
-        torch.cuda.set_rng_state_all(others)
-
-
-class _Apart(TorchDispatchMode):
-    """Has operators read copies of what lies in the memory that they write."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        args, kwargs = tree_map(_filled, (args, kwargs or {}))
-        named = dict(zip((each.name for each in function._schema.arguments), args, strict=False))
-        named |= kwargs
-        writes = {
-            a.name for a in function._schema.arguments if a.alias_info and a.alias_info.is_write
-        }
-        written = [t for name in writes for t in tree_leaves(named.get(name)) if _is_tensor(t)]
-
-        def apart(value):
-            if _is_tensor(value) and any(_overlapping(value, other) for other in written):
-                return value.clone()
-            return value
-
-        made = {k: v if k in writes else tree_map(apart, v) for k, v in named.items()}
-        return function(**made) if written else function(*args, **kwargs)
-
-
-class _InTwoPasses(TorchDispatchMode):
-    """Has variances taken of differences to the mean: torch goes through the elements once, with
-    an error that grows with their number."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        args, kwargs = tree_map(_filled, (args, kwargs or {}))
-        packet = function.overloadpacket
-        if packet not in _VARIANCES or function._overloadname != "correction":
-            return function(*args, **kwargs)
-        found, mean = _variance(*args, **kwargs)
-        found = found.sqrt() if packet in _ROOTS else found
-        return (found, mean) if packet in _VARIANCES[2:] else found
-
-
-_aten = torch.ops.aten
-_VARIANCES = (_aten.var, _aten.std, _aten.var_mean, _aten.std_mean)
-_ROOTS = (_aten.std, _aten.std_mean)
-
-
-def _variance(given, dim=None, *, correction=None, keepdim=False):
-    mean = given.mean(dim or None, keepdim=True)
-    squares = (given - mean).abs().square().sum(dim or None, keepdim=keepdim)
-    free = given.numel() / max(mean.numel(), 1) - (1 if correction is None else correction)
-    return squares / max(free, 0), mean.reshape(squares.shape)
-
-
-@contextlib.contextmanager
-def _wide_numbers():
-    """Variances as they are, and what is made of whole numbers in float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with _InTwoPasses():
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-_NONE = torch.tensor(False)
-
-
-def _filled(value):
-    """Not a tensor without memory, at which operators end the process below a mode."""
-    zero = _is_tensor(value) and value._is_zerotensor()
-    return torch.zeros(value.shape, dtype=value.dtype, device=value.device) if zero else value
-
-
-def _is_tensor(value):
-    return isinstance(value, torch.Tensor)
-
-
-def _is_float(value):
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _is_inexact(value):
-    return _is_float(value) or (_is_tensor(value) and value.is_complex())
-
-
 class Run:
-    """What one call did: results and gradients by graph, arguments afterwards, or the error.
-    rounding: the seed by which each operator rounds otherwise."""
+    """What one call did: results and gradients by graph, arguments afterwards, whether it drew
+    numbers, or the error. rounding: the seed by which each operator rounds otherwise; start: the
+    states of the generators, if not those of the turn."""
 
-    def __init__(self, call, graphs, turn, double=False, noise=0.0, rounding=None):
+    def __init__(self, call, graphs, turn, double=False, noise=0.0, rounding=None, start=None):
         given = [list(g.make_inputs(turn, double, noise).values()) for g in graphs]
         self.results = self.gradients = [[] for _ in graphs]
         self.inputs, self.error = given, None
         torch.manual_seed(turn)
-        mode = _wide_numbers() if double else contextlib.nullcontext()
+        if start is not None:
+            set_states(*start)
+        before = states()
+        mode = wide_numbers() if double else contextlib.nullcontext()
         try:
-            with mode if rounding is None else _Rounded(rounding):
+            with mode if rounding is None else Rounded(rounding):
                 self.results = call(*itertools.chain(*given))
                 self.gradients = self._gradients(graphs)
         except Exception as error:
             self.error = error
+        pairs = zip(tree_leaves(before), tree_leaves(states()), strict=True)
+        self.drew = not all(torch.equal(*pair) for pair in pairs)
 
     def _gradients(self, graphs):
         """With the same seeds whatever other graphs there are."""
@@ -262,7 +112,7 @@ def usable(graph):
     runs = [quietly(Run, call, [graph], turn) for turn in range(CALLS)]
     if graph.raises or any(run.error for run in runs):
         return graph.raises and any(run.error for run in runs)
-    with _Apart():
+    with Apart():
         apart = [quietly(Run, call, [graph], turn) for turn in range(CALLS)]
     return not any(run.error for run in apart) and all(
         torch.allclose(one, two, 0, 0, equal_nan=True)
@@ -272,7 +122,7 @@ def usable(graph):
 
 def _detached_in(runs):
     found = tree_leaves([(run.results, run.gradients, run.inputs) for run in runs])
-    return [t.detach() for t in found if _is_tensor(t)]
+    return [t.detach() for t in found if is_tensor(t)]
 
 
 def differences(graphs, dynamic, backend="native"):
@@ -288,13 +138,31 @@ def differences(graphs, dynamic, backend="native"):
         warnings.simplefilter("ignore")
         how = {"backend": backend, "mode": MODE, "options": OPTIONS}
         compiled = dynfix.compile(module.call, dynamic=dynamic, **how)
-        found = []
+        found, eager = [], loaded(source(graphs))
+        starts = _noted_starts(eager, graphs)
         for turn in range(CALLS):
-            ours, theirs = Run(compiled, graphs, turn), Run(module.call, graphs, turn)
-            found += [(n, turn, text) for n, text in _compared(ours, theirs, graphs, turn)]
+            ours, theirs = Run(compiled, graphs, turn), Run(eager.call, graphs, turn)
+            found += [(n, turn, text) for n, text in _compared(ours, theirs, graphs, turn, starts)]
             if found:
                 break
     return found, served(compiled._dynfix_entry, set(frontend._live) - before)
+
+
+def _noted_starts(module, graphs):
+    """The states of the generators with which each graph of the module began last."""
+    starts = {}
+
+    def noting(number, function):
+        def noted(*inputs):
+            starts[number] = states()
+            return function(*inputs)
+
+        return noted
+
+    for number, _ in enumerate(graphs):
+        name = f"g{number}"
+        setattr(module, name, noting(number, getattr(module, name)))
+    return starts
 
 
 def served(function, functions):
@@ -309,7 +177,7 @@ def _hits(function):
     return sum(entry.hits for entry in function._dispatcher.entries)
 
 
-def _compared(ours, theirs, graphs, turn):
+def _compared(ours, theirs, graphs, turn, starts):
     if type(ours.error) is not type(theirs.error):
         yield -1, f"{_shown(ours.error)} instead of {_shown(theirs.error)}"
         return
@@ -317,7 +185,7 @@ def _compared(ours, theirs, graphs, turn):
         yield from _written_before_raising(ours, theirs, graphs, turn)
         return
     for number, graph in enumerate(graphs):
-        judge = _Judge(graph, turn)
+        judge = _Judge(graph, turn, starts[number])
         for part in ("results", "gradients", "inputs"):
             yield from (
                 (number, f"{part} {text}")
@@ -352,23 +220,18 @@ def _shared(results, inputs):
     """For each result the first input or earlier result whose memory it shares, and where."""
     seen, found = list(inputs), []
     for tensor in results:
-        place = next((n for n, other in enumerate(seen) if _overlapping(tensor, other)), None)
+        place = next((n for n, other in enumerate(seen) if overlapping(tensor, other)), None)
         start = 0 if place is None else tensor.storage_offset() - seen[place].storage_offset()
         found.append((place, start))
         seen.append(tensor)
     return found
 
 
-def _overlapping(a, b):
-    pointer = a.untyped_storage().data_ptr()
-    return pointer != 0 and a.numel() and b.numel() and pointer == b.untyped_storage().data_ptr()
-
-
 class _Judge:
     """Compares one graph's tensors with eager's; float64 decides where bits differ."""
 
-    def __init__(self, graph, turn):
-        self.graph, self.turn = graph, turn
+    def __init__(self, graph, turn, start=None):
+        self.graph, self.turn, self.start = graph, turn, start
         self.known = {}
 
     def run(self, **how):
@@ -376,7 +239,8 @@ class _Judge:
         if key not in self.known:
             text = source([self.graph])
             text = widened(text) if how.get("double") else text
-            self.known[key] = Run(loaded(text).call, [self.graph], self.turn, **how)
+            call = loaded(text).call
+            self.known[key] = Run(call, [self.graph], self.turn, start=self.start, **how)
         return self.known[key]
 
     def lists(self, part, ours, theirs):
@@ -427,9 +291,9 @@ class _Judge:
             yield f"error {error:.3g}, allowed {allowed:.3g}"
 
     def wide(self, part, place, two):
-        """What float64 gives, if it gives it."""
+        """What float64 gives, if it gives it, and draws no numbers: other ones."""
         run = self.run(double=True)
-        found = getattr(run, part)[0] if run.error is None else []
+        found = getattr(run, part)[0] if run.error is None and not run.drew else []
         found = found[place] if len(found) > place else None
         return found if found is not None and found.shape == two.shape else None
 
@@ -444,15 +308,15 @@ class _Judge:
         """Our largest error and what is allowed: twice eager's, and twice what last bits make.
         Nothing is wider than float64: there eager is taken to err by as much as those, at least."""
         exact = self.wide(part, place, two)
-        exact = _wide(two if exact is None else exact)
-        scale = _most(exact)
+        exact = wide(two if exact is None else exact)
+        scale = most(exact)
         step = torch.finfo(one.dtype).eps
-        spread = max([_most(_wide(t) - _wide(two)) for t in noisy], default=0.0)
-        theirs = _most(_wide(two) - exact)
-        if one.dtype.itemsize >= exact.dtype.itemsize:
+        spread = max([most(wide(t) - wide(two)) for t in noisy], default=0.0)
+        theirs = most(wide(two) - exact)
+        if one.dtype.itemsize >= exact.dtype.itemsize or self.run(double=True).drew:
             theirs = max(theirs, spread)
         allowed = 2 * (theirs + spread) + 4 * step * scale + 1e-30
-        return _most(_wide(one) - exact), allowed
+        return most(wide(one) - exact), allowed
 
 
 def _asked(tensor, name):
@@ -468,18 +332,6 @@ def _any(masks, like):
     """Elements at which one of the masks holds."""
     none = torch.zeros((), dtype=torch.bool, device=like.device)
     return functools.reduce(torch.logical_or, masks, none)
-
-
-def _wide(tensor):
-    tensor = tensor.detach().resolve_conj()
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-
-
-def _most(tensor):
-    """The largest finite magnitude."""
-    sizes = tensor.abs()
-    sizes = sizes[sizes.isfinite()]
-    return float(sizes.max()) if sizes.numel() else 0.0
 
 
 def _steps(tensor):
