@@ -170,7 +170,7 @@ def _of(function: Any, *more: Any) -> Any:
 def _detached(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe:
     segment = recorder.segments[value.home]
     node = segment.call("call_method", "detach", (value.node,), {}, recorder.origin())
-    made = Value(value.home, node, -1, Meta.of(tensor.detach()))
+    made = Value(value.home, node, -1, Meta.of(tensor.detach()), beside=value)
     return recorder.value_recipe(made)  # type: ignore[no-any-return]
 
 

@@ -245,6 +245,4 @@ class SegmentBuilder:
 def _is_stretched(value: Value) -> bool:
     """Whether elements of a result with a history share memory."""
     meta = value.meta
-    if not isinstance(meta, Meta) or not meta.requires_grad:
-        return False
-    return any(step == 0 and size > 1 for size, step in zip(meta.size, meta.stride, strict=True))
+    return isinstance(meta, Meta) and meta.requires_grad and overlaps(meta.size, meta.stride)

@@ -467,3 +467,15 @@ def test_gradients_behind_writes_to_a_part_with_gaps(step, dynamic):
         seed = torch.randn(expected.shape)
         (ours,), (theirs,) = (torch.autograd.grad(y, x, seed) for y in (found, expected))
         torch.testing.assert_close(ours, theirs)
+
+
+def test_images_of_a_parameter_that_the_call_makes_are_normalised():
+    def fn(x):
+        turned = (torch.nn.Parameter(x.detach().clone()) * 2).movedim(0, -1)
+        ones = turned.new_ones(turned.size(1))
+        return F.batch_norm(turned, ones, ones.clone(), training=True)
+
+    compiled = dynfix.compile(fn)
+    for _ in range(CALLS):
+        x = torch.randn(3, 17, 7, 3)
+        torch.testing.assert_close(compiled(x), fn(x), check_stride=True)

@@ -72,6 +72,21 @@ def test_a_stretched_result_that_is_written_behind_a_break_is_differentiated(str
         torch.testing.assert_close(found, expected)
 
 
+def test_windows_that_are_written_behind_a_break_are_differentiated():
+    """As views of what they are windows of: eager adds up what comes to one place."""
+
+    def fn(x):
+        windows = (x * 2).unfold(0, 2, 1)
+        windows.cumsum_(0)
+        return windows
+
+    call = dynfix.compile(fn, dynamic=False)
+    for _ in range(5):
+        x, seed = torch.randn(7, 3, requires_grad=True), torch.randn(6, 3, 2)
+        (found,), (expected,) = (torch.autograd.grad(f(x), x, seed) for f in (call, fn))
+        torch.testing.assert_close(found, expected)
+
+
 def _row_of_several(y):
     y.expand(3, *y.shape)[1].fill_(2)
 
