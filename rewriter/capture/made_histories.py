@@ -135,10 +135,15 @@ def _for_inference(tensor: torch.Tensor) -> torch.Tensor:
 def _leads_nowhere(view: torch.Tensor) -> bool:
     """Whether the history is that of a view which was made without gradients of what has some:
     compiled code would make it again of that."""
+    return _end_of(view) is None
+
+
+def _end_of(view: torch.Tensor) -> Any:
+    """The node at which a history without branches ends."""
     node: Any = view.grad_fn
     while node is not None and len(node.next_functions) == 1:
         node = node.next_functions[0][0]
-    return node is None
+    return node
 
 
 def is_without_gradients(recorder: Any, tensor: torch.Tensor) -> bool:
@@ -146,6 +151,18 @@ def is_without_gradients(recorder: Any, tensor: torch.Tensor) -> bool:
     if not tensor.is_leaf or not tensor._is_view() or is_writable(tensor):
         return False
     return any(each.requires_grad for each in (tensor, *recorder.tracker.sharing(tensor)))
+
+
+def is_cut_off(recorder: Any, tensor: torch.Tensor) -> bool:
+    """Whether this is such a view, or has the history of a view of one: compiled code would make it
+    again of what has gradients."""
+    if is_without_gradients(recorder, tensor):
+        return True
+    if not tensor._is_view() or tensor.grad_fn is None:
+        return False
+    end = _end_of(tensor)
+    leaf = getattr(end, "variable", None)
+    return end is None or (leaf is not None and is_without_gradients(recorder, leaf))
 
 
 def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:

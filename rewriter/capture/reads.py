@@ -267,7 +267,7 @@ class ReadRecorder(StoppableMode):
             open_shapes.imported(self, value, tensor)
         here = value.home in (self.segment.index, CALL_INPUT, HOST)
         here = here or self.options.backend == "eager" or not torch.is_grad_enabled()
-        if not here and made_histories.is_without_gradients(self, tensor):
+        if not here and made_histories.is_cut_off(self, tensor):
             self.stop_if_cut(
                 catalogue.UNSUPPORTED,
                 "a view that was made without gradients is used behind a break",

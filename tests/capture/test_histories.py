@@ -445,3 +445,29 @@ def test_a_view_without_gradients_beside_an_input_with_a_history(backend):
             given.append(torch.autograd.grad([m.sum() for m in made], (x, y), allow_unused=True))
         assert given[0][0] is given[1][0] is None
         assert torch.equal(given[0][1], given[1][1])
+
+
+def _view(x):
+    return x.view_as(x)
+
+
+@pytest.mark.parametrize("given", [lambda x: x, lambda x: x * 1], ids=["input", "result"])
+@pytest.mark.parametrize("two", [lambda x: x[:, None], lambda x: torch.no_grad()(_view)(x[:2])])
+def test_a_view_of_a_view_without_gradients_is_used_behind_a_break(given, two):
+    def f(x, y):
+        whole = given(x)
+        with torch.no_grad():
+            one = _view(whole)
+        part = two(one)[:1]
+        y[y > 0].sum()
+        return part * 2 + x.sum(), part
+
+    compiled = dynfix.compile(f)
+    for _ in range(4):
+        x, y = torch.randn(3, requires_grad=True), torch.randn(5)
+        for ours, theirs in zip(compiled(x, y), f(x, y), strict=True):
+            found, expected = (
+                torch.autograd.grad(each.sum(), x, allow_unused=True)[0] for each in (ours, theirs)
+            )
+            assert (found is None) == (expected is None)
+            assert found is None or torch.equal(found, expected)
