@@ -42,9 +42,9 @@ class Rounded(TorchDispatchMode):
             return self._shifted(made, args[0])
         if packet in ("sum", "mean") and _is_float(args[0]) and made.numel():
             number = args[0].numel() / made.numel()
-            # float64 may be added up one after the other
-            size = most(args[0]) * number ** (1 if made.dtype.itemsize > 4 else 0.5)
-            size = size / number if packet == "mean" else size
+            size = most(args[0]) * number ** (0.5 if packet == "sum" else -0.5)
+            if made.dtype.itemsize > 4:  # float64 may be added up one after the other
+                size = max(size, most(made) * number**0.5 / 16)
             size = min(size, torch.finfo(made.dtype).max)
             return self._shifted(made, made.new_tensor(size))
         return (self._shifted(made[0], made[1] * made[2]), *made[1:]) if packet in _NORMS else made

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from dynfix.lowering.ir import Group, Op
 from dynfix.lowering.stages.across import clearly_across
 from dynfix.lowering.targets import cpp
+from grids import grid
 
 from .harness import check, check_gradients, units
 
@@ -95,12 +96,20 @@ def channel_norm(x):
     return centered * (centered.square().mean(1, keepdim=True) + 1e-5).rsqrt()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("channels", [2, 5, 9, 10, 33])
+CHANNELS = {"softmax": lambda x: x.softmax(1), "norm": channel_norm}
+
+
 @pytest.mark.parametrize(
-    "function", [lambda x: x.softmax(1), channel_norm], ids=["softmax", "norm"]
+    ("name", "channels", "dtype"),
+    grid(
+        lambda name, channels, dtype: channels == 9 or dtype == torch.bfloat16,
+        CHANNELS,
+        [2, 5, 9, 10, 33],
+        [torch.float32, torch.bfloat16, torch.float16],
+    ),
 )
-def test_what_is_folded_over_channels_is_one_kernel(function, channels, dtype, monkeypatch):
+def test_what_is_folded_over_channels_is_one_kernel(name, channels, dtype, monkeypatch):
+    function = CHANNELS[name]
     found = units(monkeypatch)
     tolerance = {"rtol": 3e-2, "atol": 1e-3} if dtype.itemsize == 2 else {}
     for width in (7, 16, 17):

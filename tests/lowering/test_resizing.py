@@ -70,9 +70,15 @@ CUBIC = [
 ]
 
 
-@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("more", CUBIC, ids=str)
-@pytest.mark.parametrize("shape", [(2, 5, 6, 8), (1, 3, 2, 1), (0, 3, 4, 5), (2, 2, 33, 2)])
+@pytest.mark.parametrize(
+    ("more", "shape", "form"),
+    grid(
+        lambda more, shape, form: form == torch.contiguous_format or more == CUBIC[0],
+        CUBIC,
+        [(2, 5, 6, 8), (1, 3, 2, 1), (0, 3, 4, 5), (2, 2, 33, 2)],
+        [torch.contiguous_format, torch.channels_last],
+    ),
+)
 def test_cubic(more, shape, form):
     x = torch.randn(shape).to(memory_format=form)
     check(lambda x: interpolate(x, **more) + 1, x, rtol=1e-5, atol=1e-5)
@@ -121,9 +127,7 @@ def test_sizes_that_a_call_knows(mode):
 @pytest.mark.parametrize(
     "more, form",
     grid(
-        lambda more, form: (
-            form == torch.contiguous_format or more in (LINEAR[0], NEAREST[0], CUBIC[0])
-        ),
+        lambda more, form: more in (LINEAR[0], NEAREST[0], CUBIC[0]),
         [*LINEAR, *NEAREST, *CUBIC],
         [torch.contiguous_format, torch.channels_last],
     ),
@@ -267,9 +271,15 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("channels", [2, 3, 5, 16])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "channels", "dtype"),
+    grid(
+        lambda *cell: cell[1:] in ((2, torch.float32), (3, torch.bfloat16), (16, torch.float16)),
+        TABLES,
+        [2, 3, 5, 16],
+        [torch.float32, torch.bfloat16, torch.float16],
+    ),
+)
 def test_positions_from_tables(name, channels, dtype):
     """In either order of memory, at places of memory that lie between words, and behind which
     nothing is mapped."""

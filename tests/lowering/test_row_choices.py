@@ -9,6 +9,7 @@ import torch
 from dynfix.lowering.ir import Cast, Nest, Select
 from dynfix.lowering.stages.wide_choices import widen_choices
 from dynfix.lowering.targets import cpp
+from grids import grid
 from torch.nn import functional as F
 
 from .harness import check, check_gradients, units
@@ -170,8 +171,14 @@ def test_rows_found_by_a_remainder_end_under_a_mask(monkeypatch, columns):
     assert "%" in text and text.count(f"i3 < WHOLE_VECTORS({columns}); ++i3") == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("steps", [16, 40])
+@pytest.mark.parametrize(
+    ("dtype", "steps"),
+    grid(
+        lambda dtype, steps: (dtype == torch.float32) == (steps == 40),
+        [torch.float32, torch.bfloat16],
+        [16, 40],
+    ),
+)
 def test_rows_that_have_each_a_gradient_of_its_own(monkeypatch, dtype, steps):
     """A recurrence that is written out: the gradient of its input is a sum of rows among zeros."""
     made = units(monkeypatch)

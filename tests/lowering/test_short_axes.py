@@ -4,6 +4,7 @@ import pytest
 import torch
 from dynfix.lowering.ir import Group
 from dynfix.lowering.targets import cpp
+from grids import grid
 from torch.nn import functional as F
 
 from .harness import at_threads, check, check_gradients, compiled, units
@@ -55,10 +56,12 @@ COSTLY = {
 }
 
 
-@pytest.mark.parametrize("width", [10, 12, 16])
-@pytest.mark.parametrize("fn", COSTLY.values(), ids=COSTLY)
-def test_rows_of_what_is_costly_stay_loops(groups, fn, width):
+@pytest.mark.parametrize(
+    ("name", "width"), grid(lambda name, width: width == 10, COSTLY, [10, 12, 16])
+)
+def test_rows_of_what_is_costly_stay_loops(groups, name, width):
     """Their elements lie side by side, those of several rows do not."""
+    fn = COSTLY[name]
     x, y = torch.rand(1100, width), torch.rand(1100, width)
     if fn is COSTLY["pairs"]:
         x, y = x[:90], y[:70]
@@ -179,8 +182,14 @@ def test_sums_of_negative_zeros():
     check(fn, -torch.zeros(4, 3))
 
 
-@pytest.mark.parametrize("width", [5, 6, 7, 9])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    grid(
+        lambda *cell: cell in ((5, torch.bfloat16), (6, torch.float32), (7, torch.float64)),
+        [5, 6, 7, 9],
+        [torch.float32, torch.float64, torch.bfloat16],
+    ),
+)
 def test_rows_that_no_shuffle_takes_apart(width, dtype):
     """GCC has shuffles for groups of two, three, four and eight elements."""
     x, y = torch.rand(1090, width).to(dtype), torch.rand(1090, width).to(dtype)

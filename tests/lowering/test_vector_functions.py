@@ -10,6 +10,7 @@ import torch
 from dynfix.lowering.targets import cpp
 from dynfix.lowering.unit import ExternCall
 from dynfix.runtime import build
+from grids import grid
 
 from .harness import check, compiled, units
 
@@ -201,9 +202,19 @@ def test_gelu_is_no_further_from_float64_than_eager(approximate):
     torch.testing.assert_close(found, exact, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("fn", [torch.lgamma, torch.exp2, F.gelu], ids=lambda fn: fn.__name__)
-def test_types_layouts_and_sizes(fn, dtype):
+VECTORS = {fn.__name__: fn for fn in (torch.lgamma, torch.exp2, F.gelu)}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    grid(
+        lambda name, dtype: name == "lgamma" or dtype == torch.float32,
+        VECTORS,
+        [torch.float32, torch.float16, torch.bfloat16, torch.float64],
+    ),
+)
+def test_types_layouts_and_sizes(name, dtype):
+    fn = VECTORS[name]
     for shape in ((0,), (1,), (15,), (17, 3), (3, 257)):
         check(lambda x: fn(x), torch.randn(shape).to(dtype))
     check(lambda x: fn(x.t()[::2]) + 1, torch.randn(9, 70).to(dtype))
