@@ -36,11 +36,8 @@ def with_results(forward: GraphModule, backward: GraphModule, returned: int) -> 
 
 
 def _tested(node: Any) -> Node | None:
-    """The ReLU's result that the node asks for its zeros, for the ReLU's gradient: who asks himself
-    may write the result afterwards."""
+    """The ReLU's result that the node asks for its zeros."""
     if not isinstance(node, Node) or node.target is not _aten.le.Scalar or node.args[1] != 0:
-        return None
-    if node.meta.get("original_aten") is not _aten.threshold_backward.default:
         return None
     source: Any = node.args[0]
     while source.target in (_aten.detach.default, _aten.alias.default):
