@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from ..graph_modules import graph_module
 from .result_strides import ASKING, asks_for_strides, name_of
 from .strides_in_place import run_on_fakes
+from .writes import put_
 from .writes import write as under_mask
 
 # Their results have the strides of what is given, gaps among it.
@@ -33,7 +34,7 @@ _OPERATOR_NAMES = frozenset(
     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 )
 _OPERATORS = frozenset(getattr(operator, name) for name in _OPERATOR_NAMES)
-_OPERATORS |= {operator.setitem, under_mask}
+_OPERATORS |= {operator.setitem, under_mask, put_}
 
 
 def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
@@ -59,9 +60,22 @@ def _is_write(node: Node) -> bool:
         return name.endswith("_") and name not in _LEFT
     if node.op != "call_function" or not node.args:
         return False
+    return node.target in _OPERATORS or (_is_torchs(node.target) and _is_in_place(node))
+
+
+def _is_in_place(node: Node) -> bool:
+    """Whether the function gives back its first argument, written."""
     name = name_of(node).partition(".")[0]
-    in_place = name.endswith("_") and not name.endswith("__") and name not in _LEFT
-    return in_place or node.target in _OPERATORS or node.kwargs.get("inplace") is True
+    named = name.endswith("_") and not name.endswith("__") and name not in _LEFT
+    return named or node.kwargs.get("inplace") is True
+
+
+def _is_torchs(function: Any) -> bool:
+    """Not an operator or a function of the user's, which may give something else."""
+    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(function).startswith("aten")
+    home = getattr(function, "__module__", None) or "torch"
+    return str(home).split(".")[0] == "torch"
 
 
 def _has_gaps(tensor: Any) -> bool:
