@@ -75,7 +75,12 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
         return recorder.remade[value]  # type: ignore[no-any-return]
     if is_without_gradients(recorder, tensor):
         if value not in recorder.remade:
-            parts = (recorder.value_recipe(value), Const(tensor.requires_grad))
+            inputs = recorder.tracker.live_inputs()
+            if any(each.requires_grad for each, _ in inputs):
+                traced = recorder.value_recipe(value)
+            else:  # a program of such a call gives nothing with gradients
+                traced = _detached(recorder, tensor, value)
+            parts = (traced, Const(tensor.requires_grad))
             recorder.remade[value] = Apply(_without_history, parts)
         return recorder.remade[value]  # type: ignore[no-any-return]
     own = tensor.is_leaf or (tensor._is_view() and _leads_nowhere(tensor))
@@ -168,10 +173,10 @@ def is_cut_off(recorder: Any, tensor: torch.Tensor) -> bool:
 def _without_history(view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """A view that was made where no gradients were recorded: a leaf, which requires them where its
     base does."""
+    if view.requires_grad != requires_grad:
+        view = view.detach().requires_grad_(requires_grad)
     with torch.no_grad():
-        leaf = view.view_as(view)
-    same = leaf.requires_grad == requires_grad
-    return leaf if same else leaf.detach().requires_grad_(requires_grad)
+        return view.view_as(view)
 
 
 def _of(function: Any, *more: Any) -> Any:

@@ -33,6 +33,13 @@ def a_parameter(x):
     return y, y.detach(), w.shape, y.retains_grad
 
 
+def seen_without_gradients(x):
+    y = nn.Parameter(torch.full((2, 3), 2.0)) * 3
+    with torch.no_grad():
+        part = y[0]
+    return part, part.requires_grad, y, y * 2, x + 1
+
+
 def differentiated(x):
     w = nn.Parameter(torch.full((3,), 2.0))
     ((x.detach() * w) ** 2).sum().backward()
@@ -58,6 +65,7 @@ def attention(x):
         running_statistics,
         convolution,
         a_parameter,
+        seen_without_gradients,
         differentiated,
         mapped,
         attention,

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from .graphs import CALLS, widened
 from .otherwise import (
     Apart,
+    InTwoPasses,
     Rounded,
     is_tensor,
     most,
@@ -75,8 +76,11 @@ class Run:
             set_states(*start)
         before = states()
         mode = wide_numbers() if double else contextlib.nullcontext()
+        others = (
+            InTwoPasses() if rounding is not None and rounding % 2 else contextlib.nullcontext()
+        )
         try:
-            with mode if rounding is None else Rounded(rounding):
+            with mode if rounding is None else Rounded(rounding), others:
                 self.results = call(*itertools.chain(*given))
                 self.gradients = self._gradients(graphs)
         except Exception as error:

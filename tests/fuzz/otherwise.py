@@ -23,9 +23,14 @@ class Rounded(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(_filled, (args, kwargs or {}))
-        before, result = states(), function(*args, **kwargs)
-        schema = function._schema
+        written = [t for t in _written(function, args, kwargs) if _is_inexact(t)]
+        before, old = states(), [t.clone() for t in written]
+        result, schema = function(*args, **kwargs), function._schema
         if any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
+            if torch.Tag.inplace_view not in function.tags:
+                others = [t for t in _operands(args, kwargs) if not any(t is w for w in written)]
+                for tensor, held in zip(written, old, strict=True):
+                    self._move_what_is_new(tensor, held, [*old, *others])
             return result
         given = [t for t in tree_leaves((args, kwargs)) if is_tensor(t)]
         made = [t for t in tree_leaves(result) if is_tensor(t)]
@@ -48,6 +53,15 @@ class Rounded(TorchDispatchMode):
             size = min(size, torch.finfo(made.dtype).max)
             return self._shifted(made, made.new_tensor(size))
         return (self._shifted(made[0], made[1] * made[2]), *made[1:]) if packet in _NORMS else made
+
+    def _move_what_is_new(self, written, held, given):
+        """Not where it lies over itself."""
+        if written.is_meta or torch._debug_has_internal_overlap(written) == 1:
+            return
+        given = [t if is_tensor(t) else written.new_tensor(t) for t in given]
+        if self._computed(written, given).any():
+            kept = written.shape == held.shape and written == held
+            written.copy_(torch.where(torch.as_tensor(kept), written, self._moved(written)))
 
     def _computed(self, result, given):
         """Its elements that are no operand's, but for the sign."""
@@ -101,12 +115,8 @@ class Apart(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(_filled, (args, kwargs or {}))
-        named = dict(zip((each.name for each in function._schema.arguments), args, strict=False))
-        named |= kwargs
-        writes = {
-            a.name for a in function._schema.arguments if a.alias_info and a.alias_info.is_write
-        }
-        written = [t for name in writes for t in tree_leaves(named.get(name)) if is_tensor(t)]
+        named, writes = _named(function, args, kwargs), _writes(function)
+        written = _written(function, args, kwargs)
 
         def apart(value):
             if is_tensor(value) and any(overlapping(value, other) for other in written):
@@ -117,7 +127,27 @@ class Apart(TorchDispatchMode):
         return function(**made) if written else function(*args, **kwargs)
 
 
-class _InTwoPasses(TorchDispatchMode):
+def _operands(args, kwargs):
+    return [x for x in tree_leaves((args, kwargs)) if is_tensor(x) or isinstance(x, float)]
+
+
+def _named(function, args, kwargs):
+    names = (each.name for each in function._schema.arguments)
+    return dict(zip(names, args, strict=False)) | kwargs
+
+
+def _writes(function):
+    """The names of the arguments that the operator writes."""
+    return {a.name for a in function._schema.arguments if a.alias_info and a.alias_info.is_write}
+
+
+def _written(function, args, kwargs):
+    named = _named(function, args, kwargs)
+    found = [t for name in _writes(function) for t in tree_leaves(named.get(name))]
+    return [t for t in found if is_tensor(t)]
+
+
+class InTwoPasses(TorchDispatchMode):
     """Has variances taken of differences to the mean: torch goes through the elements once, with
     an error that grows with their number."""
 
@@ -149,7 +179,7 @@ def wide_numbers():
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InTwoPasses():
+        with InTwoPasses():
             yield
     finally:
         torch.set_default_dtype(before)
